@@ -42,7 +42,7 @@ def test_terminated_evaluation_says_how_to_go_on(folder):
         running.process.send_signal(number)
     stopped = running.outcome(LIMIT_S)
     assert stopped.code == 143
-    assert "run the same command again to go on" in stopped.err
+    assert "run the same command again to continue" in stopped.err
     assert not (folder / "eval.json").exists()
     first = (folder / "eval/blocks/00000.json").stat().st_mtime_ns
     done = cadenza(*EVALUATE, cwd=folder)

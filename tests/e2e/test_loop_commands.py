@@ -38,7 +38,7 @@ def test_status_shows_cycles_decisions_intervals_jobs_hours_and_pages(runs):
     assert any(line.startswith(job) for line in lines)
     assert "hours: 0.04 (at most 0.5) of all jobs, there is no GPU" in lines
     assert "knowledge: policies/bc.md, tasks/crossing.md in pages" in lines
-    assert f"go on with: cadenza loop resume {RUN}" in lines
+    assert f"continue with: cadenza loop resume {RUN}" in lines
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_run_that_nobody_works_on_is_stopped_at_once(runs):
     done = loop("stop", RUN, cwd=runs)
     assert done.out.splitlines() == [
         f"run {RUN}: nobody worked on it; it is stopped",
-        f"go on with: cadenza loop resume {RUN}",
+        f"continue with: cadenza loop resume {RUN}",
     ]
     [run] = loop("status", "--json", cwd=runs).json["runs"]
     assert (run["status"], run["stop_reason"]) == ("stopped", "stop requested")
@@ -93,7 +93,7 @@ def test_an_answer_is_recorded_once(asking):
     done = loop(*words, cwd=asking)
     assert done.out.splitlines() == [
         "run asking: promote in cycle 0 is rejected by Ada",
-        "nobody works on it; go on with: cadenza loop resume asking",
+        "no controller runs it; continue with: cadenza loop resume asking",
     ]
     again = loop(*words, cwd=asking)
     assert again.code == 2

@@ -116,7 +116,7 @@ def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
     config = configured(tmp_path, gate)
     done = loop("run", "-c", config, "--run-id", "asks", cwd=tmp_path)
     assert done.code == 130, done.err
-    assert "stopped; finished work is kept, go on with: cadenza loop resume asks" in done.err
+    assert "stopped; finished work is kept, continue with: cadenza loop resume asks" in done.err
     assert "[cycle 0] decide/approval_requested" in done.err
     assert "answer with: cadenza loop approve asks --by NAME --reason TEXT [--reject]" in done.err
     assert "waits for approval: promote in cycle 0" in ask("status", cwd=tmp_path).out
@@ -166,7 +166,7 @@ def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, cod
     assert done.code in codes
     assert "stopping: what is at work is ended first; Ctrl-C again kills it" in done.err
     assert ("what is at work is killed" in done.err) == (len(set(signals)) == 2)
-    assert "go on with: cadenza loop resume long" in done.err.splitlines()[-1]
+    assert "continue with: cadenza loop resume long" in done.err.splitlines()[-1]
     assert "\nrules: the shipped ones, SHA-256 " in done.err
     assert done.err.splitlines()[0] == NOTE
     assert "run long: stopped (stop requested)" in done.out
@@ -197,7 +197,7 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     assert "expected a folder" in rest
     assert len(rest.splitlines()) <= 15 + 1
     assert done.err.splitlines()[-1] == (
-        "when that is mended, go on with: cadenza loop resume fails"
+        "after correcting that, continue with: cadenza loop resume fails"
     )
     shown = ask("status", cwd=tmp_path).out.splitlines()
     assert shown[0].startswith("Run fails: failed, begun ")
@@ -206,7 +206,7 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
         "failed: DataError: job fails/0/data: expected an end with exit code 0, got exit code 11; "
         f"see its log {log}; mend the cause and resume the run."
     )
-    assert shown[-1] == "go on with: cadenza loop resume fails"
+    assert shown[-1] == "continue with: cadenza loop resume fails"
     unknown = ask("resume", "other", cwd=tmp_path)
     assert (unknown.code, "expected a run of this store" in unknown.err) == (2, True)
     config.write_text(config.read_text().replace("steps: 20", "steps: 21"))

@@ -145,7 +145,7 @@ def test_training_that_is_asked_to_stop_says_how_to_go_on_and_keeps_its_checkpoi
         started.process.kill()
     assert done.code == 143
     assert done.err.splitlines()[-1] == (  # after lines of progress on a slow machine
-        "error: stopped; finished work is kept, run the same command with --resume to go on"
+        "error: stopped; finished work is kept, run the same command with --resume to continue"
     )
     (log,) = tmp_path.rglob("*.jsonl")
     last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])

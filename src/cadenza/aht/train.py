@@ -100,7 +100,7 @@ def train(
     """Train the ego.
 
     A run is identified by configuration, seed, code and packages. One that already has results is
-    never replaced silently: pass ``resume`` to go on with it or ``overwrite`` to delete it. A run
+    never replaced silently: pass ``resume`` to continue it or ``overwrite`` to delete it. A run
     that was killed before its first checkpoint has none, so both start it anew.
 
     Args:
@@ -191,7 +191,7 @@ def _check_arguments(
     require_matching_safety(cfg, env, safety)
     if resume and overwrite:
         raise ConfigurationError(
-            "train: expected resume or overwrite, got both; resume goes on with a run, overwrite "
+            "train: expected resume or overwrite, got both; resume continues a run, overwrite "
             "deletes it."
         )
     if cfg.evaluation.every_frames > 0 and evaluator is None:
@@ -396,7 +396,7 @@ def refuse_to_replace(run: Run, *, resume: bool) -> None:
         "there is no training state to resume from; pass overwrite (--overwrite) to delete the run "
         "and start anew."
         if resume
-        else "pass resume (--resume) to go on with the run, or overwrite (--overwrite) to delete "
+        else "pass resume (--resume) to continue the run, or overwrite (--overwrite) to delete "
         "it and start anew."
     )
     raise ConfigurationError(
@@ -459,8 +459,7 @@ def _begin_anew(
 ) -> Observation:
     """Begin new episodes where the running ones cannot be brought back; say so."""
     warnings.warn(
-        f"train: the run goes on, but not bit for bit as if it had not been stopped: new episodes "
-        f"begin, for {lost}",
+        f"train: the run continues, but not bit for bit: new episodes begin, because {lost}",
         UserWarning,
         stacklevel=2,
     )

@@ -333,7 +333,7 @@ def run_evaluation(
 def _mode(*, resume: bool, overwrite: bool) -> OutputMode:
     if resume and overwrite:
         raise ConfigurationError(
-            "run_evaluation: expected resume or overwrite, got both; resume goes on with a run, "
+            "run_evaluation: expected resume or overwrite, got both; resume continues a run, "
             "overwrite deletes it."
         )
     if overwrite:

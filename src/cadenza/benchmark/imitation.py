@@ -468,7 +468,7 @@ def imitate(
     if (file.exists() and not resume) or (path.exists() and not file.exists()):
         raise ConfigurationError(
             f"{out}: expected a folder without an agent, got one that began before; set resume to "
-            "go on with it, or name another folder."
+            "continue it, or name another folder."
         )
     worlds: dict[str, Any] = {"expert": expert, "partners": partners, "root_seed": seed}
     envs: Any

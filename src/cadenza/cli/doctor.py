@@ -45,7 +45,7 @@ def doctor(
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Check that this machine can train and evaluate, and say what to do where it cannot."""
+    """Check that this machine can train and evaluate, and say how to mend what is missing."""
     with typed_exits(as_json=as_json):
         findings = examine(folder)
         healthy = all(finding.ok for finding in findings if finding.required)

@@ -49,15 +49,15 @@ def run(
         typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the evaluation in the folder.")
+        bool, typer.Option("--resume", help="Continue the evaluation in the folder.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Throw away the evaluation in the folder.")
+        bool, typer.Option("--overwrite", help="Delete the evaluation in the folder.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Play every policy with every partner under every condition, and seal the results."""
+    """Play every policy with every partner under every condition; seal the results."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.evaluation_run import (
             EvaluationConfig,

@@ -17,7 +17,7 @@ from cadenza.core.progress import LINE_EVERY_S
 if TYPE_CHECKING:
     from cadenza.benchmark.jobs.collecting import Collection
 
-_GO_ON: Final = "finished work is kept, run the same command again to go on"
+_GO_ON: Final = "finished work is kept, run the same command again to continue"
 
 # Options of several jobs; those of one job stand in its command.
 _Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder of the job; new, or its own.")]
@@ -90,7 +90,7 @@ def harvest(
         typer.Option(help="solved, or failed: the expert's episodes where the policy failed."),
     ] = "solved",
 ) -> None:
-    """Collect a policy's own successful episodes; none at all is a result too."""
+    """Collect a policy's own successful episodes; finding none is a valid result."""
     with typed_exits(go_on=_GO_ON):
         from cadenza.benchmark.jobs import collecting
 

@@ -47,7 +47,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="RUN_ID",
-            help="Id of one run; all runs without it.",
+            help="Id of one run; default: all runs.",
             show_default=False,
         ),
     ] = None,
@@ -61,12 +61,12 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Show it again and again until no run is at work; with --json, one object a look.",
+            help="Refresh until no run is active; with --json, one object per refresh.",
         ),
     ] = False,
 ) -> None:
-    """Show how runs stand: cycles, decisions, success with intervals, jobs, hours, questions."""
-    with typed_exits(as_json=as_json, go_on="the runs go on"), open_store(workdir, store) as opened:
+    """Show the state of runs: cycles, decisions, success with intervals, jobs, hours, questions."""
+    with typed_exits(as_json=as_json, go_on="runs continue"), open_store(workdir, store) as opened:
         from cadenza.loop.status_report import all_statuses, run_status
 
         def look() -> "Sequence[RunStatus]":
@@ -94,7 +94,7 @@ def stop(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a run so that it can be gone on with: its job is ended first, nothing done is lost."""
+    """Stop a run so that it can be resumed; its job is ended first, finished work is kept."""
     with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
         from cadenza.loop.requests import stop_run
 
@@ -103,7 +103,7 @@ def stop(
             print_json(outcome.model_dump(mode="json"))
         else:
             print_text(_stopped(outcome))
-            print_text(f"go on with: {command('resume', run_id, workdir, store)}")
+            print_text(f"continue with: {command('resume', run_id, workdir, store)}")
 
 
 @loop_app.command()
@@ -118,7 +118,7 @@ def approve(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer the decision that a run waits with, once and for good."""
+    """Answer the decision that a run waits for; the answer is final."""
     with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
         from dataclasses import asdict
 
@@ -132,7 +132,7 @@ def approve(
         print_text(f"run {run_id}: {row.gate} in cycle {row.cycle} is {row.status} by {row.by}")
         if worked_on_by(opened, run_id) is None:
             print_text(
-                f"nobody works on it; go on with: {command('resume', run_id, workdir, store)}"
+                f"no controller runs it; continue with: {command('resume', run_id, workdir, store)}"
             )
 
 
@@ -156,7 +156,7 @@ def doctor(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that this machine can run loops, and say what to do where it cannot."""
+    """Check that this machine can run loops, and say how to mend what is missing."""
     with typed_exits(as_json=as_json):
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.doctor import examine, read_configuration
@@ -186,7 +186,7 @@ def lint(
     ] = _KNOWLEDGE,
     as_json: AsJson = False,
 ) -> None:
-    """Check the pages that runs left: shape, contradictions, staleness."""
+    """Check the pages that runs wrote: shape, contradictions, staleness."""
     with typed_exits(as_json=as_json):
         from cadenza.core.errors import ConfigurationError
         from cadenza.loop.knowledge.lint import findings

@@ -362,7 +362,7 @@ def work_on(
     except typer.Exit as ended:
         _show_log(ended)
         if ended.exit_code in (ExitCode.JOB_FAILED, ExitCode.STORAGE, ExitCode.OUT_OF_MEMORY):
-            _tell(f"when that is mended, go on with: {again}")
+            _tell(f"after correcting that, continue with: {again}")
         raise
     if code is not ExitCode.OK:
         if status.pending:
@@ -390,7 +390,7 @@ def _show_log(ended: typer.Exit) -> None:
 
 
 def _go_on(again: str) -> str:
-    return f"finished work is kept, go on with: {again}"
+    return f"finished work is kept, continue with: {again}"
 
 
 def _work(

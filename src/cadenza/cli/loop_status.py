@@ -210,7 +210,7 @@ def beyond_budget(stop_reason: str | None, resume: str) -> str:
     if key is None:
         return ""
     return (
-        f"to go on, raise budgets.{key} in a copy of its configuration, then: "
+        f"to continue, raise budgets.{key} in a copy of its configuration, then: "
         f"{resume} --config COPY.yaml"
     )
 
@@ -301,7 +301,7 @@ def controller_lines(status: "RunStatus", workdir: Path, store: str | None) -> l
         return [f"controller: {plain(readable(status.worked_on_by))}{asked}"]
     resume = command("resume", status.run_id, workdir, store)
     if status.status in _RESUMABLE:
-        return [f"go on with: {resume}"]
+        return [f"continue with: {resume}"]
     hint = beyond_budget(status.stop_reason, resume)
     return [hint] if hint else []
 

@@ -107,7 +107,7 @@ _FOLDED_WIDTH: Final = 24
 #: How PyTorch reports that memory ran out; it has no type of its own for it on the CPU.
 _OUT_OF_MEMORY_MARKS: Final = ("can't allocate memory", "not enough memory", "out of memory")
 #: How to go on after a stop, unless the command says otherwise.
-_RESUME_HINT: Final = "finished work is kept, run the same command with --resume to go on"
+_RESUME_HINT: Final = "finished work is kept, run the same command with --resume to continue"
 
 
 class OutputClosedError(CadenzaError, BrokenPipeError):

@@ -29,18 +29,18 @@ def quickstart(
         typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Throw away an earlier run in the folder.")
+        bool, typer.Option("--overwrite", help="Delete an earlier run in the folder.")
     ] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
-    """Train an ego, let it meet partners it has never seen, and write an honest report.
+    """Train an ego, evaluate it beside partners it has never met, and write a report.
 
     Run it again on the same folder and it continues where it stopped. It ends with code 1 if the
     bundle is damaged; changed sources alone leave it unverified, and the command says so.
     """
     with typed_exits(
-        as_json=as_json, go_on="finished work is kept, run the same command again to go on"
+        as_json=as_json, go_on="finished work is kept, run the same command again to continue"
     ):
         from cadenza.aht.config import EgoAHTConfig
         from cadenza.benchmark.quickstart import run_quickstart, training_config

@@ -86,7 +86,7 @@ def verify(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run adversarial partners against the safety filter and count what gets through.
+    """Run adversarial partners against the safety filter and count contacts.
 
     Ends with code 1 unless a single partner never gets in and no unfiltered action is executed.
     """
@@ -115,7 +115,7 @@ def tables(
         bool, typer.Option("--json", help="Print one JSON object, of the current version.")
     ] = False,
     allow_unhashed: Annotated[
-        bool, typer.Option("--allow-unhashed", help="Accept a file that carries no hash.")
+        bool, typer.Option("--allow-unhashed", help="Accept a file without a hash.")
     ] = False,
 ) -> None:
     """Check a stored three-table safety report and show it; older versions are upgraded."""

@@ -36,7 +36,7 @@ _OLD_S: Final = 10.0
 
 def top(
     file: Annotated[Path, typer.Argument(help="The engine's status file (status_path).")],
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the status once and end.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the status as one JSON object and end.")
     ] = False,
@@ -45,7 +45,7 @@ def top(
 
     Ends when the stream does, or with Ctrl-C.
     """
-    with typed_exits(as_json=as_json, go_on="the stream goes on"):
+    with typed_exits(as_json=as_json, go_on="the stream continues"):
         status = read_status(file)
         if as_json:
             print_json(status)

@@ -21,19 +21,19 @@ def train(
     ],
     settings: Settings = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint of this run.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint of this run.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Throw away an earlier run of the same identity.")
+        bool, typer.Option("--overwrite", help="Delete an earlier run of the same identity.")
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check-learning", help="End with code 3 unless episode returns rose."),
+        typer.Option("--check-learning", help="End with code 3 unless episode returns rise."),
     ] = False,
     check_safety: Annotated[
         bool,
         typer.Option(
-            "--check-safety", help="End with code 3, 8 or 9 unless the filter's record is sound."
+            "--check-safety", help="End with code 3, 8 or 9 if the filter's record is implausible."
         ),
     ] = False,
     plot: Annotated[
@@ -159,11 +159,11 @@ def imitate(
     envs: Annotated[int, typer.Option(min=1, help="Environments stepped together.")] = 25,
     seed: Annotated[int, typer.Option(min=0, help="Root of everything random.")] = 0,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes beside each partner.")] = 50,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Imitate an expert by dataset aggregation, and judge the pupil beside each partner."""
+    """Imitate an expert by dataset aggregation, and evaluate the pupil beside each partner."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.imitation import imitate as run
 

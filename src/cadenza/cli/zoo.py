@@ -28,7 +28,7 @@ def train(
     task: Annotated[str, typer.Option("--task", "-t", help="Registered task.")] = "crossing",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder of the zoo; runs/zoo-TASK-METHOD without it."),
+        typer.Option("--out", "-o", help="Folder of the zoo; default runs/zoo-TASK-METHOD."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -38,9 +38,7 @@ def train(
         str, typer.Option("--executor", help="local, or ray: a cluster that sees the folder.")
     ] = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the zoo there.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Throw away the zoo there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the zoo there.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -146,12 +144,10 @@ def select(
         typer.Option("--floor", help="Smallest lower bound of the skill, for all tiers but init."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the draws.")] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Throw away the zoo there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the zoo there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Choose members of zoos and seal them as a zoo of their own."""
+    """Choose members of zoos and seal them as a new zoo."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.zoo.selecting import select_members
         from cadenza.core.errors import ConfigurationError

@@ -1,4 +1,4 @@
-"""The front door: one object per algorithm that trains, acts, and is judged, saved and exported.
+"""Agents: one class per algorithm, with learn, predict, evaluate, save, load and export_onnx.
 
     agent = cadenza.SAC("Pendulum-v1", seed=0).learn(20_000)
     print(agent.evaluate(episodes=20))  # -145.7 [-164.4, -127.0]
@@ -9,9 +9,9 @@ An agent is a callback of the engine's `Trainer`: a loader steps the environment
 batches, `backward` learns from them. Callbacks of the engine work beside it. Here is what all
 agents share; the algorithms are in `replay_api`, `rollout_api`, `team_api` and `imitation_api`.
 
-Promise:  equal seeds give equal bits on the CPU, and an agent that was saved and loaded goes on as
-          if it had not been, where environments do their running episodes again in the same way;
-          else one warning says what is lost. Loading steps nothing.
+Promise:  equal seeds give equal bits on the CPU, and a saved and loaded agent continues bit for bit
+          if its environments replay their running episodes exactly; otherwise one warning says
+          what is lost. Loading takes no environment step.
 Axes:     N = environments, O = flattened observation, A = action components.
 """
 
@@ -117,7 +117,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     Config: ClassVar[type[FrozenModel]]
     #: What the networks begin with; None chooses.
     network: Network | None = None
-    #: Environments made unless told otherwise.
+    #: Number of environments by default.
     default_envs: ClassVar[int] = 1
 
     def __init__(
@@ -163,8 +163,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             callbacks: Callbacks of the engine, e.g. loggers, a `Checkpointer`, an exporter, or one
                 alone. They are called once per update, so not before the warm-up has ended.
             folder: Where the agent is saved every ``evaluate_every`` steps and at the end
-                (``last``), and where its best evaluation (``best``); None saves nothing. An earlier
-                training is only gone on with, by the agent that `load` makes of its ``last``.
+                (``last``), and after its best evaluation (``best``); None saves nothing. Only the
+                agent that `load` makes from its ``last`` continues an earlier training.
             evaluate_every: Environment steps between evaluations, with ``folder``.
             evaluation_episodes: Episodes of each.
             max_episode_steps: Where they are cut, for environments without a time limit.
@@ -183,8 +183,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         _ = self.envs.vector  # without any, nothing begins
         if folder is not None and not self.envs.can_make:
             raise InputError(
-                f"{self.name}.learn: expected no folder, for there is no way to make another "
-                "environment to judge in; make the agent from an id or a function."
+                f"{self.name}.learn: expected no folder, because the agent cannot make a second "
+                "environment to evaluate in; make the agent from an id or a function."
             )
         extra = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         if folder is not None:
@@ -214,8 +214,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         if found != (self.name, self.seed, self.best_return) or first.step > self.steps:
             raise InputError(
                 f"{self.name}.learn: expected a folder without another training, got {files[0]} "
-                f"({found[0]}, seed {first.seed}, {first.step} steps, best return {told}); go on "
-                f"with {found[0]}.load('{files[0]}', ...), or name another folder."
+                f"({found[0]}, seed {first.seed}, {first.step} steps, best return {told}); use "
+                f"{found[0]}.load('{files[0]}', ...) to continue it, or name another folder."
             )
         # A training that was killed between its two saves has yet to meet its best again.
         self.best_return = best.extra.get("best_return", told)
@@ -247,7 +247,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
 
     @Callback.whole_state
     def backward(self, **state: Any) -> None:
-        """Learn from a batch, and log what it told."""
+        """Learn from a batch, and log its figures."""
         for name, value in self._update(state).items():
             self.log_scalar(f"training/{name}", value)
         self.updates += 1
@@ -443,12 +443,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
 
     @abstractmethod
     def _resume_episodes(self) -> None:
-        """Go on with the running episodes of a file; warn of what is not as if it had not been."""
+        """Continue the running episodes of a file; warn of what cannot continue exactly."""
 
     def _warn(self, told: str) -> None:
         warnings.warn(
-            f"{self.name}: the training goes on, but not bit for bit as if it had not been saved: "
-            f"{told}.",
+            f"{self.name}: the training continues, but not bit for bit: {told}.",
             UserWarning,
             stacklevel=2,
         )
@@ -731,7 +730,7 @@ class SoloAgent(SteppedAgent[Config]):
         if before != now:
             return f"there were {before} environments, now there are {now}"
         if not self._worlds.can_replay(saved["envs"]):
-            return "a vector environment that came ready made cannot do its episodes again"
+            return "a ready-made vector environment cannot replay its episodes"
         return ""
 
     def _resume_episodes(self) -> None:
@@ -747,7 +746,7 @@ class SoloAgent(SteppedAgent[Config]):
         self._saved_episodes = None
         if lost:
             self._forget_episodes()
-            self._warn(f"new episodes begin, for {lost}")
+            self._warn(f"new episodes begin, because {lost}")
             return
         if saved["rows"] is not None:
             self._rows = saved["rows"].numpy().copy()

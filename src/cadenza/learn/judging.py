@@ -131,7 +131,7 @@ def require_limit(max_episode_steps: int | None) -> None:
     """
     if max_episode_steps is None:
         raise InputError(
-            "evaluate: expected max_episode_steps=..., for the environment states no time limit "
+            "evaluate: expected max_episode_steps=..., because the environment has no time limit "
             f"and an episode did not end within {PATIENCE} steps; write "
             "evaluate(max_episode_steps=1_000), or learn(..., max_episode_steps=1_000) with a "
             "folder."

@@ -106,8 +106,8 @@ def changed_settings(
         value, before = given[key], saved[key]
         if json.dumps(value) != json.dumps(before):
             raise ConfigurationError(
-                f"{name}.load: {key}: expected {before!r}, which what was learned is built with, "
-                f"got {value!r}; make a new agent to change it."
+                f"{name}.load: {key}: expected {before!r}, which fixes its networks or "
+                f"memory, got {value!r}; make a new agent to change it."
             )
     return {**saved, **given}
 

@@ -33,4 +33,4 @@ def test_stop_is_no_failure_of_the_job(tmp_path, monkeypatch, number):
     monkeypatch.setattr(Encounters, "play", lambda *_: os.kill(os.getpid(), number))
     with pytest.raises(KeyboardInterrupt):
         run_in_process(collect(tmp_path), tmp_path / "log")
-    assert "run the same command again to go on" in (tmp_path / "log").read_text()
+    assert "run the same command again to continue" in (tmp_path / "log").read_text()

@@ -135,11 +135,13 @@ def test_a_run_out_of_cycles_or_hours_tells_how_to_go_on_and_one_at_its_end_noth
     status = run_status(store, RUN, workdir=tmp_path)
     assert headline(status).startswith(f"Run {RUN}: finished (budget: max_gpu_hours), begun ")
     assert notes(status, tmp_path, None)[-1] == (
-        "to go on, raise budgets.max_gpu_hours in a copy of its configuration, then: cadenza loop "
-        f"resume {RUN} --workdir {tmp_path} --config COPY.yaml"
+        "to continue, raise budgets.max_gpu_hours in a copy of its configuration, then: "
+        f"cadenza loop resume {RUN} --workdir {tmp_path} --config COPY.yaml"
     )
     spent = status.model_copy(update={"stop_reason": "budget: max_cycles"})
-    assert notes(spent, tmp_path, None)[-1].startswith("to go on, raise budgets.max_cycles in a ")
+    assert notes(spent, tmp_path, None)[-1].startswith(
+        "to continue, raise budgets.max_cycles in a "
+    )
     ended = status.model_copy(update={"stop_reason": "policy ladder exhausted"})
     assert not [line for line in notes(ended, tmp_path, None) if "resume" in line]
 

@@ -255,11 +255,10 @@ class DictGymWrapper:
             try:
                 left = restore_replay_states(self._env, environments)
             except CheckpointError as error:
-                self._is_reset, left = False, [f"new episodes begin, for {error}"]
+                self._is_reset, left = False, [f"new episodes begin, because {error}"]
             if left:
                 warnings.warn(
-                    "DictGymWrapper: the run goes on, but not bit for bit as if it had not been "
-                    f"saved: {', '.join(left)}",
+                    f"DictGymWrapper: the run continues, but not bit for bit: {', '.join(left)}",
                     UserWarning,
                     stacklevel=2,
                 )

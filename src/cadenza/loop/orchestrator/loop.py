@@ -495,7 +495,7 @@ def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
     if is_frozen(owner):
         pid = owner.split("/")[-2]
         state = " and is stopped (SIGSTOP, Ctrl-Z)"
-        remedy = f"let it go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"
+        remedy = f"continue it with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"
     else:
         state, remedy = "", "see there whether it hangs, and end it"
     return (
