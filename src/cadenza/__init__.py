@@ -6,31 +6,33 @@ Floors:      `cli > web > loop > benchmark > aht > envs, partners, stream, evalu
              learn, safety > core`; a folder imports only from lower floors.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
+from cadenza.core import __version__ as __version__
 from cadenza.core.lazy_names import after_import, lazy_names
 
-__version__ = "0.1.0"
-
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "DAgger": "learn.imitation_api",
-    "DQN": "learn.replay_api",
-    "GRPO": "learn.rollout_api",
-    "HAPPO": "learn.team_api",
-    "HATD3": "learn.team_api",
-    "HLGauss": "learn.replay_api",
-    "MAPPO": "learn.team_api",
-    "MBPO": "learn.replay_api",
-    "PPO": "learn.rollout_api",
-    "SAC": "learn.replay_api",
-    "TD3": "learn.replay_api",
-    "guard": "safety.wrappers.guard",
-    "register_envs": "envs.registration",
-}
-
-__all__ = ["__version__", *sorted(_EXPORTS)]  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
-
-# Whichever of the two is imported first: gym.make("cadenza/Crossing-v1") works.
-after_import("gymnasium", lambda: __getattr__("register_envs")())
+if TYPE_CHECKING:
+    from . import aht as aht
+    from . import envs as envs
+    from . import evaluation as evaluation
+    from . import learn as learn
+    from . import partners as partners
+    from . import safety as safety
+    from . import stream as stream
+    from .envs.registration import register_envs as register_envs
+    from .learn.imitation_api import DAgger as DAgger
+    from .learn.replay_api import DQN as DQN
+    from .learn.replay_api import MBPO as MBPO
+    from .learn.replay_api import SAC as SAC
+    from .learn.replay_api import TD3 as TD3
+    from .learn.replay_api import HLGauss as HLGauss
+    from .learn.rollout_api import GRPO as GRPO
+    from .learn.rollout_api import PPO as PPO
+    from .learn.team_api import HAPPO as HAPPO
+    from .learn.team_api import HATD3 as HATD3
+    from .learn.team_api import MAPPO as MAPPO
+    from .safety.wrappers.guard import guard as guard
+else:
+    __dir__, __getattr__ = lazy_names(__name__)
+    # Whichever of the two is imported first: gym.make("cadenza/Crossing-v1") works.
+    after_import("gymnasium", lambda: __getattr__("register_envs")())

@@ -7,3 +7,5 @@ Promise:     equal seeds give equal bytes; what was written survives a kill or a
 May import:  no other folder of the package.
 Import time: `checkpoints`, `payloads` and `device` load torch; the rest stays light.
 """
+
+__version__ = "0.1.0"

@@ -1,11 +1,18 @@
 """Work put off until it is needed: names of a package, parts of a record, what follows an import.
 
-In the package's ``__init__``: ``__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)`` (PEP 562).
+In the package's ``__init__`` each name stands once, for type checkers, editors and Python alike::
+
+    if TYPE_CHECKING:
+        from .home import Answer as Answer
+    else:
+        __dir__, __getattr__ = lazy_names(__name__)
 """
 
+import ast
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
@@ -16,33 +23,53 @@ from cadenza.core.extras import load_extra
 
 
 def lazy_names(
-    package: str, exports: Mapping[str, str], *, deprecated: Mapping[str, str] | None = None
+    name: str, *, deprecated: Mapping[str, str] | None = None
 ) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
-    """Return ``__dir__`` and ``__getattr__`` of the package with this full name.
+    """Return ``__dir__`` and ``__getattr__`` (PEP 562) of the module with this full name.
 
-    ``exports`` are the offered names and the modules below the package that define them; a leading
-    dot is for one beside it. They become the package's ``__all__`` unless it has one, so that
-    ``from package import *`` finds them. ``deprecated`` says of some what to do instead: these are
-    not listed, and warn. ``__getattr__`` raises `AttributeError` for a name that is not offered,
-    and `MissingExtraError` where the package of an extra is absent.
+    It offers what it imports under ``if TYPE_CHECKING:``: each name is imported when it is first
+    asked for. They are its ``__all__`` unless it has one, so that ``from package import *`` finds
+    them. ``deprecated`` says of some what to do instead: these are not listed, and warn.
+    ``__getattr__`` raises `AttributeError` for a name that is not offered, and `MissingExtraError`
+    where the package of an extra is absent.
     """
-    module, advice = sys.modules[package], deprecated or {}
-    listed = sorted(exports.keys() - advice.keys())
-    vars(module).setdefault("__all__", listed)
+    module, advice = sys.modules[name], deprecated or {}
+    loader: Any = getattr(module.__spec__, "loader", None)
 
-    def names() -> list[str]:
-        return sorted({*vars(module), *listed})
+    @cache
+    def homes() -> dict[str, str]:
+        return _typed_imports(loader.get_source(name), str(module.__package__))
 
-    def load(name: str) -> Any:
-        if name not in exports:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if name in advice:
-            warnings.warn(
-                f"{package}.{name} is deprecated: {advice[name]}.", DeprecationWarning, stacklevel=2
-            )
-        return getattr(load_extra(resolve_name(f".{exports[name]}", package)), name)
+    def listed() -> list[str]:
+        return sorted(homes().keys() - advice.keys())
 
-    return names, load
+    def load(wanted: str) -> Any:
+        if wanted == "__all__":
+            return listed()
+        if wanted not in homes():
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
+        if wanted in advice:
+            said = f"{name}.{wanted} is deprecated: {advice[wanted]}."
+            warnings.warn(said, DeprecationWarning, stacklevel=2)
+        home: ModuleType = load_extra(homes()[wanted])
+        if wanted not in vars(home):  # a module
+            load_extra(f"{home.__name__}.{wanted}")
+        return vars(home)[wanted]
+
+    return lambda: sorted({*vars(module), *listed()}), load
+
+
+def _typed_imports(source: str, package: str) -> dict[str, str]:
+    """Return the names that are imported under ``if TYPE_CHECKING:``, and from which modules."""
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    return {
+        alias.name: resolve_name("." * node.level + (node.module or ""), package)
+        for block in blocks
+        if ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 class Deferred:

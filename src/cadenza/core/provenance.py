@@ -26,7 +26,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final, cast
 
-import cadenza
 from cadenza.core.errors import InputError
 from cadenza.core.files import canonical_json, sha256_bytes, sha256_file
 from cadenza.core.plug_ins import GROUPS
@@ -301,7 +300,7 @@ def outside_code(*used: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for thing in used:
         names = str(thing.__module__).split(".")
-        if names[0] == cadenza.__name__:
+        if names[0] == __name__.partition(".")[0]:
             continue
         paths = [".".join(names[:length]) for length in range(1, len(names) + 1)]
         places = [(path, getattr(sys.modules.get(path), "__file__", None)) for path in paths]
@@ -318,7 +317,7 @@ def outside_code(*used: Any) -> dict[str, str]:
 
 @cache
 def _own_digest() -> str:
-    return digest_of_sources(Path(cadenza.__file__).parent)
+    return digest_of_sources(Path(__file__).parents[1])
 
 
 def digest_of_sources(root: Path, *, leave_out: frozenset[str] = _NOT_COVERED) -> str:

@@ -12,76 +12,31 @@ Adding one:  one file per task with the attributes of `CrossingEnv`, then a `Tas
              environments in.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.envs.adapters import EgoGymEnv
-    from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
-    from cadenza.envs.inputs import ChamberEnvCompatibilityError
-    from cadenza.envs.listening import CommShapingWrapper
-    from cadenza.envs.maniskill.stage0 import Stage0StateSynthesizer
-    from cadenza.envs.maniskill.stage1_pickplace import (
-        ConditionConfig,
-        Stage1ASStateSynthesizer,
-        Stage1OMChannelFilter,
-        build_control_models_for_condition,
-        make_stage1_pickplace_env,
-        resolve_condition,
+    from .adapters import EgoGymEnv as EgoGymEnv
+    from .crossing import CrossingEnv as CrossingEnv
+    from .crossing import VectorCrossingEnv as VectorCrossingEnv
+    from .inputs import ChamberEnvCompatibilityError as ChamberEnvCompatibilityError
+    from .listening import CommShapingWrapper as CommShapingWrapper
+    from .maniskill.stage0 import Stage0StateSynthesizer as Stage0StateSynthesizer
+    from .maniskill.stage1_pickplace import ConditionConfig as ConditionConfig
+    from .maniskill.stage1_pickplace import Stage1ASStateSynthesizer as Stage1ASStateSynthesizer
+    from .maniskill.stage1_pickplace import Stage1OMChannelFilter as Stage1OMChannelFilter
+    from .maniskill.stage1_pickplace import (
+        build_control_models_for_condition as build_control_models_for_condition,
     )
-    from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
-    from cadenza.envs.panda_kinematics import PandaJacobianProvider
-    from cadenza.envs.parallel_task import ParallelTask
-    from cadenza.envs.wrappers import (
-        PartnerIdAnnotationWrapper,
-        PerAgentActionRepeatWrapper,
-        TextureFilterObsWrapper,
-    )
-
-__all__ = [
-    "ChamberEnvCompatibilityError",
-    "CommShapingWrapper",
-    "ConditionConfig",
-    "CrossingEnv",
-    "EgoGymEnv",
-    "MPECooperativePushEnv",
-    "PandaJacobianProvider",
-    "ParallelTask",
-    "PartnerIdAnnotationWrapper",
-    "PerAgentActionRepeatWrapper",
-    "Stage0StateSynthesizer",
-    "Stage1ASStateSynthesizer",
-    "Stage1OMChannelFilter",
-    "TextureFilterObsWrapper",
-    "VectorCrossingEnv",
-    "VectorMPECooperativePushEnv",
-    "build_control_models_for_condition",
-    "make_stage1_pickplace_env",
-    "resolve_condition",
-]
-
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "ChamberEnvCompatibilityError": "inputs",
-    "CommShapingWrapper": "listening",
-    "ConditionConfig": "maniskill.stage1_pickplace",
-    "CrossingEnv": "crossing",
-    "EgoGymEnv": "adapters",
-    "MPECooperativePushEnv": "mpe",
-    "PandaJacobianProvider": "panda_kinematics",
-    "ParallelTask": "parallel_task",
-    "PartnerIdAnnotationWrapper": "wrappers",
-    "PerAgentActionRepeatWrapper": "wrappers",
-    "Stage0StateSynthesizer": "maniskill.stage0",
-    "Stage1ASStateSynthesizer": "maniskill.stage1_pickplace",
-    "Stage1OMChannelFilter": "maniskill.stage1_pickplace",
-    "TextureFilterObsWrapper": "wrappers",
-    "VectorCrossingEnv": "crossing",
-    "VectorMPECooperativePushEnv": "mpe",
-    "build_control_models_for_condition": "maniskill.stage1_pickplace",
-    "make_stage1_pickplace_env": "maniskill.stage1_pickplace",
-    "resolve_condition": "maniskill.stage1_pickplace",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+    from .maniskill.stage1_pickplace import make_stage1_pickplace_env as make_stage1_pickplace_env
+    from .maniskill.stage1_pickplace import resolve_condition as resolve_condition
+    from .mpe import MPECooperativePushEnv as MPECooperativePushEnv
+    from .mpe import VectorMPECooperativePushEnv as VectorMPECooperativePushEnv
+    from .panda_kinematics import PandaJacobianProvider as PandaJacobianProvider
+    from .parallel_task import ParallelTask as ParallelTask
+    from .wrappers import PartnerIdAnnotationWrapper as PartnerIdAnnotationWrapper
+    from .wrappers import PerAgentActionRepeatWrapper as PerAgentActionRepeatWrapper
+    from .wrappers import TextureFilterObsWrapper as TextureFilterObsWrapper
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.extras import load_extra
+from cadenza.core.lazy_names import lazy_names
 from cadenza.core.types import PartnerLike
 from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.spaces import robot_state_space
 
 if TYPE_CHECKING:
     from cadenza.envs.parallel_view import ParallelView
+else:
+    _, __getattr__ = lazy_names(__name__)
 
 __all__ = ["EgoGymEnv", "ParallelView", "torchrl_env"]
 
@@ -36,15 +39,6 @@ _SAFETY_HOOKS: Final = frozenset(
         "plant",
     }
 )
-
-
-def __getattr__(name: str) -> Any:
-    """Import `ParallelView` on first use."""
-    if name == "ParallelView":
-        from cadenza.envs.parallel_view import ParallelView
-
-        return ParallelView
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
@@ -140,7 +134,7 @@ def torchrl_env(env: gym.Env[Any, Any], **options: Any) -> Any:
         MissingExtraError: TorchRL or PettingZoo is not installed.
     """
     wrapper = load_extra("torchrl.envs").PettingZooWrapper
-    view = __getattr__("ParallelView")(env)
+    view = load_extra("cadenza.envs.parallel_view").ParallelView(env)
     return wrapper(view, **{"group_map": {uid: [uid] for uid in view.possible_agents}, **options})
 
 

@@ -8,33 +8,18 @@ May import:  `core`.  Must not import: `safety`, `envs`, `aht` or anything above
 Adding one:  one module under `algorithms`, its paper and score in the folder's README.
 """
 
-import importlib
-from typing import Any, Final
+from typing import TYPE_CHECKING
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "BatchCallback": "cadenza.learn.callback",
-    "Callback": "cadenza.learn.callback",
-    "StateDict": "cadenza.learn.trainer",
-    "Trainer": "cadenza.learn.trainer",
-    "TrainingShutdownException": "cadenza.learn.trainer",
-    "WeakReference": "cadenza.core.types",
-}
-#: Modules that are reached under a short name.
-_MODULES: Final = {"sac": "cadenza.learn.algorithms.sac"}
+from cadenza.core.lazy_names import lazy_names
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
+if TYPE_CHECKING:
+    from cadenza.core.types import WeakReference as WeakReference
 
-
-def __dir__() -> list[str]:
-    """Return what the module offers, the lazy names included."""
-    return sorted({*globals(), *_EXPORTS, *_MODULES})
-
-
-def __getattr__(name: str) -> Any:
-    """Import the module that defines ``name`` and return the object."""
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    from .algorithms import sac as sac
+    from .callback import BatchCallback as BatchCallback
+    from .callback import Callback as Callback
+    from .trainer import StateDict as StateDict
+    from .trainer import Trainer as Trainer
+    from .trainer import TrainingShutdownException as TrainingShutdownException
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -13,21 +13,19 @@ Floors:      from below: `contracts` (records), `constitution`, `config`, `state
 Import time: names are imported at first use.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "Constitution": "constitution",
-    "Event": "events.bus",
-    "EventBus": "events.bus",
-    "JobStore": "store.jobstore",
-    "LoopConfig": "config",
-    "LoopController": "orchestrator.loop",
-    "RunSummary": "orchestrator.loop",
-    "build_loop": "orchestrator.assembly",
-    "decide": "orchestrator.decision",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .config import LoopConfig as LoopConfig
+    from .constitution import Constitution as Constitution
+    from .events.bus import Event as Event
+    from .events.bus import EventBus as EventBus
+    from .orchestrator.assembly import build_loop as build_loop
+    from .orchestrator.decision import decide as decide
+    from .orchestrator.loop import LoopController as LoopController
+    from .orchestrator.loop import RunSummary as RunSummary
+    from .store.jobstore import JobStore as JobStore
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

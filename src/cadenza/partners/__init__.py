@@ -6,66 +6,29 @@ May import:  `core`, `learn`, `safety`, `comm`.  Must not import: `envs`, `aht`.
 Adding one:  one file, one registration, then `pytest tests/contract/test_partners.py`.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.partners.any_task import ExploratoryStaticPartnerOverride, PartnerAblatedZero
-    from cadenza.partners.chunked import ChunkedPolicyPartner
-    from cadenza.partners.frozen import FrozenHARLPartner, FrozenMAPPOPartner, OnnxPartner
-    from cadenza.partners.interface import FrozenPartner, PartnerBase
-    from cadenza.partners.mixture import PartnerMixture
-    from cadenza.partners.openvla import OpenVLAPartner
-    from cadenza.partners.registry import list_registered, load_partner, register_partner
-    from cadenza.partners.remote import CrossFormerPartner, LeRobotPartner
-    from cadenza.partners.scripted_heuristic import ScriptedHeuristicPartner
-    from cadenza.partners.selection import select_zoo
-    from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
-
-__all__ = [
-    "ChunkedPolicyPartner",
-    "CrossFormerPartner",
-    "ExploratoryStaticPartnerOverride",
-    "FrozenHARLPartner",
-    "FrozenMAPPOPartner",
-    "FrozenPartner",
-    "LeRobotPartner",
-    "OnnxPartner",
-    "OpenVLAPartner",
-    "PartnerAblatedZero",
-    "PartnerBase",
-    "PartnerMixture",
-    "PartnerSpec",
-    "ScriptedHeuristicPartner",
-    "list_registered",
-    "load_partner",
-    "make_phase0_draft_zoo",
-    "register_partner",
-    "select_zoo",
-]
-
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "ChunkedPolicyPartner": "chunked",
-    "CrossFormerPartner": "remote",
-    "ExploratoryStaticPartnerOverride": "any_task",
-    "FrozenHARLPartner": "frozen",
-    "FrozenMAPPOPartner": "frozen",
-    "FrozenPartner": "interface",
-    "LeRobotPartner": "remote",
-    "OnnxPartner": "frozen",
-    "OpenVLAPartner": "openvla",
-    "PartnerAblatedZero": "any_task",
-    "PartnerBase": "interface",
-    "PartnerMixture": "mixture",
-    "PartnerSpec": "spec",
-    "ScriptedHeuristicPartner": "scripted_heuristic",
-    "list_registered": "registry",
-    "load_partner": "registry",
-    "make_phase0_draft_zoo": "spec",
-    "register_partner": "registry",
-    "select_zoo": "selection",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+    from .any_task import ExploratoryStaticPartnerOverride as ExploratoryStaticPartnerOverride
+    from .any_task import PartnerAblatedZero as PartnerAblatedZero
+    from .chunked import ChunkedPolicyPartner as ChunkedPolicyPartner
+    from .frozen import FrozenHARLPartner as FrozenHARLPartner
+    from .frozen import FrozenMAPPOPartner as FrozenMAPPOPartner
+    from .frozen import OnnxPartner as OnnxPartner
+    from .interface import FrozenPartner as FrozenPartner
+    from .interface import PartnerBase as PartnerBase
+    from .mixture import PartnerMixture as PartnerMixture
+    from .openvla import OpenVLAPartner as OpenVLAPartner
+    from .registry import list_registered as list_registered
+    from .registry import load_partner as load_partner
+    from .registry import register_partner as register_partner
+    from .remote import CrossFormerPartner as CrossFormerPartner
+    from .remote import LeRobotPartner as LeRobotPartner
+    from .scripted_heuristic import ScriptedHeuristicPartner as ScriptedHeuristicPartner
+    from .selection import select_zoo as select_zoo
+    from .spec import PartnerSpec as PartnerSpec
+    from .spec import make_phase0_draft_zoo as make_phase0_draft_zoo
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -12,56 +12,55 @@ Layout:      contracts (`api` gathers them), `cbf` (every formula of one pair), 
              (any control-affine robot), `reporting`, `verifier`.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "DEFAULT_DLS_DAMPING": "control_models",
-    "DEFAULT_EPSILON": "state",
-    "DEFAULT_ETA": "state",
-    "DEFAULT_WARMUP_STEPS": "state",
-    "AgentBatch": "snapshot",
-    "AgentControlModel": "protocols",
-    "AgentSnapshot": "snapshot",
-    "BatchedEgoFilter": "batched.filter",
-    "BatchedSafetyDriver": "batched.driver",
-    "Bounds": "bounds",
-    "CartesianAccelEmergencyController": "emergency",
-    "ConcertoSafetyInfeasible": "errors",
-    "DifferentialDriveControlModel": "control_models",
-    "DoubleIntegratorControlModel": "control_models",
-    "EgoOnlySafetyFilter": "protocols",
-    "EmergencyController": "protocols",
-    "ExpCBFQP": "cbf_qp",
-    "FilterInfo": "state",
-    "FloatArray": "api",
-    "JacobianControlModel": "control_models",
-    "JacobianEmergencyController": "emergency",
-    "JointSafetyFilter": "protocols",
-    "LambdaDict": "pairs",
-    "SafetyDriver": "runtime.driver",
-    "SafetyFilter": "protocols",
-    "SafetyFilterWrapper": "wrappers.single",
-    "SafetyMode": "protocols",
-    "SafetyOptions": "runtime.options",
-    "SafetyRuntime": "runtime.runtime",
-    "SafetyState": "state",
-    "StateDependentControlModel": "protocols",
-    "VectorSafetyFilterWrapper": "wrappers.vector",
-    "canonical_pair_key": "pairs",
-    "canonical_pair_order": "pairs",
-    "lambda_from_jsonable": "pairs",
-    "lambda_to_jsonable": "pairs",
-    "make_ego_pair_keys": "pairs",
-    "make_lambda_dict": "pairs",
-    "make_pair_keys": "pairs",
-    "solve_qp_stub": "cbf_qp",
-}
-
-__dir__, __getattr__ = lazy_names(
-    __name__,
-    _EXPORTS,
-    deprecated={"SafetyFilter": "write EgoOnlySafetyFilter or JointSafetyFilter; it goes in 0.3.0"},
-)
+if TYPE_CHECKING:
+    from .api import FloatArray as FloatArray
+    from .batched.driver import BatchedSafetyDriver as BatchedSafetyDriver
+    from .batched.filter import BatchedEgoFilter as BatchedEgoFilter
+    from .bounds import Bounds as Bounds
+    from .cbf_qp import ExpCBFQP as ExpCBFQP
+    from .cbf_qp import solve_qp_stub as solve_qp_stub
+    from .control_models import DEFAULT_DLS_DAMPING as DEFAULT_DLS_DAMPING
+    from .control_models import DifferentialDriveControlModel as DifferentialDriveControlModel
+    from .control_models import DoubleIntegratorControlModel as DoubleIntegratorControlModel
+    from .control_models import JacobianControlModel as JacobianControlModel
+    from .emergency import CartesianAccelEmergencyController as CartesianAccelEmergencyController
+    from .emergency import JacobianEmergencyController as JacobianEmergencyController
+    from .errors import ConcertoSafetyInfeasible as ConcertoSafetyInfeasible
+    from .pairs import LambdaDict as LambdaDict
+    from .pairs import canonical_pair_key as canonical_pair_key
+    from .pairs import canonical_pair_order as canonical_pair_order
+    from .pairs import lambda_from_jsonable as lambda_from_jsonable
+    from .pairs import lambda_to_jsonable as lambda_to_jsonable
+    from .pairs import make_ego_pair_keys as make_ego_pair_keys
+    from .pairs import make_lambda_dict as make_lambda_dict
+    from .pairs import make_pair_keys as make_pair_keys
+    from .protocols import AgentControlModel as AgentControlModel
+    from .protocols import EgoOnlySafetyFilter as EgoOnlySafetyFilter
+    from .protocols import EmergencyController as EmergencyController
+    from .protocols import JointSafetyFilter as JointSafetyFilter
+    from .protocols import SafetyFilter as SafetyFilter
+    from .protocols import SafetyMode as SafetyMode
+    from .protocols import StateDependentControlModel as StateDependentControlModel
+    from .runtime.driver import SafetyDriver as SafetyDriver
+    from .runtime.options import SafetyOptions as SafetyOptions
+    from .runtime.runtime import SafetyRuntime as SafetyRuntime
+    from .snapshot import AgentBatch as AgentBatch
+    from .snapshot import AgentSnapshot as AgentSnapshot
+    from .state import DEFAULT_EPSILON as DEFAULT_EPSILON
+    from .state import DEFAULT_ETA as DEFAULT_ETA
+    from .state import DEFAULT_WARMUP_STEPS as DEFAULT_WARMUP_STEPS
+    from .state import FilterInfo as FilterInfo
+    from .state import SafetyState as SafetyState
+    from .wrappers.single import SafetyFilterWrapper as SafetyFilterWrapper
+    from .wrappers.vector import VectorSafetyFilterWrapper as VectorSafetyFilterWrapper
+else:
+    __dir__, __getattr__ = lazy_names(
+        __name__,
+        deprecated={
+            "SafetyFilter": "write EgoOnlySafetyFilter or JointSafetyFilter; it goes in 0.3.0"
+        },
+    )

@@ -4,6 +4,8 @@ Everything here is defined in the module that owns it; this module only gathers 
 callers of the stack need in signatures and at its edges.
 """
 
+from typing import TYPE_CHECKING
+
 from cadenza.core.arrays import FloatArray
 from cadenza.core.lazy_names import lazy_names
 from cadenza.safety.bounds import Bounds
@@ -73,8 +75,12 @@ __all__ = [
     "make_pair_keys",
 ]
 
-_, __getattr__ = lazy_names(
-    __name__,
-    {"SafetyFilter": ".protocols"},
-    deprecated={"SafetyFilter": "write EgoOnlySafetyFilter or JointSafetyFilter; it goes in 0.3.0"},
-)
+if TYPE_CHECKING:
+    from cadenza.safety.protocols import SafetyFilter as SafetyFilter
+else:
+    _, __getattr__ = lazy_names(
+        __name__,
+        deprecated={
+            "SafetyFilter": "write EgoOnlySafetyFilter or JointSafetyFilter; it goes in 0.3.0"
+        },
+    )

@@ -11,21 +11,19 @@ Layout:      `shared_file`, `layout`, `slots` (the store), `slot_writer`, `slot_
              `recorded_draws`, `recording_files` (repeating a training).
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "ChunkSizeSampler": "chunk_samplers",
-    "GMMChunkSampler": "chunk_samplers",
-    "OnlineDataEngine": "engine",
-    "OnlineDataEngineCfg": "config",
-    "OnlineDataEngineState": "slots",
-    "OnlineDataWorkerError": "engine",
-    "OnlineDataset": "dataset",
-    "StaleDataError": "back_pressure",
-    "UniformChunkSampler": "chunk_samplers",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .back_pressure import StaleDataError as StaleDataError
+    from .chunk_samplers import ChunkSizeSampler as ChunkSizeSampler
+    from .chunk_samplers import GMMChunkSampler as GMMChunkSampler
+    from .chunk_samplers import UniformChunkSampler as UniformChunkSampler
+    from .config import OnlineDataEngineCfg as OnlineDataEngineCfg
+    from .dataset import OnlineDataset as OnlineDataset
+    from .engine import OnlineDataEngine as OnlineDataEngine
+    from .engine import OnlineDataWorkerError as OnlineDataWorkerError
+    from .slots import OnlineDataEngineState as OnlineDataEngineState
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

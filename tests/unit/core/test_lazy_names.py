@@ -8,28 +8,41 @@ from types import ModuleType
 import pytest
 
 import cadenza
-from cadenza.core.lazy_names import Deferred, lazy_names
+from cadenza.core.lazy_names import Deferred
 from cadenza.safety.arms import ArmModel
 from cadenza.safety.solvers import QPSolver, make_solver
 
+OFFERING = """
+from typing import TYPE_CHECKING
+from cadenza.core.lazy_names import lazy_names
+if TYPE_CHECKING:
+    from . import rooms as rooms
+    from .home import answer as answer
+else:
+    __dir__, __getattr__ = lazy_names(__name__)
+"""
+
 
 @pytest.fixture
-def package(monkeypatch):
-    """A package ``offering`` with one module ``home`` that defines ``answer``."""
-    offering, home = ModuleType("offering"), ModuleType("offering.home")
-    offering.__path__ = []
-    home.answer = 42
-    monkeypatch.setitem(sys.modules, "offering", offering)
-    monkeypatch.setitem(sys.modules, "offering.home", home)
-    offering.__dir__, offering.__getattr__ = lazy_names("offering", {"answer": "home"})
-    return offering
+def package(tmp_path, monkeypatch):
+    """A package ``offering`` with the modules ``rooms`` and ``home``, which defines ``answer``."""
+    for name, source in (("__init__", OFFERING), ("home", "answer = 42"), ("rooms", "")):
+        (tmp_path / "offering").mkdir(exist_ok=True)
+        (tmp_path / "offering" / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("offering")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "offering"]:
+        del sys.modules[name]
 
 
 def test_lazy_names_lead_to_their_objects_and_are_listed_beside_the_package_s_own(package):
     package.own = 1
-    assert {"answer", "own"} <= set(dir(package))
+    assert {"answer", "own", "rooms"} <= set(dir(package))
     assert dir(package) == sorted(dir(package))
+    assert package.__all__ == ["answer", "rooms"]
+    assert "offering.home" not in sys.modules
     assert package.answer == 42
+    assert package.rooms is sys.modules["offering.rooms"]
 
 
 def test_other_names_are_refused(package):

@@ -10,42 +10,21 @@ Adding one:  one file per task on `simulator`, whose class is a `BaseEnv` of Man
              factory and a `TaskSpec` in `benchmark`.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.envs.maniskill.panda_partner import PandaPartner
-    from cadenza.envs.maniskill.stage0 import make_stage0_env, make_stage0_training_env
-    from cadenza.envs.maniskill.stage1_conditions import (
-        ConditionConfig,
-        build_control_models_for_condition,
-        resolve_condition,
+    from cadenza.envs.panda_kinematics import PandaJacobianProvider as PandaJacobianProvider
+
+    from .panda_partner import PandaPartner as PandaPartner
+    from .stage0 import make_stage0_env as make_stage0_env
+    from .stage0 import make_stage0_training_env as make_stage0_training_env
+    from .stage1_conditions import ConditionConfig as ConditionConfig
+    from .stage1_conditions import (
+        build_control_models_for_condition as build_control_models_for_condition,
     )
-    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env
-    from cadenza.envs.panda_kinematics import PandaJacobianProvider
-
-__all__ = [
-    "ConditionConfig",
-    "PandaJacobianProvider",
-    "PandaPartner",
-    "build_control_models_for_condition",
-    "make_stage0_env",
-    "make_stage0_training_env",
-    "make_stage1_pickplace_env",
-    "resolve_condition",
-]
-
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "ConditionConfig": "stage1_conditions",
-    "PandaJacobianProvider": ".panda_kinematics",
-    "PandaPartner": "panda_partner",
-    "build_control_models_for_condition": "stage1_conditions",
-    "make_stage0_env": "stage0",
-    "make_stage0_training_env": "stage0",
-    "make_stage1_pickplace_env": "stage1_pickplace",
-    "resolve_condition": "stage1_conditions",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+    from .stage1_conditions import resolve_condition as resolve_condition
+    from .stage1_pickplace import make_stage1_pickplace_env as make_stage1_pickplace_env
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -10,31 +10,16 @@ Adding one:  a scene that joins `panda` arms to what they hold, and a subclass o
              `two_arms.Copies`; spaces, seeds, resets and batches are there already.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.envs.mujoco.cocarry import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
-    from cadenza.envs.mujoco.handover import HandoverEnv, HandoverOptions, VectorHandoverEnv
-
-__all__ = [
-    "CoCarryEnv",
-    "CoCarryOptions",
-    "HandoverEnv",
-    "HandoverOptions",
-    "VectorCoCarryEnv",
-    "VectorHandoverEnv",
-]
-
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "CoCarryEnv": "cocarry",
-    "CoCarryOptions": "cocarry",
-    "HandoverEnv": "handover",
-    "HandoverOptions": "handover",
-    "VectorCoCarryEnv": "cocarry",
-    "VectorHandoverEnv": "handover",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+    from .cocarry import CoCarryEnv as CoCarryEnv
+    from .cocarry import CoCarryOptions as CoCarryOptions
+    from .cocarry import VectorCoCarryEnv as VectorCoCarryEnv
+    from .handover import HandoverEnv as HandoverEnv
+    from .handover import HandoverOptions as HandoverOptions
+    from .handover import VectorHandoverEnv as VectorHandoverEnv
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

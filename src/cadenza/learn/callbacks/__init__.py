@@ -6,21 +6,19 @@ May import:  `core` and `learn.callback`, `learn.trainer`.  Must not import: any
 Adding one:  one module; the hooks it overrides name what they read.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "BackPropStepsTerminator": "generic",
-    "CheckpointLoader": "checkpointing",
-    "Checkpointer": "checkpointing",
-    "JsonlLogger": "logging",
-    "LoggingMixin": "logging_mixin",
-    "LossCallback": "loss",
-    "SystemLogger": "logging",
-    "TensorboardLogger": "logging",
-    "TerminalLogger": "logging",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .checkpointing import Checkpointer as Checkpointer
+    from .checkpointing import CheckpointLoader as CheckpointLoader
+    from .generic import BackPropStepsTerminator as BackPropStepsTerminator
+    from .logging import JsonlLogger as JsonlLogger
+    from .logging import SystemLogger as SystemLogger
+    from .logging import TensorboardLogger as TensorboardLogger
+    from .logging import TerminalLogger as TerminalLogger
+    from .logging_mixin import LoggingMixin as LoggingMixin
+    from .loss import LossCallback as LossCallback
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

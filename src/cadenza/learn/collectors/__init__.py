@@ -8,17 +8,15 @@ May import:  `core`, `learn.callback`, `learn.env`, `learn.proxies`.  Must not i
 Adding one:  derive from `GymCollector` and decide when `collect_data` runs.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "GymCollector": "sync",
-    "PolicySnapshots": "threaded",
-    "SampleInsertRatio": "threaded",
-    "SimpleGymCollector": "sync",
-    "ThreadedGymCollector": "threaded",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .sync import GymCollector as GymCollector
+    from .sync import SimpleGymCollector as SimpleGymCollector
+    from .threaded import PolicySnapshots as PolicySnapshots
+    from .threaded import SampleInsertRatio as SampleInsertRatio
+    from .threaded import ThreadedGymCollector as ThreadedGymCollector
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

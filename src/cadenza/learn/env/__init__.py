@@ -8,20 +8,18 @@ May import:  `core`.  Must not import: `learn.memory`, `learn.algorithms`.
 Adding one:  a wrapper is one class; make environments in a function that takes a seed.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "DictGymWrapper": "dict_gym_wrapper",
-    "FrameStack": "wrappers",
-    "HitTheMiddle": "hit_the_middle",
-    "LazyFrames": "wrappers",
-    "ReplayableEnv": "stepping",
-    "ScaledFloatFrame": "wrappers",
-    "WarpFrame": "wrappers",
-    "make_vision_box2d_env": "wrappers",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .dict_gym_wrapper import DictGymWrapper as DictGymWrapper
+    from .hit_the_middle import HitTheMiddle as HitTheMiddle
+    from .stepping import ReplayableEnv as ReplayableEnv
+    from .wrappers import FrameStack as FrameStack
+    from .wrappers import LazyFrames as LazyFrames
+    from .wrappers import ScaledFloatFrame as ScaledFloatFrame
+    from .wrappers import WarpFrame as WarpFrame
+    from .wrappers import make_vision_box2d_env as make_vision_box2d_env
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

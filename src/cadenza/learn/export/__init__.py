@@ -6,17 +6,15 @@ Promise:     a file appears under its name complete or not at all; an export tha
 May import:  `core`, the callback system and proxies of `learn`.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "CRUDStorage": "crud_storage",
-    "OnnxExporter": "onnx_exporter",
-    "QueuedExport": "onnx_exporter",
-    "StorageItem": "crud_storage",
-    "StorageItemHandle": "crud_storage",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .crud_storage import CRUDStorage as CRUDStorage
+    from .crud_storage import StorageItem as StorageItem
+    from .crud_storage import StorageItemHandle as StorageItemHandle
+    from .onnx_exporter import OnnxExporter as OnnxExporter
+    from .onnx_exporter import QueuedExport as QueuedExport
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

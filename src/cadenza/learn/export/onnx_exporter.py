@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from cadenza import __version__
+from cadenza.core import __version__
 from cadenza.core.errors import (
     CadenzaError,
     ConfigurationError,

@@ -11,20 +11,18 @@ Layout:      `table` keeps episodes in an `arena`; `ring` gives out its rows and
              ejected episodes; `files` writes and reads files.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "JointMemoryLoader": "loader",
-    "LoggingProxyWrapper": "wrappers",
-    "MemoryExporterProxyWrapper": "wrappers",
-    "MemoryImporterCallback": "loading",
-    "MemoryLoader": "loader",
-    "MemoryTable": "table",
-    "MemoryTableProxy": "proxy",
-    "MemoryWarmup": "loader",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .loader import JointMemoryLoader as JointMemoryLoader
+    from .loader import MemoryLoader as MemoryLoader
+    from .loader import MemoryWarmup as MemoryWarmup
+    from .loading import MemoryImporterCallback as MemoryImporterCallback
+    from .proxy import MemoryTableProxy as MemoryTableProxy
+    from .table import MemoryTable as MemoryTable
+    from .wrappers import LoggingProxyWrapper as LoggingProxyWrapper
+    from .wrappers import MemoryExporterProxyWrapper as MemoryExporterProxyWrapper
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

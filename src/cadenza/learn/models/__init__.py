@@ -6,22 +6,20 @@ Promise:     models, normalisers, elites, hold-out data and generators are part 
 May import:  `core`, `learn`.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "BatchSampler": "callbacks",
-    "DeterministicModel": "model",
-    "DynamicModel": "model",
-    "EnsembleOfGaussian": "ensemble",
-    "HoldOut": "hold_out",
-    "LossProgressCheck": "callbacks",
-    "ModelBasedCollector": "callbacks",
-    "ModelEnv": "model_env",
-    "ModelLoss": "callbacks",
-    "TerminationModel": "model",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .callbacks import BatchSampler as BatchSampler
+    from .callbacks import LossProgressCheck as LossProgressCheck
+    from .callbacks import ModelBasedCollector as ModelBasedCollector
+    from .callbacks import ModelLoss as ModelLoss
+    from .ensemble import EnsembleOfGaussian as EnsembleOfGaussian
+    from .hold_out import HoldOut as HoldOut
+    from .model import DeterministicModel as DeterministicModel
+    from .model import DynamicModel as DynamicModel
+    from .model import TerminationModel as TerminationModel
+    from .model_env import ModelEnv as ModelEnv
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -6,16 +6,14 @@ Promise:     equal generator states give bitwise equal weights; the global gener
 May import:  `core`.  Must not import: `learn.algorithms`.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "ActionValueMlp": "action_value_mlp",
-    "GaussianMlpPolicy": "gaussian_policy",
-    "GaussianPolicyHead": "gaussian_policy",
-    "ortho_init_": "initialization",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .action_value_mlp import ActionValueMlp as ActionValueMlp
+    from .gaussian_policy import GaussianMlpPolicy as GaussianMlpPolicy
+    from .gaussian_policy import GaussianPolicyHead as GaussianPolicyHead
+    from .initialization import ortho_init_ as ortho_init_
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

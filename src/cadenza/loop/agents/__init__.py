@@ -8,24 +8,22 @@ Adding one:  a runner is any callable ``(command, log_path) -> RunResult``;
 Import time: names are imported at first use.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "DataAgent": "data_agent",
-    "EvalAgent": "eval_agent",
-    "EvalError": "eval_agent",
-    "ImproveAgent": "improve_agent",
-    "ImproveError": "improve_agent",
-    "KnowledgeAgent": "knowledge_agent",
-    "RunResult": "base",
-    "Runner": "base",
-    "TrainAgent": "train_agent",
-    "TrainError": "train_agent",
-    "dry_runner": "base",
-    "subprocess_runner": "base",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .base import Runner as Runner
+    from .base import RunResult as RunResult
+    from .base import dry_runner as dry_runner
+    from .base import subprocess_runner as subprocess_runner
+    from .data_agent import DataAgent as DataAgent
+    from .eval_agent import EvalAgent as EvalAgent
+    from .eval_agent import EvalError as EvalError
+    from .improve_agent import ImproveAgent as ImproveAgent
+    from .improve_agent import ImproveError as ImproveError
+    from .knowledge_agent import KnowledgeAgent as KnowledgeAgent
+    from .train_agent import TrainAgent as TrainAgent
+    from .train_agent import TrainError as TrainError
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -9,24 +9,22 @@ Layout:      `machine` (pure), `steps` (the work), `loop` (the controller), `ass
 Import time: names are imported at first use.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "Constitution": "constitution",
-    "ConstitutionError": "constitution",
-    "CuratedProposer": "proposer",
-    "Decision": "decision",
-    "DeterministicProposer": "proposer",
-    "LLMProposer": "proposer",
-    "LoopController": "loop",
-    "Proposer": "proposer",
-    "RunSummary": "loop",
-    "Verdict": "constitution",
-    "build_loop": "assembly",
-    "decide": "decision",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .assembly import build_loop as build_loop
+    from .constitution import Constitution as Constitution
+    from .constitution import ConstitutionError as ConstitutionError
+    from .constitution import Verdict as Verdict
+    from .decision import Decision as Decision
+    from .decision import decide as decide
+    from .loop import LoopController as LoopController
+    from .loop import RunSummary as RunSummary
+    from .proposer import CuratedProposer as CuratedProposer
+    from .proposer import DeterministicProposer as DeterministicProposer
+    from .proposer import LLMProposer as LLMProposer
+    from .proposer import Proposer as Proposer
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

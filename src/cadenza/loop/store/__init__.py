@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.loop.store.jobstore import JobStore
-
-
-__all__ = ["JobStore"]
-__dir__, __getattr__ = lazy_names(__name__, {"JobStore": "jobstore"})
+    from .jobstore import JobStore as JobStore
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -8,37 +8,35 @@ May import:  the solvers, projections and contracts of `safety`, `core`, torch.
 Adding one:  a robot in `models`, a barrier in `barriers`, a fallback with `FALLBACKS.register`.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use, for torch is slow to load.
-_EXPORTS: Final = {
-    "FALLBACKS": "filter",
-    "AcceleratedUnicycle": "models",
-    "AffineBatchInfo": "filter",
-    "AffineCBFFilter": "filter",
-    "AffineInfo": "filter",
-    "Barrier": "barriers",
-    "BrakingDynamics": "dynamics",
-    "ControlAffineDynamics": "dynamics",
-    "Disturbance": "dynamics",
-    "DoubleIntegrator": "models",
-    "DubinsCar": "models",
-    "FallbackRequest": "filter",
-    "JointDynamics": "dynamics",
-    "KinematicUnicycle": "models",
-    "LiftedBarrier": "lifting",
-    "PlanarQuadrotor": "models",
-    "SampledData": "filter",
-    "estimate_rates": "filter",
-    "half_plane": "barriers",
-    "keep_out_ball": "barriers",
-    "lift": "lifting",
-    "minimum_separation": "barriers",
-    "speed_limit": "barriers",
-    "state_box": "barriers",
-    "turning_circle_clearance": "barriers",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .barriers import Barrier as Barrier
+    from .barriers import half_plane as half_plane
+    from .barriers import keep_out_ball as keep_out_ball
+    from .barriers import minimum_separation as minimum_separation
+    from .barriers import speed_limit as speed_limit
+    from .barriers import state_box as state_box
+    from .barriers import turning_circle_clearance as turning_circle_clearance
+    from .dynamics import BrakingDynamics as BrakingDynamics
+    from .dynamics import ControlAffineDynamics as ControlAffineDynamics
+    from .dynamics import Disturbance as Disturbance
+    from .dynamics import JointDynamics as JointDynamics
+    from .filter import FALLBACKS as FALLBACKS
+    from .filter import AffineBatchInfo as AffineBatchInfo
+    from .filter import AffineCBFFilter as AffineCBFFilter
+    from .filter import AffineInfo as AffineInfo
+    from .filter import FallbackRequest as FallbackRequest
+    from .filter import SampledData as SampledData
+    from .filter import estimate_rates as estimate_rates
+    from .lifting import LiftedBarrier as LiftedBarrier
+    from .lifting import lift as lift
+    from .models import AcceleratedUnicycle as AcceleratedUnicycle
+    from .models import DoubleIntegrator as DoubleIntegrator
+    from .models import DubinsCar as DubinsCar
+    from .models import KinematicUnicycle as KinematicUnicycle
+    from .models import PlanarQuadrotor as PlanarQuadrotor
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

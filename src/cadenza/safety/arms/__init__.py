@@ -8,18 +8,16 @@ May import:  `core` and `safety`.  Must not import: any other folder of the pack
 Adding one:  a class with the methods of `ArmModel`; the operational-space filter asks for no more.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "SEVEN_DOF_ARM": "mujoco_arm",
-    "ArmModel": "state",
-    "ArmState": "state",
-    "EndEffectorBall": "state",
-    "JointLimits": "state",
-    "MujocoArm": "mujoco_arm",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .mujoco_arm import SEVEN_DOF_ARM as SEVEN_DOF_ARM
+    from .mujoco_arm import MujocoArm as MujocoArm
+    from .state import ArmModel as ArmModel
+    from .state import ArmState as ArmState
+    from .state import EndEffectorBall as EndEffectorBall
+    from .state import JointLimits as JointLimits
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -7,21 +7,19 @@ Promise:     in float64 the same actions as the filter of one environment, to 1e
 May import:  the row maths, contracts and solvers of `safety`, `core`, torch.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use, for torch is slow to load.
-_EXPORTS: Final = {
-    "BatchProjection": "projection",
-    "BatchedEgoFilter": "filter",
-    "BatchedSafetyDriver": "driver",
-    "BatchedStep": "filter",
-    "PairRowsBatch": "cbf",
-    "SafetyBatchStep": "step",
-    "STATUS_NAMES": "projection",
-    "pair_rows_batch": "cbf",
-    "project_batch": "projection",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .cbf import PairRowsBatch as PairRowsBatch
+    from .cbf import pair_rows_batch as pair_rows_batch
+    from .driver import BatchedSafetyDriver as BatchedSafetyDriver
+    from .filter import BatchedEgoFilter as BatchedEgoFilter
+    from .filter import BatchedStep as BatchedStep
+    from .projection import STATUS_NAMES as STATUS_NAMES
+    from .projection import BatchProjection as BatchProjection
+    from .projection import project_batch as project_batch
+    from .step import SafetyBatchStep as SafetyBatchStep
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -11,25 +11,23 @@ May import:  `core`, and the barrier, pairs, snapshots and state of this folder.
              filters, runtime, driver.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Public names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "SCORE_TOLERANCE": "margin",
-    "WARMUP_FACTOR": "margin",
-    "ConformalRule": "rules",
-    "DtaciTracker": "dtaci",
-    "RuleSettings": "rules",
-    "SUPPORTED_RULES": "rules",
-    "compute_per_pair_loss": "rules",
-    "compute_prediction_gap_for_pairs": "rules",
-    "constant_velocity_predict": "rules",
-    "make_rule": "rules",
-    "reset_on_partner_swap": "rules",
-    "update_lambda": "rules",
-    "update_lambda_from_predictor": "rules",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .dtaci import DtaciTracker as DtaciTracker
+    from .margin import SCORE_TOLERANCE as SCORE_TOLERANCE
+    from .margin import WARMUP_FACTOR as WARMUP_FACTOR
+    from .rules import SUPPORTED_RULES as SUPPORTED_RULES
+    from .rules import ConformalRule as ConformalRule
+    from .rules import RuleSettings as RuleSettings
+    from .rules import compute_per_pair_loss as compute_per_pair_loss
+    from .rules import compute_prediction_gap_for_pairs as compute_prediction_gap_for_pairs
+    from .rules import constant_velocity_predict as constant_velocity_predict
+    from .rules import make_rule as make_rule
+    from .rules import reset_on_partner_swap as reset_on_partner_swap
+    from .rules import update_lambda as update_lambda
+    from .rules import update_lambda_from_predictor as update_lambda_from_predictor
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -8,15 +8,13 @@ May import:  `cbf`, `authority`, `passive`, `solvers`, contracts.  Must not impo
 Layout:      arguments checked, rows built, `projection` solves, a record is made.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "CentralizedCBFQP": "joint",
-    "EgoOnlyCBFQP": "ego_only",
-    "SharedControlCBFQP": "joint",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .ego_only import EgoOnlyCBFQP as EgoOnlyCBFQP
+    from .joint import CentralizedCBFQP as CentralizedCBFQP
+    from .joint import SharedControlCBFQP as SharedControlCBFQP
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -9,35 +9,33 @@ May import:  `core` and `safety`.  Must not import: any other folder of the pack
 Adding one:  a rule in `rules`, its gradient in `rows`; both controllers then have it.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them, a leading dot for a sibling of this package;
-#: imported at first use.
-_EXPORTS: Final = {
-    "DEFAULT_CBF_ALPHA": "soft",
-    "DEFAULT_SLACK_PENALTY": "soft",
-    "DEFAULT_W_JOINT": "soft",
-    "DEFAULT_W_OPERATIONAL": "soft",
-    "OSCBF": "soft",
-    "ArmConstraints": "rules",
-    "HalfSpaceRule": "rules",
-    "OSCBFConstraints": "soft",
-    "OSCBFResult": "programme",
-    "Obstacle": "rules",
-    "ObstacleRule": "rules",
-    "Priority": "rules",
-    "SelfCollisionRule": "rules",
-    "SingularityRule": "rules",
-    "SlackAggregate": ".reporting.rows",
-    "SpeedRule": "rules",
-    "TaskCost": "programme",
-    "TorqueOSCBF": "controllers",
-    "VelocityOSCBF": "controllers",
-    "aggregate_oscbf_slack": ".reporting.rows",
-    "collision_constraint_row": "soft",
-    "joint_limit_constraint_row": "soft",
-}
+if TYPE_CHECKING:
+    from cadenza.safety.reporting.rows import SlackAggregate as SlackAggregate
+    from cadenza.safety.reporting.rows import aggregate_oscbf_slack as aggregate_oscbf_slack
 
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+    from .controllers import TorqueOSCBF as TorqueOSCBF
+    from .controllers import VelocityOSCBF as VelocityOSCBF
+    from .programme import OSCBFResult as OSCBFResult
+    from .programme import TaskCost as TaskCost
+    from .rules import ArmConstraints as ArmConstraints
+    from .rules import HalfSpaceRule as HalfSpaceRule
+    from .rules import Obstacle as Obstacle
+    from .rules import ObstacleRule as ObstacleRule
+    from .rules import Priority as Priority
+    from .rules import SelfCollisionRule as SelfCollisionRule
+    from .rules import SingularityRule as SingularityRule
+    from .rules import SpeedRule as SpeedRule
+    from .soft import DEFAULT_CBF_ALPHA as DEFAULT_CBF_ALPHA
+    from .soft import DEFAULT_SLACK_PENALTY as DEFAULT_SLACK_PENALTY
+    from .soft import DEFAULT_W_JOINT as DEFAULT_W_JOINT
+    from .soft import DEFAULT_W_OPERATIONAL as DEFAULT_W_OPERATIONAL
+    from .soft import OSCBF as OSCBF
+    from .soft import OSCBFConstraints as OSCBFConstraints
+    from .soft import collision_constraint_row as collision_constraint_row
+    from .soft import joint_limit_constraint_row as joint_limit_constraint_row
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -7,28 +7,26 @@ May import:  `core` and the modules of `safety`.
 Layout:      `rows` (values), `report` (the report and its hashes), `rendering` (text, files).
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "SCHEMA_VERSION": "report",
-    "AssumptionRow": "rows",
-    "ConditionDetails": "rows",
-    "ConditionRow": "rows",
-    "GapRow": "rows",
-    "ReportDetails": "rows",
-    "SlackAggregate": "rows",
-    "ThreeTableReport": "report",
-    "aggregate_oscbf_slack": "rows",
-    "emit_three_tables": "rendering",
-    "make_condition_row": "rows",
-    "parse_three_tables": "rendering",
-    "render_latex": "rendering",
-    "render_markdown": "rendering",
-    "render_three_table_safety_report": "rendering",
-    "verify_markdown": "rendering",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .rendering import emit_three_tables as emit_three_tables
+    from .rendering import parse_three_tables as parse_three_tables
+    from .rendering import render_latex as render_latex
+    from .rendering import render_markdown as render_markdown
+    from .rendering import render_three_table_safety_report as render_three_table_safety_report
+    from .rendering import verify_markdown as verify_markdown
+    from .report import SCHEMA_VERSION as SCHEMA_VERSION
+    from .report import ThreeTableReport as ThreeTableReport
+    from .rows import AssumptionRow as AssumptionRow
+    from .rows import ConditionDetails as ConditionDetails
+    from .rows import ConditionRow as ConditionRow
+    from .rows import GapRow as GapRow
+    from .rows import ReportDetails as ReportDetails
+    from .rows import SlackAggregate as SlackAggregate
+    from .rows import aggregate_oscbf_slack as aggregate_oscbf_slack
+    from .rows import make_condition_row as make_condition_row
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

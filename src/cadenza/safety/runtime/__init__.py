@@ -8,15 +8,14 @@ Layout:      options, observation and packet ages, forecasts (`predictors`, `kal
              of lambda, filter, braking, record, saved state.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-_EXPORTS: Final = {
-    "SafetyDriver": "driver",
-    "SafetyOptions": "options",
-    "SafetyRuntime": "runtime",
-    "SafetyStep": "safety_step",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .driver import SafetyDriver as SafetyDriver
+    from .options import SafetyOptions as SafetyOptions
+    from .runtime import SafetyRuntime as SafetyRuntime
+    from .safety_step import SafetyStep as SafetyStep
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -7,18 +7,16 @@ May import:  `core` and the rest of `safety`.  Must not import: any other folder
 Adding an opponent: one pure function in `adversaries.py` and its name in `ADVERSARIES`.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "ADVERSARIES": "adversaries",
-    "EGO_NOMINALS": "adversaries",
-    "VerificationReport": "report",
-    "VerifierConfig": "config",
-    "load_verifier_config": "config",
-    "verify": "run",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .adversaries import ADVERSARIES as ADVERSARIES
+    from .adversaries import EGO_NOMINALS as EGO_NOMINALS
+    from .config import VerifierConfig as VerifierConfig
+    from .config import load_verifier_config as load_verifier_config
+    from .report import VerificationReport as VerificationReport
+    from .run import verify as verify
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

@@ -6,14 +6,12 @@ Promise:     the action space stays as it was; an action that needs no change re
 May import:  `safety`, `core`, gymnasium.  Must not import: any other folder of the package.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 from cadenza.core.lazy_names import lazy_names
 
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "SafetyFilterWrapper": "single",
-    "VectorSafetyFilterWrapper": "vector",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+if TYPE_CHECKING:
+    from .single import SafetyFilterWrapper as SafetyFilterWrapper
+    from .vector import VectorSafetyFilterWrapper as VectorSafetyFilterWrapper
+else:
+    __dir__, __getattr__ = lazy_names(__name__)
