@@ -15,6 +15,7 @@ Promise:  equal seeds give equal bits on the CPU, and a saved and loaded agent c
 Axes:     N = environments, O = flattened observation, A = action components.
 """
 
+import inspect
 import math
 import time
 import warnings
@@ -24,7 +25,19 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
@@ -70,10 +83,14 @@ from cadenza.learn.trainer import Trainer
 STATE_VERSION: Final = 1
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 #: Time between two movements of the progress bar, s.
 _REPORT_EVERY_S: Final = 0.2
 
-Config = TypeVar("Config", bound=FrozenModel)
+P = ParamSpec("P")
+AnyEnv = TypeVar("AnyEnv")
+AnyAgent = TypeVar("AnyAgent")
+AgentConfig = TypeVar("AgentConfig", bound=FrozenModel)
 ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
 RolloutLoopConfig = TypeVar("RolloutLoopConfig", bound=OnPolicyConfig)
 
@@ -96,12 +113,17 @@ class Worlds(Protocol):
         """What is observed and done, in words."""
         ...
 
+    @property
+    def task(self) -> str:
+        """The id in quotes, or in angle brackets what there is."""
+        ...
+
     def saved(self) -> Any:
         """Return their spaces as a file holds them."""
         ...
 
 
-class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
+class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
     """An algorithm with its environments, its networks and everything it has learned.
 
     ``env`` is a Gymnasium id, a function that makes an environment, an environment or a vector
@@ -114,7 +136,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     """
 
     #: Class of the settings.
-    Config: ClassVar[type[FrozenModel]]
+    Config: type[AgentConfig]
     #: What the networks begin with; None chooses.
     network: Network | None = None
     #: Number of environments by default.
@@ -122,14 +144,14 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
 
     def __init__(
         self,
-        env: EnvLike,
+        env: Any,
         *,
         seed: int = 0,
         num_envs: int | None = None,
         **config: Any,
     ) -> None:
         super().__init__()
-        self.config: Config = cast("Any", self.Config(**config))
+        self.config: AgentConfig = self.Config(**config)
         self.seed = checked_integer("seed", seed, least=0)
         checked_optional_integer("num_envs", num_envs)
         self.steps: int = 0
@@ -141,6 +163,32 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         self._show: Callable[[], None] = lambda: None  # moves the progress bar of a training
         self.envs = self._environments(env, num_envs)
         self._build()
+
+    def __init_subclass__(cls) -> None:
+        """Let `help` and notebooks show every setting with its default, for ``**settings``."""
+        super().__init_subclass__()
+        init: Any = vars(cls).get("__init__")
+        if init is not None and "Config" in vars(cls):
+            kind, types = inspect.Parameter.KEYWORD_ONLY, get_type_hints(cls.Config)
+            settings = [
+                inspect.Parameter(name, kind, default=field.default, annotation=types[name])
+                for name, field in cls.Config.model_fields.items()
+            ]
+            signature = inspect.signature(init)
+            named = [p for p in signature.parameters.values() if p.kind not in _VARIADIC]
+            init.__signature__ = signature.replace(parameters=[*named, *settings])
+
+    def __repr__(self) -> str:
+        """Return how to make it anew, all settings that are not the defaults, and its steps."""
+        shown = [self.envs.task, f"seed={self.seed}"]
+        if self.envs.num_envs != self.default_envs:
+            shown.append(f"num_envs={self.envs.num_envs}")
+        if self.network is not None:
+            own = isinstance(self.network, nn.Module)
+            shown.append(f"network={type(self.network).__name__ if own else self.network!r}")
+        changed = self.config.model_dump(exclude_defaults=True)
+        shown += [f"{name}={getattr(self.config, name)!r}" for name in changed]
+        return f"{self.name}({', '.join(shown)})  # {self.steps:,} steps"
 
     def learn(
         self,
@@ -313,13 +361,12 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
 
     @classmethod
     def load(
-        cls,
+        cls: Callable[Concatenate[AnyEnv, P], AnyAgent],
         path: str | Path,
-        env: EnvLike | None = None,
-        *,
-        network: nn.Module | None = None,
-        **parts: Any,
-    ) -> Self:
+        env: AnyEnv | None = None,
+        *args: P.args,
+        **parts: P.kwargs,
+    ) -> AnyAgent:
         """Return the agent that `save` wrote; no environment is stepped or reset.
 
         It predicts, is evaluated and exported as it is. With the next `learn` it goes on bit for
@@ -330,9 +377,9 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             path: File.
             env: Environments to learn in; None makes those it learned in with the next `learn`, if
                 they have an id.
-            network: The module of your own it was made with, if it was.
-            **parts: Settings that change, ``num_envs`` among them, and what else it was made with
-                that no file can hold, e.g. DAgger's expert.
+            *args: None; what is not named is refused.
+            **parts: Settings that change, ``num_envs`` among them, and what it was made with that
+                no file can hold: a ``network`` of your own, DAgger's expert.
 
         Raises:
             CheckpointError: The file is missing, damaged, no agent's, of another algorithm or
@@ -340,15 +387,21 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             ConfigurationError: A setting is unknown, out of range, or built into what was learned.
             InputError: ``network`` is needed.
         """
-        header, state = read_agent(Path(path))
+        kind = cast("type[Agent[Any]]", cls)  # whose constructor types the keywords
+        return cast("AnyAgent", kind._loaded(Path(path), env, *args, **parts))  # noqa: SLF001 -- own
+
+    @classmethod
+    def _loaded(cls, path: Path, env: Any, *args: Any, **parts: Any) -> Self:
+        header, state = read_agent(path)
         if header["algorithm"] != cls.__name__:
             raise CheckpointError(
                 f"{path}: expected an agent of {cls.__name__}, got one of {header['algorithm']}; "
                 f"write cadenza.{header['algorithm']}.load(...)."
             )
+        network = parts.get("network")
         if header["is_custom"] and network is None:
             raise InputError(f"{cls.__name__}.load: expected network=..., the module it had.")
-        worlds: Any = env
+        worlds = env
         if env is None:
             saved = header.get("worlds")  # None in files of earlier versions
             worlds = SavedWorlds(header["env"], saved) if saved else header["env"] or None
@@ -358,10 +411,10 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
                 "not tell what is observed."
             )
         is_ready = env is not None and not isinstance(env, str) and not callable(env)
-        given: dict[str, Any] = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}
-        if network is not None or header["network"]:
-            given["network"] = header["network"] if network is None else network
-        agent = cls(worlds, **changed_settings(cls.__name__, header, given))
+        given = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}
+        if network is None and header["network"]:
+            given["network"] = header["network"]
+        agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given))
         try:
             agent.load_state_dict(state)
         except CheckpointError as error:
@@ -472,7 +525,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         """Take over what `_learned_state` returned."""
 
 
-class SteppedAgent(Agent[Config]):
+class SteppedAgent(Agent[AgentConfig]):
     """An agent that steps its environments itself, and learns in between."""
 
     @abstractmethod
@@ -563,7 +616,7 @@ class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
         return self.learner.update(self._buffer, done=done, total=self.target_steps)
 
 
-class SoloAgent(SteppedAgent[Config]):
+class SoloAgent(SteppedAgent[AgentConfig]):
     """An agent on the one seat of Gymnasium environments.
 
     ``network`` is what policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"``

@@ -21,6 +21,7 @@ from cadenza.core.errors import ConfigurationTypeError, InputError
 from cadenza.learn.injection import FORWARDS, MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 #: Other name of a switch to its name, and to its place after ``self`` and the state.
 OTHER_NAMES: Final = {"load_weights": ("load_network", 0), "load_optimizers": ("load_optimizer", 1)}
@@ -144,10 +145,11 @@ class CallbackMeta(ABCMeta):
         signature = inspect.signature(cls.__init__)
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls: type[T], *args: Any, **kwargs: Any) -> T:
         """Make an instance; warn about hooks that take whatever there is."""
-        instance = super().__call__(*args, **kwargs)
-        for hook, declaration in cls._callbacks.items():
+        instance = type.__call__(cls, *args, **kwargs)
+        declared: dict[str, Callable[..., Any]] = vars(cls)["_callbacks"]
+        for hook, declaration in declared.items():
             function = getattr(cls, hook)
             if function is not declaration and hook != "backward" and _takes_anything(function):
                 warnings.warn(

@@ -1,10 +1,22 @@
 """Settings of every algorithm: the only place where their defaults and ranges stand.
 
-Python, YAML and command line read these classes. A wrong value raises a `ConfigurationError` where
-a class is called, and is part of a ``pydantic.ValidationError`` where a whole file is validated.
+Python, YAML and command line read these classes; beside each, its keywords for type checkers and
+editors, as its agents take them (``**settings: Unpack[SACSettings]``). A wrong value raises a
+`ConfigurationError` where a class is called, and is part of a ``pydantic.ValidationError`` where a
+whole file is validated.
 """
 
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+)
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -34,6 +46,8 @@ def _horizon(value: object) -> bool | int:
 
 
 Horizon = Annotated[bool | int, BeforeValidator(_horizon)]
+#: Widths of hidden layers, as a caller writes them.
+Widths: TypeAlias = list[int] | tuple[int, ...]
 Config = TypeVar("Config")
 
 
@@ -46,15 +60,17 @@ class FrozenModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def __init__(self, **settings: Any) -> None:
-        try:
-            super().__init__(**settings)
-        except ValidationError as error:
-            told = [_sentence(type(self), dict(entry)) for entry in error.errors()]
-            raise ConfigurationError("; ".join(told)) from error
+    if not TYPE_CHECKING:  # who know the constructor by its fields
 
-    # As BaseModel marks its own: a part of a larger model is validated without this constructor.
-    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+        def __init__(self, **settings: Any) -> None:
+            try:
+                super().__init__(**settings)
+            except ValidationError as error:
+                told = [_sentence(type(self), dict(entry)) for entry in error.errors()]
+                raise ConfigurationError("; ".join(told)) from error
+
+        # As BaseModel marks its own: a part of a larger model is validated without this constructor
+        __init__.__pydantic_base_init__ = True
 
 
 def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
@@ -101,6 +117,21 @@ class OffPolicyConfig(FrozenModel):
     updates: Count = Field(default=1, ge=1)
 
 
+class OffPolicySettings(TypedDict, total=False):
+    """Keywords of `OffPolicyConfig`."""
+
+    learning_rate: float
+    gamma: float
+    tau: float
+    batch_size: int
+    hidden_sizes: Widths
+    max_gradient_norm: float
+    memory_size: int
+    warmup_steps: int
+    train_every: int
+    updates: int
+
+
 #: Defaults that the engine's losses and targets have in common with the settings.
 SHARED_DEFAULTS: Final = OffPolicyConfig()
 
@@ -115,6 +146,13 @@ class CompilableConfig(OffPolicyConfig):
 
     compile: bool = False
     precision: Literal["float32", "bf16"] = "float32"
+
+
+class CompilableSettings(OffPolicySettings, total=False):
+    """Keywords of `CompilableConfig`."""
+
+    compile: bool
+    precision: Literal["float32", "bf16"]
 
 
 class SACConfig(CompilableConfig):
@@ -140,6 +178,14 @@ class SACConfig(CompilableConfig):
         return self
 
 
+class SACSettings(CompilableSettings, total=False):
+    """Keywords of `SACConfig`."""
+
+    initial_alpha: float
+    max_alpha: float
+    target_entropy: float | None
+
+
 class HLGaussConfig(SACConfig):
     """Soft actor-critic with histogram critics.
 
@@ -163,6 +209,15 @@ class HLGaussConfig(SACConfig):
                 f"min_value: expected less than max_value ({self.max_value}), got {self.min_value}"
             )
         return self
+
+
+class HLGaussSettings(SACSettings, total=False):
+    """Keywords of `HLGaussConfig`."""
+
+    min_value: float
+    max_value: float
+    bins: int
+    smoothing_ratio: float
 
 
 class MBPOConfig(SACConfig):
@@ -205,6 +260,22 @@ class MBPOConfig(SACConfig):
         return self
 
 
+class MBPOSettings(SACSettings, total=False):
+    """Keywords of `MBPOConfig`."""
+
+    ensemble_size: int
+    num_elites: int
+    model_hidden: int
+    model_layers: int
+    model_learning_rate: float
+    model_updates: int
+    rollout_every: int
+    rollout_states: int
+    rollout_length: int
+    imagined_size: int
+    real_share: float
+
+
 class HATD3Config(OffPolicyConfig):
     """TD3 for a team: deterministic policies that learn late from twin critics.
 
@@ -221,8 +292,21 @@ class HATD3Config(OffPolicyConfig):
     exploration_noise: float = Field(default=0.1, ge=0.0)
 
 
+class HATD3Settings(OffPolicySettings, total=False):
+    """Keywords of `HATD3Config`."""
+
+    policy_delay: int
+    target_noise: float
+    noise_clip: float
+    exploration_noise: float
+
+
 class TD3Config(CompilableConfig, HATD3Config):
     """Twin delayed deep deterministic policy gradient."""
+
+
+class TD3Settings(CompilableSettings, HATD3Settings, total=False):
+    """Keywords of `TD3Config`."""
 
 
 class DQNConfig(CompilableConfig):
@@ -262,6 +346,18 @@ class DQNConfig(CompilableConfig):
         return self.epsilon_start + share * (self.epsilon_end - self.epsilon_start)
 
 
+class DQNSettings(CompilableSettings, total=False):
+    """Keywords of `DQNConfig`."""
+
+    action_bins: int
+    epsilon_start: float
+    epsilon_end: float
+    epsilon_frames: int
+    double: bool
+    huber_delta: float | None
+    target_period: int
+
+
 class OnPolicyConfig(FrozenModel):
     """What all algorithms that learn from their own rollouts share.
 
@@ -289,6 +385,20 @@ class OnPolicyConfig(FrozenModel):
     hidden_sizes: tuple[Width, ...] = (64, 64)
 
 
+class OnPolicySettings(TypedDict, total=False):
+    """Keywords of `OnPolicyConfig`."""
+
+    rollout_length: int
+    batch_size: int
+    epochs: int
+    learning_rate: float
+    decay_learning_rate: bool | int
+    gamma: float
+    clip_epsilon: float
+    entropy_coefficient: float
+    hidden_sizes: Widths
+
+
 class ActorCriticConfig(OnPolicyConfig):
     """What on-policy algorithms with a critic share.
 
@@ -299,6 +409,13 @@ class ActorCriticConfig(OnPolicyConfig):
 
     gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
     normalize_rewards: bool = False
+
+
+class ActorCriticSettings(OnPolicySettings, total=False):
+    """Keywords of `ActorCriticConfig`."""
+
+    gae_lambda: float
+    normalize_rewards: bool
 
 
 class OnPolicyAgentConfig(OnPolicyConfig):
@@ -314,6 +431,14 @@ class OnPolicyAgentConfig(OnPolicyConfig):
     max_gradient_norm: float = Field(default=0.5, gt=0.0)
     squash_actions: bool = False
     initial_log_std: float = 0.0
+
+
+class OnPolicyAgentSettings(OnPolicySettings, total=False):
+    """Keywords of `OnPolicyAgentConfig`."""
+
+    max_gradient_norm: float
+    squash_actions: bool
+    initial_log_std: float
 
 
 class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
@@ -335,6 +460,17 @@ class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
     normalize_advantages: bool = True
     target_kl: float | None = Field(default=None, gt=0.0)
     normalize_observations: bool = False
+
+
+class PPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
+    """Keywords of `PPOConfig`."""
+
+    clip_value: float | None
+    value_loss: Literal["mse", "huber"]
+    value_coefficient: float
+    normalize_advantages: bool
+    target_kl: float | None
+    normalize_observations: bool
 
 
 class GRPOConfig(OnPolicyAgentConfig):
@@ -369,6 +505,17 @@ class GRPOConfig(OnPolicyAgentConfig):
         return self
 
 
+class GRPOSettings(OnPolicyAgentSettings, total=False):
+    """Keywords of `GRPOConfig`."""
+
+    group_size: int
+    reset_every_rollout: bool
+    truncate_at_first_done: bool
+    kl_coefficient: float
+    refresh_reference_every: int | None
+    advantage_epsilon: float
+
+
 class HAPPOConfig(ActorCriticConfig):
     """HAPPO; the defaults are HARL's for teams.
 
@@ -387,6 +534,13 @@ class HAPPOConfig(ActorCriticConfig):
     entropy_coefficient: float = Field(default=0.01, ge=0.0)
     critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)
     max_action_std: float = Field(default=0.5, gt=0.0)
+
+
+class HAPPOSettings(ActorCriticSettings, total=False):
+    """Keywords of `HAPPOConfig`."""
+
+    critic_max_gradient_norm: float | None
+    max_action_std: float
 
 
 class DAggerConfig(FrozenModel):
@@ -417,3 +571,16 @@ class DAggerConfig(FrozenModel):
     def expert_share(self, finished_rounds: int) -> float:
         """Return the probability that the expert drives an environment in the next round."""
         return self.expert_decay**finished_rounds  # 0^0 = 1: the expert drives round 0
+
+
+class DAggerSettings(TypedDict, total=False):
+    """Keywords of `DAggerConfig`."""
+
+    round_length: int
+    updates: int
+    batch_size: int
+    learning_rate: float
+    hidden_sizes: Widths
+    expert_decay: float
+    action_noise: float
+    noise_share: float

@@ -9,7 +9,7 @@ Axes:  N = environments, O = flattened observation.
 """
 
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, Never, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.dagger import DAggerLearner
 from cadenza.learn.api import Deployed, SoloAgent
-from cadenza.learn.configs import DAggerConfig
+from cadenza.learn.configs import DAggerConfig, DAggerSettings
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.loaded_state import RandomSource
@@ -51,15 +51,15 @@ class DAgger(SoloAgent[DAggerConfig]):
     def __init__(
         self,
         env: EnvLike,
-        *others: Any,
+        *others: Never,
         expert: Expert | None = None,
         seed: int = 0,
         num_envs: int | None = None,
         network: Network | None = None,
-        **config: Any,
+        **settings: Unpack[DAggerSettings],
     ) -> None:
         self._expert = expert
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **config)
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
 
     def _build(self) -> None:
         space, count = self.envs.space, self.envs.num_envs

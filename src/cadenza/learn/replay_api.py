@@ -4,7 +4,7 @@ Axes:  N = environments, O = flattened observation, A = action components.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, Never, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
@@ -23,15 +23,21 @@ from cadenza.learn.api import Deployed, ReplayConfig, ReplayLoop, SoloAgent
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.configs import (
     DQNConfig,
+    DQNSettings,
     HLGaussConfig,
+    HLGaussSettings,
     MBPOConfig,
+    MBPOSettings,
     SACConfig,
+    SACSettings,
     TD3Config,
+    TD3Settings,
 )
+from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.nn.encoders import is_image
+from cadenza.learn.nn.encoders import Network, is_image
 
 AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
 
@@ -158,11 +164,34 @@ class SAC(ReplayAgent[SACConfig]):
     Config = SACConfig
     Learner = SACLearner
 
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **settings: Unpack[SACSettings],
+    ) -> None:
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
 
-class HLGauss(SAC):
+
+class HLGauss(ReplayAgent[HLGaussConfig]):
     """Soft actor-critic with critics that predict histograms; arXiv:2403.03950, `HLGaussConfig`."""
 
     Config = HLGaussConfig
+    Learner = SACLearner
+
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **settings: Unpack[HLGaussSettings],
+    ) -> None:
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
 
 
 class MBPO(ReplayAgent[MBPOConfig]):
@@ -170,6 +199,17 @@ class MBPO(ReplayAgent[MBPOConfig]):
 
     Config = MBPOConfig
     Learner = MBPOLearner
+
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **settings: Unpack[MBPOSettings],
+    ) -> None:
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         learner = cast("MBPOLearner", self.learner)
@@ -182,11 +222,33 @@ class TD3(ReplayAgent[TD3Config]):
     Config = TD3Config
     Learner = TD3Learner
 
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **settings: Unpack[TD3Settings],
+    ) -> None:
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+
 
 class DQN(ReplayAgent[DQNConfig]):
     """Deep Q-learning, on choices or a grid of actions; arXiv:1509.06461, `DQNConfig`."""
 
     Config = DQNConfig
+
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **settings: Unpack[DQNSettings],
+    ) -> None:
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
 
     def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
         if self._port.choices is None:

@@ -10,7 +10,7 @@ Axes:  N = environments, O = flattened observation.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar, Unpack
 
 import numpy as np
 from gymnasium import spaces
@@ -24,9 +24,17 @@ from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Deployed, RolloutLoop, SoloAgent
-from cadenza.learn.configs import GRPOConfig, OnPolicyAgentConfig, PPOConfig
+from cadenza.learn.configs import (
+    GRPOConfig,
+    GRPOSettings,
+    OnPolicyAgentConfig,
+    PPOConfig,
+    PPOSettings,
+)
+from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
+from cadenza.learn.nn.encoders import Network
 from cadenza.learn.running_normalizer import RewardScaler
 
 RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
@@ -129,6 +137,17 @@ class PPO(RolloutAgent[PPOConfig]):
 
     Config = PPOConfig
 
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **settings: Unpack[PPOSettings],
+    ) -> None:
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+
     def _learner(self, sizes: Sizes) -> PPOLearner:
         gamma = self.config.gamma if self.config.normalize_rewards else None
         self._scaler = RewardScaler(self.envs.num_envs, gamma)
@@ -160,6 +179,17 @@ class GRPO(RolloutAgent[GRPOConfig]):
 
     Config = GRPOConfig
     default_envs = 8
+
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        seed: int = 0,
+        num_envs: int | None = None,
+        network: Network | None = None,
+        **settings: Unpack[GRPOSettings],
+    ) -> None:
+        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
 
     def _learner(self, sizes: Sizes) -> GRPOLearner:
         self._seeds()  # refuses environments that are no whole groups now

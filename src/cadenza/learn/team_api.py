@@ -12,10 +12,10 @@ Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S =
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -33,8 +33,23 @@ from cadenza.learn.algorithms.happo import HAPPOLearner
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
-from cadenza.learn.api import Config, Deployed, Evaluation, ReplayLoop, RolloutLoop, SteppedAgent
-from cadenza.learn.configs import ActorCriticConfig, HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.api import (
+    AgentConfig,
+    Deployed,
+    Evaluation,
+    ReplayLoop,
+    RolloutLoop,
+    SteppedAgent,
+)
+from cadenza.learn.configs import (
+    ActorCriticConfig,
+    HAPPOConfig,
+    HAPPOSettings,
+    HATD3Config,
+    HATD3Settings,
+    PPOConfig,
+    PPOSettings,
+)
 from cadenza.learn.env.held_state import HeldState
 from cadenza.learn.env.making import (
     ONE_AND_THE_SAME,
@@ -51,6 +66,24 @@ from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.running_normalizer import RewardScaler
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
+
+
+class TeamEnv(Protocol):
+    """A batch of environments with several robots, as `TeamSteps` steps it."""
+
+    @property
+    def num_envs(self) -> int:
+        """Environments."""
+        ...
+
+    @property
+    def agent_uids(self) -> Sequence[str]:
+        """Robots that learn, in order."""
+        ...
+
+
+#: A batch, or a function from a number of environments to a batch.
+TeamEnvLike: TypeAlias = TeamEnv | Callable[[int], TeamEnv]
 
 
 class TeamStep(NamedTuple):
@@ -242,6 +275,12 @@ class TeamWorlds:
         """What is observed and done, in words."""
         return f"a joint state and actions of {', '.join(self.uids)}"
 
+    @property
+    def task(self) -> str:
+        """The batch in angle brackets, or what a file tells of it."""
+        is_told = isinstance(self.batch, _SavedBatch)
+        return f"<{self.spaces if is_told else type(unwrapped(self.batch)).__name__}>"
+
     def make(self, count: int) -> Any:
         """Return another batch of ``count`` environments.
 
@@ -280,7 +319,7 @@ class TeamWorlds:
         return batch
 
 
-class TeamAgent(SteppedAgent[Config]):
+class TeamAgent(SteppedAgent[AgentConfig]):
     """Several robots that learn together in one batch of environments; see `TeamSteps`.
 
     ``env`` is a batch, or a function from a number of environments to a batch. The running episodes
@@ -301,11 +340,6 @@ class TeamAgent(SteppedAgent[Config]):
         self._joint: Float32Array | None = None
         self._returns: FloatArray = np.zeros(self.team.num_envs)
 
-    def learn(self, steps: int, **options: Any) -> Self:
-        """Train, see `Agent.learn`; begins with new episodes."""
-        self._forget_episodes()
-        return super().learn(steps, **options)
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on; see `Agent.state_dict`."""
         held = self.team.held.read() if self._saved_held is None else dict(self._saved_held)
@@ -319,6 +353,7 @@ class TeamAgent(SteppedAgent[Config]):
         self._saved_held = held if count == self.envs.num_envs else None
 
     def _resume_episodes(self) -> None:
+        self._forget_episodes()
         left = self.team.held.put_back(self._saved_held or {})
         self._saved_held = None
         self._warn_of_held(left)
@@ -489,6 +524,16 @@ class MAPPO(RolloutTeam[PPOConfig]):
     Config = PPOConfig
     learner: PPOLearner
 
+    def __init__(
+        self,
+        env: TeamEnvLike,
+        *,
+        seed: int = 0,
+        num_envs: int | None = None,
+        **settings: Unpack[PPOSettings],
+    ) -> None:
+        super().__init__(env, seed=seed, num_envs=num_envs, **settings)
+
     def _build(self) -> None:
         super()._build()
         team, robots = self.team, len(self.envs.uids)
@@ -555,6 +600,16 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
     Config = HAPPOConfig
     learner: HAPPOLearner
 
+    def __init__(
+        self,
+        env: TeamEnvLike,
+        *,
+        seed: int = 0,
+        num_envs: int | None = None,
+        **settings: Unpack[HAPPOSettings],
+    ) -> None:
+        super().__init__(env, seed=seed, num_envs=num_envs, **settings)
+
     def _build(self) -> None:
         super()._build()
         team = self.team
@@ -607,6 +662,16 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     """
 
     Config = HATD3Config
+
+    def __init__(
+        self,
+        env: TeamEnvLike,
+        *,
+        seed: int = 0,
+        num_envs: int | None = None,
+        **settings: Unpack[HATD3Settings],
+    ) -> None:
+        super().__init__(env, seed=seed, num_envs=num_envs, **settings)
 
     def _build(self) -> None:
         super()._build()

@@ -529,6 +529,18 @@ def test_what_cannot_be_done_is_refused_by_name(call, kind, words):
         call()
 
 
+def test_agent_shows_how_it_was_made_and_how_far_it_is(tmp_path):
+    agent = cadenza.DQN("CartPole-v1", seed=3, huber_delta=None).learn(60, progress=False)
+    assert repr(agent) == "DQN('CartPole-v1', seed=3, huber_delta=None)  # 60 steps"
+    agent.save(tmp_path / "agent")
+    assert repr(cadenza.DQN.load(tmp_path / "agent")) == repr(agent)
+    made = cadenza.PPO(lambda: gym.make("CartPole-v1"), num_envs=2, network="mlp", epochs=3)
+    told = "seed=0, num_envs=2, network='mlp', epochs=3"
+    assert repr(made) == f"PPO(<CartPoleEnv<CartPole-v1>>, {told})  # 0 steps"
+    team = cadenza.HAPPO(pushes, num_envs=4)
+    assert repr(team) == "HAPPO(<VectorMPECooperativePushEnv>, seed=0, num_envs=4)  # 0 steps"
+
+
 def test_agents_of_another_algorithm_are_refused(tmp_path):
     saved = cadenza.SAC("Pendulum-v1", **REPLAY).save(tmp_path / "agent")
     with pytest.raises(CheckpointError, match=r"cadenza\.SAC\.load"):

@@ -1,9 +1,13 @@
 """Settings: what they refuse, in one sentence, and whose they are."""
 
+import inspect
+from typing import get_args, get_type_hints
+
 import pytest
 
 import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.learn.api import Agent
 from cadenza.learn.configs import (
     DQNConfig,
     GRPOConfig,
@@ -14,6 +18,28 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
+
+AGENTS = sorted(
+    (
+        kind
+        for kind in (getattr(cadenza, name) for name in cadenza.__all__)
+        if isinstance(kind, type) and issubclass(kind, Agent)
+    ),
+    key=lambda kind: kind.__name__,
+)
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_constructor_shows_every_setting_with_its_type_and_default(kind):
+    assert len(AGENTS) == 11
+    typed = get_type_hints(*get_args(get_type_hints(kind.__init__)["settings"]))
+    hints = get_type_hints(kind.Config)
+    settings = {name: hints[name] for name in kind.Config.model_fields}
+    assert typed == {**settings, "hidden_sizes": list[int] | settings["hidden_sizes"]}
+    shown = inspect.signature(kind).parameters
+    assert {name: shown[name].default for name in settings} == kind.Config().model_dump()
+    assert {name: shown[name].annotation for name in settings} == settings
+    assert not {"others", "settings"} & shown.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
@@ -19,6 +20,8 @@ from cadenza.safety import (
     verifier,
     wrappers,
 )
+from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
+from cadenza.safety.wrappers.guard import SingleKeywords, VectorKeywords
 
 PACKAGES = [
     *(cadenza.safety, affine, arms, batched, conformal, emergency),
@@ -62,3 +65,12 @@ def test_packages_and_filters_load_no_library_they_do_not_use():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout == "set()\nset()\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "wrapper"),
+    [(SingleKeywords, SafetyFilterWrapper), (VectorKeywords, VectorSafetyFilterWrapper)],
+)
+def test_guard_types_what_its_wrappers_take(typed, wrapper):
+    taken = get_type_hints(wrapper.__init__)
+    assert get_type_hints(typed) == {name: taken[name] for name in taken.keys() - {"env", "return"}}

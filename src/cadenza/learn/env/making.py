@@ -167,6 +167,13 @@ class Environments:
         """What is observed and done, in words."""
         return f"observations of {self.space} and actions of {self.action_space}"
 
+    @property
+    def task(self) -> str:
+        """The id in quotes, or in angle brackets the environment, or its spaces without one."""
+        if self.id is not None:
+            return repr(self.id)
+        return f"<{self.spaces}>" if self._vector is None else str(self._own[-1])
+
     def make(self, env: EnvLike | None = None) -> AnyEnv:
         """Return an environment to judge in, its observations as they are.
 

@@ -1,16 +1,66 @@
 """The safety filter around an environment, in one line."""
 
 import inspect
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypedDict, Unpack, overload
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from cadenza.core.errors import ConfigurationError, did_you_mean
-from cadenza.safety.wrappers.single import SafetyFilterWrapper
-from cadenza.safety.wrappers.vector import VectorSafetyFilterWrapper
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import Plant
+from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.wrappers.action_port import ActionMap
+from cadenza.safety.wrappers.scene_source import ForceSource, PartnerSource, SnapshotSource
+from cadenza.safety.wrappers.single import Fallback, SafetyFilterWrapper
+from cadenza.safety.wrappers.vector import (
+    BatchPartnerSource,
+    BatchSource,
+    VectorSafetyFilterWrapper,
+)
 
 
+class GuardKeywords(TypedDict, total=False):
+    """What both wrappers can be told."""
+
+    ego_uid: str | None
+    control_models: Mapping[str, AgentControlModel] | None
+    bounds: Bounds | None
+    control_timestep: float | None
+    plant: Plant | None
+    options: SafetyOptions | None
+    action_to_control: ActionMap | None
+    action_from_control: ActionMap | None
+
+
+class SingleKeywords(GuardKeywords, total=False):
+    """Keywords of `SafetyFilterWrapper`."""
+
+    snapshots: SnapshotSource | None
+    emergency_controllers: Mapping[str, EmergencyController] | None
+    fallback: Fallback
+    partner_id: PartnerSource | None
+    contact_forces: ForceSource | None
+
+
+class VectorKeywords(GuardKeywords, total=False):
+    """Keywords of `VectorSafetyFilterWrapper`."""
+
+    agents: BatchSource | None
+    emergency_controller: EmergencyController | None
+    partner_id: BatchPartnerSource | None
+
+
+@overload
+def guard(
+    env: VectorEnv[Any, Any, Any], **task: Unpack[VectorKeywords]
+) -> VectorEnv[Any, Any, Any]: ...
+@overload
+def guard(
+    env: str | gymnasium.Env[Any, Any], **task: Unpack[SingleKeywords]
+) -> gymnasium.Env[Any, Any]: ...
 def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task: Any) -> Any:
     """Return ``env`` with the safety filter in front of the ego's action.
 
