@@ -190,7 +190,7 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
         kind="measured",
         text=f"{len(run.episodes)} episodes: {per_cell} per partner and condition "
         f"({len(plan.seeds)} seeds with {plan.episodes_per_seed} starts each). Every partner and "
-        "both conditions meet the same starts, so differences are differences within pairs.",
+        "both conditions get the same starts, so the conditions are compared pair by pair.",
     )
     yield Statement(kind="measured", text=_filter_statement(run))
     yield Statement(
@@ -201,7 +201,7 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
     if hunters:
         yield Statement(
             kind="caution",
-            text=f"Some partners may leave the ego no way to its goal ({', '.join(hunters)}). With "
+            text=f"Some partners may block the ego's way to its goal ({', '.join(hunters)}). With "
             "them, the filter can keep the ego safe, but it cannot promise that the ego arrives.",
         )
     yield Statement(

@@ -129,7 +129,7 @@ def analyse(view: ReportView) -> Numbers:
 def _partner_note(partner: PartnerView) -> str:
     """Return what a reader must know about a partner."""
     seen = "trained with" if partner.seen else "never met"
-    return seen if partner.leaves_way else f"{seen}, may leave no way"
+    return seen if partner.leaves_way else f"{seen}, may block the way"
 
 
 def _row(

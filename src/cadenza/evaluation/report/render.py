@@ -137,7 +137,8 @@ def endings_table(view: ReportView, numbers: Numbers) -> Table | None:
         caption="Filter silent: it changed no action in the episode, so the time-out is the "
         "policy's own. Filter active: it changed at least one action, which does not show that it "
         "caused the time-out. Times are those of solved episodes, so they come from different "
-        "starts under the two conditions.",
+        "starts under the two conditions; a control step lasts "
+        f"{number(view.control_timestep_s, unit='s')}.",
         text_columns=(0, 1),
     )  # fmt: skip
 
@@ -448,7 +449,7 @@ _TEXTS: Final = {
         "Filter effect",
         "What the filter changes",
         "The same initial states, partners and seeds with the filter and without it, so each "
-        "difference is measured within a pair and luck of the draw cancels.",
+        "difference is measured within a pair and the luck of the draw cancels out.",
     ),
     "distance": (
         "Distances",

@@ -198,7 +198,7 @@ def test_tiles_show_unseen_partners_with_and_without_those_that_may_leave_no_way
     assert (fair.value, every.value) == ("75.0\u00a0%", "50.0\u00a0%")
     assert "20\u00a0episodes with 1\u00a0partner;" in fair.detail
     assert "30\u00a0episodes with 2\u00a0partners;" in every.detail
-    assert "may leave no way" in analyse(hunted).partners[2].note
+    assert "may block the way" in analyse(hunted).partners[2].note
 
 
 def test_effect_of_a_filter_that_costs_success_is_red_and_named_in_the_verdict():

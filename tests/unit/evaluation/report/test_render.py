@@ -178,7 +178,7 @@ def test_report_badge_of_a_hunter_stands_beside_what_happened(page):
     met = [e for e in view.episodes if (e.partner, e.condition) == ("chaser", "filter_on")]
     solved = sum(e.success for e in met)
     assert 0 < solved < 12
-    assert f"never met may leave no way {solved} of 12 solved with filter" in page.text
+    assert f"never met may block the way {solved} of 12 solved with filter" in page.text
 
 
 def test_report_folds_the_checks_that_passed_and_shows_the_others():
