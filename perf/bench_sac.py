@@ -96,7 +96,7 @@ def row(
         name,
         ours=rate,
         peer=theirs,
-        budget=None if promised is None else promised * theirs,
+        aim=promised,
         unit="updates/s",
         better="higher",
         peer_name="Stable-Baselines3" if other == "peer" else "the matrix products alone (bound)",

@@ -34,14 +34,8 @@ CONFIG = Path(__file__).parents[1] / "configs" / "train" / "mpe_cooperative_push
 #: Ten rollouts per repeat.
 FRAMES = 10_240
 REPEATS = 5
-#: The shipped run: 100 000 frames within 45 s on an idle two-core machine.
-BUDGET_FRAMES_PER_S = 100_000 / 45
-#: Ratio to the peer we promise.
-PROMISED_RATIO = 1.5
-#: Updates of the shipped run, 97 rollouts of 1024, within 7 s.
-BUDGET_UPDATE_MS = 7_000 / 97
-#: One call of `act`, microseconds.
-BUDGET_ACT_US = 70.0
+#: Least ratio to the peer that we promise.
+AIM = 1.5
 
 
 def configuration(frames: int, folder: Path, seed: int) -> EgoAHTConfig:
@@ -106,7 +100,7 @@ def bench_throughput(frames: int, repeats: int) -> Row:
         ours=statistics.median(ours[1:]),
         peer=statistics.median(peer[1:]),
         unit="frames/s",
-        budget=BUDGET_FRAMES_PER_S,
+        aim=AIM,
         better="higher",
         peer_name="Stable-Baselines3 PPO",
     )
@@ -122,13 +116,8 @@ def bench_trainer() -> list[Row]:
     act_us = measure_us(lambda: learner.act(obs), 5_000)
     updates = [update_seconds(learner, obs, config.happo.rollout_length) for _ in range(20)]
     return [
-        Row("act, one observation", ours=act_us, budget=BUDGET_ACT_US),
-        Row(
-            "update, 1024 transitions",
-            ours=statistics.median(updates) * 1e3,
-            unit="ms",
-            budget=BUDGET_UPDATE_MS,
-        ),
+        Row("act, one observation", ours=act_us),
+        Row("update, 1024 transitions", ours=statistics.median(updates) * 1e3, unit="ms"),
     ]
 
 
@@ -158,7 +147,6 @@ def main() -> None:
     arguments = parser.parse_args()
     measured = rows(arguments.frames, arguments.repeats)
     print_table("Training", measured)
-    print(f"promised ratio to the peer: {PROMISED_RATIO}x")
 
 
 if __name__ == "__main__":

@@ -61,9 +61,7 @@ def process_rows(engine: OnlineDataEngine, scan: LockedScan, in_process: float) 
         mine, theirs = median(totals["cadenza", count]), median(totals[SCAN, count])
         peers = ((in_process, f"{CACHED}, in one process"), (theirs, f"{SCAN}, as many processes"))
         table += [
-            Row(
-                f"{title}, in total, {name}", mine, peer, unit=UNIT, better="higher", peer_name=name
-            )
+            Row(f"{title}, in total", mine, peer, unit=UNIT, better="higher", peer_name=name)
             for peer, name in peers
         ]
         table.append(

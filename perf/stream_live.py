@@ -107,7 +107,7 @@ def producer_row() -> Row:
         beside,
         alone,
         unit="steps/s",
-        budget=KEPT_SPEED * alone,
+        aim=KEPT_SPEED,
         better="higher",
         peer_name="the producer alone",
     )
@@ -131,7 +131,7 @@ def live_rows() -> list[Row]:
         table.append(
             Row(f"beside {title}: chunks looked at", seen.chunks, unit="chunks", better="higher")
         )
-        table.append(Row(f"beside {title}: torn chunks", seen.torn, unit="chunks", budget=0.0))
+        table.append(Row(f"beside {title}: torn chunks", seen.torn, unit="chunks"))
         if pace is None:
             table += full_speed_rows(f"beside {title}", seen, work)
     return table

@@ -7,8 +7,9 @@ Units:     microseconds unless a `Row` says otherwise.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from string import ascii_lowercase
 from typing import Any, Literal
 
 import numpy as np
@@ -37,8 +38,8 @@ class Row:
         ours: Our figure, in ``unit``.
         peer: The peer's figure in the same unit, or None where no peer exists.
         unit: Unit of both figures, e.g. ``"us"`` or ``"steps/s"``.
-        budget: Figure we promise, in ``unit``, or None.
-        better: Which direction is better; decides how ratio and budget are read.
+        aim: Least ratio to the peer that we promise; None for a row that is shown, not judged.
+        better: Which direction is better; decides how the ratio is read.
         peer_name: Who the peer is.
     """
 
@@ -46,7 +47,7 @@ class Row:
     ours: float
     peer: float | None = None
     unit: str = "us"
-    budget: float | None = None
+    aim: float | None = None
     better: Literal["lower", "higher"] = "lower"
     peer_name: str = ""
 
@@ -58,11 +59,11 @@ class Row:
         return self.peer / self.ours if self.better == "lower" else self.ours / self.peer
 
     @property
-    def within_budget(self) -> bool | None:
-        """Whether our figure keeps the budget; None without one."""
-        if self.budget is None:
+    def kept(self) -> bool | None:
+        """Whether the ratio reaches its aim; None where either is missing."""
+        if self.aim is None or self.ratio is None:
             return None
-        return self.ours <= self.budget if self.better == "lower" else self.ours >= self.budget
+        return self.ratio >= self.aim
 
 
 def measure(fn: Callable[[], object], repeats: int, *, warmup: int = WARMUP_CALLS) -> Timing:
@@ -101,13 +102,14 @@ def measure_rate(fn: Callable[[], object], *, work_per_call: float, seconds: flo
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return ``rows`` as an aligned text table."""
-    header = ("measurement", "ours", "peer", "budget", "", "unit", "ratio")
-    lines = [header, *(_cells(row) for row in rows)]
+    """Return ``rows`` as an aligned text table; letters stand for the peers."""
+    marks = peer_marks([row.peer_name for row in rows])
+    header = ("measurement", "ours", "peer", "", "unit", "ratio", "aim", "")
+    lines = [header, *(_cells(row, marks) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = [
         "  ".join(
-            cell.ljust(width) if column in (0, 4, 5) else cell.rjust(width)
+            cell.ljust(width) if column in (0, 3, 4, 7) else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
@@ -116,33 +118,38 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(text)
 
 
+def peer_marks(names: Sequence[str]) -> dict[str, str]:
+    """Return a letter for each peer's name, in order of appearance."""
+    peers = dict.fromkeys(name for name in names if name)
+    return dict(zip(peers, ascii_lowercase, strict=False))
+
+
 def print_table(title: str, rows: Sequence[Row]) -> None:
     """Print ``rows`` under ``title``, with the peers' names."""
     print(f"\n{title}")
     print(table(rows))
-    peers = sorted({row.peer_name for row in rows if row.peer_name})
-    if peers:
-        print(f"peer: {'; '.join(peers)}")
+    for name, mark in peer_marks([row.peer_name for row in rows]).items():
+        print(f"{mark}: {name}")
 
 
 def rows_document(title: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Return ``rows`` as JSON values."""
     return {
         "title": title,
-        "rows": [asdict(row) | {"ratio": row.ratio, "kept": row.within_budget} for row in rows],
+        "rows": [asdict(row) | {"ratio": row.ratio, "kept": row.kept} for row in rows],
     }
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    kept = {True: "kept", False: "MISSED", None: ""}[row.within_budget]
+def _cells(row: Row, marks: Mapping[str, str]) -> tuple[str, ...]:
     return (
         row.name,
         _number(row.ours),
         "" if row.peer is None else _number(row.peer),
-        "" if row.budget is None else _number(row.budget),
-        kept,
+        marks.get(row.peer_name, ""),
         row.unit,
         "" if row.ratio is None else f"{row.ratio:.2f}x",
+        "" if row.aim is None else f"{row.aim:.3g}x",
+        {True: "kept", False: "MISSED", None: ""}[row.kept],
     )
 
 

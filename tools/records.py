@@ -21,6 +21,7 @@ from cadenza.benchmark.quickstart import QuickstartResult, run_quickstart
 from cadenza.core.files import atomic_write_json, atomic_write_text
 from cadenza.core.progress import stage_bars
 from perf.record import figure, measured_with
+from perf.timing import peer_marks
 
 RECORDS, PICTURE = Path("docs/records"), Path("docs/images/crossing.svg")
 PAGES = (Path("README.md"), Path("docs/index.md"), Path("docs/performance.md"))
@@ -103,13 +104,21 @@ def _performance_table(table: Mapping[str, Any]) -> str:
     lines = [
         f"### {table['title'].rstrip('.')}",
         "",
-        "| measurement | cadenza | peer | target | unit | ratio to peer | peer is |",
-        "|---|---:|---:|---:|---|---:|---|",
+        "| measurement | cadenza | peer | unit | ratio | aim |",
+        "|---|---:|---:|---|---:|---:|",
     ]
+    marks = peer_marks([row["peer_name"] for row in table["rows"]])
     for row in table["rows"]:
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}x"
-        cells = (*(figure(row[key]) for key in ("ours", "peer", "budget")), row["unit"], ratio)
-        lines.append(f"| {row['name']} | {' | '.join(cells)} | {row['peer_name']} |")
+        mark = f" ({marks[row['peer_name']]})" if row["peer_name"] else ""
+        ratio, aim = (
+            "" if row[key] is None else f"{row[key]:{form}}x"
+            for key, form in (("ratio", ".2f"), ("aim", ".3g"))
+        )
+        cells = (row["name"], figure(row["ours"]), figure(row["peer"]) + mark, row["unit"])
+        lines.append(f"| {' | '.join((*cells, ratio, aim))} |")
+    if marks:
+        peers = "; ".join(f"({mark}) {name}" for name, mark in marks.items())
+        lines += ["", f"Peers: {peers}."]
     return "\n".join(lines)
 
 

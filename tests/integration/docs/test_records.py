@@ -64,14 +64,17 @@ def test_command_takes_new_measurements(tmp_path, monkeypatch):
     (tmp_path / records.PICTURE).parent.mkdir()
     quickstart = (records.RECORDS / "quickstart.json").read_text("utf-8")
     (tmp_path / records.RECORDS / "quickstart.json").write_text(quickstart, encoding="utf-8")
-    row = {"name": "a step", "ours": 2.0, "peer": 5.0, "budget": None, "unit": "us"}
+    row = {"name": "a step", "ours": 2.0, "peer": 5.0, "aim": 1.5, "unit": "us"}
     row |= {"ratio": 2.5, "peer_name": "somebody"}
+    alone = {"name": "a jump", "ours": 3.0, "peer": None, "aim": None, "unit": "us"}
+    alone |= {"ratio": None, "peer_name": ""}
     made = {"cadenza": "9.9", "sources": "abc", "machine": "a Z80, 1 core"}
     measured = tmp_path / "measured.json"
-    measured.write_text(json.dumps(made | {"tables": [{"title": "Steps.", "rows": [row]}]}))
+    measured.write_text(json.dumps(made | {"tables": [{"title": "Steps.", "rows": [row, alone]}]}))
     monkeypatch.chdir(tmp_path)
     records.main(["--performance", str(measured)])
     page = (tmp_path / "docs/performance.md").read_text("utf-8")
     assert "Measured with cadenza 9.9 (sources abc) on a Z80, 1 core." in page
-    assert "| a step | 2 | 5 |  | us | 2.50x | somebody |" in page
+    assert "| a step | 2 | 5 (a) | us | 2.50x | 1.5x |\n| a jump | 3 |  | us |  |  |" in page
+    assert "\n\nPeers: (a) somebody.\n" in page
     assert "### Online stream" not in page
