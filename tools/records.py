@@ -101,25 +101,26 @@ def performance(record: Mapping[str, Any], page: Path) -> str:
 
 
 def _performance_table(table: Mapping[str, Any]) -> str:
-    lines = [
-        f"### {table['title'].rstrip('.')}",
-        "",
-        "| measurement | cadenza | peer | unit | ratio | aim |",
-        "|---|---:|---:|---|---:|---:|",
-    ]
     marks = peer_marks([row["peer_name"] for row in table["rows"]])
+    names, lines = ["measurement", "cadenza", "unit"], ["|---|---:|---|"]
+    if marks:
+        names += ["peer", "ratio", "aim"]
+        lines = ["|---|---:|---|---:|---:|---:|"]
     for row in table["rows"]:
-        mark = f" ({marks[row['peer_name']]})" if row["peer_name"] else ""
-        ratio, aim = (
-            "" if row[key] is None else f"{row[key]:{form}}x"
-            for key, form in (("ratio", ".2f"), ("aim", ".3g"))
-        )
-        cells = (row["name"], figure(row["ours"]), figure(row["peer"]) + mark, row["unit"])
-        lines.append(f"| {' | '.join((*cells, ratio, aim))} |")
+        cells = [row["name"], figure(row["ours"]), row["unit"]]
+        if marks:
+            mark = f" ({marks[row['peer_name']]})" if row["peer_name"] else ""
+            cells += [figure(row["peer"]) + mark, _times(row["ratio"], ".2f")]
+            cells += [_times(row["aim"], ".3g")]
+        lines.append(f"| {' | '.join(cells)} |")
     if marks:
         peers = "; ".join(f"({mark}) {name}" for name, mark in marks.items())
-        lines += ["", f"Peers: {peers}."]
-    return "\n".join(lines)
+        lines += ["", f"Peer{'s' * (len(marks) > 1)}: {peers}."]
+    return "\n".join([f"### {table['title'].rstrip('.')}", "", f"| {' | '.join(names)} |", *lines])
+
+
+def _times(ratio: float | None, form: str) -> str:
+    return "" if ratio is None else f"{ratio:{form}}x"
 
 
 #: Name of a block: the record it is written from, and how.

@@ -75,6 +75,6 @@ def test_command_takes_new_measurements(tmp_path, monkeypatch):
     records.main(["--performance", str(measured)])
     page = (tmp_path / "docs/performance.md").read_text("utf-8")
     assert "Measured with cadenza 9.9 (sources abc) on a Z80, 1 core." in page
-    assert "| a step | 2 | 5 (a) | us | 2.50x | 1.5x |\n| a jump | 3 |  | us |  |  |" in page
-    assert "\n\nPeers: (a) somebody.\n" in page
+    assert "| a step | 2 | us | 5 (a) | 2.50x | 1.5x |\n| a jump | 3 | us |  |  |  |" in page
+    assert "\n\nPeer: (a) somebody.\n" in page
     assert "### Online stream" not in page
