@@ -397,7 +397,7 @@ class Tables:
             told = chance_of_signs(0.1, level, self.max_episodes)
             power = _at_least(int((ends == PROMOTE).sum()), self.runs)
             rows.append([str(failed), f"{100.0 * level:.2g} %", power, f"{100.0 * told:.0f} %"])
-        return ["comparisons before", "level", "promoted, 0.45 to 0.55", "told before"], rows
+        return ["comparisons before", "level", "promoted, 0.45 to 0.55", "forecast"], rows
 
     def budgets(self) -> tuple[list[str], list[list[str]]]:
         """Return power and cost of first comparisons by ``max_episodes``, where it is hardest."""
