@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="Settings to change, as YAML writes them; a dot before a key within a section.",
+        metavar="KEY=VALUE",
+        help="Settings to change: values as in YAML, dots between section and key.",
         show_default=False,
     ),
 ]

@@ -41,7 +41,7 @@ _Filter: TypeAlias = Annotated[
 _SeedStart: TypeAlias = Annotated[
     int, typer.Option("--seed-start", help="Seed of the first initial state.")
 ]
-_SeedCount: TypeAlias = Annotated[int, typer.Option("--seed-count", help="Most attempts.")]
+_SeedCount: TypeAlias = Annotated[int, typer.Option("--seed-count", help="Attempts, at most.")]
 _Wanted: TypeAlias = Annotated[int, typer.Option("--episodes", help="Successful episodes wanted.")]
 _RepoId: TypeAlias = Annotated[str, typer.Option("--repo-id", help="Name of the dataset.")]
 _Policy: TypeAlias = Annotated[
@@ -121,7 +121,7 @@ def train(
         float, typer.Option("--mix-ratio", help="Share of samples from the second dataset.")
     ] = 0.5,
     max_epochs: Annotated[
-        float | None, typer.Option("--max-epochs", help="Most passes over either dataset.")
+        float | None, typer.Option("--max-epochs", help="Passes over either dataset, at most.")
     ] = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", help="Step size at the first update.")

@@ -150,7 +150,7 @@ def admit(
     task: _Task,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the record.")],
     episodes: Annotated[
-        int | None, typer.Option("--episodes", min=2, help="Most episodes in each row.")
+        int | None, typer.Option("--episodes", min=2, help="Episodes in each row, at most.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

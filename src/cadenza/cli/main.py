@@ -25,7 +25,7 @@ from cadenza.core.shipped_configs import configs_folder
 
 app = typer.Typer(
     name="cadenza",
-    help="Train, guard and evaluate robot policies that must work with partners they never met.",
+    help="Train, guard and evaluate robot policies for partners that they have never met.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -95,7 +95,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Train, guard and evaluate robot policies that must work with partners they never met."""
+    """Train, guard and evaluate robot policies for partners that they have never met."""
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def verify(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG] [KEY=VALUE]",
+            metavar="CONFIG | KEY=VALUE",
             help="YAML file, or the name of a shipped one, and settings to change.",
             show_default=False,
         ),

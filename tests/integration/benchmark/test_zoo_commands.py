@@ -123,7 +123,8 @@ def test_swapped_weights_end_with_the_code_of_damaged_data(zoo, tmp_path):
         ("train fcp --executor slurm", "expected local or ray"),
         ("train fcp --resume --overwrite", "got both"),
         ("select z -n 1 -o s --criterion best", "expected one of mep, pe, fcp, br_div"),
-        ("select z -n 1 -o s --quota final", "expected e.g. final=4"),
+        ("select z -n 1 -o s --quota final", "expected key=value, got 'final'"),
+        ("select z -n 1 -o s --quota final=some", "expected e.g. final=4"),
     ],
 )
 def test_wrong_words_are_told(line, told):
