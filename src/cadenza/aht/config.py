@@ -197,7 +197,9 @@ _OWN_FIELDS: Final[dict[str, Any]] = {
     )
     for name in _OWN_OPTIONS
 }
-OptionFields = create_model("OptionFields", __base__=UpstreamSafety, **_OWN_FIELDS)
+OptionFields: type[UpstreamSafety] = create_model(
+    "OptionFields", __base__=UpstreamSafety, **_OWN_FIELDS
+)
 
 
 class SafetyConfig(OptionFields):
@@ -303,8 +305,10 @@ class UpstreamSection(FrozenModel):
 class RolloutRecorderConfig(UpstreamSection):
     """Upstream's in-training rollout recorder; the evaluation records instead."""
 
-    SECTION = "rollout_recorder"
-    ADVICE = "training records no rollouts; `cadenza eval run` records every evaluation episode."
+    SECTION: ClassVar[str] = "rollout_recorder"
+    ADVICE: ClassVar[str] = (
+        "training records no rollouts; `cadenza eval run` records every evaluation episode."
+    )
 
     enabled: bool = False
     interval_frames: int = Field(default=25000, gt=0)
@@ -316,8 +320,8 @@ class RolloutRecorderConfig(UpstreamSection):
 class ShapingConfig(UpstreamSection):
     """Upstream's reward shaping for its manipulation tasks."""
 
-    SECTION = "shaping"
-    ADVICE = (
+    SECTION: ClassVar[str] = "shaping"
+    ADVICE: ClassVar[str] = (
         "no task of this package uses it; wrap the environment, or set a reward option of the task "
         "in env.options."
     )
@@ -330,8 +334,8 @@ class ShapingConfig(UpstreamSection):
 class ExploratoryConfig(UpstreamSection):
     """Upstream's switch for a partner that never moves."""
 
-    SECTION = "exploratory"
-    ADVICE = (
+    SECTION: ClassVar[str] = "exploratory"
+    ADVICE: ClassVar[str] = (
         "name a partner that never moves instead, e.g. partner.class_name=crossing_stationary, and "
         "drop options it does not know, e.g. '~partner.extra.max_speed'."
     )

@@ -151,7 +151,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
         InputError: A space is not flat.
     """
 
-    LEARNER_KEY = "learner"
+    LEARNER_KEY: ClassVar[str] = "learner"
     #: Advantages go through the functions of `cadenza.learn.advantages`.
     USES_MODULE_GAE: ClassVar[bool] = True
 
@@ -320,7 +320,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
 class EgoOnPolicyTrainer(EgoRolloutTrainer):
     """PPO, or MAPPO where the critic sees all seats; build it with `from_config`."""
 
-    LEARNER_KEY = "agent"
+    LEARNER_KEY: ClassVar[str] = "agent"
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ Randomness:  streams of the learner, see `cadenza.learn.algorithms`; ``training.
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Final, TypedDict, cast
+from typing import Any, ClassVar, Final, TypedDict, cast
 
 from numpy.typing import NDArray
 
@@ -43,8 +43,8 @@ from cadenza.learn.nn.mlp_policy import MlpPolicy
 class EgoReplayTrainer(EgoSeatTrainer):
     """Learns the ego's policy from a replay memory; build it with `from_config`."""
 
-    LEARNER_KEY = "learner"
-    NEEDS_SUCCESSORS = True
+    LEARNER_KEY: ClassVar[str] = "learner"
+    NEEDS_SUCCESSORS: ClassVar[bool] = True
 
     _drawn: tuple[Float32Array, NDArray[Any]]
 

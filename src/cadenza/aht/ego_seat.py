@@ -198,14 +198,14 @@ class SeatRows:
     ) -> None:
         self._owner, self._uids = owner, tuple(uids)
         self._widths = [_flat_size(owner, "observation", space) for space in state_spaces]
-        self.observation_dim = self._widths[0]
-        self.row_dim = sum(self._widths)
+        self.observation_dim: int = self._widths[0]
+        self.row_dim: int = sum(self._widths)
         self.choices: int | None = None
         if isinstance(action_space, Discrete):
             self.choices = int(action_space.n)
             first = float(action_space.start)
             action_space = Box(first, first + self.choices - 1, (1,), np.float32)
-        self.action_dim = _flat_size(owner, "action", action_space)
+        self.action_dim: int = _flat_size(owner, "action", action_space)
         self.low: Float32Array = np.asarray(action_space.low, dtype=np.float32)
         self.high: Float32Array = np.asarray(action_space.high, dtype=np.float32)
         if needs_bounds and not is_scalable(self.low, self.high):

@@ -37,15 +37,15 @@ class RolloutWindow:
 
     def clear(self) -> None:
         """Start a new window."""
-        self.steps = 0
-        self.reward_sum = 0.0
-        self.last_reward = 0.0
-        self.episodes = 0
-        self.return_sum = 0.0
-        self.judged = 0
-        self.successes = 0
-        self.has_stages = False
-        self.stage_sums = dict.fromkeys(_STAGE_RATES, 0.0)
+        self.steps: int = 0
+        self.reward_sum: float = 0.0
+        self.last_reward: float = 0.0
+        self.episodes: int = 0
+        self.return_sum: float = 0.0
+        self.judged: int = 0
+        self.successes: int = 0
+        self.has_stages: bool = False
+        self.stage_sums: dict[str, float] = dict.fromkeys(_STAGE_RATES, 0.0)
 
     def add_step(self, reward: float, info: Mapping[str, Any]) -> None:
         """Take in one control step; ``reward`` is the batch mean."""
@@ -98,16 +98,16 @@ class LoopState:
     """
 
     def __init__(self, run_id: str, num_envs: int, first_seed: int) -> None:
-        self.frames = 0
-        self.iterations = 0
-        self.episode_index = 0
+        self.frames: int = 0
+        self.iterations: int = 0
+        self.episode_index: int = 0
         self.returns: FloatArray = np.zeros(num_envs)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
-        self.awaiting_reset = False
+        self.awaiting_reset: bool = False
         self.last_return: float | None = None
-        self.curve = RewardCurve(run_id)
-        self.window = RolloutWindow()
-        self.replay = EpisodeReplay(first_seed)
+        self.curve: RewardCurve = RewardCurve(run_id)
+        self.window: RolloutWindow = RolloutWindow()
+        self.replay: EpisodeReplay = EpisodeReplay(first_seed)
 
     def record_step(self, rewards: Sequence[float], info: Mapping[str, Any]) -> None:
         """Count one control step with one reward per environment."""

@@ -64,10 +64,10 @@ class FilterDriver:
     partner_id: str | None = None
 
     def __post_init__(self) -> None:
-        self.bounds = self.safety_bounds
-        self.cartesian_accel_capacity = self.bounds.cartesian_accel_capacity
+        self.bounds: Bounds = self.safety_bounds
+        self.cartesian_accel_capacity: float = self.bounds.cartesian_accel_capacity
         #: Relative braking that a pair is credited with, and the most that lambda may be, m/s^2.
-        self.lambda_bound = 2.0 * self.cartesian_accel_capacity
+        self.lambda_bound: float = 2.0 * self.cartesian_accel_capacity
 
     @property
     def lambda_(self) -> LambdaDict:

@@ -34,11 +34,11 @@ class RunningMoments:
     __slots__ = ("count", "maximum", "mean", "minimum", "squares")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.mean = 0.0
-        self.squares = 0.0
-        self.maximum = float("-inf")
-        self.minimum = float("inf")
+        self.count: int = 0
+        self.mean: float = 0.0
+        self.squares: float = 0.0
+        self.maximum: float = float("-inf")
+        self.minimum: float = float("inf")
 
     def add(self, value: float) -> None:
         """Take in one number."""

@@ -56,13 +56,13 @@ class BackgroundRobots:
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
         self._env = env
         self._robots = dict(robots)
-        self.robot_uids = env.agent_uids
-        self.agent_uids = env.agent_uids[:SEATS]
+        self.robot_uids: tuple[str, ...] = env.agent_uids
+        self.agent_uids: tuple[str, ...] = env.agent_uids[:SEATS]
         self._obs: Observation | None = None
         self._automatic_root: int | None = None  # the last seed; before any the environment's root
         self._automatic_episodes = 0
-        self.action_space = _seats_of(env.action_space, self.agent_uids)
-        self.observation_space = _seats_of_agents(env.observation_space, self.agent_uids)
+        self.action_space: Any = _seats_of(env.action_space, self.agent_uids)
+        self.observation_space: Any = _seats_of_agents(env.observation_space, self.agent_uids)
 
     @property
     def unwrapped(self) -> Any:

@@ -12,7 +12,7 @@ Luck:    the traces depend on the episode's seed and the robots' names alone, so
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -44,7 +44,9 @@ class LinkConfig(BaseModel):
         ordering: Which arriving packet replaces the one that is known.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False
+    )
 
     profile: str = "ideal"
     latency_mean_ms: float | None = None

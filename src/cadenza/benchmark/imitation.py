@@ -59,8 +59,8 @@ class TaughtSeat(EgoGymEnv):
         self, env: Any, partners: Sequence[FrozenPartner], names: Sequence[str], expert: str | None
     ) -> None:
         super().__init__(env, partners[0])
-        self.names = tuple(names)
-        self.drawn = 0
+        self.names: tuple[str, ...] = tuple(names)
+        self.drawn: int = 0
         self._choices, self._partner_uid = tuple(partners), env.agent_uids[1]
         self._expert: EgoPolicy | None = None
         if expert is not None:
@@ -566,7 +566,8 @@ class BestSuccess(Callback):
                 "another file, or remove it."
             )
         self._order = ORDER_CHECKPOINT
-        self._agent, self.file = agent, Path(file)
+        self._agent = agent
+        self.file: Path = Path(file)
         self._policy: Policy = agent.predict if policy is None else policy
         self._task, self._partners = task, list(partners)
         self._options: dict[str, Any] = dict(options)

@@ -96,7 +96,7 @@ class ScriptedEgo(MemorylessPolicy, ABC):
 class CarryingEgo(ScriptedEgo):
     """Base of those of co-carry, for the view "task" and the track "grip"."""
 
-    sizes = (len(VIEW_SCALE), 3)
+    sizes: ClassVar[tuple[int, int]] = (len(VIEW_SCALE), 3)
     seat = "cocarry_mj with view 'task' and track 'grip'"
 
     def actions(self, states: NDArray[Any]) -> FloatArray:
@@ -151,7 +151,7 @@ class CoCarryLevel(CarryingEgo):
 class CoCarryBlindNominal(CarryingEgo):
     """Moves its end to the goal on the nominal partner's schedule, and never looks."""
 
-    delay_s = 0.0
+    delay_s: ClassVar[float] = 0.0
 
     def __init__(self, seat: EgoSeat) -> None:
         super().__init__(seat)
@@ -264,7 +264,7 @@ def _at_most(vectors: FloatArray, limit: float) -> FloatArray:
 class ReceivingEgo(ScriptedEgo):
     """Base of the receivers; nothing is remembered."""
 
-    sizes = (len(RECEIVER_SCALE), 7)
+    sizes: ClassVar[tuple[int, int]] = (len(RECEIVER_SCALE), 7)
     seat = "handover_mj"
     point_only = False
     nominal_grasp = False

@@ -78,9 +78,12 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
                 "EgoVectorEnv: expected at least one partner, got none; name some of the task's."
             )
         self.env = env
-        self.num_envs = env.num_envs
+        self.num_envs: int = env.num_envs
         self.ego_uid, *others = env.agent_uids
-        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.metadata: dict[str, Any] = {
+            "render_modes": [],
+            "autoreset_mode": AutoresetMode.SAME_STEP,
+        }
         seen: Any = env.single_observation_space["agent"][self.ego_uid]["state"]
         done: Any = env.single_action_space[self.ego_uid]
         self.single_observation_space, self.single_action_space = seen, done

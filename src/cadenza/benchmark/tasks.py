@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -120,7 +120,7 @@ class TaskOption(BaseModel):
         summary: What it changes.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     default: int | float | str
     low: float | None = None
@@ -180,7 +180,7 @@ class TaskSpec(BaseModel):
         extra: Extra of this package that its environment needs; None if it runs everywhere.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     task_id: str = Field(min_length=1)
     version: int = Field(default=1, ge=1)

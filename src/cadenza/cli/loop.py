@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cadenza.loop.requests import StopOutcome
     from cadenza.loop.status_report import RunStatus
 
-loop_app = typer.Typer(
+loop_app: typer.Typer = typer.Typer(
     help="Collect, train, evaluate, decide, improve: unattended, and safe to kill.",
     no_args_is_help=True,
 )

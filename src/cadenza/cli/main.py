@@ -23,21 +23,33 @@ from cadenza.cli.loop import loop_app
 from cadenza.cli.output import ExitCode, print_text, report_error, typed_exits
 from cadenza.core.shipped_configs import configs_folder
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="cadenza",
     help="Train, guard and evaluate robot policies for partners that they have never met.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-configs_app = typer.Typer(help="Show and copy shipped configurations.", no_args_is_help=True)
-eval_app = typer.Typer(help="Evaluate policies and verify results.", no_args_is_help=True)
-job_app = typer.Typer(help="Run one step of an improvement loop.", no_args_is_help=True)
-partners_app = typer.Typer(help="List and train partners of an ego.", no_args_is_help=True)
-safety_app = typer.Typer(help="Attack the safety filter, show reports.", no_args_is_help=True)
-stream_app = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
-zoo_app = typer.Typer(help="Train and compare populations of partners.", no_args_is_help=True)
-tasks_app = typer.Typer(help="Show and examine an ego's tasks.", no_args_is_help=True)
+configs_app: typer.Typer = typer.Typer(
+    help="Show and copy shipped configurations.", no_args_is_help=True
+)
+eval_app: typer.Typer = typer.Typer(
+    help="Evaluate policies and verify results.", no_args_is_help=True
+)
+job_app: typer.Typer = typer.Typer(
+    help="Run one step of an improvement loop.", no_args_is_help=True
+)
+partners_app: typer.Typer = typer.Typer(
+    help="List and train partners of an ego.", no_args_is_help=True
+)
+safety_app: typer.Typer = typer.Typer(
+    help="Attack the safety filter, show reports.", no_args_is_help=True
+)
+stream_app: typer.Typer = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
+zoo_app: typer.Typer = typer.Typer(
+    help="Train and compare populations of partners.", no_args_is_help=True
+)
+tasks_app: typer.Typer = typer.Typer(help="Show and examine an ego's tasks.", no_args_is_help=True)
 
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)

@@ -93,7 +93,7 @@ class FixedFormatCommChannel:
     """
 
     def __init__(self, *, schema_version: int = SCHEMA_VERSION) -> None:
-        self.schema_version = whole_number(
+        self.schema_version: int = whole_number(
             "FixedFormatCommChannel.schema_version", schema_version, least=1
         )
         self._clock = AoIClock()

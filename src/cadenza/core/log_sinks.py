@@ -102,7 +102,7 @@ class JsonlSink:
                 shorter than ``resume_offset`` or has no line end there.
         """
         self._path = path
-        self.discarded_bytes = 0
+        self.discarded_bytes: int = 0
         self._length = resume_offset or 0
         try:
             make_folder(path.parent)

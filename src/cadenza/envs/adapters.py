@@ -66,11 +66,11 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
             )
         self.multi_env = env
         self._ego_uid, *others = uids
-        self.partners = _by_uid(partner, others)
+        self.partners: dict[str, PartnerLike] = _by_uid(partner, others)
         self.observation_space = robot_state_space(env, self._ego_uid)
         self.action_space = cast("Mapping[str, gym.Space[Any]]", env.action_space)[self._ego_uid]
-        self.render_mode = env.render_mode
-        self.metadata = dict(env.metadata)
+        self.render_mode: str | None = env.render_mode
+        self.metadata: dict[str, Any] = dict(env.metadata)
         self._observation: Mapping[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:

@@ -127,13 +127,14 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         Raises:
             InputError: An argument is out of range, or uids and ``num_robots`` disagree.
         """
-        self.agent_uids = crossing_uids(_OWNER, num_robots, agent_uids)
-        self.num_robots = len(self.agent_uids)
-        self.ego_uid, self.partner_uid = self.agent_uids[:2]
-        self.episode_length = whole_number(f"{_OWNER}.episode_length", episode_length, least=1)
-        self.root_seed = whole_number(f"{_OWNER}.root_seed", root_seed, least=0)
-        self.render_mode = checked_render_mode(_OWNER, render_mode)
-        self.acceleration_limits = acceleration_limits(self.agent_uids)
+        self.agent_uids: tuple[str, ...] = crossing_uids(_OWNER, num_robots, agent_uids)
+        self.num_robots: int = len(self.agent_uids)
+        self.ego_uid: str = self.agent_uids[0]
+        self.partner_uid: str = self.agent_uids[1]
+        self.episode_length: int = whole_number(f"{_OWNER}.episode_length", episode_length, least=1)
+        self.root_seed: int = whole_number(f"{_OWNER}.root_seed", root_seed, least=0)
+        self.render_mode: str | None = checked_render_mode(_OWNER, render_mode)
+        self.acceleration_limits: dict[str, float] = acceleration_limits(self.agent_uids)
         self.action_space = planar_action_space(self.acceleration_limits)
         self.observation_space = state_observation_space(
             self.agent_uids, state_dim(self.num_robots)
@@ -468,7 +469,7 @@ class VectorCrossingEnv(PlanarVectorEnv):
             control_timestep=CONTROL_TIMESTEP,
         )
         super().__init__(task, options, NumpyBackend())
-        self.num_robots = len(uids)
+        self.num_robots: int = len(uids)
         shape = (self.num_robots, 2, num_envs)
         self._goals: FloatArray = np.empty(shape)
         self._positions: FloatArray = np.empty(shape)

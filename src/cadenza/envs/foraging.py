@@ -62,7 +62,7 @@ class Foraging:
 
     def __init__(self, *, size: int = 8, foods: int = 3, levels: int = 2, coop: int = 1) -> None:
         environment = load_extra("lbforaging.foraging.environment")
-        self.possible_agents = ("player_0", "player_1")
+        self.possible_agents: tuple[str, str] = ("player_0", "player_1")
         self.agents: tuple[str, ...] = ()
         self.game: Any = environment.ForagingEnv(
             players=2,

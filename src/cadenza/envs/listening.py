@@ -158,7 +158,7 @@ class PacketSpace(gym.Space[Any]):
 
     def __init__(self, uids: Iterable[str]) -> None:
         super().__init__(None, None)
-        self.uids = tuple(uids)
+        self.uids: tuple[str, ...] = tuple(uids)
 
     def contains(self, x: Any) -> bool:
         """Return whether ``x`` is such a packet, of whatever version."""

@@ -94,11 +94,12 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             InputError: Not exactly two distinct uids, ``episode_length`` < 1, negative
                 ``root_seed`` or an unknown ``render_mode``.
         """
-        self.agent_uids = checked_agent_uids(_OWNER, agent_uids, low=2, high=2)
-        self.ego_uid, self.partner_uid = self.agent_uids
-        self.episode_length = whole_number(f"{_OWNER}.episode_length", episode_length, least=1)
-        self.root_seed = whole_number(f"{_OWNER}.root_seed", root_seed, least=0)
-        self.render_mode = checked_render_mode(_OWNER, render_mode)
+        self.agent_uids: tuple[str, ...] = checked_agent_uids(_OWNER, agent_uids, low=2, high=2)
+        self.ego_uid: str = self.agent_uids[0]
+        self.partner_uid: str = self.agent_uids[1]
+        self.episode_length: int = whole_number(f"{_OWNER}.episode_length", episode_length, least=1)
+        self.root_seed: int = whole_number(f"{_OWNER}.root_seed", root_seed, least=0)
+        self.render_mode: str | None = checked_render_mode(_OWNER, render_mode)
         self.action_space = planar_action_space(dict.fromkeys(self.agent_uids, VELOCITY_BOUND))
         self.observation_space = state_observation_space(self.agent_uids, STATE_DIM)
         self.np_random = derive_substream(STREAM, root_seed=self.root_seed).default_rng()

@@ -43,7 +43,7 @@ class Overcooked:
 
     def __init__(self, layout: str, *, shaping: int = 0) -> None:
         mdp = load_extra("overcooked.mdp")
-        self.possible_agents = ("cook_0", "cook_1")
+        self.possible_agents: tuple[str, str] = ("cook_0", "cook_1")
         self.agents: tuple[str, ...] = ()
         self._actions: Any = mdp.Action.ALL_ACTIONS
         self._share = shaping / 100.0
@@ -122,8 +122,8 @@ def _maker(layout: str) -> Callable[..., Overcooked]:
     return make
 
 
-cramped_room = _maker("cramped_room")
-asymmetric_advantages = _maker("asymmetric_advantages")
-coordination_ring = _maker("coordination_ring")
-forced_coordination = _maker("forced_coordination")
-counter_circuit = _maker("counter_circuit")
+cramped_room: Callable[..., Overcooked] = _maker("cramped_room")
+asymmetric_advantages: Callable[..., Overcooked] = _maker("asymmetric_advantages")
+coordination_ring: Callable[..., Overcooked] = _maker("coordination_ring")
+forced_coordination: Callable[..., Overcooked] = _maker("forced_coordination")
+counter_circuit: Callable[..., Overcooked] = _maker("counter_circuit")

@@ -138,13 +138,16 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
         self._seats = _seats_of(env, agent_uids)
         self.parallel_env = env
         self.agent_uids = agent_uids
-        self.ego_uid, self.partner_uid = agent_uids
-        self.root_seed = whole_number("ParallelTask.root_seed", root_seed, least=0)
-        self.episode_length = whole_number("ParallelTask.episode_length", episode_length, least=1)
+        self.ego_uid: str = agent_uids[0]
+        self.partner_uid: str = agent_uids[1]
+        self.root_seed: int = whole_number("ParallelTask.root_seed", root_seed, least=0)
+        self.episode_length: int = whole_number(
+            "ParallelTask.episode_length", episode_length, least=1
+        )
         self.team_reward = team_reward
         self.render_mode = render_mode
         modes = [] if render_mode is None else [render_mode]
-        self.metadata = {"render_modes": modes}
+        self.metadata: dict[str, Any] = {"render_modes": modes}
         self.action_space: Any = spaces.Dict(
             {seat.uid: _flat_actions(seat.actions) for seat in self._seats}
         )

@@ -38,11 +38,11 @@ class ParallelView(ParallelEnv[str, NDArray[Any], NDArray[Any]]):
                 f"ParallelView: expected an env with agent_uids, got {type(env).__name__} without."
             )
         self.multi_env = env
-        self.possible_agents = list(uids)
-        self.agents = []
+        self.possible_agents: list[str] = list(uids)
+        self.agents: list[str] = []
         name = type(env.unwrapped).__name__
-        self.metadata = {"name": name, "is_parallelizable": True, **env.metadata}
-        self.render_mode = env.render_mode
+        self.metadata: dict[str, Any] = {"name": name, "is_parallelizable": True, **env.metadata}
+        self.render_mode: str | None = env.render_mode
         action_spaces = cast("Mapping[str, gym.Space[Any]]", env.action_space)
         self._state_spaces = {uid: robot_state_space(env, uid) for uid in uids}
         self._action_spaces = {uid: action_spaces[uid] for uid in uids}

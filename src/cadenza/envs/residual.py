@@ -48,7 +48,8 @@ class ResidualActions(VectorWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]):
             )
         if not 0.0 < share < np.inf:
             raise InputError(f"ResidualActions: expected a finite share > 0, got {share!r}.")
-        self.law, self.share = law, float(share)
+        self.law: Law = law
+        self.share: float = float(share)
         self._low: Float32Array = inner.low
         self._high: Float32Array = inner.high
         single = spaces.Box(-1.0, 1.0, inner.shape, np.float32)

@@ -102,11 +102,14 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
 
     def _open(self, num_envs: int, states: gym.spaces.Dict, actions: gym.spaces.Dict) -> None:
         """Take the number of copies and the spaces of one."""
-        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs = whole_number(f"{self.owner}.num_envs", num_envs, least=1)
+        self.metadata: dict[str, Any] = {
+            "render_modes": [],
+            "autoreset_mode": AutoresetMode.SAME_STEP,
+        }
+        self.num_envs: int = whole_number(f"{self.owner}.num_envs", num_envs, least=1)
         self.single_observation_space, self.single_action_space = states, actions
-        self.action_space = batch_space(actions, self.num_envs)
-        self.observation_space = batch_space(states, self.num_envs)
+        self.action_space: gym.Space[Any] = batch_space(actions, self.num_envs)
+        self.observation_space: gym.Space[Any] = batch_space(states, self.num_envs)
         self._seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
         self._episodes: NDArray[np.int64] = np.full(self.num_envs, -1, dtype=np.int64)
 
@@ -170,12 +173,16 @@ class PlanarVectorEnv(EpisodeBatch):
             state_observation_space(task.uids, task.state_dim),
             planar_action_space(task.limits),
         )
-        self.metadata = {"render_modes": [], "autoreset_mode": _MODES[options.autoreset]}
-        self.agent_uids = task.uids
-        self.ego_uid, self.partner_uid = task.uids[:2]
-        self.control_timestep = task.control_timestep
-        self.episode_length = options.episode_length
-        self.root_seed = options.root_seed
+        self.metadata: dict[str, Any] = {
+            "render_modes": [],
+            "autoreset_mode": _MODES[options.autoreset],
+        }
+        self.agent_uids: tuple[str, ...] = task.uids
+        self.ego_uid: str = task.uids[0]
+        self.partner_uid: str = task.uids[1]
+        self.control_timestep: float = task.control_timestep
+        self.episode_length: int = options.episode_length
+        self.root_seed: int = options.root_seed
         self._steps: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
         self._finished: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
         robots = len(task.uids)

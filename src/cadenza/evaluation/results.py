@@ -5,7 +5,7 @@ A statistic that cannot be computed is ``None`` together with the reason, never 
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -47,7 +47,9 @@ SchemaVersion = Annotated[int, Field(strict=True, ge=1, le=SCHEMA_VERSION)]
 class Archive(BaseModel):
     """Settings every archive model shares."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False
+    )
 
 
 def unique_seeds(name: str, seeds: list[int]) -> list[int]:

@@ -139,6 +139,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
     Config: type[AgentConfig]
     #: What the networks begin with; None chooses.
     network: Network | None = None
+    #: `Worlds`; each kind of agent says which.
+    envs: Any
     #: Number of environments by default.
     default_envs: ClassVar[int] = 1
 
@@ -152,7 +154,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
     ) -> None:
         super().__init__()
         self.config: AgentConfig = self.Config(**config)
-        self.seed = checked_integer("seed", seed, least=0)
+        self.seed: int = checked_integer("seed", seed, least=0)
         checked_optional_integer("num_envs", num_envs)
         self.steps: int = 0
         self.updates: int = 0
@@ -641,7 +643,7 @@ class SoloAgent(SteppedAgent[AgentConfig]):
                 f"{others[0]!r}; networks are chosen by the kind of observation, or by "
                 f'{type(self).__name__}({others[0]!r}, network="mlp").'
             )
-        self.network = network
+        self.network: Network | None = network
         super().__init__(env, seed=seed, num_envs=num_envs, **config)
 
     @property

@@ -209,7 +209,7 @@ class Callback(metaclass=CallbackMeta):
         super().__init__()
         self.cycle = cycle
         self._order = 0
-        self.name = type(self).__name__
+        self.name: str = type(self).__name__
 
     @property
     def order(self) -> int:

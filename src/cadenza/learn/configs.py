@@ -10,6 +10,7 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Final,
     Literal,
     Self,
@@ -58,7 +59,9 @@ class FrozenModel(BaseModel):
         ConfigurationError: A setting is unknown or missing, of another type, or out of range.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False
+    )
 
     if not TYPE_CHECKING:  # who know the constructor by its fields
 

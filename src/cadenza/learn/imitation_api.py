@@ -65,7 +65,7 @@ class DAgger(SoloAgent[DAggerConfig]):
         space, count = self.envs.space, self.envs.num_envs
         keeps_bytes = is_image(space) and space.dtype == np.uint8
         self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
-        self.learner = DAggerLearner(
+        self.learner: DAggerLearner = DAggerLearner(
             self.config,
             observation_dim=spaces.flatdim(space),
             choices=self._port.choices,

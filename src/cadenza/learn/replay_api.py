@@ -55,7 +55,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         width = spaces.flatdim(space)
         self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
         self.learner = self._learner(width, self._encoder)
-        self.memory = TransitionMemory(
+        self.memory: TransitionMemory = TransitionMemory(
             observation_dim=width,
             action_dim=self.learner.action_width,
             num_envs=self.envs.num_envs,
@@ -162,7 +162,7 @@ class SAC(ReplayAgent[SACConfig]):
     """Soft actor-critic, for continuous actions; arXiv:1812.05905, `SACConfig`."""
 
     Config = SACConfig
-    Learner = SACLearner
+    Learner: ClassVar[Callable[..., AnyLearner]] = SACLearner
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class HLGauss(ReplayAgent[HLGaussConfig]):
     """Soft actor-critic with critics that predict histograms; arXiv:2403.03950, `HLGaussConfig`."""
 
     Config = HLGaussConfig
-    Learner = SACLearner
+    Learner: ClassVar[Callable[..., AnyLearner]] = SACLearner
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class MBPO(ReplayAgent[MBPOConfig]):
     """Soft actor-critic that also learns from a model; arXiv:1906.08253, `MBPOConfig`."""
 
     Config = MBPOConfig
-    Learner = MBPOLearner
+    Learner: ClassVar[Callable[..., AnyLearner]] = MBPOLearner
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class TD3(ReplayAgent[TD3Config]):
     """Twin delayed deep deterministic policy gradient; arXiv:1802.09477, `TD3Config`."""
 
     Config = TD3Config
-    Learner = TD3Learner
+    Learner: ClassVar[Callable[..., AnyLearner]] = TD3Learner
 
     def __init__(
         self,

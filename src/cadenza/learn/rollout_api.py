@@ -55,7 +55,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             "encoder": self._encoder,
             "seed": self.seed,
         }
-        self.learner = self._learner(sizes)
+        self.learner: Any = self._learner(sizes)
         self._buffer = OnPolicyBuffer(
             BufferShape(
                 capacity=self.config.rollout_length,

@@ -29,7 +29,7 @@ class RunningNormalizer:
     def __init__(self, dim: int) -> None:
         self.mean: FloatArray = np.zeros(dim)
         self.variance: FloatArray = np.ones(dim)
-        self.count = 0
+        self.count: int = 0
 
     def update(self, rows: NDArray[Any]) -> None:
         """Take in ``rows``, shape (N, D), N >= 1."""

@@ -118,13 +118,13 @@ class TeamSteps:
 
     def __init__(self, env: Any, uids: Sequence[str]) -> None:
         self.env = env
-        self.uids = tuple(uids)
+        self.uids: tuple[str, ...] = tuple(uids)
         if not self.uids or len(set(self.uids)) != len(self.uids):
             raise ConfigurationError(
                 f"TeamSteps: expected at least one robot, each named once, got {list(uids)}."
             )
-        self.num_envs = int(env.num_envs)
-        self.held = HeldState(env)
+        self.num_envs: int = int(env.num_envs)
+        self.held: HeldState = HeldState(env)
         states = [env.observation_space["agent"][uid]["state"] for uid in self.uids]
         actions = [env.action_space[uid] for uid in self.uids]
         for uid, space in zip(self.uids * 2, (*states, *actions), strict=True):
@@ -133,10 +133,10 @@ class TeamSteps:
                     f"TeamSteps: expected batched Box spaces of shape ({self.num_envs}, D) for "
                     f"{uid!r}, got {space}; build the environment with num_envs > 1."
                 )
-        self.observation_dims = tuple(int(space.shape[1]) for space in states)
-        self.joint_dim = sum(self.observation_dims)  # S
-        self.action_dims = tuple(int(space.shape[1]) for space in actions)
-        self.bounds = [(space.low[0], space.high[0]) for space in actions]
+        self.observation_dims: tuple[int, ...] = tuple(int(space.shape[1]) for space in states)
+        self.joint_dim: int = sum(self.observation_dims)  # S
+        self.action_dims: tuple[int, ...] = tuple(int(space.shape[1]) for space in actions)
+        self.bounds: list[tuple[Any, Any]] = [(space.low[0], space.high[0]) for space in actions]
 
     def require_scalable(self, owner: str) -> None:
         """Refuse robots whose actions cannot be scaled from [−1, 1].
@@ -244,7 +244,7 @@ class TeamWorlds:
                 f"VectorMPECooperativePushEnv(n)), got {batch!r}."
             )
         self.batch: Any = batch
-        self.num_envs = int(batch.num_envs)
+        self.num_envs: int = int(batch.num_envs)
         self.uids: tuple[str, ...] = tuple(batch.agent_uids)
 
     @property
@@ -334,7 +334,7 @@ class TeamAgent(SteppedAgent[AgentConfig]):
         return TeamWorlds(env, count=count, default=self.default_envs)
 
     def _build(self) -> None:
-        self.team = TeamSteps(self.envs.batch, self.envs.uids)
+        self.team: TeamSteps = TeamSteps(self.envs.batch, self.envs.uids)
         #: What the batch held, until the next training puts it back.
         self._saved_held: Mapping[str, Any] | None = None
         self._joint: Float32Array | None = None
@@ -678,14 +678,14 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
         team = self.team
         team.require_scalable(self.name)
         ends = np.cumsum(team.observation_dims).tolist()
-        self.learner = HATD3Learner(
+        self.learner: Any = HATD3Learner(
             columns=list(zip([0, *ends[:-1]], ends, strict=True)),
             joint_dim=team.joint_dim,
             action_dims=team.action_dims,
             config=self.config,
             seed=self.seed,
         )
-        self.memory = TransitionMemory(
+        self.memory: TransitionMemory = TransitionMemory(
             observation_dim=team.joint_dim,
             action_dim=sum(team.action_dims),
             num_envs=team.num_envs,

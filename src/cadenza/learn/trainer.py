@@ -184,9 +184,9 @@ class Trainer:
                     f"Trainer: expected callbacks only, got {callback!r} of type "
                     f"{type(callback).__name__}; derive it from Callback."
                 )
-        self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
+        self.callbacks: list[Callback] = sorted(callbacks, key=lambda callback: callback.order)
         self.dataloader = dataloader
-        self.state = StateDict()
+        self.state: StateDict = StateDict()
         self.writers: dict[str, str] = {}
         self._batch_size_key = batch_size_key
         self._strict = strict

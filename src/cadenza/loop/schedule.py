@@ -87,7 +87,7 @@ class DeterministicProposer:
         self.max_episodes = max_episodes
         self.failing_threshold = failing_threshold
         self.most_proposed = most_proposed
-        self.moves = moves or ProposalBounds()
+        self.moves: ProposalBounds = moves or ProposalBounds()
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the schedule's count, with a focus on the tasks that failed last."""

@@ -202,8 +202,8 @@ class ArmSwayPartner(FamilyPartner):
     Phases: drawn from the seed of the spec, so partners of different seeds differ.
     """
 
-    tasks = ("stage1_pickplace", "stage0_smoke")
-    number_options = (_AMPLITUDE, _PERIOD, _ACTION_DIM)
+    tasks: ClassVar[tuple[str, ...]] = ("stage1_pickplace", "stage0_smoke")
+    number_options: ClassVar[tuple[NumberOption, ...]] = (_AMPLITUDE, _PERIOD, _ACTION_DIM)
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)

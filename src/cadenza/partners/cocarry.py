@@ -17,7 +17,7 @@ Units:     m per tick, m, m/s, s.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ class CarryingLaw:
     def __init__(self, traits: Traits) -> None:
         rows = len(traits.role)
         self.traits = traits
-        self.role = traits.role.copy()
+        self.role: NDArray[np.int64] = traits.role.copy()
         self._fresh = np.ones(rows, dtype=np.bool_)
         self._way, self._origin = np.zeros((rows, 3)), np.zeros((rows, 3))
         self._since = np.zeros(rows)
@@ -242,8 +242,8 @@ class CarryingLaw:
 class CoCarryPartner(TraitPartner):
     """Base of the co-carry partners; a member says how an episode's traits are drawn."""
 
-    tasks = ("cocarry_mj",)
-    traits_type = Traits
+    tasks: ClassVar[tuple[str, ...]] = ("cocarry_mj",)
+    traits_type: ClassVar[type[RowTraits]] = Traits
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)

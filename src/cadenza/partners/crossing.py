@@ -209,7 +209,7 @@ MAX_ACCELERATION: Final = NumberOption(
 class CrossingPartner(FamilyPartner):
     """Base of the crossing partners; a subclass adds its options and one acceleration law."""
 
-    tasks = ("crossing",)
+    tasks: ClassVar[tuple[str, ...]] = ("crossing",)
     common_options: ClassVar[tuple[NumberOption, ...]] = (MAX_ACCELERATION,)
 
     def __init__(self, spec: PartnerSpec) -> None:

@@ -199,7 +199,7 @@ FORAGERS: Final = tuple(f"forager_{name}" for name in RULES)
 class Forager(FamilyPartner):
     """Goes to the food its rule names and loads it."""
 
-    tasks = ("foraging",)
+    tasks: ClassVar[tuple[str, ...]] = ("foraging",)
     rule: ClassVar[Rule]
 
     def __init__(self, spec: PartnerSpec) -> None:

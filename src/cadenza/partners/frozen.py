@@ -251,7 +251,7 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
     """
 
     input_name = "fc1 input dim"
-    own_options = tuple(_TRAINED_WITH)
+    own_options: ClassVar[tuple[str, ...]] = tuple(_TRAINED_WITH)
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays the frozen weights of a MAPPO actor (two tanh layers).",
         options={"uid": "robot it drives", **_TRAINED_WITH},
@@ -315,7 +315,7 @@ class FrozenHARLPartner(FrozenNetworkPartner):
     `cadenza.learn.nn.gaussian_actor.named_activation`.
     """
 
-    own_options = (*_TRAINED_WITH, *(option.key for option in _SPREADS))
+    own_options: ClassVar[tuple[str, ...]] = (*_TRAINED_WITH, *(option.key for option in _SPREADS))
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays the frozen weights of a HAPPO actor (HARL's network).",
         options={

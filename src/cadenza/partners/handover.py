@@ -10,7 +10,7 @@ Units:     m, rad, s.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,8 +99,8 @@ def draw_presenting(rng: np.random.Generator) -> Presenting:
 class HandoverPartner(TraitPartner):
     """Base of the presenters; a member says how an episode's traits are drawn."""
 
-    tasks = ("handover_mj",)
-    traits_type = Presenting
+    tasks: ClassVar[tuple[str, ...]] = ("handover_mj",)
+    traits_type: ClassVar[type[RowTraits]] = Presenting
 
     def actions(self, states: NDArray[Any]) -> FloatArray:
         """Return the actions of N presenters, (N, 6), for states (N, 18)."""

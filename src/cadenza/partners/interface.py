@@ -106,7 +106,7 @@ class PartnerBase:
         self._spec = spec
         self._low: NDArray[Any] | None = None
         self._high: NDArray[Any] | None = None
-        self.chooses = False
+        self.chooses: bool = False
         self._automatic_root, self._automatic_episodes = spec.seed, 0
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -29,7 +29,7 @@ class PartnerMixture(DrawingPartner):
             raise InputError("PartnerMixture: expected at least one member, got none.")
         contents = {str(index): each.spec.content_id for index, each in enumerate(members)}
         super().__init__(PartnerSpec(class_name="mixture", seed=0, extra=contents))
-        self.members = tuple(members)
+        self.members: tuple[PartnerBase, ...] = tuple(members)
         self._drawn: list[int] = []  # number of the member that plays each row so far
 
     @property

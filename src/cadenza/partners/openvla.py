@@ -191,7 +191,7 @@ class JointMap:
 
     def __init__(self, jacobian: Callable[[Channels], FloatArray], damping: float = 0.05) -> None:
         self._jacobian, self._damping = jacobian, damping
-        self.grippers = (-1,)
+        self.grippers: tuple[int] = (-1,)
 
     def __call__(self, action: FloatArray, channels: Channels) -> FloatArray:
         """Return joint steps and 2 g - 1, (joints + 1,)."""

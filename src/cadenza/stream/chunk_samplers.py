@@ -75,7 +75,7 @@ class _SeededSampler(ChunkSizeSampler):
             self._seed = generator.initial_seed() & _SEED_MASK
         root = DEFAULT_SEED if seed is None else seed
         first = derive_substream(STREAM_NAME, root_seed=root).integer_seed()
-        self.generator = generator or torch.Generator().manual_seed(first)
+        self.generator: torch.Generator = generator or torch.Generator().manual_seed(first)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with the generator's as bytes, which travel to every new process."""
@@ -126,8 +126,8 @@ class UniformChunkSampler(_SeededSampler):
             ConfigurationTypeError: An argument is of another type.
         """
         super().__init__(generator, seed)
-        self.low = checked_integer("UniformChunkSampler.low", low)
-        self.high = checked_integer("UniformChunkSampler.high", high)
+        self.low: int = checked_integer("UniformChunkSampler.low", low)
+        self.high: int = checked_integer("UniformChunkSampler.high", high)
         _require_ordered("UniformChunkSampler", self.low, self.high)
 
     def __call__(self) -> int:
@@ -186,16 +186,16 @@ class GMMChunkSampler(_SeededSampler):
             ConfigurationTypeError: An argument is of another type.
         """
         super().__init__(generator, seed)
-        self.means = _finite("means", means)
-        self.stds = _finite("stds", stds)
+        self.means: NDArray[np.float64] = _finite("means", means)
+        self.stds: NDArray[np.float64] = _finite("stds", stds)
         given = [1.0] * len(self.means) if weights is None else weights
-        self.weights = _finite("weights", given)
+        self.weights: NDArray[np.float64] = _finite("weights", given)
         _require_mixture(self.means, self.stds, self.weights)
         self.weights /= self.weights.sum()
-        self.low = checked_optional_integer("GMMChunkSampler.low", low)
-        self.high = checked_optional_integer("GMMChunkSampler.high", high)
+        self.low: int | None = checked_optional_integer("GMMChunkSampler.low", low)
+        self.high: int | None = checked_optional_integer("GMMChunkSampler.high", high)
         _require_ordered("GMMChunkSampler", self.low or 1, self.high)
-        self.truncate = checked_flag("GMMChunkSampler.truncate", truncate)
+        self.truncate: bool = checked_flag("GMMChunkSampler.truncate", truncate)
         self._cumulative = np.cumsum(self.weights)
         self._sizes: NDArray[np.float64] | None = None
         if self.truncate:

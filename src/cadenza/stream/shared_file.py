@@ -83,7 +83,7 @@ class SharedFile:
         self.size = size
         self._descriptor = opened[0]
         self._close_descriptor = weakref.finalize(self, close_all, opened)
-        self.map = mmap.mmap(self._descriptor, size)
+        self.map: mmap.mmap = mmap.mmap(self._descriptor, size)
 
     @classmethod
     def create(cls, size: int, folder: Path | None = None) -> Self:

@@ -32,9 +32,10 @@ class EpisodeWriter:
         """Write into ``slot``, which was taken; ``before`` is the last part of the episode."""
         self._store = store
         self.slot = slot
-        self.length = 0
-        store.part[slot] = self.part = 0 if before is None else before.part + 1
-        self.episode_id = store.begin_episode(slot) if before is None else before.episode_id
+        self.length: int = 0
+        self.part: int = 0 if before is None else before.part + 1
+        store.part[slot] = self.part
+        self.episode_id: int = store.begin_episode(slot) if before is None else before.episode_id
         store.episode_id[slot] = self.episode_id
         self._fields = {field.name: field for field in store.layout.fields}
         self._entries = {name: store.entries(name, self.slot) for name in self._fields}

@@ -116,7 +116,7 @@ class SlotStore:
         return SlotStore, (self.layout, self.file)
 
     def _attach(self) -> None:
-        self.counting = ThreadLock()
+        self.counting: ThreadLock = ThreadLock()
         arrays = {
             name: np.ndarray(place.shape, place.dtype, buffer=self.file.map, offset=place.offset)
             for name, place in self.layout.places().items()
@@ -137,8 +137,8 @@ class SlotStore:
         self.lease: IntArray = arrays["slot.lease"]
         self.segments: IntArray = arrays["slot.segments"]
         self.segment_bounds: NDArray[np.int32] = arrays["slot.segment_bounds"]
-        self.producers = _tables(arrays, "producer.")
-        self.consumers = _tables(arrays, "consumer.")
+        self.producers: dict[str, NDArray[Any]] = _tables(arrays, "producer.")
+        self.consumers: dict[str, NDArray[Any]] = _tables(arrays, "consumer.")
         self.field_arrays: dict[str, NDArray[Any]] = {
             field.name: arrays[f"field.{field.name}"] for field in self.layout.fields
         }

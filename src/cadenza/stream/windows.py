@@ -79,7 +79,7 @@ class WindowTable:
         self._policy_versions = np.zeros(slots, np.int64)
         self._rows = np.zeros(0, np.int64)
         self._sums = np.zeros(0, np.int64)
-        self.too_short = 0.0
+        self.too_short: float = 0.0
 
     def refresh(self) -> None:
         """Read the slots that changed since the last call.

@@ -77,7 +77,7 @@ class Clone(nn.Module):
         for layer in layers:
             nn.init.orthogonal_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
-        self.layers = nn.ModuleList(layers)
+        self.layers: nn.ModuleList = nn.ModuleList(layers)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return actions, (..., A), not clipped, for states (..., O)."""

@@ -54,9 +54,9 @@ class Confederates(Population):
 
     def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
         super().__init__(config, env, job)
-        self.count = config.population
-        self.iterations = config.population * config.iterations
-        self.players = [
+        self.count: int = config.population
+        self.iterations: int = config.population * config.iterations
+        self.players: list[PairPlayer] = [
             PairPlayer(
                 config,
                 env,

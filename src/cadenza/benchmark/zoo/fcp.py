@@ -55,8 +55,9 @@ class SelfPlay(Population):
 
     def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
         super().__init__(config, env, job)
-        self.players = [PairPlayer(config, env, seed=self.seed("learner"))]
-        self.count, self.iterations = 1, config.iterations
+        self.players: list[PairPlayer] = [PairPlayer(config, env, seed=self.seed("learner"))]
+        self.count: int = 1
+        self.iterations: int = config.iterations
 
     def cast(self, iteration: int) -> Cast:
         """Return the policy, for both robots."""

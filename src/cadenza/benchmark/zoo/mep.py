@@ -42,12 +42,12 @@ class EntropyPopulation(Population):
 
     def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
         super().__init__(config, env, job)
-        self.players = [
+        self.players: list[PairPlayer] = [
             PairPlayer(config, env, seed=self.seed(f"learner.{k}"))
             for k in range(config.population)
         ]
-        self.count = config.population
-        self.iterations = config.population * config.iterations
+        self.count: int = config.population
+        self.iterations: int = config.population * config.iterations
 
     def cast(self, iteration: int) -> Cast:
         """Return the policy that plays: in each round of K rollouts, each once."""

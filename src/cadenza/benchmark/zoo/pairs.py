@@ -70,17 +70,21 @@ class PairEnv:
             raise ConfigurationError(
                 f"zoo: expected a task with two robots, got {', '.join(env.agent_uids)}."
             )
-        self.env, self.num_envs = env, int(env.num_envs)
+        self.env: Any = env
+        self.num_envs: int = int(env.num_envs)
         self.uids: tuple[str, str] = tuple(env.agent_uids)
         states = [env.single_observation_space["agent"][uid]["state"] for uid in self.uids]
         actions = [env.single_action_space[uid] for uid in self.uids]
-        self.observation_dims = [int(space.shape[0]) for space in states]
-        self.observation_dim = max(self.observation_dims)
+        self.observation_dims: list[int] = [int(space.shape[0]) for space in states]
+        self.observation_dim: int = max(self.observation_dims)
         if all(isinstance(space, spaces.Box) for space in actions):
-            self.choices, self.action_dims = None, [int(space.shape[0]) for space in actions]
+            self.choices: int | None = None
+            self.action_dims: list[int] = [int(space.shape[0]) for space in actions]
             self.action_dim: int | None = max(self.action_dims)
-            self.low = [np.asarray(space.low, np.float32) for space in actions]
-            self.high = [np.asarray(space.high, np.float32) for space in actions]
+            self.low: list[Float32Array] = [np.asarray(space.low, np.float32) for space in actions]
+            self.high: list[Float32Array] = [
+                np.asarray(space.high, np.float32) for space in actions
+            ]
             if not all(map(is_scalable, self.low, self.high)):
                 raise ConfigurationError(
                     f"zoo: expected actions with finite bounds, at most {WIDEST_RANGE:.0e} apart, "

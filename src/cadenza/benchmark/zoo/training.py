@@ -48,12 +48,13 @@ class PairPlayer:
         identities: int = 1,
         seed: int,
     ) -> None:
-        self.robots, self._env = robots, env
+        self.robots: tuple[int, ...] = robots
+        self._env = env
         self._identities = identities if identities > 1 else 0
         rows = len(robots) * env.num_envs
         width = env.observation_dim + 2 + self._identities
         critic_dim = 2 * env.observation_dim + 2 + 2 * self._identities
-        self.learner = PPOLearner(
+        self.learner: PPOLearner = PPOLearner(
             config.ppo,
             observation_dim=width,
             choices=env.choices,
@@ -251,7 +252,9 @@ class Population(ABC):
     iterations: int
 
     def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
-        self.config, self.env, self.job = config, env, job
+        self.config: ZooConfig = config
+        self.env: PairEnv = env
+        self.job: str = job
 
     def seed(self, purpose: str) -> int:
         """Return the seed of one purpose of this job."""

@@ -206,9 +206,9 @@ class Stage0TrainingEnv(ForwardingWrapper):
             raise InputError(
                 f"{owner}: expected agent_uids among {sorted(robots)}, got {agent_uids!r}."
             )
-        self.agent_uids = tuple(agent_uids)
-        self.episode_length = whole_number(f"{owner}.episode_length", episode_length, least=1)
-        self.root_seed = whole_number(f"{owner}.root_seed", root_seed, least=0)
+        self.agent_uids: tuple[str, ...] = tuple(agent_uids)
+        self.episode_length: int = whole_number(f"{owner}.episode_length", episode_length, least=1)
+        self.root_seed: int = whole_number(f"{owner}.root_seed", root_seed, least=0)
         self._idle = {
             uid: np.zeros(space.shape or (), np.float32)
             for uid, space in robots.items()

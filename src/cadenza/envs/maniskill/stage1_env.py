@@ -136,7 +136,7 @@ class Stage1PickPlaceEnv(BaseEnv):
         self._partner_accel_capacity = partner_accel_capacity
         self._partner_yaw = 0.0 if partner_faces_away else math.pi
         self._ready_qpos = UPSTREAM_QPOS if partner_faces_away else READY_QPOS
-        self.safety_radius_m = {
+        self.safety_radius_m: dict[str, float] = {
             uid: FETCH_SAFETY_RADIUS_M if uid == FETCH_UID else PANDA_SAFETY_RADIUS_M
             for uid in condition.agent_uids
         }

@@ -277,8 +277,8 @@ class Carrying(Copies):
 
     def __init__(self, options: CoCarryOptions, copies: int, simulations: Simulations) -> None:
         super().__init__(options, copies, simulations)
-        self.holds = options.condition != "single_arm"
-        self.limit = force_limit() * (TRAINING_SHARE if options.training else 1.0)
+        self.holds: bool = options.condition != "single_arm"
+        self.limit: float = force_limit() * (TRAINING_SHARE if options.training else 1.0)
         self._substeps = round(CONTROL_TIMESTEP / CHUNKS / options.physics_step_s)
         #: From a robot's own grip to where the other one should be.
         self._reach = np.array([[options.bar_length, 0.0, 0.0], [-options.bar_length, 0.0, 0.0]])
@@ -287,18 +287,18 @@ class Carrying(Copies):
             for name in ("bar_mass", "stiffness_scale", "time_constant_s")
         }
         set_parameters(simulations, _BAR_BODY, bar_length=options.bar_length, **per_copy)
-        self.goals = np.zeros((copies, 3))
-        self.starts = np.zeros((copies, 3))
+        self.goals: NDArray[np.float64] = np.zeros((copies, 3))
+        self.starts: NDArray[np.float64] = np.zeros((copies, 3))
         self._start_grips = np.zeros((copies, 2, 3))
         self._speeds = np.zeros((copies, 2, 3))
         self._held = np.zeros(copies, dtype=np.int64)
         self._rested = np.zeros(copies, dtype=np.int64)
-        self.reached = np.zeros(copies, dtype=np.bool_)
+        self.reached: NDArray[np.bool_] = np.zeros(copies, dtype=np.bool_)
         self._broken = np.zeros(copies, dtype=np.bool_)
-        self.energy = np.zeros(copies)
+        self.energy: NDArray[np.float64] = np.zeros(copies)
         self._force_sum = np.zeros(copies)
         zeros = np.zeros(copies)
-        self.now = Measures(*(zeros.copy() for _ in range(7)))
+        self.now: Measures = Measures(*(zeros.copy() for _ in range(7)))
         self._kinematics: Kinematics = kinematics(np.zeros((2 * copies, JOINTS)))
         #: What the ego may see of the partner, newest first: grip, speed, joints, joint rates.
         self._seen = np.zeros((options.partner_delay + 1, copies, 6 + 2 * JOINTS))

@@ -280,7 +280,7 @@ class Handing(Copies):
 
     def __init__(self, options: HandoverOptions, copies: int, simulations: Simulations) -> None:
         super().__init__(options, copies, simulations)
-        self.fixtures = np.zeros((copies, 3))
+        self.fixtures: NDArray[np.float64] = np.zeros((copies, 3))
         self._fixture_axes = np.zeros((copies, 3, 3))
         self._axes = np.zeros((copies, 2, 3, 3))
         self._grip_speeds = np.zeros((copies, 2, 3))
@@ -288,13 +288,13 @@ class Handing(Copies):
         self._peg_axes = np.zeros((copies, 3, 3))
         self._peg_speeds = np.zeros((copies, 3))
         self._changed = np.zeros(copies, dtype=np.bool_)
-        self.holds = np.zeros((copies, 2), dtype=np.bool_)
+        self.holds: NDArray[np.bool_] = np.zeros((copies, 2), dtype=np.bool_)
         self._held_ticks = np.zeros(copies, dtype=np.int64)
         self._dwelt = np.zeros(copies, dtype=np.int64)
-        self.grasped = np.zeros(copies, dtype=np.bool_)
-        self.reached = np.zeros(copies, dtype=np.bool_)
-        self.force = np.zeros(copies)
-        self.max_force = np.zeros(copies)
+        self.grasped: NDArray[np.bool_] = np.zeros(copies, dtype=np.bool_)
+        self.reached: NDArray[np.bool_] = np.zeros(copies, dtype=np.bool_)
+        self.force: NDArray[np.float64] = np.zeros(copies)
+        self.max_force: NDArray[np.float64] = np.zeros(copies)
         #: The pose of the fixture and the welds' relative poses live in the model.
         self._body_pos = simulations.parameters("body_pos")
         self._body_quat = simulations.parameters("body_quat")

@@ -43,8 +43,8 @@ class Simulations(ABC):
 
     def __init__(self, xml: str) -> None:
         self._mujoco = load_extra("mujoco")
-        self.model = self._mujoco.MjModel.from_xml_string(xml)
-        self.data = self._mujoco.MjData(self.model)
+        self.model: Any = self._mujoco.MjModel.from_xml_string(xml)
+        self.data: Any = self._mujoco.MjData(self.model)
 
     @abstractmethod
     def parameters(self, field: str) -> NDArray[Any]:
@@ -84,7 +84,7 @@ class OneSimulation(Simulations):
         super().__init__(xml)
         for field in _FIELDS:
             setattr(self, field, getattr(self.data, field)[None])
-        self.eq_active = self.data.eq_active[None]
+        self.eq_active: NDArray[np.uint8] = self.data.eq_active[None]
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""
@@ -119,7 +119,7 @@ class ManySimulations(Simulations):
         self._states: FloatArray = self._batch.bind("state")
         for field in _FIELDS:
             setattr(self, field, self._batch.bind(field, dtype=np.float64))
-        self.eq_active = self._batch.bind("eq_active")
+        self.eq_active: NDArray[np.uint8] = self._batch.bind("eq_active")
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""

@@ -97,9 +97,13 @@ class Copies(ABC):
     camera: ClassVar[Camera] = Camera()
 
     def __init__(self, options: Any, copies: int, simulations: Simulations) -> None:
-        self.options, self.copies, self.simulations = options, copies, simulations
-        self.bases = np.array([[-options.base_x, 0.0, 0.0], [options.base_x, 0.0, 0.0]])
-        self.grips = np.zeros((copies, 2, 3))
+        self.options: Any = options
+        self.copies: int = copies
+        self.simulations: Simulations = simulations
+        self.bases: NDArray[Any] = np.array(
+            [[-options.base_x, 0.0, 0.0], [options.base_x, 0.0, 0.0]]
+        )
+        self.grips: NDArray[np.float64] = np.zeros((copies, 2, 3))
         self.steps: NDArray[np.int64] = np.zeros(copies, dtype=np.int64)
         self._start_joints = np.zeros((copies, 2 * JOINTS))
         self.set_guard(options.guard)
@@ -278,9 +282,10 @@ class TwoArms(Generic[CopiesT]):
             episode_length = task.default_episode_length
         self.options = task.default_options() if options is None else options
         self.agent_uids = checked_agent_uids(owner, agent_uids, low=2, high=2)
-        self.ego_uid, self.partner_uid = self.agent_uids
-        self.episode_length = whole_number(f"{owner}.episode_length", episode_length, least=1)
-        self.root_seed = whole_number(f"{owner}.root_seed", root_seed, least=0)
+        self.ego_uid: str = self.agent_uids[0]
+        self.partner_uid: str = self.agent_uids[1]
+        self.episode_length: int = whole_number(f"{owner}.episode_length", episode_length, least=1)
+        self.root_seed: int = whole_number(f"{owner}.root_seed", root_seed, least=0)
         dims, sizes = task.sizes(self.options)
         states: dict[str, gym.Space[Any]] = {
             uid: gym.spaces.Dict({"state": gym.spaces.Box(-np.inf, np.inf, (dim,), np.float32)})
@@ -338,8 +343,8 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
         self.observation_space, self.action_space = self._take(
             options, agent_uids, episode_length, root_seed
         )
-        self.render_mode = checked_render_mode(type(self).__name__, render_mode)
-        self.simulation = OneSimulation(self.options.xml())
+        self.render_mode: str | None = checked_render_mode(type(self).__name__, render_mode)
+        self.simulation: OneSimulation = OneSimulation(self.options.xml())
         self._copies = self.task(self.options, 1, self.simulation)
         self._episode_name = f"{self.task.stream}.episode"
         self._auto_episodes = 0
@@ -447,7 +452,7 @@ class VectorTwoArmEnv(TwoArms[CopiesT], EpisodeBatch):
             InputError: An argument is out of range.
             MissingExtraError: MuJoCo or mjbatch is not installed.
         """
-        self.owner = type(self).__name__
+        self.owner: str = type(self).__name__
         self._open(num_envs, *self._take(options, agent_uids, episode_length, root_seed))
         threads = whole_number(f"{self.owner}.threads", threads, least=1)
         simulations = ManySimulations(self.options.xml(), num_envs, threads=threads)

@@ -8,7 +8,7 @@ Axes:      B = rows, A = actions, k = actions of one side.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn, optim
@@ -88,7 +88,7 @@ class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
         grad_loss_weight: Weight of the gradient penalty, on right-side actions.
     """
 
-    LOG_PREFIX = "amp_action_symmetry"
+    LOG_PREFIX: ClassVar[str] = "amp_action_symmetry"
 
     def __init__(
         self,
@@ -125,9 +125,9 @@ class ActionSymmetryAMPReward(RewardShaper):
     The task's rewards stay in the group as ``task_rewards``, the bonus as ``symmetry_rewards``.
     """
 
-    LOG_PREFIX = "amp_action_symmetry"
-    BONUS = "confusion"
-    BONUS_KEY = "symmetry_rewards"
+    LOG_PREFIX: ClassVar[str] = "amp_action_symmetry"
+    BONUS: ClassVar[str] = "confusion"
+    BONUS_KEY: ClassVar[str] = "symmetry_rewards"
 
     def __init__(
         self,

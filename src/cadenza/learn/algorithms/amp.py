@@ -48,7 +48,7 @@ class Discriminator(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.mlp = relu_mlp(input_dim, hidden_dims, outputs=1, generator=generator)
+        self.mlp: nn.Sequential = relu_mlp(input_dim, hidden_dims, outputs=1, generator=generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return scores, shape (B, 1), for ``features``, shape (B, K)."""
@@ -292,7 +292,7 @@ class DiscriminatorLoss(AdversarialLoss):
         grad_loss_weight: Weight of the gradient penalty.
     """
 
-    LOG_PREFIX = "amp"
+    LOG_PREFIX: ClassVar[str] = "amp"
 
     def __init__(
         self,
@@ -358,9 +358,9 @@ class AMPReward(RewardShaper):
         ConfigurationError: ``rollout_length`` is below one.
     """
 
-    LOG_PREFIX = "amp"
-    BONUS = "style"
-    BONUS_KEY = "style_rewards"
+    LOG_PREFIX: ClassVar[str] = "amp"
+    BONUS: ClassVar[str] = "style"
+    BONUS_KEY: ClassVar[str] = "style_rewards"
 
     def __init__(
         self,

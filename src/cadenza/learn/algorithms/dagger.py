@@ -160,7 +160,9 @@ class DAggerLearner:
         self.config = config
         torch_seed = derive_substream("learn.dagger.torch", root_seed=seed).integer_seed()
         self._generator = torch.Generator().manual_seed(torch_seed)
-        self.acting = derive_substream("learn.dagger.acting", root_seed=seed).default_rng()
+        self.acting: np.random.Generator = derive_substream(
+            "learn.dagger.acting", root_seed=seed
+        ).default_rng()
         self._choices = choices
         outputs = choices if action_dim is None else action_dim
         layers, features = with_encoder(
@@ -170,10 +172,12 @@ class DAggerLearner:
         )
         self._scale = InputScale(observation_dim)
         self._network = nn.Sequential(*(features or [self._scale]), layers)
-        self.greedy = nn.Sequential(self._network, Decision(self._decide))
+        self.greedy: nn.Sequential = nn.Sequential(self._network, Decision(self._decide))
         self._optimizer: Any = torch.optim.Adam(self._network.parameters(), lr=config.learning_rate)
-        self.demonstrations = Demonstrations(observation_dim, action_dim, observation_dtype)
-        self.rounds = 0
+        self.demonstrations: Demonstrations = Demonstrations(
+            observation_dim, action_dim, observation_dtype
+        )
+        self.rounds: int = 0
 
     @torch.no_grad()
     def act(self, rows: NDArray[Any]) -> NDArray[Any]:

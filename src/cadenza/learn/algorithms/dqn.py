@@ -133,7 +133,9 @@ class QTarget(DeferredLogging, Callback):
         self._order = _ORDER_TARGET
         self.data_group = data_group
         self.q_net = q_net
-        self.target_q_net = copy.deepcopy(q_net) if target_q_net is None else target_q_net
+        self.target_q_net: nn.Module = (
+            copy.deepcopy(q_net) if target_q_net is None else target_q_net
+        )
         self.target_q_net.requires_grad_(False)
         self._target_networks = TargetNetworks((q_net, self.target_q_net))
         self.reward_scale = reward_scale
@@ -436,7 +438,9 @@ class DQNLearner(CallbackLearner):
                 width, len(choices), config.hidden_sizes, generator=self.weights
             )
         )
-        self.greedy = nn.Sequential(*features, self._plain, Decision(partial(torch.argmax, dim=-1)))
+        self.greedy: nn.Module = nn.Sequential(
+            *features, self._plain, Decision(partial(torch.argmax, dim=-1))
+        )
         self._explorer = EpsilonGreedyPolicy(q, generator=self.noise)
         loss = QLoss(
             name="q",

@@ -48,11 +48,13 @@ class _ConditionedPerceptron(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self._check_sizes(input_size, output_size, hidden_sizes, condition_size)
-        self.device = torch.device(device)
+        self.device: torch.device = torch.device(device)
         self.input_size = input_size
         self.output_size = output_size
         self.condition_size = condition_size
-        self.net = relu_mlp(input_size + condition_size, hidden_sizes, generator=generator)
+        self.net: nn.Sequential = relu_mlp(
+            input_size + condition_size, hidden_sizes, generator=generator
+        )
         self._add_outputs(hidden_sizes[-1], generator)  # draws after the hidden layers
         self.to(self.device)
 
@@ -101,8 +103,8 @@ class FullyConnectedEncoder(_ConditionedPerceptron):
     """
 
     def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
-        self.mean = _output_layer(features, self.output_size, generator)
-        self.log_std = _output_layer(features, self.output_size, generator)
+        self.mean: nn.Linear = _output_layer(features, self.output_size, generator)
+        self.log_std: nn.Linear = _output_layer(features, self.output_size, generator)
 
     def forward(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation, each (B, Z).
@@ -145,7 +147,7 @@ class FullyConnectedDecoder(_ConditionedPerceptron):
         )
 
     def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
-        self.out = _output_layer(features, self.output_size, generator)
+        self.out: nn.Linear = _output_layer(features, self.output_size, generator)
 
     def forward(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
         """Return data, shape (B, X), in [-1, 1].
@@ -231,7 +233,7 @@ class VariationalAutoencoder(NoisyModule):
                 f"VariationalAutoencoder: expected decoder.input_size = {latents} "
                 f"(encoder.output_size), got {inputs}."
             )
-        self.device = torch.device(device)
+        self.device: torch.device = torch.device(device)
         self.latent_size = latents
         self.beta = beta
         self.exact_kl = exact_kl
@@ -379,10 +381,10 @@ class DecoderWrapper(_FrozenPart):
         self.decoder = decoder
         self.condition_fn = condition_fn
         self.latent_multiplier = latent_multiplier
-        self.latent_size = _size(decoder, "input_size")
-        self.output_size = _size(decoder, "output_size")
-        self.condition_size = _size(decoder, "condition_size")
-        self.device = torch.device(cast("Any", decoder).device)
+        self.latent_size: int = _size(decoder, "input_size")
+        self.output_size: int = _size(decoder, "output_size")
+        self.condition_size: int = _size(decoder, "condition_size")
+        self.device: torch.device = torch.device(cast("Any", decoder).device)
         self.freeze()
 
     def forward(self, latent: Tensor, observation: Tensor | None = None) -> Tensor:
@@ -415,10 +417,10 @@ class EncoderWrapper(_FrozenPart):
         _require_attributes(encoder, "encoder")
         self.encoder = encoder
         self.condition_fn = condition_fn
-        self.action_size = _size(encoder, "input_size")
-        self.latent_size = _size(encoder, "output_size")
-        self.condition_size = _size(encoder, "condition_size")
-        self.device = torch.device(cast("Any", encoder).device)
+        self.action_size: int = _size(encoder, "input_size")
+        self.latent_size: int = _size(encoder, "output_size")
+        self.condition_size: int = _size(encoder, "condition_size")
+        self.device: torch.device = torch.device(cast("Any", encoder).device)
         self.freeze()
 
     def forward(self, action: Tensor, observation: Tensor | None = None) -> Tensor:
@@ -440,7 +442,7 @@ class PolicyWrapper(nn.Module):
         super().__init__()
         self.decoder = decoder
         self.policy = policy
-        self.latent_size = decoder.latent_size
+        self.latent_size: int = decoder.latent_size
 
     def forward(self, obs: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Return actions (B, X), and in training mode log-probabilities of the latents (B, 1).

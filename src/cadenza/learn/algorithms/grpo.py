@@ -20,7 +20,7 @@ Limits:      without a tail value a cut-off episode is worth what was collected 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -175,8 +175,8 @@ class GRPOLearner(OnPolicyLearner[GRPOConfig]):
             the first one continues with 0: returns count what was collected. No part of the state.
     """
 
-    STREAM = "learn.grpo"
-    FIGURES = (
+    STREAM: ClassVar[str] = "learn.grpo"
+    FIGURES: ClassVar[tuple[str, ...]] = (
         "policy_loss",
         "reference_kl",
         "dist_entropy",

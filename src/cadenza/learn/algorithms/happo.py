@@ -182,11 +182,12 @@ class HAPPOLearner:
         interleaved: bool = False,
         target_kl: float | None = None,
     ) -> None:
-        self.config, self.shuffle = config, shuffle
+        self.config: HAPPOConfig = config
+        self.shuffle: np.random.Generator = shuffle
         self._interleaved, self._target_kl = interleaved, target_kl
         self._device = torch.device(device)
         self._seen, self._acted = _columns(observation_dims), _columns(action_dims)
-        self.actors = [
+        self.actors: list[GaussianActor] = [
             GaussianActor(
                 observation_dim,
                 action_dim,
@@ -196,13 +197,15 @@ class HAPPOLearner:
             ).to(device)
             for observation_dim, action_dim in zip(observation_dims, action_dims, strict=True)
         ]
-        self.critic = ValueCritic(
+        self.critic: ValueCritic = ValueCritic(
             critic_dim, hidden_sizes=config.hidden_sizes, generator=generator
         ).to(device)
         rate = config.learning_rate
-        self.optimizers = [actor_optimizer(actor.parameters(), rate) for actor in self.actors]
-        self.critic_optimizer = critic_optimizer(self.critic.parameters(), rate)
-        self.generator = generator
+        self.optimizers: list[torch.optim.Adam] = [
+            actor_optimizer(actor.parameters(), rate) for actor in self.actors
+        ]
+        self.critic_optimizer: torch.optim.Adam = critic_optimizer(self.critic.parameters(), rate)
+        self.generator: torch.Generator = generator
         if self._device.type != "cpu":
             self.generator = torch.Generator(device).manual_seed(generator.initial_seed())
         # Aliases without gradient: every change to a parameter happens in place.

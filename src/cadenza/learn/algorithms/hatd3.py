@@ -102,22 +102,22 @@ class HATD3Learner:
         self._generator = torch.Generator().manual_seed(torch_seed)
         self._rng = derive_substream("learn.hatd3.order", root_seed=seed).default_rng()
         sizes = config.hidden_sizes
-        self.actors = nn.ModuleList(
+        self.actors: nn.ModuleList = nn.ModuleList(
             DeterministicMlpPolicy(stop - start, width, sizes, init_generator=self._generator)
             for (start, stop), width in zip(columns, action_dims, strict=True)
         )
-        self.critics = nn.ModuleList(
+        self.critics: nn.ModuleList = nn.ModuleList(
             ActionValueMlp(joint_dim, sum(action_dims), sizes, generator=self._generator)
             for _ in range(2)
         )
-        self.target_actors = copy.deepcopy(self.actors).requires_grad_(False)
-        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.target_actors: nn.ModuleList = copy.deepcopy(self.actors).requires_grad_(False)
+        self.target_critics: nn.ModuleList = copy.deepcopy(self.critics).requires_grad_(False)
         rate = config.learning_rate
         self._actor_optimizers = [
             torch.optim.Adam(actor.parameters(), lr=rate, fused=True) for actor in self.actors
         ]
         self._critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=rate, fused=True)
-        self.updates = 0
+        self.updates: int = 0
 
     @torch.no_grad()
     def act(self, states: Tensor, *, deterministic: bool = False) -> list[Tensor]:
@@ -273,7 +273,7 @@ class CentralTD3Learner:
             config=config,
             seed=seed,
         )
-        self.greedy = self._learner.actors[0]
+        self.greedy: nn.Module = self._learner.actors[0]
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return actions with noise, in [−1, 1], (N, A), for joint states (N, S)."""

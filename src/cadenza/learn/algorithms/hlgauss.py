@@ -93,7 +93,7 @@ class LogitMlp(LogitNet):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_bins)
-        self.mlp = relu_mlp(
+        self.mlp: nn.Sequential = relu_mlp(
             observation_dim + action_dim, hidden_dims, num_bins, generator=generator
         )
 
@@ -117,7 +117,7 @@ class QNet(nn.Module):
         self.logit_net = logit_net
         self.min_value = min_value
         self.max_value = max_value
-        self.num_bins = logit_net.num_bins
+        self.num_bins: int = logit_net.num_bins
         self.register_buffer("centers", (edges[:-1] + edges[1:]) / 2)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -240,7 +240,7 @@ class QLoss(CriticLoss[QNet]):
             raise InputError(
                 f"QLoss: expected target_encoding 'hl_gauss' or 'two_hot', got {target_encoding!r}."
             )
-        self.classification_loss = encoding.to(q.centers.device)
+        self.classification_loss: HLGaussLoss | TwoHotLoss = encoding.to(q.centers.device)
 
     def rows(
         self, observation: Observations, actions: Tensor, q_target: Tensor

@@ -54,7 +54,7 @@ class MBPOLearner(SACLearner):
         model_seed = derive_substream("learn.mbpo.model", root_seed=seed).integer_seed()
         rollout_seed = derive_substream("learn.mbpo.rollout", root_seed=seed).integer_seed()
         self._rng = torch.Generator().manual_seed(rollout_seed)
-        self.model = DynamicModel(
+        self.model: DynamicModel = DynamicModel(
             model=EnsembleOfGaussian(
                 in_size=observation_dim + action_dim,
                 out_size=observation_dim + 1,

@@ -72,7 +72,7 @@ class UpdateStep(Callback):
                 "UpdateStep: expected a processor with bfloat16 instructions for precision = bf16, "
                 "got one without; use float32."
             )
-        self.data_group = data_group_of(target)
+        self.data_group: str | None = data_group_of(target)
         compiled = compile and _has_compiler()
         others = [
             loss.name
@@ -323,10 +323,10 @@ class CallbackLearner:
         self.config = config
         self.observation_dim = observation_dim
         self._make_encoder = encoder
-        self.weights = torch.Generator().manual_seed(
+        self.weights: torch.Generator = torch.Generator().manual_seed(
             derive_substream(f"learn.{name}.torch", root_seed=seed).integer_seed()
         )
-        self.noise = torch.Generator().manual_seed(
+        self.noise: torch.Generator = torch.Generator().manual_seed(
             derive_substream(f"learn.{name}.noise", root_seed=seed).integer_seed()
         )
         self._name = name

@@ -266,7 +266,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         torch_seed = derive_substream(f"{self.STREAM}.torch", root_seed=seed).integer_seed()
         # Weights are drawn on the CPU: their first values do not depend on the device.
         generator = torch.Generator().manual_seed(torch_seed)
-        self.network = Policy(
+        self.network: Policy = Policy(
             sizes["observation_dim"],
             self._action_head(sizes.get("choices"), sizes.get("action_dim")),
             hidden_sizes=config.hidden_sizes,
@@ -275,15 +275,15 @@ class OnPolicyLearner(ABC, Generic[Config]):
             encoder=sizes.get("encoder"),
         ).to(self._device)
         decide = torch.tanh if config.squash_actions else self.network.head.mode
-        self.greedy = nn.Sequential(*scaling, self.network.actor, Decision(decide))
-        self.optimizer = torch.optim.Adam(
+        self.greedy: nn.Sequential = nn.Sequential(*scaling, self.network.actor, Decision(decide))
+        self.optimizer: torch.optim.Adam = torch.optim.Adam(
             self.network.parameters(), lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
         )
         if self._device.type != "cpu":
             generator = torch.Generator(self._device).manual_seed(torch_seed)
         self.generator = generator
         self._shuffle = derive_substream(f"{self.STREAM}.minibatch", root_seed=seed).default_rng()
-        self.updates = 0
+        self.updates: int = 0
 
     @torch.no_grad()
     def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:

@@ -77,10 +77,10 @@ class OnPolicyBuffer:
         if min(steps, rows, shape.observation_dim) < 1:
             raise InputError(f"OnPolicyBuffer: expected every size >= 1, got {shape}.")
         self.shape = shape
-        self.length = 0
+        self.length: int = 0
         self.observations: Float32Array = np.zeros((steps, rows, shape.observation_dim), np.float32)
-        self.central = shape.critic_dim is not None
-        self.critic_observations = self.observations
+        self.central: bool = shape.critic_dim is not None
+        self.critic_observations: Float32Array = self.observations
         if shape.critic_dim is not None:
             self.critic_observations = np.zeros((steps, rows, shape.critic_dim), np.float32)
         self.actions: NDArray[Any] = (
@@ -88,11 +88,11 @@ class OnPolicyBuffer:
             if shape.action_dim is None
             else np.zeros((steps, rows, shape.action_dim), np.float32)
         )
-        self.means = np.zeros_like(self.actions) if shape.means else self.actions
+        self.means: NDArray[Any] = np.zeros_like(self.actions) if shape.means else self.actions
         self.rewards: Float32Array = np.zeros((steps, rows), np.float32)
-        self.terminated = np.zeros((steps, rows), np.bool_)
-        self.boundaries = np.zeros((steps, rows), np.bool_)
-        self.valid = np.zeros((steps, rows), np.bool_)
+        self.terminated: NDArray[np.bool_] = np.zeros((steps, rows), np.bool_)
+        self.boundaries: NDArray[np.bool_] = np.zeros((steps, rows), np.bool_)
+        self.valid: NDArray[np.bool_] = np.zeros((steps, rows), np.bool_)
         self._arrays = [*_STEP_ARRAYS, *["critic_observations"] * self.central]
         self._arrays += ["means"] * shape.means
         self._next: Float32Array = np.zeros(self.critic_observations.shape[1:], np.float32)

@@ -10,7 +10,7 @@ Axes:        N = rows per step, B = batch, O = observation, S = critic observati
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack
 
 import numpy as np
 import torch
@@ -91,8 +91,8 @@ class Scaling(nn.Module):
 class PPOLearner(OnPolicyLearner[PPOConfig]):
     """Actor, critic and the scaling of what they see; without ``critic_dim`` both see the same."""
 
-    STREAM = "learn.ppo"
-    FIGURES = (
+    STREAM: ClassVar[str] = "learn.ppo"
+    FIGURES: ClassVar[tuple[str, ...]] = (
         "policy_loss",
         "value_loss",
         "dist_entropy",

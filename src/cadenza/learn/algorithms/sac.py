@@ -217,7 +217,7 @@ class AlphaLoss(LossCallback):
         self.ln_alpha = ln_alpha
         self._max_ln_alpha = math.log(max_alpha)
         self._log_prob_from = log_prob_from
-        self.t_entropy = _entropy_schedule(t_entropy, n_actions)
+        self.t_entropy: Schedule = _entropy_schedule(t_entropy, n_actions)
         if float(ln_alpha.detach().max()) > self._max_ln_alpha + 1e-6:
             warnings.warn(
                 f"AlphaLoss: alpha starts at {float(ln_alpha.detach().exp().max()):.3g} and will "
@@ -331,14 +331,14 @@ class QTarget(DeferredLogging, Callback):
         self.ln_alpha = ln_alpha
         self.q1 = q1
         self.q2 = q2
-        self.q1t = copy.deepcopy(q1) if q1t is None else q1t
-        self.q2t = copy.deepcopy(q2) if q2t is None else q2t
+        self.q1t: nn.Module = copy.deepcopy(q1) if q1t is None else q1t
+        self.q2t: nn.Module = copy.deepcopy(q2) if q2t is None else q2t
         self._target_networks = TargetNetworks((q1, self.q1t), (q2, self.q2t))
         self.reward_scale = reward_scale
         self.tau = target_q_tau
         self.rollout_len = roll_length
         self.use_terminal_masking = use_terminal_masking
-        self.gamma_matrix = make_gamma_matrix(gamma, roll_length).to(ln_alpha.device)
+        self.gamma_matrix: Tensor = make_gamma_matrix(gamma, roll_length).to(ln_alpha.device)
         self._unmasked_terminal_reported = use_terminal_masking
 
     @torch.no_grad()
@@ -520,7 +520,7 @@ class SACLearner(BoxLearner):
         )
         self._with_default_weights(self._plain.encoder)  # the hidden layers, not the heads
         layers = (self._plain.encoder, self._plain.policy.mean)
-        self.greedy = nn.Sequential(*features, *layers, Decision(squashed_mean))
+        self.greedy: nn.Module = nn.Sequential(*features, *layers, Decision(squashed_mean))
         *losses, target = soft_actor_critic(
             self._policy,
             [self._critic_loss("q1", config), self._critic_loss("q2", config)],

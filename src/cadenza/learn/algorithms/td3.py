@@ -80,7 +80,9 @@ class DeterministicMlpPolicy(nn.Module):
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.mlp = relu_mlp(observation_dim, hidden_dims, action_dim, generator=init_generator)
+        self.mlp: nn.Sequential = relu_mlp(
+            observation_dim, hidden_dims, action_dim, generator=init_generator
+        )
         xavier_uniform_init_(self.mlp[-1], OUTPUT_GAIN, generator=init_generator)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -164,9 +166,9 @@ class QTarget(DeferredLogging, Callback):
             )
         self._order = 1
         self.data_group = data_group
-        self.networks = {"pi": pi, "q1": q1, "q2": q2}
+        self.networks: dict[str, nn.Module] = {"pi": pi, "q1": q1, "q2": q2}
         given = {"pi": pi_t, "q1": q1t, "q2": q2t}
-        self.targets = {
+        self.targets: dict[str, nn.Module] = {
             name: copy.deepcopy(self.networks[name]) if target is None else target
             for name, target in given.items()
         }
@@ -179,8 +181,10 @@ class QTarget(DeferredLogging, Callback):
         self.target_noise = target_noise
         self.noise_clip = noise_clip
         self.policy_delay = policy_delay
-        self.gamma_matrix = make_gamma_matrix(gamma, roll_length)
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+        self.gamma_matrix: Tensor = make_gamma_matrix(gamma, roll_length)
+        self.generator: torch.Generator = (
+            torch.Generator().manual_seed(0) if generator is None else generator
+        )
 
     @torch.no_grad()
     def begin_batch(
@@ -352,7 +356,7 @@ class TD3Learner(BoxLearner):
                 width, action_dim, sizes, init_generator=self.weights
             )
         )
-        self.greedy = nn.Sequential(*features, self._plain)
+        self.greedy: nn.Module = nn.Sequential(*features, self._plain)
         self._explorer = ExploringPolicy(policy, config.exploration_noise, generator=self.noise)
         critics = [
             self.encoded(

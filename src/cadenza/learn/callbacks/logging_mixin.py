@@ -122,7 +122,7 @@ class LoggingMixin:
                 f"{default_window_length}; choose how many values a mean covers."
             )
         super().__init__(**kwargs)
-        self.scalar_logs = LazyScalars()
+        self.scalar_logs: LazyScalars = LazyScalars()
         self.windowed_scalar: dict[str, deque[float]] = {}
         self.windowed_scalar_cumulative: dict[str, float] = {}
         self.image_logs: dict[str, torch.Tensor] = {}

@@ -83,7 +83,7 @@ class GymCollector(LoggingMixin, Callback):
         self._max_episode_steps = max_episode_steps
         self._observations: dict[AgentId, DictObservation] = {}
         #: Transitions collected so far, those of the warm-up included.
-        self.inf_step = 0
+        self.inf_step: int = 0
         self._is_restored = False
         if name is not None:
             self.name = name

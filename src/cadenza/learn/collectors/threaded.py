@@ -54,8 +54,8 @@ class SampleInsertRatio:
         self._target = samples_per_insert
         self._tolerance = tolerance
         self._changed = threading.Condition()
-        self.inserted = 0
-        self.sampled = 0
+        self.inserted: int = 0
+        self.sampled: int = 0
         self._free: int | None = None
         self._is_closed = False
 
@@ -190,7 +190,7 @@ class PolicySnapshots:
         """Take the first snapshot of ``policy``, which only the publishing thread may change."""
         self._policy = policy
         self._lock = threading.Lock()
-        self.version = 0
+        self.version: int = 0
         self._tensors = self._copied()
 
     def publish(self) -> int:
@@ -228,7 +228,7 @@ class SnapshotActor:
     def __init__(self, snapshots: PolicySnapshots, network: nn.Module) -> None:
         self._snapshots = snapshots
         self.network = network
-        self.version = -1
+        self.version: int = -1
 
     def refresh(self) -> int:
         """Take over the newest snapshot, if there is a newer one, and return its version."""
@@ -337,8 +337,8 @@ class ThreadedGymCollector(GymCollector):
         self._join_timeout_s = join_timeout_s
         self._batch_size_key = batch_size_key
         #: The versions of the policy, and which of them acted last in the thread.
-        self.snapshots = PolicySnapshots(agent.policy)
-        self.acting_version = 0
+        self.snapshots: PolicySnapshots = PolicySnapshots(agent.policy)
+        self.acting_version: int = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._stepping = threading.Lock()

@@ -80,11 +80,11 @@ class Environments:
                 f"env: {ONE_AND_THE_SAME}, got {source} with one of them twice."
             )
         self._make = None if self._source is None else _maker(self._source)
-        self.can_make = self._make is not None
-        self.id = self._source if isinstance(self._source, str) else None
+        self.can_make: bool = self._make is not None
+        self.id: str | None = self._source if isinstance(self._source, str) else None
         if saved is not None:
             self.space, self.action_space = map(space_from, saved.spaces)
-            self.num_envs = self._count
+            self.num_envs: int = self._count
             return
         is_ready = isinstance(source, gymnasium.Env | VectorEnv)
         if is_ready and count is not None:

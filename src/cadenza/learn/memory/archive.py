@@ -112,7 +112,9 @@ class ArchiveReader:
         self._archive = archive
         #: How messages call the file.
         self.source = source
-        self.entries = {info.filename: info for info in archive.infolist()}
+        self.entries: dict[str, zipfile.ZipInfo] = {
+            info.filename: info for info in archive.infolist()
+        }
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise `IntegrityError` about this file."""

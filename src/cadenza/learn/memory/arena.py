@@ -40,7 +40,7 @@ class RecordArena:
         for field in sorted(self._fields.values(), key=lambda field: -field.alignment):
             self._offsets[field.name] = offset
             offset += field.size
-        self.row_bytes = -(-offset // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        self.row_bytes: int = -(-offset // ROW_ALIGNMENT) * ROW_ALIGNMENT
         self._use(_zeros(capacity * self.row_bytes))
 
     def _use(self, buffer: NDArray[np.uint8]) -> None:
@@ -140,9 +140,11 @@ class EpisodeContents:
     def __init__(self, layout: TableLayout, arena: RecordArena) -> None:
         self.layout = layout
         self.arena = arena
-        self.rows = EpisodeRows(len(arena.remaining()), external_remaining=arena.remaining)
+        self.rows: EpisodeRows = EpisodeRows(
+            len(arena.remaining()), external_remaining=arena.remaining
+        )
         self.rows.add_listener(self.arena)
-        self.extra = np.zeros((0, len(layout.flexible)), np.int32)
+        self.extra: NDArray[np.int32] = np.zeros((0, len(layout.flexible)), np.int32)
 
     def counts(self, name: str, slots: IndexArray) -> IndexArray:
         """Return the rows that a stored column has in the episodes of ``slots``, shape (E,)."""

@@ -183,12 +183,12 @@ class TransitionMemory:
         device: torch.device | str = "cpu",
     ) -> None:
         self.num_envs = num_envs
-        self.spaces = MDPSpace(
+        self.spaces: MDPSpace = MDPSpace(
             rewards=BoxSpace(np.float32, (1,)),
             actions=BoxSpace(action_dtype, (action_dim,)),
             state=DictSpace({OBSERVATION_KEY: BoxSpace(observation_dtype, (observation_dim,))}),
         )
-        self.table = DictObsMemoryTable(
+        self.table: DictObsMemoryTable = DictObsMemoryTable(
             spaces=self.spaces,
             use_terminal_column=True,
             maxlen=max_transitions,

@@ -124,27 +124,27 @@ class TableLayout:
     """
 
     def __init__(self, columns: Sequence[Column], length_key: str) -> None:
-        self.columns = tuple(columns)
+        self.columns: tuple[Column, ...] = tuple(columns)
         self.length_key = length_key
         _require_names(self.columns, length_key)
-        self.outputs = [_output(column, self.columns) for column in self.columns]
+        self.outputs: list[Output] = [_output(column, self.columns) for column in self.columns]
         reach = {column.name: 0 for column in self.columns}
         for output in self.outputs:
             if isinstance(output, Shift):
                 ahead = 1 if output.after else output.first
                 reach[output.source] = max(reach[output.source], ahead)
-        self.stored = {
+        self.stored: dict[str, StoredColumn] = {
             column.name: _stored(column, reach[column.name], length_key)
             for column in self.columns
             if not isinstance(column, VirtualColumn)
         }
-        self.virtual = {column.name for column in self.columns} - self.stored.keys()
-        self.flexible = [
+        self.virtual: set[str] = {column.name for column in self.columns} - self.stored.keys()
+        self.flexible: list[str] = [
             name
             for name, stored in self.stored.items()
             if not stored.is_tag and stored.least_extra < stored.most_extra
         ]
-        self.whole = reach[length_key] == 0 and max(reach.values()) <= 1
+        self.whole: bool = reach[length_key] == 0 and max(reach.values()) <= 1
 
     def fields(self) -> list[Field]:
         """Return name, shape and dtype of the stored columns, those that are looked ahead in first.

@@ -137,7 +137,7 @@ class MemoryLoader:
         self.rollout_length = rollout_length
         self.size_key = size_key
         self.data_group = data_group
-        self.timer = TimedBlock()
+        self.timer: TimedBlock = TimedBlock()
         self._prefetch = prefetch
         self._ready_timeout_s = ready_timeout_s
         self._prefetchers: WeakSet[Prefetcher[Batch]] = WeakSet()

@@ -51,7 +51,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
         super().__init__(seed=seed)
         if not 0.0 < epsilon < float("inf"):
             raise ConfigurationError(f"epsilon: expected a finite number > 0, got {epsilon}.")
-        self.alpha = checked_alpha(alpha)
+        self.alpha: float = checked_alpha(alpha)
         self._epsilon = float(epsilon)
         self.beta = beta
         self._max_priority = 1.0

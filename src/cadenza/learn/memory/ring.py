@@ -217,9 +217,11 @@ class EpisodeRing:
 
     def _reset(self) -> None:
         external = self._external
-        self.remaining = external() if external else np.zeros(self._capacity, np.int32)
-        self.slot_of_row = np.zeros(self._capacity, np.int32)
-        self.slots = EpisodeSlots.of_size(16)
+        self.remaining: NDArray[Any] = (
+            external() if external else np.zeros(self._capacity, np.int32)
+        )
+        self.slot_of_row: NDArray[np.int32] = np.zeros(self._capacity, np.int32)
+        self.slots: EpisodeSlots = EpisodeSlots.of_size(16)
         self._slot_count = 0
         self._free_slots: list[int] = []
         self._live: OrderedDict[int, int] = OrderedDict()
@@ -230,7 +232,7 @@ class EpisodeRing:
         self._serial = 0
         self._moves = 0
         self._countdown = np.arange(64, 0, -1, dtype=np.int32)
-        self.windows = WindowCounts()
+        self.windows: WindowCounts = WindowCounts()
 
     @property
     def capacity(self) -> int:

@@ -44,7 +44,7 @@ class Strategy:
         stream = derive_substream(f"learn.memory.{self._purpose}", root_seed=seed)
         self._rng = stream.default_rng()
         self._rows = EpisodeRows()
-        self.attached = False
+        self.attached: bool = False
         self._in_simple_import = False
 
     #: Part of the stream's name; strategies for one purpose and seed draw the same numbers.
@@ -402,7 +402,7 @@ class CoverageBasedStrategy(Strategy):
 
     def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self.alpha = checked_alpha(alpha)
+        self.alpha: float = checked_alpha(alpha)
         self._remembered: dict[int, tuple[int, int]] = {}
         self._live = True
         self._forget_weights()

@@ -131,7 +131,7 @@ class ArrayMemoryTable:
     ) -> None:
         if maxlen < 1:
             raise ConfigurationError(f"maxlen: expected at least 1 transition, got {maxlen}.")
-        self.adaptors = list(adaptors or [])
+        self.adaptors: list[Adaptor] = list(adaptors or [])
         self._name = name
         self._maxlen = int(maxlen)
         self._device = torch.device(device)

@@ -46,8 +46,8 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
                 f"LoggingProxyWrapper: expected log_interval >= 1, got {log_interval}."
             )
         super().__init__(inner=inner, default_window_length=_WINDOW)
-        self.completed_inferences = 0
-        self.completed_episodes = 0
+        self.completed_inferences: int = 0
+        self.completed_episodes: int = 0
         self._writer = writer
         self._log_interval = log_interval
         self._calls = 0

@@ -446,7 +446,7 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         self.agent = agent
         self.memory = memory
         self.rollout_scheduler = rollout_scheduler
-        self.len_rollout = 0
+        self.len_rollout: int = 0
         self.obs: dict[AgentId, DictObservation] = {}
         self._retain = num_bp_to_retain_buffer
         self._interval = collect_interval

@@ -248,8 +248,8 @@ class EnsembleLinearLayer(nn.Module):
         self.num_members = num_members
         self.in_size = in_size
         self.out_size = out_size
-        self.weight = nn.Parameter(torch.zeros(num_members, in_size, out_size))
-        self.bias = nn.Parameter(torch.zeros(num_members, 1, out_size))
+        self.weight: nn.Parameter = nn.Parameter(torch.zeros(num_members, in_size, out_size))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(num_members, 1, out_size))
         truncated_normal_init(self, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -325,7 +325,7 @@ class EnsembleOfGaussian(nn.Module):
         _check_sizes(num_layers, ensemble_size, elites, propagation)
         self.in_size = in_size
         self.out_size = out_size
-        self.device = torch.device(device)
+        self.device: torch.device = torch.device(device)
         self.ensemble_size = ensemble_size
         self.deterministic = deterministic
         self.propagation: Propagation = propagation
@@ -337,13 +337,17 @@ class EnsembleOfGaussian(nn.Module):
         for inputs, outputs in pairwise(sizes):
             layers += [EnsembleLinearLayer(ensemble_size, inputs, outputs, generator=generator)]
             layers += [nn.ReLU()]
-        self.hidden_layers = nn.Sequential(*layers)
-        self.mean_and_logvar = EnsembleLinearLayer(
+        self.hidden_layers: nn.Sequential = nn.Sequential(*layers)
+        self.mean_and_logvar: EnsembleLinearLayer = EnsembleLinearLayer(
             ensemble_size, hidden_size, 2 * out_size, generator=generator
         )
         bounds = torch.ones(1, out_size)
-        self.max_logvar = nn.Parameter(MAX_LOGVAR * bounds, requires_grad=learn_logvar_bounds)
-        self.min_logvar = nn.Parameter(MIN_LOGVAR * bounds, requires_grad=learn_logvar_bounds)
+        self.max_logvar: nn.Parameter = nn.Parameter(
+            MAX_LOGVAR * bounds, requires_grad=learn_logvar_bounds
+        )
+        self.min_logvar: nn.Parameter = nn.Parameter(
+            MIN_LOGVAR * bounds, requires_grad=learn_logvar_bounds
+        )
         self.register_buffer("elites", torch.arange(elites))
         self.to(self.device)
 

@@ -217,14 +217,14 @@ class DeterministicModel(nn.Module):
                 f"= {out_size}, hidden_size = {hidden_size}, num_hidden_layers = "
                 f"{num_hidden_layers}."
             )
-        self.device = torch.device(device)
+        self.device: torch.device = torch.device(device)
         generator = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([in_size] + [hidden_size] * num_hidden_layers):
             layers += [default_linear(inputs, outputs, generator)]
             layers += [nn.BatchNorm1d(outputs), nn.ReLU()]
         layers.append(default_linear(hidden_size, out_size, generator))
-        self.model = nn.Sequential(*layers)
+        self.model: nn.Sequential = nn.Sequential(*layers)
         for layer in layers:
             normal_init_(layer, generator=generator)
         self.to(self.device)
@@ -293,7 +293,7 @@ class TerminationModel(nn.Module):
             layers += [default_linear(size, hidden_size, generator), nn.ReLU()]
             size = hidden_size
         layers.append(default_linear(size, 1, generator))
-        self.net = nn.Sequential(*layers).to(device)
+        self.net: nn.Sequential = nn.Sequential(*layers).to(device)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, shape (B, 1).
@@ -350,11 +350,11 @@ class DynamicModel(nn.Module):
         self.model = model
         self.learned_rewards = learned_rewards
         self.obs_process_fn = obs_process_fn
-        self.no_delta_list = list(no_delta_list or ())
+        self.no_delta_list: list[int] = list(no_delta_list or ())
         self.termination_model = termination_model
-        self.input_normalizer = Normalizer()
-        self.target_normalizer = Normalizer()
-        self.device = torch.device(self._network.device)
+        self.input_normalizer: Normalizer = Normalizer()
+        self.target_normalizer: Normalizer = Normalizer()
+        self.device: torch.device = torch.device(self._network.device)
 
     @property
     def _network(self) -> Any:

@@ -78,15 +78,15 @@ class ModelEnv:
         self.dynamic_model = model
         self.termination_fn = termination_fn
         self.reward_fn = reward_fn
-        self.device = torch.device(model.device)
-        self.rng = (
+        self.device: torch.device = torch.device(model.device)
+        self.rng: torch.Generator = (
             torch.Generator(device=self.device).manual_seed(0) if generator is None else generator
         )
         self.input_key = input_key
         self._learned = model if isinstance(model, DynamicModel) else None
         self._fixed_members = fixed_members
         self._check_model()
-        self.len_rollout = 0
+        self.len_rollout: int = 0
         self._time = 0
         self._next_id = 0
         self._ids: list[AgentId] = []

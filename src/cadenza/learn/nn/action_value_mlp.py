@@ -47,7 +47,9 @@ class ActionValueMlp(nn.Module):
             )
         self.obs_dim = observation_dim
         self.action_dim = action_dim
-        self.q = relu_mlp(observation_dim + action_dim, hidden_dims, 1, generator=generator)
+        self.q: nn.Sequential = relu_mlp(
+            observation_dim + action_dim, hidden_dims, 1, generator=generator
+        )
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
         """Return values, shape (B, 1), of ``action``, shape (B, A), in ``obs``, shape (B, O).
@@ -87,7 +89,7 @@ class SharedEncoderActionValueNet(nn.Module):
     ) -> None:
         super().__init__()
         self.shared_enc = shared_enc
-        self.action_value_mlp = ActionValueMlp(
+        self.action_value_mlp: ActionValueMlp = ActionValueMlp(
             encoder_out_dim, action_dim, hidden_dims, generator=generator
         )
 
@@ -128,10 +130,12 @@ class DiscreteQMlp(nn.Module):
         super().__init__()
         if num_actions < 1:
             raise InputError(f"DiscreteQMlp: expected num_actions >= 1, got {num_actions}.")
-        self.trunk = relu_mlp(observation_dim, hidden_dims, generator=generator)
+        self.trunk: nn.Sequential = relu_mlp(observation_dim, hidden_dims, generator=generator)
         width = hidden_dims[-1]
-        self.advantages = initialised_linear(width, num_actions, gain=1.0, generator=generator)
-        self.state_value = (
+        self.advantages: nn.Linear = initialised_linear(
+            width, num_actions, gain=1.0, generator=generator
+        )
+        self.state_value: nn.Linear | None = (
             initialised_linear(width, 1, gain=1.0, generator=generator) if dueling else None
         )
 

@@ -79,12 +79,12 @@ class ImageAugmentor:
                 "ImageAugmentor: expected 0 <= min_mask_relative_size <= max_mask_relative_size "
                 f"<= 1, got {min_mask_relative_size} and {max_mask_relative_size}."
             )
-        self.device = torch.device(device)
+        self.device: torch.device = torch.device(device)
         self._fast = use_fast_augment
         self._noise = use_noise_aug
         self._own_sizes = use_per_image_mask_size
         self._sizes = (min_mask_relative_size, max_mask_relative_size)
-        self.generator = (
+        self.generator: torch.Generator = (
             torch.Generator(device=self.device).manual_seed(0) if generator is None else generator
         )
 
@@ -191,7 +191,9 @@ class CurlNetwork(nn.Module):
             copy.load_state_dict(layer.state_dict())
             self.projection = nn.Sequential(layer, nn.ReLU())
             self.target_projection = nn.Sequential(copy, nn.ReLU())
-        self.bilinear = nn.Parameter(rand_uniform(0.0, 1.0, (size, size), generator=generator))
+        self.bilinear: nn.Parameter = nn.Parameter(
+            rand_uniform(0.0, 1.0, (size, size), generator=generator)
+        )
         self.target_encoder.load_state_dict(encoder.state_dict())
         self.target_encoder.requires_grad_(False)
         self.target_projection.requires_grad_(False)
@@ -277,7 +279,7 @@ class CurlLoss(LossCallback):
             data_group=data_group,
         )
         self.curl = network
-        self.augmentor = ImageAugmentor(
+        self.augmentor: ImageAugmentor = ImageAugmentor(
             device,
             use_fast_augment,
             use_noise_aug,

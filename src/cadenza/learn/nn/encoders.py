@@ -59,7 +59,7 @@ class ObservationEncoder(nn.Module):
                 f"network: expected a module that returns features (B, F), got {shape} for two "
                 f"observations of {space}; flatten its output."
             )
-        self.width = int(out.shape[1])
+        self.width: int = int(out.shape[1])
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, (B, F), of flat observations, (B, O)."""
@@ -78,7 +78,7 @@ class ImageFeatures(nn.Module):
         pixels = shape[:2] if is_last else shape[1:]
         kernels, strides = ([8, 4, 3], [4, 2, 1]) if min(pixels) >= _LARGE else ([3, 3], [2, 2])
         self._scale = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0
-        self.convolutions = Conv2dEncoder(
+        self.convolutions: Conv2dEncoder = Conv2dEncoder(
             shape,
             [32, 64, 64][: len(kernels)],
             kernels,
@@ -88,7 +88,9 @@ class ImageFeatures(nn.Module):
             generator=generator,
         )
         width = cast("int", self.convolutions.get_encoder_output_size())
-        self.layer = orthogonal_linear(width, IMAGE_FEATURES, gain=2**0.5, generator=generator)
+        self.layer: nn.Linear = orthogonal_linear(
+            width, IMAGE_FEATURES, gain=2**0.5, generator=generator
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, `IMAGE_FEATURES`)."""
@@ -114,7 +116,9 @@ class DictFeatures(nn.Module):
         super().__init__()
         parts = parts_of(space)
         self._names = list(parts)  # a ModuleDict refuses some, e.g. "type" and "a.b"
-        self.parts = nn.ModuleList(_features(part, generator) for part in parts.values())
+        self.parts: nn.ModuleList = nn.ModuleList(
+            _features(part, generator) for part in parts.values()
+        )
 
     def forward(self, observations: Mapping[Any, Tensor]) -> Tensor:
         """Return (B, F)."""

@@ -165,13 +165,14 @@ class GaussianActor(nn.Module):
         if normalized:
             feature_norm = nn.LayerNorm(observation_dim, eps=LAYER_NORM_EPSILON)
         mlp = nn.ModuleDict({"fc": nn.Sequential(*layers)})
-        self.base = nn.ModuleDict({"feature_norm": feature_norm, "mlp": mlp})
+        self.base: nn.ModuleDict = nn.ModuleDict({"feature_norm": feature_norm, "mlp": mlp})
         head = _Choices if chooses else _DiagonalGaussian
         action_out = head(hidden_sizes[-1], action_dim, generator)
-        self.act = nn.ModuleDict({"action_out": action_out})
+        self.act: nn.ModuleDict = nn.ModuleDict({"action_out": action_out})
         self.max_standard_deviation = max_standard_deviation
-        self.activation, self.chooses = activation, chooses
-        self.sizes = (observation_dim, action_dim)
+        self.activation: str = activation
+        self.chooses: bool = chooses
+        self.sizes: tuple[int, int] = (observation_dim, action_dim)
 
     @classmethod
     def from_state_dict(

@@ -87,8 +87,10 @@ class GaussianPolicyHead(NoisyModule):
                 f"{hidden_dim} and {action_dim}."
             )
         self.action_dim = action_dim
-        self.mean = initialised_linear(hidden_dim, action_dim, gain=1.0, generator=init_generator)
-        self.log_std = initialised_linear(
+        self.mean: nn.Linear = initialised_linear(
+            hidden_dim, action_dim, gain=1.0, generator=init_generator
+        )
+        self.log_std: nn.Linear = initialised_linear(
             hidden_dim, action_dim, gain=1.0, generator=init_generator
         )
         let_noise_go_on(self)
@@ -131,8 +133,10 @@ class GaussianMlpPolicy(nn.Module):
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = relu_mlp(observation_dim, hidden_dims, generator=init_generator)
-        self.policy = GaussianPolicyHead(
+        self.encoder: nn.Sequential = relu_mlp(
+            observation_dim, hidden_dims, generator=init_generator
+        )
+        self.policy: GaussianPolicyHead = GaussianPolicyHead(
             hidden_dims[-1],
             action_dim,
             generator=generator,

@@ -123,7 +123,7 @@ class Conv2dEncoder(nn.Module):
             nn.init.orthogonal_(conv.weight, gain=RELU_GAIN, generator=draws)
             nn.init.zeros_(conv.get_parameter("bias"))
             layers += [conv, _made(activation)]
-        self.layers = nn.Sequential(*layers)
+        self.layers: nn.Sequential = nn.Sequential(*layers)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, size), or (B, C, X, Y) without ``flatten``."""
@@ -264,7 +264,9 @@ class NoisyModule(nn.Module):
 
     def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+        self.generator: torch.Generator = (
+            torch.Generator().manual_seed(0) if generator is None else generator
+        )
 
     def get_extra_state(self) -> Tensor:
         """Return the generator's state, for `torch.nn.Module.state_dict`."""

@@ -103,7 +103,7 @@ class DiagonalGaussianHead(nn.Module):
         if components < 1:
             raise InputError(f"DiagonalGaussianHead: expected components >= 1, got {components}.")
         self.outputs = components
-        self.log_std = nn.Parameter(torch.full((components,), float(initial_log_std)))
+        self.log_std: nn.Parameter = nn.Parameter(torch.full((components,), float(initial_log_std)))
 
     def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
         """Return drawn actions, (B, A) float32."""
@@ -139,7 +139,7 @@ class SquashedGaussianHead(nn.Module):
 
     def __init__(self, components: int, initial_log_std: float = 0.0) -> None:
         super().__init__()
-        self.gaussian = DiagonalGaussianHead(components, initial_log_std)
+        self.gaussian: DiagonalGaussianHead = DiagonalGaussianHead(components, initial_log_std)
         self.outputs = components
         nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
         weights = weights / weights.sum()
@@ -203,7 +203,7 @@ class TanhMlp(nn.Module):
         widths = [inputs, *hidden_sizes]
         gains = [HIDDEN_GAIN] * len(hidden_sizes) + [output_gain]
         sizes = zip(widths, [*hidden_sizes, outputs], gains, strict=True)
-        self.layers = nn.ModuleList(
+        self.layers: nn.ModuleList = nn.ModuleList(
             orthogonal_linear(i, o, gain=gain, generator=generator) for i, o, gain in sizes
         )
 
@@ -241,9 +241,9 @@ class Policy(nn.Module):
             layers, before = with_encoder(encoder, inputs, build)
             return nn.Sequential(*before, layers) if before else layers
 
-        self.actor = trunk(observation_dim, head.outputs, POLICY_GAIN)
+        self.actor: nn.Module = trunk(observation_dim, head.outputs, POLICY_GAIN)
         if critic_dim is not None:
-            self.critic = trunk(critic_dim, 1, VALUE_GAIN)
+            self.critic: nn.Module = trunk(critic_dim, 1, VALUE_GAIN)
         self.head = head
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ class ValueCritic(nn.Module):
         layers: list[nn.Module] = []
         for width_in, width_out in pairwise(widths):
             layers += [default_linear(width_in, width_out, generator), nn.Tanh()]
-        self.net = nn.Sequential(*layers, default_linear(widths[-1], 1, generator))
+        self.net: nn.Sequential = nn.Sequential(*layers, default_linear(widths[-1], 1, generator))
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return values, shape (B, 1), for ``observations``, shape (B, O)."""

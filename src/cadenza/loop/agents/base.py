@@ -324,7 +324,7 @@ class CommandWorker(Worker, ABC, Generic[_Settings]):
         outside the run's own that commands may read.
         """
         self.cfg = cfg
-        self.backend = self._lerobot() if backend is None else backend
+        self.backend: Backend = self._lerobot() if backend is None else backend
         super().__init__(constitution, bus, runner_for(self.backend, runner), read_roots)
 
     @abstractmethod

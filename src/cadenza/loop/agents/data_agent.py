@@ -30,7 +30,7 @@ class DataAgent(Worker):
     Without a back end and a task filter it takes a proposal at its word, as LeAgents does.
     """
 
-    EVENT_STAGE: ClassVar = "collect"
+    EVENT_STAGE: ClassVar[str] = "collect"
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ __all__ = ["EvalAgent", "EvalError"]
 class EvalAgent(CommandWorker[EvalConfig]):
     """Evaluates policies by a back end's commands."""
 
-    EVENT_STAGE: ClassVar = "eval"
+    EVENT_STAGE: ClassVar[str] = "eval"
 
     def build_command(self, checkpoint: CheckpointRecord, output_dir: Path) -> list[str]:
         """Return the command that evaluates into ``output_dir``, on the seeds of `run` alone.

@@ -34,7 +34,7 @@ __all__ = ["ImproveAgent", "ImproveError"]
 class ImproveAgent(CommandWorker[ImproveConfig]):
     """Collects successful episodes by a back end's commands."""
 
-    EVENT_STAGE: ClassVar = "improve"
+    EVENT_STAGE: ClassVar[str] = "improve"
 
     def __init__(
         self,

@@ -73,9 +73,9 @@ class KnowledgeAgent:
         there is something to tell, tells a run from one of its id in another store; None if ids are
         unique.
         """
-        self.root = Path(root)
+        self.root: Path = Path(root)
         self.bus = bus
-        self.llm = llm or NullLLM()
+        self.llm: LLMClient | NullLLM = llm or NullLLM()
         self._clock = clock
         self._max_tokens = max_tokens
         self._seed = seed

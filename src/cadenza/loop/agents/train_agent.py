@@ -22,7 +22,7 @@ __all__ = ["TrainAgent", "TrainError"]
 class TrainAgent(CommandWorker[TrainConfig]):
     """Trains policies by a back end's commands."""
 
-    EVENT_STAGE: ClassVar = "train"
+    EVENT_STAGE: ClassVar[str] = "train"
 
     def build_command(
         self,

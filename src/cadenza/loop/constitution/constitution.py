@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -88,7 +88,9 @@ _HubRepository = Annotated[
 class ExtraKey(BaseModel):
     """A flag that a file of rules adds to a program: its kind, and what that allows."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False
+    )
 
     kind: Literal["integer", "number", "boolean", "name", "text", "choice", "read_path"]
     low: Annotated[float, Field(strict=True, ge=0)] = 0.0
@@ -131,7 +133,9 @@ class ExtraKey(BaseModel):
 class ProposalBounds(BaseModel):
     """What proposals may move beside the data; what is not named stays as configured."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False
+    )
 
     learning_rate: tuple[_Positive, _Positive] | None = None
     steps: tuple[_Count, _Count] | None = None
@@ -165,7 +169,7 @@ class Rules(BaseModel):
         proposals: What proposals may move; None for data alone.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     forbidden_commands: tuple[_Word, ...] = ()
     forbidden_args: tuple[_Word, ...] = ()
@@ -258,7 +262,7 @@ class Constitution:
         rules = rules if isinstance(rules, Rules) else parse_rules(rules, source="the rules")
         self.rules = rules
         self._suites = dict(suites or {})
-        self.sha256 = sha256_bytes(canonical_json(_canonical(rules)))
+        self.sha256: str = sha256_bytes(canonical_json(_canonical(rules)))
         self._programs = {
             words: _with_extra_keys(program, rules) for words, program in PROGRAMS.items()
         }

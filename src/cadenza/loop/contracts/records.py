@@ -7,7 +7,7 @@ Jobs:  one command of one step of one cycle. A job's key is (run, cycle, stage);
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -25,7 +25,9 @@ Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)
 class Record(BaseModel):
     """Base of every record: immutable, unknown keys refused, NaN and infinity refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False
+    )
 
 
 class Proposal(Record):

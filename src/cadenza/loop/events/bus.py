@@ -147,7 +147,7 @@ class LogFile:
         try:
             make_folder(path.parent)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self.close = weakref.finalize(self, os.close, self._descriptor)
+            self.close: Callable[[], None] = weakref.finalize(self, os.close, self._descriptor)
             self._own()
             size = os.fstat(self._descriptor).st_size
             self._length = self._line_end_before(size)

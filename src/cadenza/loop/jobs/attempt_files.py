@@ -131,7 +131,7 @@ class AttemptFolder:
     REQUEST: Final = "request.json"
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path: Path = path.absolute()
 
     @property
     def host_log(self) -> Path:

@@ -378,7 +378,7 @@ class DurableRunner(ABC):
         self.lease = lease
         self.config = config
         self.programs = programs
-        self.hosts = self.open_hosts(config)
+        self.hosts: Hosts = self.open_hosts(config)
         self.budget = budget
         self.stop = stop
         self.on_progress = on_progress

@@ -60,7 +60,7 @@ class Silence:
 
     def __init__(self, log_path: Path, folder: Path, *, limit_s: float | None) -> None:
         """Watch a log and a folder, which may come later, for a silence of ``limit_s``."""
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._log_path = log_path
         self._folder = folder
         self._limit_s = limit_s

@@ -122,7 +122,7 @@ class GuardedLLM:
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """Guard ``asker``; ``stop`` ends every wait, and ``sleep`` may replace the pauses."""
-        self.calls = calls or LLMCallsConfig()
+        self.calls: LLMCallsConfig = calls or LLMCallsConfig()
         self._asker = asker
         self._stop = stop
         self._sleep = sleep or self._sleep_unless_stopped

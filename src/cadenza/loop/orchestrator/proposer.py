@@ -60,7 +60,7 @@ _MAX_PROBLEM_CHARS: Final = 200
 class Plan(BaseModel):
     """What a model must reply; its JSON schema stands in the prompt."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="ignore")
 
     action: Literal["reuse_seed", "recollect_failing"]
     dataset: str = ""

@@ -112,7 +112,7 @@ class RunSession:
         self.store = store
         self.lease = lease
         self.folder = folder
-        self.incidents = IncidentLog(folder)
+        self.incidents: IncidentLog = IncidentLog(folder)
         self._journal = journal
         self._state, self._version = store.load_state(lease.run_id)
 

@@ -332,12 +332,12 @@ class Database:
             StoreCorruptError: The file is no database, or a damaged one.
         """
         url = url_of(location)
-        self.name = shown(location)
+        self.name: str = shown(location)
         self._engine = _engine_of(url, create=create)
         try:
             with self.write() if create else self.read() as connection:
                 bring = upgrade if create else require_usable
-                self.version = bring(connection, self.name)
+                self.version: str = bring(connection, self.name)
         except ProgrammingError as error:
             self.close()
             refusal = refusal_at_opening(self.name, error)

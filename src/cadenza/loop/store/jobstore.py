@@ -36,11 +36,11 @@ class JobStore:
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
         """Open the store; arguments and errors as `cadenza.loop.store.database.Database`."""
         self._database = Database(location, create=create)
-        self.leases = Leases(self._database)
-        self.jobs = JobTable(self._database)
-        self.events = EventTable(self._database)
-        self.approvals = Approvals(self._database)
-        self.replies = Replies(self._database)
+        self.leases: Leases = Leases(self._database)
+        self.jobs: JobTable = JobTable(self._database)
+        self.events: EventTable = EventTable(self._database)
+        self.approvals: Approvals = Approvals(self._database)
+        self.replies: Replies = Replies(self._database)
 
     @classmethod
     def open_existing(cls, location: Path | str) -> Self:

@@ -6,7 +6,7 @@ Units:  times are Unix seconds (UTC) by the database's clock, unless a column sa
 Types:  JSON documents are text, so that both databases return the bytes that were stored.
 """
 
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -36,7 +36,7 @@ class Base(DeclarativeBase):
     """Base of every table."""
 
     metadata: ClassVar[MetaData] = MetaData(naming_convention=_NAMES)
-    type_annotation_map: ClassVar = {str: Text(), int: Integer(), float: Float(53)}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {str: Text(), int: Integer(), float: Float(53)}
 
 
 #: The run that a row belongs to.

@@ -190,10 +190,10 @@ class JointDynamics:
                 "JointDynamics: expected one flag per agent and at least one controlled agent, got "
                 f"{len(self._agents)} agents and flags {self._controlled}."
             )
-        self.state_dim = sum(agent.state_dim for agent in self._agents)
+        self.state_dim: int = sum(agent.state_dim for agent in self._agents)
         pairs = zip(self._agents, self._controlled, strict=True)
         mine = [agent for agent, is_mine in pairs if is_mine]
-        self.action_dim = sum(agent.action_dim for agent in mine)
+        self.action_dim: int = sum(agent.action_dim for agent in mine)
         if all(isinstance(agent, BrakingDynamics) for agent in mine):
             self.brake = self._brakes
 

@@ -91,18 +91,19 @@ class MujocoArm:
         self._site = _index(self._mujoco, self._model, "site", ee_site)
         self._chain, self._carried_by_body = _tree(self._mujoco, self._model)
         self._ee_carried = self._carried_by_body[self._model.site_bodyid[self._site]]
-        self.n_joints = int(self._model.nv)
-        self.limits = _limits(self._mujoco, self._model)
+        self.n_joints: int = int(self._model.nv)
+        self.limits: JointLimits = _limits(self._mujoco, self._model)
         self._spheres = spheres = link_spheres(self._mujoco, self._model)
-        self.sphere_radii, self.sphere_links = spheres.radii, spheres.links
-        self.self_collision_pairs = allowed_pairs(
+        self.sphere_radii: FloatArray = spheres.radii
+        self.sphere_links: tuple[str, ...] = spheres.links
+        self.self_collision_pairs: NDArray[np.intp] = allowed_pairs(
             self._mujoco, self._model, spheres.bodies, exclude
         )
         by_sphere = self._carried_by_body[spheres.bodies]
         self._carried = np.vstack([self._ee_carried, by_sphere])
         self._places = np.ones((len(self._carried), 4))
         self._carried_or_not = np.vstack([by_sphere, np.zeros(self.n_joints)])  # -1: by none
-        self.movable_spheres = self._find_movable()
+        self.movable_spheres: NDArray[np.bool_] = self._find_movable()
 
     def home(self) -> FloatArray:
         """Return the first keyframe's joint positions, or the model's reference, shape (n,)."""

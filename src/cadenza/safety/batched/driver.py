@@ -203,7 +203,9 @@ class BatchedSafetyDriver:
                 f"BatchedSafetyDriver: expected control models of the ego {ego_uid!r} and of at "
                 f"least one partner, got {sorted(hooks.control_models)}."
             )
-        self.partner_uids = tuple(sorted(uid for uid in hooks.control_models if uid != ego_uid))
+        self.partner_uids: tuple[str, ...] = tuple(
+            sorted(uid for uid in hooks.control_models if uid != ego_uid)
+        )
         self._action_dim = hooks.control_models[ego_uid].action_dim
         self._ego_uid = ego_uid
         self._controller = emergency_controller

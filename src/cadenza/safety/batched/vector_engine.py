@@ -250,7 +250,9 @@ class VectorEngine:
 
     def __init__(self, hooks: BatchEnvHooks, *, ego_uid: str, options: SafetyOptions) -> None:
         ego_model = hooks.control_models[ego_uid]
-        self.partner_uids = tuple(sorted(uid for uid in hooks.control_models if uid != ego_uid))
+        self.partner_uids: tuple[str, ...] = tuple(
+            sorted(uid for uid in hooks.control_models if uid != ego_uid)
+        )
         self._hooks, self._ego_uid, self._options = hooks, ego_uid, options
         self._lambda_bound = options.clamp_floor_ratio * hooks.bounds.cartesian_accel_capacity
         self._start_lambda = max(options.lambda_safe, -self._lambda_bound)

@@ -109,7 +109,7 @@ class EgoOnlyCBFQP:
         self._as_given = self._options.upstream
         self._passive = self._options.passive
         #: Directions along which pairs are known to be safe; empty without stated errors.
-        self.directions = DirectionMemory()
+        self.directions: DirectionMemory = DirectionMemory()
         self._expected: dict[str, float] = {}
         self._turns = False
         self._limits_rate = self._options.rate_limit != "off"

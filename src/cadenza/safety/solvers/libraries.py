@@ -318,7 +318,7 @@ class SolveOnly(ApproximateSolver):
 
     def __init__(self, solver: Any) -> None:
         self._solver = solver
-        self.name = str(getattr(solver, "name", type(solver).__name__))
+        self.name: str = str(getattr(solver, "name", type(solver).__name__))
 
     def guess(self, problem: DenseProblem, *, warm_start: bool) -> Guess:
         """Return its answer, with the rows that are tight there as the active ones."""

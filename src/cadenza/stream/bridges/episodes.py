@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from cadenza.core.checks import checked_names, is_whole, require_instance
 from cadenza.core.errors import InputError, NotReadyError, UnknownNameError
 from cadenza.stream.counters import ConsumerRow
+from cadenza.stream.layout import Field
 from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
 from cadenza.stream.windows import DrawnChunks
@@ -134,11 +135,11 @@ class EpisodeReader:
                     f"EpisodeReader: expected fields among {sorted(known)}, got {name!r}."
                 )
         self._store = store
-        self.fields = tuple(known[name] for name in names)
+        self.fields: tuple[Field, ...] = tuple(known[name] for name in names)
         self._consumer = ConsumerRow(store)
         self._last = np.full(store.layout.producers, -1)
-        self.read = 0
-        self.lost = 0
+        self.read: int = 0
+        self.lost: int = 0
 
     def take(self, limit: int | None = None) -> list[Episode]:
         """Return the episodes published since the last call, oldest first, ``limit`` at most.

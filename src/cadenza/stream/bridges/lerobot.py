@@ -100,16 +100,16 @@ class LeRobotWriter:
         limits = {"fps": fps, "chunks_size": chunks_size}
         limits["data_files_size_in_mb"] = data_files_size_in_mb
         self._limits = {n: checked_integer(f"LeRobotWriter.{n}", v) for n, v in limits.items()}
-        self.features = _checked_features(features)
-        self.root = checked_path("LeRobotWriter.root", root)
+        self.features: tuple[Feature, ...] = _checked_features(features)
+        self.root: Path = checked_path("LeRobotWriter.root", root)
         if robot_type is not None:
             require_instance("LeRobotWriter.robot_type", robot_type, str, "or leave it out")
         self._robot_type = robot_type
         if os.path.lexists(self.root):
             raise _exists(self.root)
         require_writable(self.root.parent)
-        self.episodes = 0
-        self.frames = 0
+        self.episodes: int = 0
+        self.frames: int = 0
         self._tasks: dict[str, int] = {}
         self._statistics: dict[str, ImageStatistics | NumberStatistics] = {
             feature.key: ImageStatistics(feature.shape[-1])
