@@ -140,7 +140,7 @@ def load_newest_state(files: RunFiles) -> StoredState | None:
     if skipped:
         raise CheckpointError(
             f"run {files.run_id}: expected an intact training state to resume from, got "
-            f"{'; '.join(skipped)}. Restore the files, or start the run anew with overwrite."
+            f"{'; '.join(skipped)}. Restore the files, or start the run again with overwrite."
         )
     return None
 

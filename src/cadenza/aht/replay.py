@@ -109,7 +109,7 @@ def require_same_observation(obs: Observation, expected_digest: str) -> None:
             "resume: expected the replayed episode to end in the stored observation "
             f"({expected_digest[:_SHOWN_DIGITS]}), got another ({actual[:_SHOWN_DIGITS]}): the "
             "environment or the partner does not repeat an episode from its seed, or its code "
-            "changed since the run began; start the run anew with overwrite."
+            "changed since the run began; start the run again with overwrite."
         )
 
 

@@ -371,7 +371,7 @@ def find_stored_state(run: Run) -> StoredState | None:
             raise ConfigurationError(
                 f"train: expected an unfinished run {run.files.run_id} to resume, got only "
                 f"{', '.join(others)} of the same configuration, made by other code or packages; "
-                "check that version out to resume it, or start anew without resume."
+                "check that version out to resume it, or start again without resume."
             )
     return stored
 
@@ -394,10 +394,10 @@ def refuse_to_replace(run: Run, *, resume: bool) -> None:
         return
     advice = (
         "there is no training state to resume from; pass overwrite (--overwrite) to delete the run "
-        "and start anew."
+        "and start again."
         if resume
         else "pass resume (--resume) to continue the run, or overwrite (--overwrite) to delete "
-        "it and start anew."
+        "it and start again."
     )
     raise ConfigurationError(
         f"train: run {run.files.run_id} already has {len(policies)} checkpoint(s) in "
@@ -428,7 +428,7 @@ def restore(
     if not isinstance(trainer, ResumableTrainer):
         raise ConfigurationError(
             f"train: expected a learner with load_training_state to resume, got "
-            f"{type(trainer).__name__}; start the run anew with overwrite."
+            f"{type(trainer).__name__}; start the run again with overwrite."
         )
     trainer.load_training_state(content["trainer"])
     state.load_state_dict(content["loop"], paths=stored.policy_paths)

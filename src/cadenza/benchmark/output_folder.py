@@ -143,8 +143,8 @@ def locked(folder: Path, name: str) -> Generator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise NotReadyError(
-                f"{folder}: expected no other process in this folder, got one at work; wait for it "
-                "or choose another folder."
+                f"{folder}: expected no other process in this folder, got a running one; wait "
+                "for it or choose another folder."
             ) from error
         yield
     finally:

@@ -137,7 +137,7 @@ def build_view(run: QuickstartRun) -> ReportView:
         partners=tuple(_partner_views(run)),
         episodes=run.episodes,
         has_success=task.has_success,
-        success_meaning="the ego reached its goal in time and touched nobody",
+        success_meaning="the ego reached its goal in time without contact",
         contact_distance_m=CONTACT_DISTANCE,
         ego_uid=run.plan.env.agent_uids[0],
         control_timestep_s=CONTROL_TIMESTEP,
@@ -158,7 +158,7 @@ def _conditions(run: QuickstartRun) -> Iterator[ConditionView]:
             filtered=filtered,
             description="The safety filter may change the policy's action before it is executed."
             if filtered
-            else "The same policy; its actions are executed as they are.",
+            else "The same policy; its actions are executed unchanged.",
         )
 
 

@@ -262,7 +262,7 @@ CROSSING: Final = TaskSpec(
     title="Robots swap places across a circle without touching.",
     summary=(
         "Double-integrator discs start on a circle of 2 m radius and drive to the opposite point. "
-        "The ego must arrive in time and touch nobody; contact ends the episode."
+        "The ego must arrive in time without contact; contact ends the episode."
     ),
     env_factory="cadenza.benchmark.builders:make_crossing_env",
     episode_length=200,
@@ -335,7 +335,7 @@ COCARRY_MJ: Final = TaskSpec(
         "action_track": choice("the ego's actions", "grip", "joint"),
         "partner_delay": number(0, 0, 100, "ticks by which the ego sees the partner late"),
         "reward": choice("what a step is worth", "task", "proximity"),
-        "guard": choice("tell contacts of the ego's arm, or prevent them", "off", "watch", "on"),
+        "guard": choice("report contacts of the ego's arm, or prevent them", "off", "watch", "on"),
         "training": number(0, 0, 1, "tighter limits that end the episode"),
         "bar_length": number(0.23, 0.1, 0.6, "m; the bases move"),
         "bar_mass": number(0.4, 0.05, 5.0, "kg"),
@@ -350,7 +350,7 @@ HANDOVER_MJ: Final = TaskSpec(
     tier=2,
     title="A presenter hands a keyed peg over, and the receiver seats it before the takt ends.",
     summary=(
-        "Two simulated Pandas. The ego grasps the peg where and as it is presented, within a "
+        "Two simulated Pandas. The ego grasps the peg as it is presented, within a "
         "millimetre, and seats it in a keyed fixture with a clearance of 1 mm, softly and in time."
     ),
     env_factory="cadenza.benchmark.builders:make_handover_env",
@@ -376,7 +376,7 @@ HANDOVER_MJ: Final = TaskSpec(
         "weld_tolerance_m": number(0.001, 0.0005, 0.01, "m from the handle's point to grasp it"),
         "grasp_error_m": number(0.003, 0.0, 0.02, "of the presenter's grasp, per axis"),
         "yaw_error_deg": number(10.0, 0.0, 40.0, "of the presenter's grasp; roll is a third"),
-        "guard": choice("tell contacts of the ego's arm, or prevent them", "off", "watch", "on"),
+        "guard": choice("report contacts of the ego's arm, or prevent them", "off", "watch", "on"),
     },
 )
 

@@ -43,7 +43,7 @@ FORAGING: Final = register_task(
         tier=0,
         title="Two foragers eat all food of a grid world.",
         summary=(
-            "Level-based foraging: whoever stands beside food loads; it is eaten if the levels of "
+            "Level-based foraging: players beside food load it; it is eaten if the levels of "
             "those who load at once reach its own. Both get the share of food eaten, 1 in the end."
         ),
         env_factory="cadenza.benchmark.teamwork_tasks:make_foraging_env",

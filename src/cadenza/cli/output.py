@@ -344,7 +344,7 @@ def _write_stdout(text: str) -> None:
         stream.flush()
     except BrokenPipeError as error:
         _drop_unwritten_output()
-        raise OutputClosedError("stdout: nobody reads it any more") from error
+        raise OutputClosedError("stdout: its reader has closed it") from error
     except OSError as error:
         _drop_unwritten_output()
         raise _refused_output(error.errno or errno.EIO, error.strerror or str(error)) from error

@@ -290,7 +290,7 @@ def _publish(pending: Path, sidecar: Path) -> None:
         raise StorageError(
             error.errno,
             f"{sidecar}: expected to rename {pending.name} to it, got '{error.strerror}'; "
-            "the checkpoint is complete and loads as it is",
+            "the checkpoint is complete and loads under that name",
         ) from error
 
 

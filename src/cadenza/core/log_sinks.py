@@ -164,7 +164,7 @@ class JsonlSink:
         if not 0 <= offset <= size or last != b"\n":
             raise StorageError(
                 f"{self._path}: expected a line end at byte {offset} to resume behind it, got a "
-                f"log of {size} bytes without one there; restore the log, or start the run anew."
+                f"log of {size} bytes without one there; restore the log, or start the run again."
             )
         os.ftruncate(self._descriptor, offset)
         os.fsync(self._descriptor)

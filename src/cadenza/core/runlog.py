@@ -310,7 +310,7 @@ class _RunLog:
         self._failures[sink.name] = self._failures.get(sink.name, 0) + 1
         if self._failures[sink.name] == 1:
             _logger.warning(
-                "Log sink %r failed (%s: %s); the run goes on, further failures are only counted.",
+                "Log sink %r failed (%s: %s); the run continues; further failures are counted.",
                 sink.name,
                 type(error).__name__,
                 error,

@@ -409,8 +409,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
             worlds = SavedWorlds(header["env"], saved) if saved else header["env"] or None
         if worlds is None:
             raise InputError(
-                f"{cls.__name__}.load: expected env=..., for this file of an earlier version does "
-                "not tell what is observed."
+                f"{cls.__name__}.load: expected env=..., because this file of an earlier version "
+                "does not contain the spaces."
             )
         is_ready = env is not None and not isinstance(env, str) and not callable(env)
         given = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}

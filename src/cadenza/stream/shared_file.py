@@ -160,7 +160,9 @@ class SharedFile:
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise StorageError("SharedFile: expected an open block, got a closed one; create anew.")
+            raise StorageError(
+                "SharedFile: expected an open block, got a closed one; make another."
+            )
 
 
 class UnnamedFile:

@@ -202,7 +202,7 @@ class SlotStore:
             free = np.flatnonzero(self.lease == 0)
             if not len(free):
                 raise NotReadyError(
-                    "SlotStore.take_slot: expected a slot that nobody writes, got "
+                    "SlotStore.take_slot: expected a free slot, got "
                     f"{len(self.lease)} slots in writing; give the store one slot more per "
                     "environment."
                 )

@@ -124,7 +124,7 @@ class StreamReport:
             self._is_frozen = True
             self.log("stream_frozen", frozen_s=lasted_s)
             _logger.warning(
-                "The stream stands still: draws have waited for %.1f s while all producers pause. "
+                "The stream is blocked: draws have waited for %.1f s while all producers pause. "
                 "Look at mode, max_replay_ratio, min_fresh_fraction and high_water.",
                 lasted_s,
             )
@@ -160,4 +160,4 @@ class StreamReport:
     def _warn(self, what: str, error: StorageError) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            _logger.warning("The stream's %s could not be written; it goes on: %s", what, error)
+            _logger.warning("The stream's %s could not be written; it continues: %s", what, error)

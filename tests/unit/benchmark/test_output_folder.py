@@ -31,7 +31,7 @@ def test_overwrite_empties_our_own_folder(tmp_path):
 def test_second_run_in_the_folder_is_refused_while_the_first_works(tmp_path):
     with (
         open_output_folder(tmp_path, mode="new"),
-        pytest.raises(NotReadyError, match="got one at work"),
+        pytest.raises(NotReadyError, match="got a running one"),
         open_output_folder(tmp_path, mode="resume"),
     ):
         pass

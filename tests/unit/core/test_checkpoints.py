@@ -129,7 +129,7 @@ def test_save_on_a_full_disk_keeps_the_old_checkpoint(tiny_disk):
 
 def test_save_whose_last_rename_fails_says_that_the_checkpoint_is_complete(tmp_path):
     sidecar_path(resolve_uri(URI, artifacts_root=tmp_path)).mkdir(parents=True)
-    with pytest.raises(StorageError, match="the checkpoint is complete and loads as it is"):
+    with pytest.raises(StorageError, match="the checkpoint is complete and loads under that name"):
         save(tmp_path)
     assert torch.equal(load(tmp_path)[0]["w"], STATE["w"])
 

@@ -29,7 +29,7 @@ def test_oldest_episode_is_replaced_first_when_the_clock_was_set_back(monkeypatc
 def test_slot_beyond_all_is_refused() -> None:
     store = new_store(slots=1)
     EpisodeWriter(store, store.take_slot(0))
-    with pytest.raises(NotReadyError, match="expected a slot that nobody writes, got 1 slots"):
+    with pytest.raises(NotReadyError, match="expected a free slot, got 1 slots"):
         EpisodeWriter(store, store.take_slot(0))
 
 

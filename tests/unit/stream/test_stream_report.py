@@ -115,8 +115,8 @@ def test_each_standstill_is_told_once_and_again_when_it_is_over(
         store.producers["state"][0] = ProducerState.PAUSED
         assert pass_by(0.0)["frozen_s"] == 0.0
         assert pass_by(3.0)["frozen_s"] == 3.0
-    assert [record.getMessage()[:61] for record in caplog.records] == [
-        f"The stream stands still: draws have waited for {s:.1f} s while al" for s in (2, 3)
+    assert [record.getMessage()[:60] for record in caplog.records] == [
+        f"The stream is blocked: draws have waited for {s:.1f} s while all" for s in (2, 3)
     ]
     report.close()
     events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

@@ -139,8 +139,8 @@ class UpdateStep(Callback):
         found = state["mode"]
         if found != self.mode:
             raise CheckpointError(
-                f"UpdateStep: expected a run whose updates are {self.mode}, got {found}; go on in "
-                "that mode, for every mode rounds in its own way."
+                f"UpdateStep: expected a run whose updates are {self.mode}, got {found}; continue "
+                "in that mode, because each mode rounds differently."
             )
 
     def _losses(self, due: tuple[int, ...]) -> list[LossCallback]:

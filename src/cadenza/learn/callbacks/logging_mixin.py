@@ -175,7 +175,7 @@ class LoggingMixin:
             self._dropped_images.add(key)
             warnings.warn(
                 f"log_image {key!r}: expected shape (height, width, channels), got "
-                f"{tuple(value.shape)}; nothing is kept. This is said once per key.",
+                f"{tuple(value.shape)}; nothing is kept. This is logged once per key.",
                 UserWarning,
                 stacklevel=2,
             )

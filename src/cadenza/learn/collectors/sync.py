@@ -198,7 +198,7 @@ class GymCollector(LoggingMixin, Callback):
         }
         _LOGGER.warning(
             "%s: the environments cannot be replayed, so %d running episodes end as interrupted "
-            "and new ones begin; wrap each environment in ReplayableEnv to go on exactly.",
+            "and new ones begin; wrap each environment in ReplayableEnv to continue exactly.",
             self.name,
             len(running),
         )

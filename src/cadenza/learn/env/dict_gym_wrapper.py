@@ -275,7 +275,7 @@ class DictGymWrapper:
                 raise InputError(
                     f"DictGymWrapper.dict_step: expected {_ACTIONS!r} in the response of agent "
                     f"{agent}, got {'no response' if response is None else 'none'}; answer every "
-                    "agent whose episode goes on."
+                    "agent whose episode continues."
                 )
             rows.append(response.list_data[_ACTIONS])
         idle = next((row for row in rows if row is not None), self._idle_action)

@@ -356,7 +356,7 @@ def verify_markdown(markdown_path: Path, json_path: Path) -> None:
     if markdown_path.read_bytes() != expected:
         raise ReportError(
             f"{markdown_path.name}: expected the text of {json_path.name}, got another; one of "
-            "them was changed, write both anew with emit_three_tables."
+            "them was changed, write both again with emit_three_tables."
         )
 
 

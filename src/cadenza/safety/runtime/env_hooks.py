@@ -105,7 +105,7 @@ def require_untouched_actions(env: object) -> None:
         kind = type(layer)
         if issubclass(kind, ActionWrapper):
             raise ConfigurationError(
-                "SafetyDriver: expected the filtered action to reach the plant as it is, got an "
+                "SafetyDriver: expected the filtered action to reach the plant unchanged, got an "
                 f"env wrapped in {kind.__name__}, which changes actions after the filter; change "
                 "the action before it is filtered, in the policy."
             )
