@@ -154,7 +154,7 @@ def test_training_that_was_killed_in_the_middle_goes_on(left):
     assert left.killed_at is not None
     assert SAVE_STEPS <= left.killed_at < STEPS
     log = (left.folder / "cycle_0" / "train.log").read_text()
-    assert f"training goes on at step {left.killed_at}" in log
+    assert f"training continues at step {left.killed_at}" in log
     assert left.jobs[0, "train"].interruptions == 1
     assert {"resumed", "interrupted"} <= left.incidents
 

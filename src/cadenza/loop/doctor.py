@@ -369,5 +369,5 @@ def _headless(environ: Mapping[str, str]) -> Check:
     if environ.get("DISPLAY") or not missing:
         return _found("screen", "ok", "a screen, or set up for none")
     return _found(
-        "screen", "warn", "no screen, and simulators are not told so", f"export {' '.join(missing)}"
+        "screen", "warn", "no screen, and simulators do not know it", f"export {' '.join(missing)}"
     )

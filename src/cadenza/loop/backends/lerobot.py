@@ -272,7 +272,7 @@ def _once(*words: str) -> tuple[str, ...]:
         if name in seen:
             raise ConfigurationError(
                 f"{words[0]}: expected --{_key(word)} once, got it again as {word!r}; the loop "
-                "sets it, or it stands in two places."
+                "sets it, or it is given twice."
             )
         seen.add(name)
     return words

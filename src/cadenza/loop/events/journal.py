@@ -176,7 +176,7 @@ class EventJournal:
                 self._table.mark_published(self._lease, range(self._marked + 1, self._told + 1))
                 self._marked = self._told
         except StoreError as error:  # the run's next controller tells them again
-            _logger.info("what subscribers were told is not noted: %s", error)
+            _logger.info("the record of published events was not written: %s", error)
         finally:
             self._log.close()
 

@@ -477,7 +477,7 @@ class _Job:
     def _require_no_stop(self) -> None:
         if self._runner.stop() is not StopLevel.NONE:
             raise StopRequestedError(
-                f"{self._mark.key}: expected to go on, got a request to stop; resume the run to "
+                f"{self._mark.key}: expected no stop, got a request to stop; resume the run to "
                 "continue with this job."
             )
 

@@ -358,7 +358,7 @@ class LoopController:
             with session.step(f"{_name_of(session.state)}/failed"):
                 session.commit(machine.failed(session.state, _failure_of(error)))
         except (StaleLeaseError, StaleStateError, StoreUnavailableError) as second:
-            error.add_note(f"The store does not say so: {second}")
+            error.add_note(f"The store does not record it: {second}")
 
 
 def _name_of(state: LoopState) -> str:

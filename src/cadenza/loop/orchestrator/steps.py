@@ -490,7 +490,7 @@ class CycleSteps:
                     self._answer_late(state, gate)
                     continue
             except StoreUnavailableError as error:  # a question may outlive a restarted server
-                _logger.warning("whether somebody answered is unknown: %s", error)
+                _logger.warning("whether there was an answer is unknown: %s", error)
             if self._stop():
                 raise StopRequestedError(f"run {state.run_id!r}: asked to stop while it waits.")
             time.sleep(self._poll_s)
@@ -499,7 +499,7 @@ class CycleSteps:
         policy = self._config.approval.on_timeout
         if policy == "stop":
             raise UnansweredError(
-                f"nobody answered in time whether to {gate} in cycle {state.cycle}; answer with "
+                f"no answer in time whether to {gate} in cycle {state.cycle}; answer with "
                 "`cadenza loop approve`, then resume the run."
             )
         try:

@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
         _logger.info("training had ended at step %d", done)
         return 0
     if done is not None:
-        _logger.info("training goes on at step %d", done)
+        _logger.info("training continues at step %d", done)
         return _start(resume_words(output, given.get("--steps")))
     if output.exists():
         _logger.info("removing %s, which holds no finished checkpoint", output)

@@ -71,7 +71,7 @@ def test_finished_checkpoint_is_gone_on_from(environment, tmp_path):
     assert done.returncode == 0, done.stderr
     config = output / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     assert noted(tmp_path) == [f"--config_path={config}", "--resume=true", "--steps=20"]
-    assert "training goes on at step 10" in done.stderr
+    assert "training continues at step 10" in done.stderr
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"step": "x"}', "{}"])
