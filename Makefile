@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both create .venv and install what they need,
 # and install nothing a second time while pyproject.toml and constraints.txt stay the same.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Bytecode is written at the first import of each module: pip would compile all of torch.
@@ -11,8 +11,9 @@ JOBS   ?= 2
 export OMP_NUM_THREADS ?= 1
 # Commands start hundreds of times in the tests: each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
-# LeRobot needs another torch than ours, so it has an environment of its own: in the user's cache,
-# made once per machine. evdev, which it needs, is built from source.
+# LeRobot 0.4, the newest for Python 3.11, wants a torch below 2.11, and constraints.txt names a newer
+# one: it has an environment of its own, in the user's cache, made once per machine. evdev, which it
+# needs, is built from source.
 LEROBOT := $(PYTHON) environments/install.py environments/lerobot.txt --needs-header linux/input.h
 # ManiSkill is large and few tests need it, so it has one, too. The tests run in its Python.
 MANISKILL := $(PYTHON) environments/install.py environments/maniskill.txt
@@ -35,8 +36,8 @@ help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
-		{ echo "Python 3.11 or 3.12 is needed, $(PYTHON) is another; pass PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+		{ echo "Python 3.11, 3.12 or 3.13 is needed, $(PYTHON) is another; pass PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -103,15 +104,17 @@ verify-%: $(VENV)/.installed-dev
 	@$(VERIFY) --partners 1 delays=[none] stationary=false steps=25000000 compared_share=0.0001 $(BOUNDS_$*)
 
 # Every campaign is run, whatever became of those before it.
-nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, coverage, Python 3.12, new examples, torn reads, the filter, speed (hours)
+nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, coverage, Python 3.12 and 3.13, new examples, torn reads, the filter, speed (hours)
 	@failed=0; run() { echo "== $$*"; "$$@" || failed=1; }; \
 	run env CADENZA_TESTS=nightly $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal \
 		--cov=cadenza --cov-report=html:runs/nightly/coverage; \
-	if python3.12 -c '' 2>/dev/null; then \
-		run $(MAKE) test PYTHON=python3.12 VENV=$(VENV)/python3.12; \
-	else \
-		echo "No python3.12: not tested with it" >&2; \
-	fi; \
+	for version in 3.12 3.13; do \
+		if python$$version -c '' 2>/dev/null; then \
+			run $(MAKE) test PYTHON=python$$version VENV=$(VENV)/python$$version; \
+		else \
+			echo "No python$$version: not tested with it" >&2; \
+		fi; \
+	done; \
 	for part in test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
 	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \

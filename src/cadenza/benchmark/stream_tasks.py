@@ -230,6 +230,33 @@ def make_ego_worlds(
     return EgoVectorEnv(env, [PartnerConfig.model_validate(partner) for partner in partners])
 
 
+def ego_envs(
+    num_envs: int,
+    *,
+    task: str,
+    partner: str | None = None,
+    partner_options: Mapping[str, str] | None = None,
+    episode_length: int | None = None,
+    root_seed: int = 0,
+    **options: OptionValue,
+) -> EgoVectorEnv:
+    """Return a batch of what `cadenza.benchmark.builders.ego_env` returns one of.
+
+    It is what ``gymnasium.make_vec("cadenza/Crossing-v1", num_envs=8, ...)`` calls.
+    """
+    found = get_task(task)
+    name = partner or found.seen_partner
+    require_player(found, name)
+    return make_ego_worlds(
+        num_envs,
+        task=task,
+        partners=[{"class_name": name, "extra": dict(partner_options or {})}],
+        episode_length=episode_length or found.episode_length,
+        root_seed=root_seed,
+        options=options,
+    )
+
+
 def make_batch(
     task: str,
     num_envs: int,

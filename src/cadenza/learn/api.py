@@ -236,7 +236,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
                 f"{self.name}.learn: expected no folder, because the agent cannot make a second "
                 "environment to evaluate in; make the agent from an id or a function."
             )
-        extra = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        extra = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
         if folder is not None:
             self._require_own(Path(folder))
             best = BestPolicy(

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from cadenza.core.checks import whole_number
+from cadenza.core.environments import CheckedEnv
 from cadenza.core.errors import InputError
 from cadenza.core.proportions import student_quantile
 from cadenza.core.seeding import derive_substream
@@ -94,7 +95,7 @@ def evaluate_policy(
             episode goes on and on without ``max_episode_steps``.
     """
     episodes = whole_number("evaluate.episodes", episodes, least=1)
-    limit = episode_limit(env, max_episode_steps)
+    limit, env = episode_limit(env, max_episode_steps), CheckedEnv(env)
     returns, lengths, cut = [0.0] * episodes, [0] * episodes, 0
     for episode in range(episodes):
         stream = derive_substream(f"learn.evaluation.episode.{episode}", root_seed=seed)

@@ -10,7 +10,6 @@ Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S =
        state, K = environments that a time limit cut off.
 """
 
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,8 +23,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cadenza.core import environments
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite, require_shape
-from cadenza.core.checks import WIDEST_RANGE, is_scalable, whole_number
+from cadenza.core.checks import WIDEST_RANGE, is_scalable, shown, whole_number
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
@@ -125,8 +125,16 @@ class TeamSteps:
             )
         self.num_envs: int = int(env.num_envs)
         self.held: HeldState = HeldState(env)
-        states = [env.observation_space["agent"][uid]["state"] for uid in self.uids]
-        actions = [env.action_space[uid] for uid in self.uids]
+        if hasattr(env, "reset"):
+            environments.require_seeded_reset(env)
+        try:
+            states = [env.observation_space["agent"][uid]["state"] for uid in self.uids]
+            actions = [env.action_space[uid] for uid in self.uids]
+        except (KeyError, TypeError) as error:
+            raise ConfigurationError(
+                "TeamSteps: expected observation_space['agent'][uid]['state'] and action_space[uid]"
+                f", got {shown(env.observation_space)}, {shown(env.action_space)}; use spaces.Dict."
+            ) from error
         for uid, space in zip(self.uids * 2, (*states, *actions), strict=True):
             if not isinstance(space, spaces.Box) or len(space.shape) != 2:
                 raise ConfigurationError(
@@ -164,37 +172,31 @@ class TeamSteps:
 
     def reset(self, seed: int) -> Float32Array:
         """Begin every episode; return the joint state, (N, S)."""
-        observation, _ = self.env.reset(seed=seed)
+        observation, _ = environments.values_of(self.env, "reset", self.env.reset(seed=seed))
         return self._joint(observation)
 
     def step(self, actions: Sequence[NDArray[Any]]) -> TeamStep:
         """Advance every environment; actions are (N, A_i) per robot, clipped to their bounds.
 
         Raises:
-            InputError: An episode ended whose last observation is not in the info.
+            InputError: An answer is malformed, or lacks the last observation of an episode.
         """
         clipped = {
             uid: np.clip(action, low, high).astype(np.float32)
             for uid, action, (low, high) in zip(self.uids, actions, self.bounds, strict=True)
         }
-        observation, reward, terminated, truncated, info = self.env.step(clipped)
-        ends = np.asarray(terminated, dtype=np.bool_)
-        boundaries = ends | np.asarray(truncated, dtype=np.bool_)
+        answer, count = self.env.step(clipped), (self.num_envs,)
+        observation, rewards, ends, cuts, info = environments.step_rows(self.env, answer, count)
+        boundaries = ends | cuts
         joint = following = self._joint(observation)
         if boundaries.any():
-            last = info.get("final_observation")
-            if last is None:
-                raise InputError(
-                    "TeamSteps.step: expected info['final_observation'], got none though episodes "
-                    f"of environments {np.flatnonzero(boundaries).tolist()} ended; use an "
-                    "environment that resets itself within the step."
-                )
-            following = np.where(boundaries[:, None], self._joint(last), joint)
-        rewards = np.asarray(reward, dtype=np.float64)
+            last = self._joint(environments.finals_of(self.env, info))
+            following = np.where(boundaries[:, None], last, joint)
         cut = np.flatnonzero(boundaries & ~ends)
         return TeamStep(joint, following, rewards, ends, boundaries, cut)
 
     def _joint(self, observation: Any) -> Float32Array:
+        environments.require_observation(self.env, observation, self.env.observation_space)
         columns = [np.asarray(observation["agent"][uid]["state"]) for uid in self.uids]
         joint = np.concatenate(columns, axis=-1).astype(np.float32, copy=False)
         require_finite("TeamSteps: the robots' states", joint)
@@ -241,7 +243,8 @@ class TeamWorlds:
             raise ConfigurationError(
                 "env: expected a batch of a task with several robots (num_envs, agent_uids), or a "
                 "function from a number of environments to one, e.g. cadenza.HAPPO(lambda n: "
-                f"VectorMPECooperativePushEnv(n)), got {batch!r}."
+                f"VectorMPECooperativePushEnv(n)), got {shown(batch)}; "
+                "one robot, in a Gymnasium environment, learns with PPO or SAC."
             )
         self.batch: Any = batch
         self.num_envs: int = int(batch.num_envs)
@@ -302,13 +305,8 @@ class TeamWorlds:
 
     def _made(self, count: int) -> Any:
         make = cast("Any", self._make)
-        try:
-            inspect.signature(make).bind(count)
-        except TypeError as error:
-            raise ConfigurationError(
-                "env: expected a function from a number of environments to a batch, e.g. "
-                f"lambda n: VectorMPECooperativePushEnv(n), got {make!r}: {error}."
-            ) from error
+        asked = "a function from a number of environments to a batch"
+        environments.require_call(make, asked, "write lambda n: MyEnvs(n)", count)
         batch = make(count)
         found = getattr(batch, "num_envs", count)
         if found != count:

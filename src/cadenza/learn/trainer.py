@@ -182,7 +182,8 @@ class Trainer:
             if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise InvalidCallbackError(
                     f"Trainer: expected callbacks only, got {callback!r} of type "
-                    f"{type(callback).__name__}; derive it from Callback."
+                    f"{type(callback).__name__}; derive a class from Callback, with what to do in "
+                    "a method, e.g. end_batch, and pass an instance."
                 )
         self.callbacks: list[Callback] = sorted(callbacks, key=lambda callback: callback.order)
         self.dataloader = dataloader

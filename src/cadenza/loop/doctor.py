@@ -171,9 +171,9 @@ def examine(
 
 def _python() -> Check:
     told = f"{platform.python_version()} on {platform.platform()}"
-    if (3, 11) <= sys.version_info[:2] < (3, 13):
+    if (3, 11) <= sys.version_info[:2] < (3, 14):
         return _found("python", "ok", told)
-    return _found("python", "fail", told, "use Python 3.11 or 3.12")
+    return _found("python", "fail", told, "use Python 3.11, 3.12 or 3.13")
 
 
 def _compute(config: LoopConfig | None) -> Check:

@@ -26,9 +26,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core import environments
+from cadenza.core.errors import ConfigurationError
 from cadenza.stream.config import ROBOT_KEYS, OnlineDataEngineCfg, load_callable
-from cadenza.stream.layout import BOOKKEEPING, NUMBER_KINDS, Field, StoreLayout
+from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 
 Arrays = dict[str, NDArray[Any]]
 BoolArray = NDArray[np.bool_]
@@ -232,7 +233,9 @@ class WorldStep:
                     continue
                 told = cast("Mapping[str, Any]", infos)
                 if f"_{key}" not in told or np.reshape(told[f"_{key}"], -1)[row]:
-                    return bool(truths(f"infos[{key!r}]", np.reshape(told[key], -1)[row]))
+                    return bool(
+                        environments.truths(f"infos[{key!r}]", np.reshape(told[key], -1)[row])
+                    )
         return None
 
 
@@ -252,18 +255,11 @@ class Worlds:
         """
         self.env = env
         self.observation: Any = None
-        try:
-            self._mode = AutoresetMode(env.metadata.get("autoreset_mode"))
-        except ValueError as error:
-            raise InputError(
-                "vector environment: expected metadata['autoreset_mode'] to be one of "
-                f"{[mode.value for mode in AutoresetMode]}, got "
-                f"{env.metadata.get('autoreset_mode')!r}; make it with gymnasium.make_vec."
-            ) from error
+        self._mode = environments.autoreset_mode(env)
         self._due = np.zeros(env.num_envs, np.bool_)
-        self._each: list[_PlainEndings] = []
+        self._each: list[_Held] = []
         if isinstance(env.unwrapped, SyncVectorEnv):  # which makes a truth value of any word
-            self._each = [_PlainEndings(one) for one in env.unwrapped.envs]
+            self._each = [_Held(environments.CheckedEnv(one)) for one in env.unwrapped.envs]
             env.unwrapped.envs = list(self._each)
 
     @property
@@ -273,7 +269,7 @@ class Worlds:
 
     def reset(self, seed: int | None) -> Arrays:
         """Begin an episode in every environment and return the observations by field."""
-        self.observation, _ = self.env.reset(seed=seed)
+        self.observation, _ = environments.values_of(self.env, "reset", self.env.reset(seed=seed))
         self._due[:] = False
         return named_arrays(self.observation)
 
@@ -281,15 +277,10 @@ class Worlds:
         """Step every environment with ``actions``, (E, *action shape), but for those to hold."""
         for row, one in enumerate(self._each):
             one.is_held = row in held
-        observation, rewards, ends, cuts, infos = self.env.step(actions)
-        terminated, truncated = truths("terminations", ends), truths("truncations", cuts)
-        for name, each in (("rewards", rewards), ("terminations", ends), ("truncations", cuts)):
-            if np.shape(each) != self._due.shape:
-                raise InputError(
-                    f"vector environment: expected {name} of shape {self._due.shape}, one number "
-                    f"for each environment, got {np.shape(each)}; let each return a plain number, "
-                    "float(reward) or bool(terminated)."
-                )
+        answer = self.env.step(actions)
+        observation, rewards, terminated, truncated, infos = environments.step_rows(
+            self.env, answer, self._due.shape
+        )
         done = terminated | truncated
         states = named_arrays(observation)
         first, begun, played = states, done, ~self._due
@@ -303,9 +294,7 @@ class Worlds:
             observation, _ = self.env.reset(options={"reset_mask": done})
             first = named_arrays(observation)
         self.observation = observation
-        return WorldStep(
-            states, np.asarray(rewards), terminated, truncated, played, begun, first, infos
-        )
+        return WorldStep(states, rewards, terminated, truncated, played, begun, first, infos)
 
     def close(self) -> None:
         """Close the environment."""
@@ -315,12 +304,7 @@ class Worlds:
         """Return ``states`` with the observations that ended episodes."""
         if not done.any():
             return states
-        final = infos.get("final_obs", infos.get("final_observation"))
-        if final is None:
-            raise InputError(
-                "vector environment: expected 'final_obs' in the infos of a step that ended an "
-                f"episode, got {sorted(infos)}; a same-step autoreset must report it."
-            )
+        final = environments.finals_of(self.env, infos)
         rows = np.flatnonzero(done)
         changed = {name: array.copy() for name, array in states.items()}
         if isinstance(final, np.ndarray) and cast("NDArray[Any]", final).dtype == object:
@@ -333,8 +317,8 @@ class Worlds:
         return changed
 
 
-class _PlainEndings(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One environment whose endings are truth values, and that stands still while it is held."""
+class _Held(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment that stands still while it is held."""
 
     is_held: bool = False
     _seen: Any = None
@@ -348,33 +332,7 @@ class _PlainEndings(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Step it, unless it is held at its beginning."""
         if self.is_held:
             return self._seen, 0.0, False, False, {}
-        seen, reward, ended, cut, infos = self.env.step(action)
-        for name, value in (("reward", reward), ("terminated", ended), ("truncated", cut)):
-            shape = np.shape(cast("Any", value))
-            if shape:
-                raise InputError(
-                    f"environment: expected {name} to be a plain number, got the shape "
-                    f"{shape}; return float({name}) or bool({name}) from step."
-                )
-        ends = bool(truths("terminated", ended)), bool(truths("truncated", cut))
-        return seen, reward, *ends, infos
-
-
-def truths(name: str, values: Any) -> BoolArray:
-    """Return ``values`` as truth values; NumPy would take every word, ``"False"`` too, for True.
-
-    Raises:
-        InputError: One is neither a truth value nor 0 or 1.
-    """
-    array = np.asarray(values)
-    if array.dtype.kind == "b":
-        return array
-    if array.dtype.kind in NUMBER_KINDS + "O" and np.isin(array, (0, 1)).all():
-        return array.astype(np.bool_)
-    raise InputError(
-        f"environment: expected truth values in {name}, got {array.tolist()!r}; correct "
-        "the environment."
-    )
+        return self.env.step(action)
 
 
 def named_arrays(observation: Any, name: str = "obs") -> Arrays:

@@ -26,12 +26,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cadenza.core.environments import truths
 from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.core.seeding import derive_substream
 from cadenza.stream.back_pressure import POLL_S, may_publish
 from cadenza.stream.config import FlowRules
 from cadenza.stream.counters import ProducerRow
-from cadenza.stream.environment import Arrays, Worlds, WorldStep, make_worlds, truths
+from cadenza.stream.environment import Arrays, Worlds, WorldStep, make_worlds
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
 from cadenza.stream.layout import MAX_SEGMENTS
 from cadenza.stream.policies import (

@@ -151,7 +151,7 @@ def test_disk_space_is_judged_by_what_the_back_end_needs(
 
 
 @pytest.mark.parametrize(
-    ("version", "level"), [((3, 10), "fail"), ((3, 11), "ok"), ((3, 12), "ok"), ((3, 13), "fail")]
+    ("version", "level"), [((3, 10), "fail"), ((3, 11), "ok"), ((3, 13), "ok"), ((3, 14), "fail")]
 )
 def test_python_is_one_that_the_package_supports(version, level, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "sys", SimpleNamespace(version_info=(*version, 1, "final", 0)))

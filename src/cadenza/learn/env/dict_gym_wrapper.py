@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from cadenza.core.environments import autoreset_mode, finals_of, step_rows, values_of
 from cadenza.core.errors import CheckpointError, InputError, NotReadyError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import (
@@ -130,7 +131,7 @@ class DictGymWrapper:
         spaces = cast("Any", vector_env)  # gymnasium leaves the element type of spaces open
         self._action_space: gymnasium.Space[Any] = spaces.single_action_space
         self.dict_space: MDPSpace = mdp_space(spaces.single_observation_space, self._action_space)
-        self._mode = _autoreset_mode(vector_env)
+        self._mode = autoreset_mode(vector_env)
         self._next_id = 0
         self._ids: list[AgentId | None] = [None] * vector_env.num_envs
         self._returns = np.zeros(vector_env.num_envs)
@@ -155,7 +156,7 @@ class DictGymWrapper:
         Episodes that were running are forgotten; their ids get no final observation. Without
         ``seed``, the environments go on with their own.
         """
-        observation, _ = self._env.reset(seed=seed)
+        observation, _ = values_of(self._env, "reset", self._env.reset(seed=seed))
         self._is_reset = True
         return dict(self._initial(index, observation) for index in range(self.num_envs))
 
@@ -177,7 +178,8 @@ class DictGymWrapper:
             raise NotReadyError(
                 "DictGymWrapper.dict_step: expected dict_reset() first; call it once."
             )
-        step = _Step(*self._env.step(self._actions(responses)))
+        answer = self._env.step(self._actions(responses))
+        step = _Step(*step_rows(self._env, answer, (self.num_envs,)))
         done = step.terminated | step.truncated
         cut = np.zeros_like(done)
         if max_episode_steps is not None:
@@ -332,12 +334,7 @@ class DictGymWrapper:
         """Return the observation that ended the episode of environment ``index``."""
         if self._mode is not AutoresetMode.SAME_STEP:
             return self._row(step.observation, index)
-        final = step.info.get("final_obs", step.info.get("final_observation"))
-        if final is None:
-            raise InputError(
-                "DictGymWrapper: expected 'final_obs' in the info of a step that ended an episode, "
-                f"got {sorted(step.info)}; a same-step autoreset must report it."
-            )
+        final = finals_of(self._env, step.info)
         if isinstance(final, np.ndarray) and cast("NDArray[Any]", final).dtype == object:
             return self._named(final[index])
         return self._row(final, index)
@@ -367,16 +364,3 @@ class _Step:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     info: dict[str, Any]
-
-
-def _autoreset_mode(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """Return when the environments are reset."""
-    try:
-        return AutoresetMode(vector_env.metadata.get("autoreset_mode"))
-    except ValueError as error:
-        raise InputError(
-            "DictGymWrapper: expected metadata['autoreset_mode'] to be one of "
-            f"{[mode.value for mode in AutoresetMode]}, got "
-            f"{vector_env.metadata.get('autoreset_mode')!r}; make the environments with "
-            "gymnasium.make_vec or a vector class of gymnasium 1.1 or later."
-        ) from error

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+from cadenza.core.environments import CheckedEnv
 from cadenza.core.errors import ConfigurationError
 
 #: Largest array that is read: it is copied at the start of every episode.
@@ -26,8 +27,8 @@ MAX_BYTES: Final = 2**20
 #: Attributes that are no state: what is wrapped is a layer of its own, and spaces that nobody
 #: seeded would give every run other bytes.
 _SKIPPED: Final = ("env", "envs", "spec", "metadata", "observation_space", "action_space")
-#: Vector environments whose own attributes are those of the running step.
-_STEPPERS: Final = (SyncVectorEnv, AsyncVectorEnv)
+#: Layers that are passed over: their own attributes are those of the running step.
+_STEPPERS: Final = (SyncVectorEnv, AsyncVectorEnv, CheckedEnv)
 #: Ends the name of what is in an object that took another's place: such are only compared.
 _REPLACED: Final = "*"
 #: Kinds of values, typed Any so that none is narrowed to one of unknown elements.

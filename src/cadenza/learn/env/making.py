@@ -20,6 +20,14 @@ from gymnasium.wrappers import FlattenObservation
 from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
+from cadenza.core.checks import shown, whole_number
+from cadenza.core.environments import (
+    CheckedEnv,
+    advice_on,
+    autoreset_mode,
+    made_by_id,
+    require_call,
+)
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.learn.env.stepping import ReplayableEnv
 from cadenza.learn.nn.encoders import AnySpace, parts_of
@@ -93,7 +101,7 @@ class Environments:
                 "function that makes one."
             )
         self._vector = self._opened()
-        self.num_envs = self._vector.num_envs
+        self.num_envs = whole_number("env: num_envs", self._vector.num_envs, least=1)
 
     @property
     def vector(self) -> AnyVectorEnv:
@@ -130,8 +138,12 @@ class Environments:
             self.space: AnySpace = batch.single_observation_space
             self.action_space: AnySpace = batch.single_action_space
             require_numbers(self.space)
+            inner: Any = batch.unwrapped
+            if isinstance(inner, SyncVectorEnv):  # which takes every text for True or a number
+                inner.envs = [CheckedEnv(one) for one in inner.envs]
             is_flat = isinstance(self.space, spaces.Box)
-            if not is_flat and batch.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP:
+            mode = autoreset_mode(batch, ConfigurationError)
+            if not is_flat and mode is AutoresetMode.SAME_STEP:
                 raise ConfigurationError(
                     "env: expected a vector environment that resets within the step to show arrays "
                     f"or images, got {self.space}; use autoreset_mode=NEXT_STEP, or pass a "
@@ -139,9 +151,7 @@ class Environments:
                 )
             return batch if is_flat else vector_wrappers.FlattenObservation(batch)
         is_ready = isinstance(source, gymnasium.Env)
-        first = cast("AnyEnv", source) if is_ready else self._another()
-        if not isinstance(cast("object", first), gymnasium.Env):
-            raise ConfigurationError(f"env: {_EXPECTED}, got one that makes {first!r}.")
+        first = CheckedEnv(cast("AnyEnv", source)) if is_ready else self._another()
         self.space, self.action_space = first.observation_space, first.action_space
         require_numbers(self.space)
         if not is_ready:
@@ -149,7 +159,7 @@ class Environments:
         size = self._group_size
         made = [
             lambda index=index: ReplayableEnv(
-                flat(cast("AnyEnv", source) if is_ready else self._another()),
+                flat(first if is_ready else self._another()),
                 root_seed=self._seed,
                 index=index,
                 group=index // size if size > 1 else None,
@@ -195,6 +205,10 @@ class Environments:
                 "one, is in use; pass env=..., or make the learner from an id or a function."
             )
         made = make()
+        if not isinstance(cast("object", made), gymnasium.Env):
+            raise ConfigurationError(
+                f"env: {_EXPECTED}, got one that makes {shown(made)}{advice_on(made)}."
+            )
         if self._is_own(made):
             raise InputError(
                 f"env: {ONE_AND_THE_SAME}, got one that returns {made} again, which the agent "
@@ -206,7 +220,7 @@ class Environments:
         """Return a new environment to learn in."""
         made = self.make()
         self._own.append(unwrapped(made))
-        return made
+        return CheckedEnv(made)
 
     def _is_own(self, env: AnyEnv) -> bool:
         return any(unwrapped(env) is own for own in self._own)
@@ -267,13 +281,13 @@ def require_numbers(space: AnySpace) -> None:
         ConfigurationError: ``space`` is of another kind, e.g. text, or has such a part.
     """
     kind = type(space)
-    if issubclass(kind, spaces.Dict | spaces.Tuple):
+    if issubclass(kind, spaces.Dict | spaces.Tuple) and parts_of(space):
         for part in parts_of(space).values():
             require_numbers(part)
-    elif not issubclass(kind, _NUMBERS):
+    elif not issubclass(kind, _NUMBERS) or not spaces.flatdim(space):
         raise ConfigurationError(
             "env: expected observations of Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or "
-            f"Tuple of such, got {space}; turn them into numbers by "
+            f"Tuple of such, none empty, got {shown(space)}; turn them into numbers by "
             "gymnasium.wrappers.TransformObservation."
         )
 
@@ -294,7 +308,7 @@ def flat_rows(observations: Any, space: AnySpace) -> NDArray[Any]:
 def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
     """Return what makes one environment; None if ``source`` is one that cannot be made again."""
     if isinstance(source, str):
-        return lambda: gymnasium.make(source)
+        return lambda: made_by_id(source)
     if isinstance(source, VectorEnv):  # its spec does not tell how it was wrapped
         return None
     if isinstance(source, gymnasium.Env):
@@ -302,6 +316,7 @@ def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
         if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
             return None
         return lambda: gymnasium.make(spec)
-    if callable(source):
-        return source
-    raise ConfigurationError(f"env: {_EXPECTED}, got {source!r}.")
+    if not callable(source):
+        raise ConfigurationError(f"env: {_EXPECTED}, got {shown(source)}{advice_on(source)}.")
+    require_call(source, "a function without arguments that makes one", "write lambda: make(...)")
+    return source

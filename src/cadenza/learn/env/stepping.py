@@ -30,6 +30,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from cadenza.core import environments
 from cadenza.core.checks import WIDEST_RANGE, is_scalable
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
@@ -345,52 +346,55 @@ class VectorSteps:
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
-        mode = envs.metadata.get("autoreset_mode")
-        if not isinstance(mode, AutoresetMode):
-            raise ConfigurationError(
-                "VectorSteps: expected envs.metadata['autoreset_mode'] to be a gymnasium "
-                f"AutoresetMode, got {mode!r}; use gymnasium.make_vec or a vector environment of "
-                "gymnasium 1.1 or later."
-            )
-        self.envs = envs
-        self.mode = mode
+        self.mode = environments.autoreset_mode(envs, ConfigurationError)
+        environments.require_seeded_reset(envs)
+        self.envs: Any = envs
         self._held = HeldState(envs, until=ReplayableEnv)
         self._restarting: NDArray[np.bool_] | None = None
 
     def reset(self, seed: int | Sequence[int] | None) -> NDArray[Any]:
         """Begin every episode, with one seed or one for each; return observations, (N, ...)."""
-        untyped: Any = self.envs  # gymnasium's base class does not mention a seed for each
-        observations, _ = untyped.reset(seed=list(seed) if isinstance(seed, Sequence) else seed)
+        seeds = list(seed) if isinstance(seed, Sequence) else seed
+        observations, _ = self._answered("reset", seed=seeds)
         self._restarting = np.zeros(self.envs.num_envs, dtype=np.bool_)
-        return np.asarray(observations)
+        return observations
+
+    def _answered(self, call: str, *actions: NDArray[Any], **options: Any) -> tuple[Any, ...]:
+        """Return what the environments answer to ``call``, checked."""
+        answer, count = getattr(self.envs, call)(*actions, **options), (self.envs.num_envs,)
+        told = environments.values_of(self.envs, call, answer)
+        told = environments.step_rows(self.envs, answer, count) if actions else told
+        environments.require_observation(self.envs, told[0], self.envs.observation_space)
+        return np.asarray(told[0]), *told[1:]
 
     def step(self, actions: NDArray[Any]) -> VectorStep:
         """Advance every environment by one step.
 
         Raises:
             NotReadyError: `reset` was never called.
-            InputError: An environment that resets itself keeps its last observation to itself.
+            InputError: They answer something else, or one that resets itself keeps its last
+                observation to itself.
         """
         restarting = self._restarting
         if restarting is None:
             raise NotReadyError("VectorSteps.step: expected reset() before the first step.")
-        observations, rewards, terminated, truncated, info = self.envs.step(actions)
-        observations = following = np.asarray(observations)
-        ends = np.asarray(terminated, dtype=np.bool_)
-        boundaries = ends | np.asarray(truncated, dtype=np.bool_)
+        observations, rewards, ends, cuts, info = self._answered("step", actions)
+        following, boundaries = observations, ends | cuts
         if self.mode is AutoresetMode.NEXT_STEP:
             self._restarting = boundaries
         elif boundaries.any():
             if self.mode is AutoresetMode.SAME_STEP:
-                following = _with_finals(observations, info, np.flatnonzero(boundaries))
+                following, finals = observations.copy(), environments.finals_of(self.envs, info)
+                for row in np.flatnonzero(boundaries):
+                    following[row] = finals[row]
             else:
                 following = observations.copy()  # a reset may write into the same array
-                first, _ = self.envs.reset(options={"reset_mask": boundaries.copy()})
-                observations = np.asarray(first)
+                again = {"reset_mask": boundaries.copy()}
+                observations, _ = self._answered("reset", options=again)
         return VectorStep(
             observations=observations,
             following=following,
-            rewards=np.asarray(rewards, dtype=np.float64),
+            rewards=rewards,
             terminated=ends,
             boundaries=boundaries,
             valid=~restarting,
@@ -434,22 +438,6 @@ class VectorSteps:
         if go_on:
             self._restarting = np.array(state["restarting"], dtype=np.bool_)
         return left + mine
-
-
-def _with_finals(
-    observations: NDArray[Any], info: dict[str, Any], ended: NDArray[np.int64]
-) -> NDArray[Any]:
-    """Return ``observations`` with the last ones of the episodes that ``ended``, (N, ...)."""
-    finals = info.get("final_obs")
-    if finals is None:
-        raise InputError(
-            "VectorSteps.step: expected info['final_obs'] of the environments whose episodes ended "
-            f"({ended.tolist()}), got {sorted(info)}; use autoreset_mode=NEXT_STEP."
-        )
-    following = observations.copy()
-    for row in ended:
-        following[row] = finals[row]
-    return following
 
 
 #: Most combinations of several discrete choices that are numbered as one.

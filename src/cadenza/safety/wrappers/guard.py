@@ -7,6 +7,8 @@ from typing import Any, TypedDict, Unpack, overload
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from cadenza.core.checks import shown
+from cadenza.core.environments import advice_on, made_by_id
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
@@ -76,7 +78,7 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
         ConfigurationError: The filter lacks something, or cannot be put there; the message names
             it.
     """
-    made: Any = gymnasium.make(env) if isinstance(env, str) else env
+    made: Any = made_by_id(env, "guard") if isinstance(env, str) else env
     guard_arm: Any = getattr(getattr(made, "unwrapped", None), "guard_arm", None)
     if guard_arm is not None and not task:
         guard_arm()
@@ -84,7 +86,7 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
     if not isinstance(made, gymnasium.Env | VectorEnv):
         raise ConfigurationError(
             "guard: expected the id of a Gymnasium environment, an environment or a vector "
-            f"environment, got {made!r}."
+            f"environment, got {shown(made)}{advice_on(made)}."
         )
     if _is_guarded(made):
         raise ConfigurationError(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import real_array, require_kinds
+from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
@@ -237,7 +238,7 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, forget what was learnt about the partner too."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
         if seed is None:
             self._runtime.begin_episode()
         else:
@@ -259,7 +260,8 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         untouched = np.array_equal(step.action, nominal)
         applied = given if untouched else self._port.applied(step.action)
         executed = action if untouched else self._port.put(action, applied)
-        observation, reward, terminated, truncated, info = self.env.step(executed)
+        answer = values_of(self.env, "step", self.env.step(executed))
+        observation, reward, terminated, truncated, info = answer
         info = dict(info)
         info["safety"] = safety_record(
             step,

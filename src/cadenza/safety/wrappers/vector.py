@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import require_kinds
+from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.batched.step import (
@@ -151,7 +152,7 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         ``options["reset_mask"]``, shape (B,), starts only the episodes it names.
         """
         mask = (options or {}).get("reset_mask")  # read first: batches take it out
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
         started = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask)
         if seed is None or mask is not None:
             self._driver.begin_rows(np.flatnonzero(started).tolist())
@@ -177,7 +178,8 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
             applied[untouched] = given[untouched]
         executed = actions if untouched.all() else self._port.put(actions, applied)
         resets = self._done if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(self._done)
-        observation, reward, terminated, truncated, info = self.env.step(executed)
+        answer = values_of(self.env, "step", self.env.step(executed))
+        observation, reward, terminated, truncated, info = answer
         info = dict(info)
         info["safety"] = _record(step, given.copy(), applied, untouched)
         info["_safety"] = ~resets

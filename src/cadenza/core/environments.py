@@ -1,0 +1,213 @@
+"""Environments at public doors: what comes in, and what one answers.
+
+Refused is what would fail later in another library, or be taken for something else, as text is for
+a number. A Box's bounds are not checked: many tasks leave them by rounding. N = environments.
+"""
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from cadenza.core.checks import shown
+from cadenza.core.errors import CadenzaError, ConfigurationError, InputError
+
+_ANSWERS: Final = {
+    "reset": ("observation", "info"),
+    "step": ("observation", "reward", "terminated", "truncated", "info"),
+}
+_REAL: Final = "fiub"  # NumPy's kinds of real numbers and truth values
+_NUMBERS: Final = frozenset([float, int, np.float32, np.float64])
+_TRUTHS: Final = frozenset([bool, np.bool_])
+_OLD_GYM: Final = (
+    "or, if it is of the older package gym, install shimmy and pass "
+    'gymnasium.make("shimmy:GymV{}Environment-v0", env=...)'
+)
+
+
+def made_by_id(name: str, owner: str = "env") -> gymnasium.Env[Any, Any]:
+    """Return Gymnasium's environment of that id, or refuse an id that it knows nothing of."""
+    try:
+        return gymnasium.make(name)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise ConfigurationError(
+            f"{owner}: expected an id that Gymnasium can make, got {name!r}: {error}"
+        ) from error
+
+
+def advice_on(source: Any) -> str:
+    """Return "; " and what to do with something that is no environment of Gymnasium, if known."""
+    kind: Any = source if isinstance(source, type) else type(source)
+    roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    if callable(source) or isinstance(source, VectorEnv):
+        return "; pass the environment itself, not what makes it"
+    if isinstance(source, list | tuple) or "stable_baselines3" in roots:
+        return "; pass a function that makes one of its environments, and num_envs=..."
+    if "pettingzoo" in roots:
+        return "; see gymnasium.make('cadenza/Ego-v1', task='pettingzoo:module:env') for one robot"
+    if "gym" in roots or all(callable(getattr(kind, name, None)) for name in _ANSWERS):
+        version = 26 if "seed" in inspect.signature(kind.reset).parameters else 21
+        return f"; derive the class from gymnasium.Env, {_OLD_GYM.format(version)}"
+    return ""
+
+
+def require_call(function: Any, expected: str, advice: str, *values: Any, **named: Any) -> None:
+    """Refuse a function that cannot be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*values, **named)
+    except TypeError as error:
+        got = shown(function)
+        raise ConfigurationError(
+            f"env: expected {expected}, got {got}: {error}; {advice}."
+        ) from error
+
+
+def require_seeded_reset(env: Any) -> None:
+    """Refuse an environment that cannot be reset with a seed, or that has such a wrapper."""
+    while env is not None:
+        expected = f"{type(env).__name__}.reset to take seed=..."
+        require_call(env.reset, expected, f"add the argument, {_OLD_GYM.format(21)}", seed=0)
+        env = getattr(env, "env", None)
+
+
+def autoreset_mode(env: Any, error: type[CadenzaError] = InputError) -> AutoresetMode:
+    """Return when a vector environment begins new episodes, or refuse one that does not say."""
+    known = {mode.value: mode for mode in AutoresetMode}
+    told: Any = cast("dict[str, Any]", env.metadata or {}).get("autoreset_mode")
+    if told in known or told in known.values():
+        return AutoresetMode(told)
+    raise error(
+        f"{_name(env)}: expected metadata['autoreset_mode'] to be one of {[*known]}, got "
+        f"{told!r}; use gymnasium.make_vec or a vector environment of gymnasium 1.1 or later."
+    )
+
+
+def values_of(env: Any, call: str, answer: Any) -> tuple[Any, ...]:
+    """Return what ``env`` answered to `reset` or `step` as a tuple, whose last value is a dict."""
+    names, are_several = _ANSWERS[call], issubclass(cast("Any", type)(answer), list | tuple)
+    values: tuple[Any, ...] = tuple(answer) if are_several else (answer,)
+    if len(values) == len(names) and isinstance(values[-1], Mapping):
+        return values
+    raise InputError(
+        f"env: expected {_name(env)}.{call} to return {len(names)} values, ({', '.join(names)}), "
+        f"got {len(values)}: {shown(answer)}; return those, the info a dict, "
+        f"{_OLD_GYM.format(21)}."
+    )
+
+
+def step_rows(env: Any, answer: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return an answer to `step` with rewards and endings as arrays, (N,), or () of one."""
+    seen, *values, info = values_of(env, "step", answer)
+    names = ("rewards", "terminations", "truncations") if shape else _ANSWERS["step"][1:4]
+    what = f"of shape {shape}, one number for each environment" if shape else "to be a plain number"
+    owner, rows = f"{_name(env)}.step", list[NDArray[Any]]()
+    for name, value in zip(names, values, strict=True):
+        row = truths(name, value, owner) if rows else _array(value)
+        if row.shape != shape or row.dtype.kind not in _REAL:
+            sizes = f"{row.shape}" if shape else f"the shape {row.shape}"
+            told = shown(value) if row.shape == shape else sizes
+            wanted = "an array" if shape else f"{'bool' if rows else 'float'}({name})"
+            raise InputError(f"{owner}: expected {name} {what}, got {told}; return {wanted}.")
+        rows.append(row)
+    return seen, rows[0].astype(np.float64), *rows[1:], info
+
+
+def truths(name: str, values: Any, owner: str = "environment") -> NDArray[np.bool_]:
+    """Return ``values`` as truth values; NumPy would take every word, ``"False"`` too, for True."""
+    array = _array(values)
+    if array.dtype.kind == "b":
+        return array
+    if array.dtype.kind in _REAL + "O" and np.isin(array, (0, 1)).all():
+        return array.astype(np.bool_)
+    raise InputError(
+        f"{owner}: expected truth values in {name}, got {array.tolist()!r}; correct them."
+    )
+
+
+def finals_of(env: Any, info: Mapping[str, Any]) -> Any:
+    """Return what ended episodes showed last, out of the info of a step that began others."""
+    for key in ("final_obs", "final_observation"):
+        if info.get(key) is not None:
+            return info[key]
+    raise InputError(
+        f"{_name(env)}: expected 'final_obs' in the infos of a step that ended an episode, as "
+        f"info['final_obs'] or info['final_observation'], got none but {sorted(info)}; report it, "
+        "or use autoreset_mode=NEXT_STEP."
+    )
+
+
+def require_observation(env: Any, seen: Any, space: Any, name: str = "observation") -> None:
+    """Refuse an observation without the parts, shapes and kinds of numbers of ``space``."""
+    is_tuple = isinstance(space, spaces.Tuple)
+    if is_tuple or isinstance(space, Mapping):
+        for key in range(len(cast("Any", space))) if is_tuple else [*cast("Any", space)]:
+            try:
+                inner = seen[key]
+            except (IndexError, KeyError, TypeError):
+                inner = None
+            require_observation(env, inner, cast("Any", space)[key], f"{name}[{key!r}]")
+        return
+    array, kinds = _array(seen), _REAL if space.dtype.kind == "f" else "iub"
+    fits = array.shape == space.shape and array.dtype.kind in kinds
+    if not fits or not (isinstance(space, spaces.Box) or space.contains(array.astype(space.dtype))):
+        told = f" of shape {array.shape}" if array.ndim else ""
+        raise InputError(
+            f"{_name(env)}: expected {name} in {space}, got {shown(seen)}{told}; "
+            "correct it, or the observation_space."
+        )
+
+
+class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose answers are checked in every step: `InputError` says what is wrong."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        for name in ("observation_space", "action_space"):
+            space: Any = getattr(env, name, None)
+            if not isinstance(space, spaces.Space):
+                raise ConfigurationError(
+                    f"env: expected {_name(env)}.{name} to be a space of gymnasium.spaces, got "
+                    f"{shown(space)} ({type(space).__module__}); make it of those."
+                )
+        require_seeded_reset(env)
+        super().__init__(env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of a copy that has no environment yet
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset it."""
+        given = {} if options is None else {"options": options}
+        observation, info = values_of(self, "reset", self.env.reset(seed=seed, **given))
+        require_observation(self, observation, self.env.observation_space)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step it."""
+        answer: Any = self.env.step(action)
+        seen, reward, ended, cut, info = values_of(self, "step", answer)
+        require_observation(self, seen, self.env.observation_space)
+        if not (type(reward) in _NUMBERS and type(ended) in _TRUTHS and type(cut) in _TRUTHS):
+            step_rows(self, answer, ())  # refuses what is neither
+        if not math.isfinite(reward):
+            raise InputError(f"{_name(self)}: expected a finite reward, got {reward}; correct it.")
+        return seen, reward, bool(ended), bool(cut), info
+
+
+def _name(env: Any) -> str:
+    return type(getattr(env, "unwrapped", env)).__name__
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Return ``values`` as an array; of None where they are none, as lists of several lengths."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):
+        return np.array(None)
