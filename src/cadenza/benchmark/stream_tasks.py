@@ -89,8 +89,6 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.single_observation_space, self.single_action_space = seen, done
         self.observation_space = batch_space(seen, self.num_envs)
         self.action_space = batch_space(done, self.num_envs)
-        self.action_low: Float32Array = done.low
-        self.action_high: Float32Array = done.high
         self._seats = tuple(
             _Seat(uid, is_partner=uid == others[0], env=env, partners=partners) for uid in others
         )
@@ -402,11 +400,12 @@ class GuardedExpert:
     def act(self, observations: NDArray[Any]) -> Float32Array:
         """Return the actions to execute, (E, A), for the ego's states, (E, D)."""
         nominal = self._law(observations.astype(np.float64))
-        wanted = np.clip(nominal, self._env.action_low, self._env.action_high)
+        box: Any = self._env.single_action_space
+        wanted = np.clip(nominal, box.low, box.high)
         wanted += self._noise * self._rng.standard_normal(wanted.shape)
         if self._driver is not None:
             wanted = self._driver.step(wanted, self._env.partner_ids).action
-        executed = np.clip(wanted, self._env.action_low, self._env.action_high)
+        executed = np.clip(wanted, box.low, box.high)
         return executed.astype(np.float32)
 
 

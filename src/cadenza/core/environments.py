@@ -70,7 +70,7 @@ def require_call(function: Any, expected: str, advice: str, *values: Any, **name
 
 def require_seeded_reset(env: Any) -> None:
     """Refuse an environment that cannot be reset with a seed, or that has such a wrapper."""
-    while env is not None:
+    while hasattr(env, "reset"):
         expected = f"{type(env).__name__}.reset to take seed=..."
         require_call(env.reset, expected, f"add the argument, {_OLD_GYM.format(21)}", seed=0)
         env = getattr(env, "env", None)
@@ -104,17 +104,20 @@ def values_of(env: Any, call: str, answer: Any) -> tuple[Any, ...]:
 def step_rows(env: Any, answer: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """Return an answer to `step` with rewards and endings as arrays, (N,), or () of one."""
     seen, *values, info = values_of(env, "step", answer)
-    names = ("rewards", "terminations", "truncations") if shape else _ANSWERS["step"][1:4]
-    what = f"of shape {shape}, one number for each environment" if shape else "to be a plain number"
-    owner, rows = f"{_name(env)}.step", list[NDArray[Any]]()
-    for name, value in zip(names, values, strict=True):
-        row = truths(name, value, owner) if rows else _array(value)
+    rows = [_array(value) for value in values]
+    if [row.shape for row in rows] == [shape] * 3 and [row.dtype.char for row in rows] == [*"d??"]:
+        return seen, *rows, info
+    owner, names = f"{_name(env)}.step", ("reward", "terminated", "truncated")
+    what, size, each = "to be a plain number", "the shape ", ""
+    if shape:
+        names = ("rewards", "terminations", "truncations")
+        what, size, each = f"of shape {shape}, one number for each environment", "", " of each"
+    for place, name in enumerate(names):
+        rows[place] = row = truths(name, values[place], owner) if place else rows[0]
         if row.shape != shape or row.dtype.kind not in _REAL:
-            sizes = f"{row.shape}" if shape else f"the shape {row.shape}"
-            told = shown(value) if row.shape == shape else sizes
-            wanted = "an array" if shape else f"{'bool' if rows else 'float'}({name})"
-            raise InputError(f"{owner}: expected {name} {what}, got {told}; return {wanted}.")
-        rows.append(row)
+            told = shown(values[place]) if row.shape == shape else f"{size}{row.shape}"
+            advice = f"return {'bool' if place else 'float'}({name}){each}"
+            raise InputError(f"{owner}: expected {name} {what}, got {told}; {advice}.")
     return seen, rows[0].astype(np.float64), *rows[1:], info
 
 

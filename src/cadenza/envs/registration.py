@@ -23,7 +23,7 @@ _TASKS: Final[dict[str, str | None]] = {
     "cadenza/Handover-v1": "handover_mj",
 }
 #: Tasks that `gymnasium.make_vec` steps as one batch.
-_BATCHED: Final = ("crossing", "mpe_cooperative_push", "cocarry_mj", "handover_mj")
+_BATCHED: Final = ("crossing", "mpe_cooperative_push", "cocarry_mj", "handover_mj", "foraging")
 
 
 def register_envs() -> None:

@@ -125,8 +125,7 @@ class TeamSteps:
             )
         self.num_envs: int = int(env.num_envs)
         self.held: HeldState = HeldState(env)
-        if hasattr(env, "reset"):
-            environments.require_seeded_reset(env)
+        environments.require_seeded_reset(env)
         try:
             states = [env.observation_space["agent"][uid]["state"] for uid in self.uids]
             actions = [env.action_space[uid] for uid in self.uids]

@@ -91,3 +91,34 @@ def test_all_seats_pass_the_tests_of_pettingzoo(task, options):
         parallel_seed_test(made, num_cycles=20)
         if hasattr(view.multi_env, "parallel_env"):  # what the task was made of
             parallel_api_test(view.multi_env.parallel_env, num_cycles=60)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, _ in WALK if name.startswith("cadenza/") and name != EGO]
+)
+def test_copies_of_a_batched_task_play_the_episodes_of_single_environments(name):
+    spec = gymnasium.spec(name)
+    task = get_task(spec.kwargs["task"])
+    assert (spec.vector_entry_point is not None) == task.supports_batches
+    if not task.supports_batches:
+        return
+    length, count = 4, 3
+    copies = installed(lambda: gymnasium.make_vec(name, num_envs=count, episode_length=length))
+    assert copies.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP
+    singles = [gymnasium.make(name, episode_length=length).unwrapped for _ in range(count)]
+    copies.action_space.seed(0)
+    shown, _ = copies.reset(seed=5)
+    np.testing.assert_array_equal(
+        shown, [env.reset(seed=5 + i)[0] for i, env in enumerate(singles)]
+    )
+    for step in range(1, 2 * length + 1):
+        actions = copies.action_space.sample()
+        shown, rewards, terminated, truncated, info = copies.step(actions)
+        for i, env in enumerate(singles):
+            state, reward, *ends, _ = env.step(actions[i])
+            assert (rewards[i], terminated[i], truncated[i]) == (reward, *ends)
+            if any(ends):
+                np.testing.assert_array_equal(info["final_obs"][i], state)
+                state, _ = env.reset(seed=5 + i + count * (step // length))
+            np.testing.assert_array_equal(shown[i], state)
+    assert gymnasium.make_vec(name, num_envs=1).reset(seed=0)[0].shape[0] == 1

@@ -64,7 +64,7 @@ def test_a_team_is_cut_too():
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 1e308])
 def test_returns_that_are_not_finite_are_refused(reward):
     agent = cadenza.PPO(Endless, seed=0)
-    with pytest.raises(InputError, match="expected (a finite reward|finite returns), got"):
+    with pytest.raises(InputError, match=r"expected (a finite reward|finite returns), got"):
         agent.evaluate(2, env=Endless(reward), max_episode_steps=3)
 
 

@@ -362,8 +362,8 @@ class VectorSteps:
     def _answered(self, call: str, *actions: NDArray[Any], **options: Any) -> tuple[Any, ...]:
         """Return what the environments answer to ``call``, checked."""
         answer, count = getattr(self.envs, call)(*actions, **options), (self.envs.num_envs,)
-        told = environments.values_of(self.envs, call, answer)
-        told = environments.step_rows(self.envs, answer, count) if actions else told
+        told = environments.step_rows(self.envs, answer, count) if actions else None
+        told = told or environments.values_of(self.envs, call, answer)
         environments.require_observation(self.envs, told[0], self.envs.observation_space)
         return np.asarray(told[0]), *told[1:]
 
