@@ -25,7 +25,7 @@ Axes:     E = environments, D = entries of the ego's state, A = action.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -400,7 +400,7 @@ class GuardedExpert:
     def act(self, observations: NDArray[Any]) -> Float32Array:
         """Return the actions to execute, (E, A), for the ego's states, (E, D)."""
         nominal = self._law(observations.astype(np.float64))
-        box: Any = self._env.single_action_space
+        box = cast("Any", self._env).single_action_space
         wanted = np.clip(nominal, box.low, box.high)
         wanted += self._noise * self._rng.standard_normal(wanted.shape)
         if self._driver is not None:
