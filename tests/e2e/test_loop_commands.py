@@ -27,7 +27,7 @@ def test_status_shows_cycles_decisions_intervals_jobs_hours_and_pages(runs):
     done = loop("status", cwd=runs)
     assert done.code == 0, done.err
     lines = done.out.splitlines()
-    assert lines[0].startswith(f"Run {RUN}: running, but nobody works on it, begun ")
+    assert lines[0].startswith(f"Run {RUN}: running, but no controller runs, begun ")
     assert lines[0].endswith(", 1 of 4 cycles decided, cycle 1 undecided")
     first, second = (next(line.split() for line in lines if line[1:2] == n) for n in "01")
     assert " ".join(first) == "0 bc done promote 60.0% [26, 88] 10 2 min 06 s"
@@ -57,7 +57,7 @@ def test_without_a_store_commands_end_with_1_and_make_none(tmp_path, command, wo
 def test_a_run_that_nobody_works_on_is_stopped_at_once(runs):
     done = loop("stop", RUN, cwd=runs)
     assert done.out.splitlines() == [
-        f"run {RUN}: nobody worked on it; it is stopped",
+        f"run {RUN}: no controller was running; it is now stopped",
         f"continue with: cadenza loop resume {RUN}",
     ]
     [run] = loop("status", "--json", cwd=runs).json["runs"]

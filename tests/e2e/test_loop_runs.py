@@ -70,7 +70,7 @@ REFUSED = {
     "store: postgresql://127.0.0.1:1/db": "127.0.0.1",
     "knowledge: {root: /proc/pages}": "/proc/pages: expected a folder to write to",
     "llm: 'gemini:m'": "expected GEMINI_API_KEY or GOOGLE_API_KEY",
-    "jobs: {runner: ray, ray_address: '127.0.0.1:1'}": "127.0.0.1:1: nobody answers",
+    "jobs: {runner: ray, ray_address: '127.0.0.1:1'}": "127.0.0.1:1: no answer",
     "reference: nobody": "expected weights, or a run of the store",
     "data: {initial_episodes: 4000000}": "max_collect_episodes",
 }
@@ -204,7 +204,7 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     [failed] = [line for line in shown if line.startswith("failed: ")]
     assert failed == (
         "failed: DataError: job fails/0/data: expected an end with exit code 0, got exit code 11; "
-        f"see its log {log}; mend the cause and resume the run."
+        f"see its log {log}; fix the cause and resume the run."
     )
     assert shown[-1] == "continue with: cadenza loop resume fails"
     unknown = ask("resume", "other", cwd=tmp_path)

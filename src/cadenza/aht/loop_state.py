@@ -127,7 +127,7 @@ class LoopState:
         self.last_return = record.episode_return
 
     def forget_episodes(self) -> None:
-        """Forget the running episodes, which are not gone on with."""
+        """Forget the running episodes; they do not continue."""
         self.returns[:] = 0.0
         self.lengths[:] = 0
 

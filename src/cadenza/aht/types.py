@@ -76,7 +76,7 @@ class ResumableTrainer(Protocol):
 
 @runtime_checkable
 class ForgettingTrainer(Protocol):
-    """A learner that can go on with new episodes where the running ones cannot be brought back."""
+    """A learner that can continue with new episodes where the running ones cannot be restored."""
 
     def forget_episodes(self) -> None:
         """Forget what has not ended: the next observation begins an episode."""

@@ -166,7 +166,7 @@ def admit(
     """Play every row of a task's plan, at most ``episodes`` of each, and judge it.
 
     Returns plain JSON values: what played, one record per row, and the verdicts A1 to A4.
-    ``progress`` is told the rows done, in all, and the one that begins.
+    ``progress`` gets the rows done, their number and the one that begins.
 
     Raises:
         ConfigurationError: The task has no plan.

@@ -417,7 +417,7 @@ def _split_last_line(data: bytes, path: Path) -> tuple[bytes, bytes]:
     """Return (everything before the last line, the last line without its newline)."""
     end = data.rfind(b"\n", 0, -1)
     if end < 0 or not data.endswith(b"\n"):
-        raise IntegrityError(f"{path}: expected complete lines, got a torn file.")
+        raise IntegrityError(f"{path}: expected complete lines, got a truncated file.")
     return data[: end + 1], data[end + 1 : -1]
 
 

@@ -25,7 +25,7 @@ from cadenza.envs.listening import Listener
 from cadenza.safety.runtime.env_hooks import EnvHooks
 from cadenza.safety.snapshot import AgentSnapshot
 
-#: Methods an env must have so that an ego can be told of the others by packets.
+#: Methods an env must have so that packets can describe the others to an ego.
 LINK_HOOKS: Final = ("comm_state", "state_given")
 
 

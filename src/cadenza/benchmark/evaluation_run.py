@@ -288,12 +288,12 @@ def run_evaluation(
         config: Checked configuration.
         out: Output folder.
         workers: Processes; by default one per core.
-        resume: Go on with an earlier run in ``out``.
+        resume: Continue an earlier run in ``out``.
         overwrite: Delete an earlier run in ``out`` first.
         repo_root: Source tree for the provenance; by default this package's own checkout.
         repro_command: Command line that repeats the evaluation; no host paths, it is hashed.
         config_sha256: Digest of the training configuration behind the policies, if known.
-        progress: Told (cells done, cells in all, label of the last one).
+        progress: Called with (cells done, cells in all, label of the last one).
 
     Raises:
         ConfigurationError: The configuration or the folder does not fit.

@@ -161,7 +161,7 @@ class _Board:
             job,
             "WorkerLost",
             f"expected its worker process to finish, got {lost} lost in a row ({reason}); "
-            "look for memory shortage, then run again: finished cells are kept",
+            "check the memory, then run again: finished cells are kept",
         )
 
 
@@ -278,7 +278,7 @@ class _Pool:
         if self._starts_lost >= MAX_LOST_WORKERS * self._size:
             raise JobError(
                 f"worker process: expected it to start, got {self._starts_lost} killed in a row "
-                f"(signal {-exit_code}); look for memory shortage, use fewer workers, then run "
+                f"(signal {-exit_code}); check the memory, use fewer workers, then run "
                 "again: finished cells are kept."
             )
 

@@ -109,6 +109,6 @@ def _write_mp4(frames: list[NDArray[np.uint8]], file: Any, rate: float) -> None:
         imageio.mimwrite(file, frames, format="mp4", fps=rate)
     except (ImportError, ValueError) as error:
         raise ConfigurationError(
-            f"film: expected a way to write MP4, got {error}; run pip install imageio-ffmpeg, or "
-            "ask for a .gif."
+            f"film: expected a writer of MP4 files, got {error}; run pip install imageio-ffmpeg, "
+            "or ask for a .gif."
         ) from error

@@ -103,7 +103,7 @@ class TaughtSeat(EgoGymEnv):
 
 
 def _told(wanted: NDArray[Any] | None) -> NDArray[Any]:
-    """Return what an expert wants, or say that there is nobody to ask."""
+    """Return the action of the expert, or raise if there is none."""
     if wanted is None:
         raise NotReadyError(
             "expert_action: expected an expert and an episode in progress; pass expert= and call "
@@ -533,7 +533,7 @@ class BestSuccess(Callback):
         episodes: Episodes beside each partner, >= 1.
         policy: What plays, (N, O) to (N, A), e.g. a law that the agent corrects; None takes the
             agent's ``predict``.
-        report: Told the agent's steps and the successes of all partners after each judgement.
+        report: Called with the agent's steps and the partners' successes after each judgement.
         **options: Options of the task that the episodes have.
 
     Attributes:

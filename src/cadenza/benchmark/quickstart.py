@@ -492,7 +492,7 @@ def run_quickstart(
         overrides: Settings of the training to change, e.g. ``["total_frames=50000"]``.
         episodes_per_seed: Episodes per evaluation seed, partner and condition.
         repo_root: Source tree for the provenance; by default this package's own checkout.
-        progress: Told about progress.
+        progress: Called with progress.
 
     Raises:
         ConfigurationError: ``out`` holds something else, or an override does not fit.
@@ -638,7 +638,7 @@ def _partners(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
 
 
 def _identity(config: EgoAHTConfig, episodes_per_seed: int, repo_root: Path | None) -> str:
-    """Return what must be equal for results in the folder to be gone on with."""
+    """Return what must be equal for a run to continue the results in the folder."""
     context = compute_run_metadata(
         seed=config.seed,
         run_kind=config.algo,

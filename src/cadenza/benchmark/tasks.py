@@ -169,8 +169,8 @@ class TaskSpec(BaseModel):
         episode_length: Usual control steps per episode.
         max_robots: Most robots it can have, ego and partner included.
         has_success: Whether ``info["success"]`` exists; without it the score is the return.
-        partners: Partner classes an evaluation uses unless told otherwise.
-        seen_partner: The one of them that training uses unless told otherwise.
+        partners: Partner classes an evaluation uses by default.
+        seen_partner: The one of them that training uses by default.
         supports_safety: Whether the environment offers the hooks of the safety filter.
         supports_batches: Whether it can be stepped as a batch.
         supports_links: Whether an evaluation can put a link between ego and others: the environment

@@ -149,7 +149,7 @@ def read_journal(data: bytes, *, genesis: str, source: str) -> list[EpisodeResul
     """
     lines = data.split(b"\n")
     if lines.pop() != b"":
-        raise IntegrityError(f"{source}: expected the last line to end, got a torn line.")
+        raise IntegrityError(f"{source}: expected a complete last line, got a truncated one.")
     previous, episodes = genesis, list[EpisodeResult]()
     for number, line in enumerate(lines, start=1):
         content = parse_json_object(line, source=f"{source} line {number}")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _GO_ON: Final = "finished work is kept, run the same command again to continue"
 
 # Options of several jobs; those of one job stand in its command.
-_Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder of the job; new, or its own.")]
+_Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder of the job, new or begun.")]
 _Result: TypeAlias = Annotated[
-    Path, typer.Option("--result-json", help="Result file, written last and at once.")
+    Path, typer.Option("--result-json", help="Result file, written last and atomically.")
 ]
 _Task: TypeAlias = Annotated[str, typer.Option("--task", help="See `cadenza tasks list`.")]
 _Partners: TypeAlias = Annotated[

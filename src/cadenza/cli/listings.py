@@ -78,7 +78,7 @@ def tasks(as_json: JsonOption = False) -> None:
 
 def show_task(
     task: Annotated[
-        str | None, typer.Argument(help="Its name; all tasks without it.", show_default=False)
+        str | None, typer.Argument(help="Its name; default: all tasks.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -120,7 +120,7 @@ def copy_config(
     name: _Name,
     target: Annotated[
         Path | None,
-        typer.Argument(help="New file; configs/NAME.yaml without it.", show_default=False),
+        typer.Argument(help="New file; default: configs/NAME.yaml.", show_default=False),
     ] = None,
 ) -> None:
     """Copy a shipped configuration to a file of your own; commands prefer it to the shipped one."""

@@ -113,7 +113,7 @@ def approve(
     reason: Annotated[
         str, typer.Option("--reason", help="Why, for the record.", show_default=False)
     ],
-    reject: Annotated[bool, typer.Option("--reject", help="Say no instead of yes.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Reject instead of approving.")] = False,
     workdir: Workdir = _RUNS,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -149,7 +149,7 @@ def doctor(
         typer.Option(
             "--workdir",
             "-w",
-            help="Folder of all runs; the configuration's, or runs.",
+            help="Folder of all runs; default: the configuration's, or runs.",
             show_default=False,
         ),
     ] = None,
@@ -210,11 +210,11 @@ def _stopped(outcome: "StopOutcome") -> str:
     if outcome.controller is not None:
         who = readable(outcome.controller)
         return (
-            f"run {outcome.run_id}: {who} was asked to stop it; it ends its job and leaves the run "
-            "at the step that it is at"
+            f"run {outcome.run_id}: {who} was asked to stop it; it ends its job and keeps the run "
+            "at its current step"
         )
     jobs = f", {', '.join(outcome.jobs)} asked to end" if outcome.jobs else ""
-    return f"run {outcome.run_id}: nobody worked on it; it is stopped{jobs}"
+    return f"run {outcome.run_id}: no controller was running; it is now stopped{jobs}"
 
 
 def _print_checks(checks: "Sequence[Check]") -> None:

@@ -57,7 +57,7 @@ class LoopDisplay:
     """Subscriber to events and to progress; prints to stderr."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        """Show what is told, or nothing if ``quiet``."""
+        """Show messages, or nothing if ``quiet``."""
         self._quiet = quiet
         self._loop: LoopAssembly | None = None
         self._bar: Progress | None = None
@@ -123,7 +123,7 @@ class LoopDisplay:
         self._told_of_disk = bool(told)
 
     def _outlook(self, key: "JobKey", elapsed_s: float) -> "Outlook":
-        """Return how the job goes on, as far as that can be told."""
+        """Return the progress of the job, as far as it is known."""
         from cadenza.loop.status_report import JobEstimates, Outlook
         from cadenza.loop.store.overview import NEWEST
 
@@ -234,7 +234,7 @@ def run(
         str | None,
         typer.Option(
             "--run-id",
-            help="Id of the run; the time (UTC) and run_name without it.",
+            help="Id of the run; default: the time (UTC) and run_name.",
             show_default=False,
         ),
     ] = None,
@@ -314,7 +314,7 @@ def demo(
         typer.Option(
             "--knowledge",
             "-k",
-            help="Folder of the pages; WORKDIR/knowledge without it.",
+            help="Folder of the pages; default: WORKDIR/knowledge.",
             show_default=False,
         ),
     ] = None,
@@ -339,7 +339,7 @@ def work_on(
     with_status: bool = False,
     begins: bool = False,
 ) -> None:
-    """Work on a run until it ends, and print what it came to, ``with_status`` also how it stands.
+    """Work on a run until it ends and print its outcome, ``with_status`` also its status.
 
     A run that ``begins`` must be a new one.
 
@@ -367,7 +367,7 @@ def work_on(
     if code is not ExitCode.OK:
         if status.pending:
             approve = command("approve", run_id, settings.workdir, settings.store)
-            _tell(f"an answer is wanted first: {approve} --by NAME --reason TEXT [--reject]")
+            _tell(f"answer first with: {approve} --by NAME --reason TEXT [--reject]")
         _tell(f"stopped; {_go_on(again)}")
         raise typer.Exit(code)
     hint = beyond_budget(summary["stop_reason"], again)
@@ -455,7 +455,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         print_text(line)
     print_text(
         f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
-        "policies of cycle 0 were taken to solve half of the episodes, later ones all of them; "
+        "it assumes that policies of cycle 0 solve half of the episodes and later ones all; "
         "nothing was kept"
     )
 
@@ -513,7 +513,7 @@ def _require_new(store: "JobStore", settings: "LoopConfig", run_id: str) -> None
 
 
 def _as_text(summary: dict[str, Any], metric: str) -> str:
-    """Return what a run came to, as lines for people; decisions compare ``metric``."""
+    """Return the outcome of a run as lines for people; decisions compare ``metric``."""
     decisions = ", ".join(summary["decisions"]) or "none yet"
     lines = [
         f"run {summary['run_id']}: {summary['status']} ({plain(summary['stop_reason'])})",

@@ -50,7 +50,7 @@ StoreUrl: TypeAlias = Annotated[
     ),
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Neither events nor progress.")
+    bool, typer.Option("--quiet", "-q", help="Show neither events nor progress.")
 ]
 
 
@@ -64,7 +64,7 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
 
     Raises:
         StoreNotFoundError: There is none.
-        LeaseHeldError: It is to be brought up to date while a run is at work.
+        LeaseHeldError: It needs an upgrade while a run is at work.
         StoreError: It does not answer, is damaged or of another version.
     """
     from cadenza.loop.errors import StoreOutdatedError
@@ -120,7 +120,7 @@ def duration(seconds: float) -> str:
 
 
 def time_left(seconds: float | None) -> str:
-    """Return ``"about 8 s left"``, or that nobody knows."""
+    """Return ``"about 8 s left"``, or that it is unknown."""
     return "time left unknown" if seconds is None else f"about {duration(seconds)} left"
 
 
@@ -144,7 +144,7 @@ _QUIET_S: Final = 60.0
 _REASON_WIDTH: Final = 800
 #: Statuses of runs that somebody should be working on.
 _GOING_ON: Final = ("running", "pending_approval")
-#: Runs of these statuses can be gone on with.
+#: Runs of these statuses can be resumed.
 _RESUMABLE: Final = ("running", "pending_approval", "stopped", "failed")
 #: Reasons of ends by a budget that may be raised, with its key.
 _RAISABLE: Final = {
@@ -169,7 +169,7 @@ def headline(status: "RunStatus") -> str:
     begun = datetime.fromtimestamp(status.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     word = status.status.replace("_", " ")
     if status.status in _GOING_ON and status.worked_on_by is None:
-        word += ", but nobody works on it"
+        word += ", but no controller runs"
     reason = status.stop_reason
     why = f" ({plain(reason)})" if reason and status.status != "failed" else ""
     return f"Run {status.run_id}: {word}{why}, begun {begun}, {_cycles(status)}"
@@ -205,7 +205,7 @@ def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
 
 
 def beyond_budget(stop_reason: str | None, resume: str) -> str:
-    """Return how to go on with a run that ran out of cycles or hours; empty for another end."""
+    """Return how to continue a run that ran out of cycles or hours; empty for another end."""
     key = _RAISABLE.get(stop_reason or "")
     if key is None:
         return ""
@@ -295,7 +295,7 @@ def sum_lines(status: "RunStatus") -> list[str]:
 
 
 def controller_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
-    """Return who works on a run, or how to go on with it; arguments as `present_lines`."""
+    """Return who works on a run, or how to resume it; arguments as `present_lines`."""
     if status.worked_on_by is not None:
         asked = ", asked to stop" if status.stop_requested else ""
         return [f"controller: {plain(readable(status.worked_on_by))}{asked}"]
@@ -382,7 +382,7 @@ def _job(job: "LiveJob") -> str:
 
 
 def _earlier(job: "LiveJob") -> str:
-    """Return what became of earlier attempts, in parentheses; empty if nobody knows."""
+    """Return what became of earlier attempts, in parentheses; empty if unknown."""
     counts = ((job.interrupted, "interrupted"), (job.failed, "failed"))
     words = [f"{count} {word}" for count, word in counts if count]
     if not words:

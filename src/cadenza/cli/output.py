@@ -91,7 +91,7 @@ class ExitCode(IntEnum):
     HUNG_UP = 129
     #: Stopped by the user; run again with --resume, or resume the loop, to go on.
     INTERRUPTED = 130
-    #: Whoever read the output has left, as `| head` does; what was asked for is done.
+    #: The reader of the output has left, as `| head` does; what was asked for is done.
     OUTPUT_CLOSED = 141
     #: Stopped by SIGTERM; as INTERRUPTED.
     TERMINATED = 143
@@ -111,7 +111,7 @@ _RESUME_HINT: Final = "finished work is kept, run the same command with --resume
 
 
 class OutputClosedError(CadenzaError, BrokenPipeError):
-    """Whoever read the output has left, as `| head` does; not a failure of the command."""
+    """The reader of the output has left, as `| head` does; not a failure of the command."""
 
 
 class TerminationError(BaseException):
@@ -171,7 +171,7 @@ def print_text(text: str) -> None:
     """Write ``text`` to stdout as a line, at once.
 
     Raises:
-        OutputClosedError: Nobody reads stdout any more.
+        OutputClosedError: The reader of stdout has closed it.
         StorageError: Stdout refused: disk full, closed.
     """
     _write_stdout(text + "\n")

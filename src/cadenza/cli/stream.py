@@ -97,11 +97,11 @@ def headline(status: Mapping[str, Any]) -> str:
     """Return the line above the tables."""
     line = f"Stream of process {status['owner_pid']}: {status['state']}"
     if status["frozen_s"]:
-        line += f", standing still for {status['frozen_s']:.0f} s: draws wait, all producers pause"
+        line += f", blocked for {status['frozen_s']:.0f} s: draws wait, all producers pause"
     age_s = (time.time_ns() - int(status["time_ns"])) / 1e9
     if status["state"] in _ENDED or age_s < _OLD_S:
         return line
-    return f"{line}, but it told nothing for {age_s:.0f} s"
+    return f"{line}, but without news for {age_s:.0f} s"
 
 
 def summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -28,12 +28,12 @@ def train(
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check-learning", help="End with code 3 unless episode returns rise."),
+        typer.Option("--check-learning", help="Exit with code 3 unless episode returns rise."),
     ] = False,
     check_safety: Annotated[
         bool,
         typer.Option(
-            "--check-safety", help="End with code 3, 8 or 9 if the filter's record is implausible."
+            "--check-safety", help="Exit with code 3, 8 or 9 if the filter's record is implausible."
         ),
     ] = False,
     plot: Annotated[

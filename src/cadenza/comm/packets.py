@@ -154,7 +154,7 @@ def require_packet(packet: object, *, schema_version: int) -> CommPacket:
     if version != schema_version or not is_whole(version):
         raise ChamberCommError(
             f"packet: schema version mismatch: expected {schema_version}, got {shown(version)}; "
-            "sender and reader must speak one version."
+            "sender and reader must use the same version."
         )
     _require_keys("packet", fields, set(empty_packet(schema_version)))
     ages = _mapping("packet.aoi", fields["aoi"])

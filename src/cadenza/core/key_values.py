@@ -21,7 +21,7 @@ _REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
 def apply_settings(content: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Return ``content`` with the settings ``words`` applied in order.
 
-    Whether a key is known is left to whoever reads the result.
+    The reader of the result decides whether a key is known.
 
     Raises:
         ConfigurationError: A word or its value is malformed, or a key to remove is not there.

@@ -331,7 +331,7 @@ def make_wandb_run_sink(
     config_extras: Mapping[str, object] | None = None,
     resume: bool = False,
 ) -> WandbSink | None:
-    """Start a Weights & Biases run for ``ctx``, or go on with it if it is to ``resume``.
+    """Start a Weights & Biases run for ``ctx``, or continue it with ``resume``.
 
     Returns:
         The sink; None if switched off, or, with one `UserWarning`, if it cannot start.

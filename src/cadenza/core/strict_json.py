@@ -161,8 +161,8 @@ def read_sealed_json(path: Path, *, kind: str, schema_version: int = 1) -> dict[
     seal = full.pop(_SEAL, None)
     if seal != sha256_bytes(canonical_json(full)):
         raise IntegrityError(
-            f"{path}: expected the document that its seal covers, got another one; the file was "
-            "changed, so run the command that writes it again."
+            f"{path}: expected the content that its seal covers, got different content; the file "
+            "was changed, so run the command that writes it again."
         )
     found = (full.pop("kind", None), full.pop("schema_version", None))
     if found != (kind, schema_version):

@@ -101,7 +101,7 @@ class Listener:
 class CommShapingWrapper(ForwardingWrapper):
     """Add the packet that is visible now to every observation; the outermost of the wrappers.
 
-    The channel is asked exactly once per reset and per step. It is told what the env's
+    The channel is asked exactly once per reset and per step. It gets what the env's
     ``comm_state()`` returns, or the observation itself where the env has no such method.
 
     A channel with a receiver (`cadenza.comm.PerLinkChannel`) also decides what that robot's safety

@@ -426,7 +426,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
             raise CheckpointError(
                 f"{path}: expected an environment with {learned}, got one with {found}."
             ) from error
-        if env is not None and agent._foreseen():
+        if env is not None and agent._why_not_resumable():
             agent._resume_episodes()
         return agent
 
@@ -492,8 +492,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         """Learn from a batch; return figures by name."""
 
-    def _foreseen(self) -> str:
-        """Return why the episodes of a file cannot go on, if that is known without a step."""
+    def _why_not_resumable(self) -> str:
+        """Return why the saved episodes cannot continue, as far as known without a step."""
         return ""
 
     @abstractmethod
@@ -777,7 +777,7 @@ class SoloAgent(SteppedAgent[AgentConfig]):
         if state["envs"] is None or state["rows"] is None:
             self._forget_episodes()
 
-    def _foreseen(self) -> str:
+    def _why_not_resumable(self) -> str:
         saved = self._saved_episodes
         if saved is None or saved["rows"] is None:
             return ""
@@ -792,7 +792,7 @@ class SoloAgent(SteppedAgent[AgentConfig]):
         saved = self._saved_episodes
         if saved is None:
             return
-        lost, left = self._foreseen(), list[str]()
+        lost, left = self._why_not_resumable(), list[str]()
         if len(saved["returns"]) == self.envs.num_envs:
             try:
                 left = self._worlds.load_state_dict(saved["envs"], go_on=saved["rows"] is not None)

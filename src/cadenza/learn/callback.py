@@ -124,8 +124,8 @@ class CallbackMeta(ABCMeta):
             for hook in get_close_matches(field, declared, n=1, cutoff=_MISSPELT):
                 if inspect.isfunction(fields[field]) and hook not in field:  # not `end_batches`
                     raise ConfigurationTypeError(
-                        f"{name}.{field}: expected the hook {hook!r}, or a name less like it, got "
-                        "a method that no training calls; rename it."
+                        f"{name}.{field}: expected the hook {hook!r}, or a clearly different name, "
+                        "got a method that no training calls; rename it."
                     )
         for hook, declaration in declared.items():
             function = getattr(cls, hook)

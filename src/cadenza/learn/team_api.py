@@ -291,8 +291,8 @@ class TeamWorlds:
         """
         if self._make is None:
             raise InputError(
-                "evaluate: expected a batch to judge in, for the team's own, if it has one, is in "
-                "use; pass env=..., or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
+                "evaluate: expected env=..., because the team's own batch, if it has one, is in "
+                "use; pass one, or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
             )
         made = self._made(count)
         if unwrapped(made) is unwrapped(self.batch):
@@ -553,7 +553,7 @@ class MAPPO(RolloutTeam[PPOConfig]):
         )
 
     def robots(self) -> list[nn.Module]:
-        """Return the shared policy, told which robot it plays."""
+        """Return the shared policy with the index of the robot it plays."""
         greedy, count = self.learner.greedy, len(self.envs.uids)
         return [_Identified(greedy, number, count) for number in range(count)]
 

@@ -287,7 +287,7 @@ _INIT_STATES: Final = fold("env.init_states")
 
 
 def replays_states(env_type: str) -> bool:
-    """Return whether an environment plays recorded states unless told otherwise."""
+    """Return whether an environment plays recorded states by default."""
     return "libero" in env_type  # LeRobot's own rule for what is made by LIBERO
 
 

@@ -195,13 +195,13 @@ def _compute(config: LoopConfig | None) -> Check:
 
 def _rules(config: LoopConfig | None) -> Check:
     from cadenza.loop.constitution import load_constitution
-    from cadenza.loop.orchestrator.preflight import require_foreseen_allowed
+    from cadenza.loop.orchestrator.preflight import require_preflight_allowed
     from cadenza.loop.resuming import rules_file, rules_of, shown_rules
 
     path = None if config is None else rules_file(config)
     constitution = load_constitution(None) if config is None else rules_of(config)
     if config is not None:
-        require_foreseen_allowed(config, constitution)
+        require_preflight_allowed(config, constitution)
     allowed = constitution.rules.allowed_programs or ()
     told = f"{shown_rules(path, constitution.sha256)}, {len(allowed)} programs allowed"
     return _found("constitution", "ok", told)
@@ -216,7 +216,7 @@ def _disk(workdir: Path, backend: str) -> Check:
     if free >= enough:
         return _found("disk", "ok", told)
     level: Level = "warn" if free >= _MIN_FREE_GIB else "fail"
-    return _found("disk", level, told, f"free some space: {enough:.0f} GiB are wanted")
+    return _found("disk", level, told, f"free some space: {enough:.0f} GiB are recommended")
 
 
 def _language_model(config: LoopConfig | None, environ: Mapping[str, str]) -> Check:
@@ -278,7 +278,7 @@ def store_check(location: Path | str) -> Check:
                 return _found("store", "ok", f"{shown(location)}: {number}")
     except StoreOutdatedError:
         pass
-    told = f"{shown(location)}: of an older version; the next run brings it up to date"
+    told = f"{shown(location)}: of an older version; the next run upgrades it"
     return _found("store", "ok", told)
 
 
@@ -369,5 +369,5 @@ def _headless(environ: Mapping[str, str]) -> Check:
     if environ.get("DISPLAY") or not missing:
         return _found("screen", "ok", "a screen, or set up for none")
     return _found(
-        "screen", "warn", "no screen, and simulators do not know it", f"export {' '.join(missing)}"
+        "screen", "warn", "no screen, and simulators need a setting", f"export {' '.join(missing)}"
     )

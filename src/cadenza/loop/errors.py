@@ -91,7 +91,7 @@ class EventError(InputError):
 class JobFailedError(CadenzaError, RuntimeError):
     """A job failed in every attempt; the message names the job, its exit code and its log.
 
-    Both are None where nobody saw the last attempt end, or there is no log.
+    Both are None if the end of the last attempt was not seen, or there is no log.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class StopRequestedError(CadenzaError, RuntimeError):
 
 
 class UnansweredError(StopRequestedError):
-    """Nobody answered a question in time, and the run is to stop then."""
+    """No answer came in time, and the run is configured to stop then."""
 
 
 class JobHostError(CadenzaError, RuntimeError):
@@ -167,7 +167,7 @@ class RefusedError(CadenzaError, RuntimeError):
 
 
 class StageError(CadenzaError, RuntimeError):
-    """A step of a cycle did not do its work: its job failed, or left what nobody can use."""
+    """A step of a cycle failed: its job failed, or its result is unusable."""
 
 
 class DataError(StageError):

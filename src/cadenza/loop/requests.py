@@ -1,4 +1,4 @@
-"""What people ask of a run from outside: to stop, or to go on with a decision that waits for them.
+"""What people ask of a run from outside: to stop, or to take a decision that waits for them.
 
 Neither needs the lease of the run's controller; both are safe while it works.
 """
@@ -37,7 +37,7 @@ class StopOutcome(Record):
 
 
 def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
-    """Ask whoever works on a run to stop it; if nobody does, stop it and what it left running.
+    """Ask the controller of a run to stop; without one, stop the run and the jobs it left.
 
     Raises:
         UnknownRowError: There is no such run.
@@ -46,7 +46,7 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
     run = store.get_run(run_id)
     if run["status"] in _OVER:
         raise StoreError(
-            f"run {run_id!r}: expected one that goes on, got one that is {run['status']} "
+            f"run {run_id!r}: expected an active run, got one that is {run['status']} "
             f"({run['stop_reason']}); there is nothing to stop."
         )
     try:

@@ -1,4 +1,4 @@
-"""What a run stands on, for whoever starts it or goes on with it: place, rules, first policy.
+"""What a run needs to start or resume: its place, rules and first policy.
 
 Place:     its state and jobs name their files by absolute paths, so its folder stays where it was.
 Rules:     a file that is named and is not there is an error, never a reason to take other rules.
@@ -49,7 +49,7 @@ def store_location(config: LoopConfig) -> Path | str:
 def anchored(config: LoopConfig) -> LoopConfig:
     """Return ``config`` with absolute paths to what a run reads and to its pages.
 
-    A run that is gone on with from another current folder then finds them. ``workdir`` stays as it
+    A run that is resumed from another current folder then finds them. ``workdir`` stays as it
     is, for commands that are printed; who resumes a run names that folder again, however they write
     it. Names that are no path here, of a hub for example, stay too. An earlier run as ``reference``
     becomes the path of the policy that it blessed.
@@ -110,7 +110,7 @@ def placed(config: LoopConfig, folder: Path) -> LoopConfig:
 
 
 def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
-    """Raise unless a run is gone on with in the folder that it began in.
+    """Raise unless a run is resumed in the folder that it began in.
 
     ``stored``, its configuration, may be of an older version without an absolute folder: nothing is
     known then.

@@ -208,7 +208,7 @@ STOP_REQUESTED = "stop requested"
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run came to; what is told of the blessed policy is None if none is."""
+    """The outcome of a run; fields of the blessed policy are None if none is blessed."""
 
     run_id: str
     cycles_run: int = 0
@@ -228,7 +228,7 @@ class RunSummary:
 def summarize(
     state: LoopState, config: LoopConfig, *, stop_reason: str | None = None
 ) -> RunSummary:
-    """Return what the run came to so far; ``stop_reason`` is why, where the state does not say."""
+    """Return the outcome so far; ``stop_reason`` is why, where the state does not say."""
     blessed = state.blessed
     return RunSummary(
         run_id=state.run_id,

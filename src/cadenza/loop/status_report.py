@@ -60,7 +60,7 @@ def shortage(space: DiskSpace | None, folder: Path) -> str:
     return (
         f"disk nearly full: {space.free_gib:.1f} GiB left at {folder}, less than "
         f"{space.short_gib:g} GiB may not last for the next job; make room, a full disk fails the "
-        "run (docs/loop.md tells which files of runs may be deleted)"
+        "run (docs/loop.md lists the files of runs that may be deleted)"
     )
 
 
@@ -293,7 +293,7 @@ class JobEstimates:
         return Outlook(done=done, left_s=elapsed_s * (1.0 - done) / (done - begun))
 
     def course(self, job: JobRow) -> Course | None:
-        """Return how a job came to its present attempt; None if nobody knows."""
+        """Return how a job reached its present attempt; None if unknown."""
         course = read_course(AttemptFolder(self._attempts(job.key)))
         return course if course is not None and course.attempt == job.attempt else None
 

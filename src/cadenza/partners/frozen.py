@@ -296,8 +296,8 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
         owner, options = type(self).__name__, dict(self.spec.extra)
         if not {harl.ACTIVATION_KEY} & {*payload, *options}:
             _LOGGER.warning(
-                "%s: no weight shows the activation that the actor was trained with; it plays "
-                "tanh. Confirm or correct it by the option %r.",
+                "%s: the weights do not show which activation the actor was trained with; it "
+                "uses tanh. Confirm or correct it with the option %r.",
                 owner,
                 harl.ACTIVATION_KEY,
             )

@@ -218,7 +218,7 @@ class OpenVLAPartner(ChunkedPolicyPartner):
         summary="Asks an OpenVLA model what to do, from one camera and an instruction.",
         options={
             **CHUNK_OPTIONS,
-            "instruction": "what the robot is told to do",
+            "instruction": "what the robot is to do",
             "camera": "channel with the image, (H, W, 3) (default rgb)",
             "unnorm_key": "dataset whose statistics scale the action (default: the only one)",
             "action_map": "the environment's action, e.g. '0,1*10,gripper' (default 0,...,gripper)",

@@ -302,7 +302,7 @@ class LeRobotPartner(RemotePolicyPartner):
         options={
             **CHUNK_OPTIONS,
             "inputs": "policy inputs and their channels (default observation.state=state)",
-            "instruction": "what the robot is told to do, for policies that take language",
+            "instruction": "what the robot is to do, for policies that take language",
             "device": "where the policy computes (default cpu)",
             "revision": "commit of the policy's repository, 40 hex digits",
             **_SHARED_OPTIONS,
@@ -338,7 +338,7 @@ class CrossFormerPartner(RemotePolicyPartner):
         options={
             **CHUNK_OPTIONS,
             "inputs": "model inputs and their channels (default image_primary=rgb)",
-            "instruction": "what the robot is told to do",
+            "instruction": "what the robot is to do",
             "head": "single_arm (default, 7 numbers), bimanual (14), nav or quadruped",
             "dataset": "dataset whose statistics scale the actions (default bridge_dataset)",
             **_SHARED_OPTIONS,

@@ -1,4 +1,4 @@
-"""Safety: keeps the ego's action clear of partners whose intentions nobody knows.
+"""Safety: keeps the ego's action clear of partners whose intentions are unknown.
 
 Start at:    `SafetyDriver` (one call per control step of an env), `SafetyRuntime` (the same without
              an env) and `docs/safety.md` (what it guarantees).

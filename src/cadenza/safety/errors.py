@@ -9,7 +9,7 @@ from cadenza.core.errors import CadenzaError, InputError, IntegrityError
 class ConcertoSafetyInfeasible(CadenzaError, RuntimeError):  # noqa: N818 - a promised public name
     """No action inside the actuator box meets every safety row.
 
-    Whoever catches this must go to the braking fallback (`cadenza.safety.braking`) for this
+    Code that catches this must use the braking fallback (`cadenza.safety.braking`) for this
     step and must not pass the unfiltered action. Solving again with another conformal slack is
     no recovery: the conformal layer bounds an average over many steps, not this one.
     """

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def loader_ends() -> bool:
-    """Return whether the loader of this worker has told its workers to end.
+    """Return whether the loader of this worker has asked its workers to end.
 
     It does so by an event that is an argument of the worker's process; there is no public way to
     it. Where none is found, the worker waits on.
@@ -59,7 +59,7 @@ def loader_ends() -> bool:
 
 #: Purpose of the streams that choose episodes and offsets.
 CHUNK_STREAM_NAME: Final = "stream.dataset"
-#: Longest time that a loader worker waits for fresh data before it looks whether it shall end, s.
+#: Longest wait of a loader worker for fresh data before it checks whether to stop, s.
 WAIT_PIECE_S: Final = 0.25
 #: Most chunks, and most bytes of them, that item mode draws at once. It begins with one and
 #: doubles, so that whoever takes a few draws hardly more.

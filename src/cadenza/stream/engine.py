@@ -51,7 +51,7 @@ _START_POLL_S = 0.01
 
 
 class OnlineDataEngine(ChunkSource):
-    """Streams episodes from producers to whoever trains.
+    """Streams episodes from producers to a training.
 
     Use it as a context manager, or call `start` and `stop`.
     """

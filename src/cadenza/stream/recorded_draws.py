@@ -285,7 +285,7 @@ class RecordingReader:
 
 
 class RecordedStream(ChunkSource):
-    """Gives the batches of a recording again, in their order, to whoever asked the engine."""
+    """Replays the batches of a recording, in order, in place of the engine."""
 
     #: Digest of the last line to take, for an iterator that the recording's end did not wait for.
     _until: str | None = None

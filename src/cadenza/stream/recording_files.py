@@ -151,7 +151,7 @@ class JournalWriter:
                 raise StorageError(
                     error.errno,
                     f"{self._folder}: expected to make the recording durable, got "
-                    f"'{error.strerror}'; look after the disk and record again",
+                    f"'{error.strerror}'; check the disk and record again",
                 ) from error
 
 

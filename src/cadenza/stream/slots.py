@@ -71,7 +71,7 @@ class StreamWords:
 
 
 class SlotStore:
-    """Arrays of the shared block by meaning; those of slots are int64 (S,) unless told otherwise.
+    """Arrays of the shared block by meaning; those of slots are int64 (S,) unless noted.
 
     Attributes:
         version: Odd while a slot is written.

@@ -125,7 +125,7 @@ class StreamReport:
             self.log("stream_frozen", frozen_s=lasted_s)
             _logger.warning(
                 "The stream is blocked: draws have waited for %.1f s while all producers pause. "
-                "Look at mode, max_replay_ratio, min_fresh_fraction and high_water.",
+                "Check mode, max_replay_ratio, min_fresh_fraction and high_water.",
                 lasted_s,
             )
 

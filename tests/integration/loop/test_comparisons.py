@@ -173,7 +173,7 @@ def test_reasons_and_status_tell_what_the_next_comparison_can_show(new, workdir)
         FakeStack([0.5, 0.5]), run_id="weak", eval={"max_episodes": 60}, thresholds={"alpha": 0.05}
     )
     weak.run()
-    assert "Warning: so it hardly sees a gain that counts" in decided(weak)[1]["reason"]
+    assert "Warning: it hardly detects a gain that counts" in decided(weak)[1]["reason"]
 
 
 def as_earlier(workdir, alpha=None, **measured):

@@ -172,7 +172,7 @@ def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
     log = loop.folder / "cycle_1" / "train.log"
     assert reason == (
         "TrainError: job run/1/train: expected an end with exit code 0, got exit code 1; see its "
-        f"log {log}; mend the cause and resume the run."
+        f"log {log}; fix the cause and resume the run."
     )
     assert payloads(loop, "run_failed") == [{"error": reason}]
     assert loop.events()[-2:] == [("train", "job_finished"), ("orchestrator", "run_failed")]

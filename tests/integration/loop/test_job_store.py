@@ -278,7 +278,7 @@ def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
     with pytest.raises(UnknownRowError, match="expected a question 'promote'"):
         store.approvals.get("run", 0, "promote")
     store.apply(lease, request_approval(0, "promote"))
-    nothing, odd = "expected some words, got '.*'; say it", "expected text without NUL"
+    nothing, odd = "expected text that is not blank, got '.*'", "expected text without NUL"
     for reason, by, message in (
         ("", "ada", f"reason for 'approved': {nothing}"),
         ("  ", "ada", nothing),

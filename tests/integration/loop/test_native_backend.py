@@ -242,7 +242,7 @@ def test_changed_weights_are_refused(cycle):
 def test_changed_result_is_refused(cycle):
     path = cycle.root / "eval" / "result.json"
     path.write_text(path.read_text().replace('"contact":false', '"contact":true', 1))
-    with pytest.raises(IntegrityError, match="expected the document that its seal covers"):
+    with pytest.raises(IntegrityError, match="expected the content that its seal covers"):
         cycle.backend.read_eval(cycle.evaluation(cycle.checkpoint))
 
 

@@ -74,7 +74,7 @@ def test_stop_takes_effect_while_a_model_hangs(text, priced, by, tmp_path, monke
         assert (status.status, status.language_model.asked_now) == ("stopped", False)
         assert loop.store.replies.spent_usd("run") == pytest.approx(paid)
     incidents = (loop.folder / "incidents.jsonl").read_text()
-    assert "while fake:m was asked; its call is left behind, and a resumed run" in incidents
+    assert "while fake:m was asked; its call is abandoned, and a resumed run" in incidents
     before, model.hang, level[0] = len(model.prompts), False, StopLevel.NONE
     with loop_of() as loop:
         assert loop.run().stop_reason is not None

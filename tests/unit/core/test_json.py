@@ -125,7 +125,7 @@ def test_changed_value_is_refused(tmp_path):
     path = tmp_path / "one.json"
     write_sealed_json(path, {"rate": 0.25}, kind="thing")
     path.write_text(path.read_text().replace("0.25", "0.75"))
-    with pytest.raises(IntegrityError, match="expected the document that its seal covers"):
+    with pytest.raises(IntegrityError, match="expected the content that its seal covers"):
         read_sealed_json(path, kind="thing")
 
 

@@ -109,7 +109,7 @@ def test_ray_is_looked_for_at_the_address_that_is_set(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert found(address, {}) == ("ok", address)
-    assert found(address, {})[1].startswith(f"{address}: nobody answers")
+    assert found(address, {})[1].startswith(f"{address}: no answer")
 
 
 def test_runs_in_the_store_are_counted(tmp_path):

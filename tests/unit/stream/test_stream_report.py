@@ -108,7 +108,7 @@ def test_each_standstill_is_told_once_and_again_when_it_is_over(
         assert pass_by(0.0)["frozen_s"] == pass_by(1.9)["frozen_s"] == 0.0
         assert (pass_by(0.1)["frozen_s"], pass_by(4.0)["frozen_s"]) == (2.0, 6.0)
         line = headline(pass_by(1.0))
-        assert "DEGRADED, standing still for 7 s: draws wait, all producers pause" in line
+        assert "DEGRADED, blocked for 7 s: draws wait, all producers pause" in line
         store.producers["state"][0] = ProducerState.RUNNING
         assert "standing" not in headline(pass_by(1.0))
         assert headline(pass_by(1.0)) == line.partition(",")[0]
@@ -166,7 +166,7 @@ def test_top_says_when_nothing_was_told_for_long(store, tmp_path, monkeypatch) -
     status = json.loads(written_status(store, tmp_path).read_text())
     assert headline(status) == f"Stream of process {status['owner_pid']}: DEGRADED"
     status["time_ns"] -= 60 * 10**9
-    assert headline(status).endswith("DEGRADED, but it told nothing for 60 s")
+    assert headline(status).endswith("DEGRADED, but without news for 60 s")
     assert headline(status | {"state": "STOPPED"}).endswith("STOPPED")
 
 

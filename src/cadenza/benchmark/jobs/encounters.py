@@ -52,7 +52,7 @@ def job_task(task_id: str) -> TaskSpec:
     if not task.has_success:
         raise ConfigurationError(
             f"--task: expected a task with a success predicate, got {task_id!r}, which has none; "
-            "`cadenza tasks list` tells."
+            "see `cadenza tasks list`."
         )
     return task
 

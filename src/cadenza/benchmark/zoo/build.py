@@ -155,8 +155,8 @@ def train_zoo(
         out: Folder of the zoo.
         workers: Jobs at a time; by default one per core; None on Ray.
         executor: Processes of this machine, or a Ray cluster whose nodes all see ``out``.
-        mode: ``"resume"`` goes on with the same request, ``"overwrite"`` starts over.
-        progress: Told (rollouts done, rollouts in all, jobs).
+        mode: ``"resume"`` continues the same request, ``"overwrite"`` starts over.
+        progress: Called with (rollouts done, rollouts in all, jobs).
 
     Raises:
         ConfigurationError: A setting or the folder does not fit.

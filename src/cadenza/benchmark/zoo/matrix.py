@@ -33,7 +33,7 @@ from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember, read_manifest
 from cadenza.partners.zoo_member import ZOO_MEMBER, load_member
 
-#: Episodes of a cell unless told otherwise.
+#: Default episodes of a cell.
 DEFAULT_EPISODES: Final = 50
 MATRIX_JSON: Final = "matrix.json"
 MATRIX_PNG: Final = "matrix.png"
@@ -145,7 +145,7 @@ def cross_play(
         egos: Further egos: checkpoints with a portable policy, as `cadenza train` writes for PPO.
         episodes: M of every cell.
         seed: Root of the episodes' seeds.
-        progress: Told (cells done, cells in all, the ego).
+        progress: Called with (cells done, cells in all, the ego).
 
     Raises:
         IntegrityError: A manifest or member is not what was sealed.

@@ -11,7 +11,7 @@ as possible so that
 each approached no faster than `h' >= -GAIN h`. Where no such step exists the arm brakes. What the
 two arms hold is no obstacle: they are meant to touch it, and it keeps their hands apart.
 
-An arm does not go where it is told: its joints move by `RESPONSE` times the step, and by load and
+An arm does not follow its command: its joints move by `RESPONSE` times the step, and by load and
 momentum, w = q' - RESPONSE * last step. A row with gradient g counts w where it goes the wrong way:
 h' = g RESPONSE step + min(g w, 0) + what the obstacle does. A step that pulls a loaded arm back may
 so be larger than any that the task asks for; the motors' torque limits it.
@@ -45,13 +45,13 @@ from cadenza.safety.oscbf import (
 from cadenza.safety.oscbf.rows import BarrierRows
 from cadenza.safety.oscbf.rules import Priority
 
-#: ``"off"``; ``"watch"``: contacts are told; ``"on"``: and prevented.
+#: ``"off"``; ``"watch"``: contacts are reported; ``"on"``: and prevented.
 Guarding = Literal["off", "watch", "on"]
 #: Gap that is kept from the other arm and the floor, m.
 MARGIN: Final = 0.01
 #: Share of a gap that one second of approach may take, 1/s.
 GAIN: Final = 5.0
-#: Speed of an unloaded joint over the step it was told, 1/s: measured at `STIFFNESS_SCALE`.
+#: Speed of an unloaded joint over its commanded step, 1/s: measured at `STIFFNESS_SCALE`.
 RESPONSE: Final = 4.85
 #: Links whose balls overlap in every pose.
 _ALWAYS_NEAR: Final = (("ego_link5", "ego_link7"),)
@@ -70,7 +70,7 @@ class ArmGuard:
         base_x: Distance of the bases from the middle, m.
         dt: Tick, s.
         copies: N.
-        active: Whether steps are changed; else contacts are only told.
+        active: Whether steps are changed; else contacts are only reported.
         growth: By how much the other arm's links grow because it is seen late, m.
     """
 

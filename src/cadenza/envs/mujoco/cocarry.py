@@ -165,7 +165,7 @@ class CoCarryOptions:
         partner_delay: Ticks by which the ego sees the partner late.
         reward: ``"task"``, or ``"proximity"``, which pays every tick near the goal.
         guard: Whether the ego's arm is kept off the other arm, the floor and itself (``"on"``, see
-            `arm_guard`), or contacts are only told (``"watch"``).
+            `arm_guard`), or contacts are only reported (``"watch"``).
         training: Tighten the force limit, end an episode that breaks a limit, and beside the
             reward ``"proximity"`` let success truncate instead of terminate, so that learners
             bootstrap.

@@ -238,7 +238,7 @@ class HandoverOptions:
         grasp_error_m: Standard deviation, per axis, of where the presenter holds the handle.
         yaw_error_deg: Likewise of how it is turned about z; a third of it about the handle.
         guard: Whether the ego's arm is kept off the presenter's, the floor and itself (``"on"``,
-            see `arm_guard`), or contacts are only told (``"watch"``).
+            see `arm_guard`), or contacts are only reported (``"watch"``).
     """
 
     condition: Condition = "matched"

@@ -223,7 +223,7 @@ GRIP_MASS: Final = 1e-6
 #: Stiffness, Nm/rad, and damping, Nm s/rad, of the actuators of a stiff arm.
 STIFFNESS: Final[FloatArray] = np.array([4500.0, 4500.0, 3500.0, 3500.0, 2000.0, 2000.0, 2000.0])
 DAMPING: Final[FloatArray] = np.array([450.0, 450.0, 350.0, 350.0, 200.0, 200.0, 200.0])
-#: Share of that stiffness an arm has unless told otherwise; the damping goes with its root.
+#: Share of that stiffness an arm has by default; the damping goes with its root.
 STIFFNESS_SCALE: Final = 0.4
 #: Largest torques, Nm.
 TORQUE_LIMITS: Final = (87.0, 87.0, 87.0, 87.0, 12.0, 12.0, 12.0)

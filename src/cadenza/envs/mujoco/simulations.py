@@ -242,6 +242,6 @@ def _open_context() -> Any:
         else:
             return context
     raise ConfigurationError(
-        "render: expected a way to draw without a display, got none "
+        "render: expected a renderer that needs no display, got none "
         f"({'; '.join(problems)}); install libegl1 and libegl-mesa0, or libosmesa6."
     )

@@ -414,7 +414,7 @@ class QTarget(DeferredLogging, Callback):
         self._unmasked_terminal_reported = True
         warnings.warn(
             "QTarget: the memory has a terminal column but use_terminal_masking is False, so final "
-            "states are given a value; pass use_terminal_masking=True.",
+            "states are bootstrapped; pass use_terminal_masking=True.",
             UserWarning,
             stacklevel=3,
         )

@@ -32,7 +32,7 @@ from cadenza.learn.proxies import AgentProxy, MemoryProxy, RebindableAgent
 
 
 class SampleInsertRatio:
-    """Makes whoever runs ahead wait for the other.
+    """Makes the side that runs ahead wait for the other.
 
     ``inserted`` counts transitions, ``sampled`` rows. Inserts before the first sample are free:
     they fill the memory.
@@ -352,7 +352,7 @@ class ThreadedGymCollector(GymCollector):
     def shutdown_signal(self) -> bool:
         """Raise what stopped the thread, if anything did; otherwise return False.
 
-        Pass it to whoever waits for data, such as `MemoryWarmup`, so that the wait can end.
+        Pass it to a waiter for data, such as `MemoryWarmup`, so that the wait can end.
         """
         if self._failure is not None:
             self._failure_raised = True
@@ -462,7 +462,7 @@ class ThreadedGymCollector(GymCollector):
         self._ended_returns.append(mean_return)
 
     def _collect(self, actor: SnapshotActor) -> None:
-        """Collect until told to stop; keep what goes wrong for the other thread."""
+        """Collect until asked to stop; keep errors for the other thread."""
         try:
             while not self._stop.is_set():
                 self._collect_once(actor)

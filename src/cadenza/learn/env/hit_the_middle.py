@@ -40,7 +40,7 @@ class HitTheMiddle(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start at a random place with a small random velocity; None goes on with the old seed."""
+        """Start at a random place with a small random velocity; None continues the old stream."""
         super().reset(seed=seed, options=options)
         if seed is not None:
             self._rng = _generator(seed)

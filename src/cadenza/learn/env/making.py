@@ -201,8 +201,8 @@ class Environments:
         make = self._make if env is None else _maker(given)
         if make is None:
             raise InputError(
-                "evaluate: expected an environment to judge in, for the learner's own, if it has "
-                "one, is in use; pass env=..., or make the learner from an id or a function."
+                "evaluate: expected env=..., because the learner's own environment, if it has one, "
+                "is in use; pass one, or make the learner from an id or a function."
             )
         made = make()
         if not isinstance(cast("object", made), gymnasium.Env):

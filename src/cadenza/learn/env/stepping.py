@@ -274,7 +274,7 @@ def restore_replay_states(
             f"checkpoint was written, got {vector_env}; wrap each of them."
         )
     if go_on:
-        vector_env.reset()  # forgets which environments owe an autoreset
+        vector_env.reset()  # forgets which environments are due for an autoreset
     # Asks how it went: a worker process dies of what its environment raises.
     answers = call("try_replay_state", list(states), go_on=go_on)
     problem = next((problem for problem, _ in answers if problem), "")

@@ -82,7 +82,7 @@ class Prefetcher(Iterator[T], Generic[T]):
 def _fill(
     produce: Callable[[], T], values: "queue.Queue[T | _Failure]", stop: threading.Event
 ) -> None:
-    """Put values into the queue until told to stop or until one cannot be made."""
+    """Put values into the queue until asked to stop or until one cannot be made."""
     while not stop.is_set():
         try:
             value: T | _Failure = produce()

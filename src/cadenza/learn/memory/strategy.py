@@ -185,7 +185,7 @@ def prefers_rows(strategy: SampleStrategy) -> bool:
 
 
 def watches_samples(strategy: SampleStrategy | EjectionStrategy) -> bool:
-    """Return whether the strategy wants to be told about samples at all."""
+    """Return whether the strategy wants notifications of samples at all."""
     kinds = (SampleStrategy.on_sample_rows, EjectionStrategy.on_sample_rows)
     return (
         type(strategy).on_sample_rows not in kinds

@@ -35,7 +35,7 @@ IMAGE_FEATURES: Final = 256
 _LARGE: Final = 36
 #: Smallest that the two small ones fit.
 _SMALL: Final = 7
-#: What a network begins with: its name, or a module of one's own that takes observations in their
+#: What a network begins with: its name, or a custom module that takes observations in their
 #: shape, (B, *shape) or a dict of such, and returns (B, F).
 Network: TypeAlias = Literal["mlp", "cnn", "dict"] | nn.Module
 

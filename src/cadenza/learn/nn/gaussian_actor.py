@@ -65,13 +65,13 @@ def named_activation(
     critic, and HARL's default, assumed with a warning for a file that another library wrote.
 
     Raises:
-        CheckpointError: Nobody names it, or checkpoint and option name two.
+        CheckpointError: Neither names it, or they name two.
     """
     said = {str(place[ACTIVATION_KEY]) for place in (payload, options) if ACTIVATION_KEY in place}
     if not said and is_foreign:
         _LOGGER.warning(
-            "%s: no weight shows the activation that the actor was trained with; it plays HARL's "
-            "default, relu. Confirm or correct it by the option %r.",
+            "%s: the weights do not show which activation the actor was trained with; it uses "
+            "HARL's default, relu. Confirm or correct it with the option %r.",
             owner,
             ACTIVATION_KEY,
         )

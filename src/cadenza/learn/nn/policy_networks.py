@@ -216,7 +216,7 @@ class TanhMlp(nn.Module):
 
 
 class Policy(nn.Module):
-    """A policy, and the state value that judges it if there is to be one.
+    """A policy, and the state value that judges it, if any.
 
     The generator draws the weights of the actor first; without ``critic_dim`` there is no critic.
     ``actor`` maps observations, (B, O), to what ``head`` takes.

@@ -342,7 +342,7 @@ def require_agreement(wants: Interface, gives: Interface) -> None:
         found = gives.shapes.get(key)
         if found is None:
             raise ConfigurationError(
-                f"{key}: expected it of {gives.name}, as {wants.name} has it, got only "
+                f"{key}: expected {gives.name} to have it, like {wants.name}, got only "
                 f"{', '.join(sorted(gives.shapes))}; set eval.env_args (--env.obs_type=...) or a "
                 "--rename_map."
             )

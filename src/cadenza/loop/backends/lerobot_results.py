@@ -304,7 +304,7 @@ def episode_lengths(root: Path) -> list[int]:
     if not found or sorted(found) != list(range(len(found))):
         raise ConfigurationError(
             f"{root}: expected episodes 0, 1, 2, ... below meta/episodes, got {len(found)} of "
-            "other numbers; the dataset is not whole."
+            "other numbers; the dataset is incomplete."
         )
     return [found[number] for number in range(len(found))]
 

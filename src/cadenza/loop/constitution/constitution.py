@@ -358,7 +358,7 @@ class Constitution:
     def _require_data(self, name: str, root: Path | None, roots: Roots | None) -> None:
         """Raise unless the dataset ``name`` is local or may come from the hub.
 
-        A folder that holds a dataset is one, and one that shall hold it is local by name.
+        A folder that holds a dataset is one; one that will hold it is local by its name.
         """
         named = self.rules.allowed_hub_datasets
         if listed_on_hub(name, named):

@@ -353,7 +353,7 @@ class Weights:
         try:
             content = parse_json_object(path.read_bytes(), source=name)
         except (OSError, IntegrityError) as error:
-            expected = f"expected --{given.key} as a folder with sound JSON files"
+            expected = f"expected --{given.key} as a folder with valid JSON files"
             raise denied("weights_file", f"{expected}, got {quoted(str(error))}") from error
         if (
             path == folders[-1] / "config.json"

@@ -222,7 +222,7 @@ class LogFile:
 
 _logger = logging.getLogger(__name__)
 
-#: Somebody who is told every event.
+#: A subscriber, called with every event.
 Subscriber: TypeAlias = Callable[[Event], object]
 
 
@@ -245,7 +245,7 @@ class EventSink(Protocol):
 
 
 class Subscribers:
-    """Those who are told every event, in the order in which they subscribed."""
+    """Calls the subscribers with every event, in the order in which they subscribed."""
 
     def __init__(self) -> None:
         self._subscribers: list[Subscriber] = []
@@ -255,7 +255,7 @@ class Subscribers:
         self._subscribers.append(subscriber)
 
     def tell(self, event: Event) -> None:
-        """Tell everybody; one who fails is logged and keeps nobody from being told."""
+        """Call all subscribers; one that fails is logged and does not stop the others."""
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(event)

@@ -157,7 +157,7 @@ class EventJournal:
             return stored
 
     def publish(self) -> None:
-        """Write to the log what it lacks, then tell the subscribers what they were not told.
+        """Write missing events to the log, then publish those that subscribers have not seen.
 
         After an `EventLogError` the next call tries again.
         """
@@ -170,7 +170,7 @@ class EventJournal:
                 full = len(events) == _PAGE
 
     def close(self) -> None:
-        """Note what the subscribers were told, and give the log free."""
+        """Record what was published, and release the log."""
         try:
             if self._told > self._marked:
                 self._table.mark_published(self._lease, range(self._marked + 1, self._told + 1))

@@ -1,6 +1,6 @@
 """The files through which a runner and the host of an attempt talk; both may die at any point.
 
-One folder per job. Whoever holds the lock on ``attempt.lock`` is in charge of it: a runner between
+One folder per job. The holder of the lock on ``attempt.lock`` is in charge of it: a runner between
 two attempts, the host during one; a runner hands its lock to the host that it starts.
 
 Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` seconds of the
@@ -232,14 +232,14 @@ class AttemptFolder:
         return (self.path / "stop").exists()
 
     def stop_asked_by(self) -> str:
-        """Return who asked for the end of the attempt; empty if nobody did."""
+        """Return who asked the attempt to end; empty if no request is recorded."""
         try:
             return (self.path / "stop").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
 
     def read_host(self, attempt: int) -> HostProcess | None:
-        """Return who runs ``attempt``; None if nobody said so, or nobody can read it any more."""
+        """Return the host of ``attempt``; None if it is not recorded or unreadable."""
         try:
             host = self._read("host.json", HostProcess)
         except IntegrityError as error:  # the lock says who lives; this only helps to end it
@@ -248,7 +248,7 @@ class AttemptFolder:
         return host if host is not None and host.attempt == attempt else None
 
     def read_end(self, attempt: int) -> AttemptEnd | None:
-        """Return how ``attempt`` ended; None if nobody said so; may raise `IntegrityError`."""
+        """Return how ``attempt`` ended; None if not recorded; may raise `IntegrityError`."""
         end = self._read("end.json", AttemptEnd)
         if end is None:
             return None

@@ -1,6 +1,6 @@
-"""Running a job to its end, whoever is killed meanwhile, wherever its host runs.
+"""Running a job to its end, whichever process is killed, wherever its host runs.
 
-Whoever holds the lock of a job's folder is in charge of it. A runner that gets the lock knows that
+The holder of the lock of a job's folder is in charge of it. A runner that gets the lock knows that
 no host lives: it records how the last attempt ended, judges it, and closes the job or starts the
 next attempt by handing its lock to a new host. A runner that does not get it waits; for a host of
 its own, for one that a killed runner left, and for another runner alike.
@@ -166,7 +166,7 @@ class Rhythm:
 
 
 class Watch:
-    """One wait for whoever is in charge of a job: signs of life, stop requests, stuck hosts."""
+    """One wait for the process in charge of a job: signs of life, stop requests, stuck hosts."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Watch:
 
         Raises:
             StaleLeaseError: Another controller took the run over; the job goes on without us.
-            JobHostError: Whoever is in charge is stuck and cannot be killed.
+            JobHostError: The process in charge is stuck and cannot be killed.
         """
         self._pass_on_stop(host_has_lock=host_has_lock)
         if not host_has_lock:
@@ -225,7 +225,7 @@ class Watch:
             self._runner.hosts.kill(self._folder, self._row.attempt)
 
     def _say_what_it_waits_for(self, *, host_has_lock: bool) -> None:
-        """Tell, once, for what a host waits that is on its way; nobody shall wait in silence."""
+        """Show once what a starting host waits for, so that no wait is silent."""
         reason: str | None = None
         if not host_has_lock:
             waited_s = time.monotonic() - self._began
@@ -299,7 +299,7 @@ class Watch:
             return
         if not self._runner.hosts.kill(self._folder, self._row.attempt):
             raise JobHostError(
-                f"{self._folder.path}: expected a sign of life of whoever holds attempt.lock, got "
+                f"{self._folder.path}: expected a sign of life of the holder of attempt.lock, got "
                 f"none for {silent_s:.0f} s; find that process (fuser attempt.lock), end it and "
                 "resume the run."
             )
@@ -507,7 +507,7 @@ class _Job:
         )
 
     def _judge(self, row: JobRow) -> Outcome:
-        """Return what the last attempt came to; one kill too many counts as a failure."""
+        """Return the outcome of the last attempt; one kill too many counts as a failure."""
         outcome = judge(self._folder, row.attempt, self._spec.result_path)
         kills = self._course.kills_after(outcome, kept_by(self._spec.command))
         few = kills <= self._runner.config.max_kills
@@ -535,7 +535,7 @@ class _Job:
         if failures >= self._runner.config.max_attempts:
             self._jobs.close(self._runner.lease, row.key, "failed")
             raise job_failure(self._spec, row, outcome.problem)
-        if outcome.kind == "interrupted":  # a host that dies at once shall not be started in a spin
+        if outcome.kind == "interrupted":  # do not restart a host in a spin that dies at once
             further = max(0, row.interruptions - _FREE_INTERRUPTIONS)
             return min(_INTERRUPTED_S * further, _LONGEST_INTERRUPTED_S)
         if outcome.kind != "failed" or failures == 0:
@@ -578,7 +578,7 @@ class _Job:
         return row
 
     def _course_after(self, row: JobRow, outcome: Outcome | None) -> Course:
-        """Return how the job came to its next attempt; where that begins is not said yet."""
+        """Return how the job reached its next attempt; where that begins is not known yet."""
         if outcome is None:
             return Course(attempt=row.attempt)
         course = self._course

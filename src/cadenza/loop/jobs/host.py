@@ -1,4 +1,4 @@
-"""The host of one attempt: a small process that runs a command and outlives whoever asked for it.
+"""The host of one attempt: a small process that runs a command and outlives its caller.
 
 ``python -m cadenza.loop.jobs.host <request.json> [descriptor of the lock]``
 

@@ -91,7 +91,7 @@ _FROM_OUTSIDE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an attempt came to.
+    """The outcome of an attempt.
 
     Attributes:
         kind: ``"ended_by_us"`` on a request to stop or at the end of the budget;
@@ -115,7 +115,7 @@ class Outcome:
 
 
 def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outcome:
-    """Return what ``attempt`` came to, once nothing of it lives."""
+    """Return the outcome of ``attempt``, once none of its processes lives."""
     try:
         end = folder.read_end(attempt)
     except IntegrityError as error:
@@ -156,7 +156,7 @@ def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outc
 
 
 def _with_exit_code(end: AttemptEnd) -> Outcome:
-    """Return what a command came to that ended by itself, with another exit code than 0."""
+    """Return the outcome of a command that ended by itself with a nonzero exit code."""
     problem = _how(end.exit_code)
     if end.memory_kills and end.exit_code == -signal.SIGKILL:
         problem = f"the kernel killed it for want of memory, {problem}"
@@ -257,7 +257,7 @@ class Course(Record):
 
 
 def read_course(folder: AttemptFolder) -> Course | None:
-    """Return how the job came to its present attempt; None if nobody said so, or readably."""
+    """Return how the job reached its present attempt; None if no readable record says."""
     path = folder.path / _FILE
     try:
         return Course.model_validate(parse_json_object(path.read_bytes(), source=str(path)))
@@ -269,7 +269,7 @@ def read_course(folder: AttemptFolder) -> Course | None:
 
 
 def write_course(folder: AttemptFolder, course: Course) -> None:
-    """Say how the job came to an attempt; the caller holds the lock."""
+    """Record how the job reached an attempt; the caller holds the lock."""
     atomic_write_text(folder.path / _FILE, course.model_dump_json())
 
 

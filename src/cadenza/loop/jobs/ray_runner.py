@@ -44,7 +44,7 @@ class HostActor:
     """The process that keeps the host of one attempt, and dies with it, and it with the process."""
 
     def __init__(self, request_path: str) -> None:
-        """Start the host; nobody needs to call anything for it to go on."""
+        """Start the host; it continues without further calls."""
         self._ray = _import_ray()
         self._host = subprocess.Popen(  # noqa: S603 - our own module; no shell
             (sys.executable, "-P", "-m", "cadenza.loop.jobs.host", request_path),
@@ -99,7 +99,7 @@ class RayHosts(Hosts):
             self._may_grow = False  # it listens to this machine alone, and ends with this process
 
     def require_room(self, device: Device) -> None:
-        """Raise `JobHostError` if a host would wait for ever: nobody has room, or can join."""
+        """Raise `JobHostError` if a host would wait for ever: no node has room, or can join."""
         lack = None if self._may_grow else self._lack(device)
         if lack is not None:
             raise JobHostError(
@@ -189,7 +189,7 @@ def require_cluster(address: str | None, environ: Mapping[str, str]) -> str:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        JobHostError: Nobody answers at the address.
+        JobHostError: No cluster answers at the address.
     """
     try:
         release = version("ray")
@@ -222,7 +222,7 @@ def _refusal(address: str) -> str | None:
     try:
         socket.create_connection((host, port), timeout=_ANSWER_S).close()
     except OSError as error:
-        return f"nobody answers ({error})"
+        return f"no answer ({error})"
     return None
 
 

@@ -210,7 +210,7 @@ def signals_kept() -> Generator[None]:
 def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:
     """Return a check that asks ``stop_requested`` of a store, at most once a second.
 
-    While the store does not answer, what it said last holds: an outage shall end no job.
+    While the store does not answer, its last answer holds: an outage ends no job.
     """
     next_time = -1.0
     level = StopLevel.NONE
@@ -223,7 +223,7 @@ def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:
             try:
                 level = StopLevel.END if stop_requested() else StopLevel.NONE
             except StoreUnavailableError as error:
-                _logger.warning("whether the run is asked to stop is unknown: %s", error)
+                _logger.warning("cannot tell whether the run was asked to stop: %s", error)
         return level
 
     return check

@@ -275,7 +275,7 @@ def _block_text(block: object) -> str:
             return ""
 
 
-#: Key for servers of one's own, which ask for none.
+#: Key for self-hosted servers, which ask for none.
 NO_KEY = "not-needed"
 
 

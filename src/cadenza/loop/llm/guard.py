@@ -46,7 +46,7 @@ _FRAME_TOKENS: Final = 256
 class Bill:
     """What the attempts at one reply cost, within what is left.
 
-    An attempt that was paid for, but whose tokens nobody told, counts as the most it can cost.
+    An attempt that was paid for, but whose tokens are unknown, counts as the most it can cost.
     Without prices nothing is counted.
     """
 
@@ -220,7 +220,7 @@ class GuardedLLM:
     def _stopped(self) -> StopRequestedError:
         name = f"{self._asker.provider}:{self._asker.model}"
         return StopRequestedError(
-            f"asked to stop while {name} was asked; its call is left behind, and a resumed run "
+            f"asked to stop while {name} was asked; its call is abandoned, and a resumed run "
             "asks again."
         )
 

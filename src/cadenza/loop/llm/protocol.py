@@ -58,7 +58,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a service replied; tokens are None if not told.
+    """What a service replied; tokens are None if not reported.
 
     Attributes:
         problem: Why the reply, which was paid for, is of no use; None if it is.
@@ -109,7 +109,7 @@ class Place:
     Attributes:
         about: What the next prompt draws on, as JSON, for whoever asks; after a call, what the
             prompt of its reply drew on, which is another one where the reply was recorded before.
-            None if nobody said or knows.
+            None if unknown.
         error: Why the last call gave no reply; None if it did.
         schema: JSON schema of the next reply; None for text of any kind.
     """

@@ -28,7 +28,7 @@ from cadenza.loop.llm.protocol import LLMClient, NullLLM
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
 from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
-    require_foreseen_allowed,
+    require_preflight_allowed,
     require_ready,
 )
 from cadenza.loop.orchestrator.proposer import (
@@ -50,13 +50,13 @@ EVENTS_FILE: Final = "events.jsonl"
 #: Room kept for the instructions of a prompt, characters; the longest are the proposer's.
 _INSTRUCTION_CHARS: Final = 2000
 
-#: Told every few seconds how a job stands.
+#: Called every few seconds with the progress of a job.
 ProgressListener = Callable[[JobProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopAssembly:
-    """A run that is ready to go; subscribe to its ``bus`` to be told."""
+    """A run that is ready to start; subscribe to its ``bus`` for events."""
 
     run_id: str
     config: LoopConfig
@@ -71,7 +71,7 @@ class LoopAssembly:
         return run_folder(self.config, self.run_id)
 
     def run(self) -> RunSummary:
-        """Run, or go on with, the run; errors as `LoopController.run`."""
+        """Start or resume the run; errors as `LoopController.run`."""
         return self.controller.run(self.run_id, self.folder)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ def build_loop(
 
     ``backend`` None means the configuration's, and asks for what it reads; ``open_jobs`` makes the
     runner of the jobs, or None the configuration's. ``stop`` says whether the run is asked to stop,
-    beside requests in the store; ``on_progress`` is told every few seconds how a job stands.
+    beside requests in the store; ``on_progress`` gets the progress of a job every few seconds.
 
     Raises:
         ConfigurationError: A part of the configuration does not fit, names what is not there, its
@@ -123,7 +123,7 @@ def build_loop(
         rules, stack = require_ready(config, run_id)
     else:
         rules, stack = rules_of(config), backend
-        require_foreseen_allowed(config, rules)
+        require_preflight_allowed(config, rules)
         require_commands_allowed(config, rules, stack)
     jobs = open_jobs or _jobs_opener(config, stack, on_progress)
     store = JobStore(store_location(config))
@@ -292,7 +292,7 @@ def _knowledge(
     )
 
 
-#: Always the same, so that running the demonstration again goes on with it.
+#: Always the same, so that running the demonstration again continues it.
 RUN_ID: Final = "demo"
 #: The configuration, written into the folder of all runs for people to change.
 CONFIG_FILE: Final = "demo.yaml"

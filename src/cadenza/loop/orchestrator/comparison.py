@@ -62,7 +62,7 @@ def tasks_of(config: LoopConfig) -> int:
     """Return the number of tasks; 1 natively, where an episode is one of all tasks.
 
     Raises:
-        ConstitutionError: Nobody says how many tasks a suite has.
+        ConstitutionError: The number of tasks of a suite is unknown.
         ConfigurationError: ``data.instructions`` names no file of suites.
     """
     measured, described = config.eval, config.data.instructions
@@ -97,7 +97,7 @@ def episodes_per_job(config: LoopConfig) -> int:
 
 
 def comparison_of(config: LoopConfig, state: LoopState) -> Comparison:
-    """Return the rule of the comparison that the state comes to next; errors as `tasks_of`."""
+    """Return the rule of the next comparison; errors as `tasks_of`."""
     alpha, spent, failed = config.thresholds.alpha, spent_of(state, config), failed_of(state)
     return Comparison(
         level=comparison_level(alpha, spent, failed),
@@ -435,7 +435,7 @@ def outlook(
     if chance >= WEAK:
         return told
     return (
-        f"{told} Warning: so it hardly sees a gain that counts; raise eval.max_episodes, or go on "
+        f"{told} Warning: it hardly detects a gain that counts; raise eval.max_episodes, or go on "
         "from the blessed policy in a new run."
     )
 
@@ -497,7 +497,7 @@ def comparison_costs(config: LoopConfig) -> list[str]:
     if metric == "wins":
         told.insert(
             0,
-            "eval.metric wins: blessed is what scores higher on more initial states than lower; it "
-            "says nothing of the mean score, which may be worse",
+            "eval.metric wins: a policy is blessed that scores higher on more initial states than "
+            "lower; its mean score may still be worse",
         )
     return told

@@ -1,6 +1,6 @@
 """The controller of a run: does the step that the state names, commits, and goes on.
 
-The store is the only memory. Whoever is killed, `LoopController.run` with the same id goes on from
+The store is the only memory. Whatever is killed, `LoopController.run` with the same id goes on from
 the last committed state; a step that was begun is done again and finds its jobs, seeds, replies and
 events where it left them.
 """
@@ -160,7 +160,7 @@ class LoopController:
         return self._stop_at_work()
 
     def run(self, run_id: str, workdir: Path | str) -> RunSummary:
-        """Run, or go on with, ``run_id`` until it ends or is asked to stop.
+        """Run, or resume, ``run_id`` until it ends or is asked to stop.
 
         Args:
             run_id: The run; one that the store has is resumed.
@@ -267,7 +267,7 @@ class LoopController:
         state, row = session.state, self.store.get_run(session.run_id)
         if session.lease.epoch > 1:
             session.incidents.note(
-                "resumed", f"controller {session.lease.epoch} goes on at {_name_of(state)}"
+                "resumed", f"controller {session.lease.epoch} continues at {_name_of(state)}"
             )
         settings = placed(self.cfg, session.folder)
         self.store.apply(session.lease, changes.set_config(settings.model_dump_json()))
@@ -370,11 +370,11 @@ def _name_of(state: LoopState) -> str:
 def _failure_of(error: Exception) -> str:
     """Return in one sentence what failed and what to do; a job's log has the rest.
 
-    The command that resumes it depends on where the store is and is told by whoever shows this.
+    The command that resumes it depends on where the store is; the caller adds it.
     """
     what = " ".join(str(error).split()).rstrip(".")
     shown = what if len(what) <= _REASON_WIDTH else f"{what[: _REASON_WIDTH - 3]}..."
-    return f"{type(error).__name__}: {shown or 'no message'}; mend the cause and resume the run."
+    return f"{type(error).__name__}: {shown or 'no message'}; fix the cause and resume the run."
 
 
 def _lasting(document: dict[str, Any]) -> dict[str, Any]:
@@ -437,7 +437,7 @@ class Outages:
         """
         moment = time.monotonic()
         since = self._since = moment if self._since is None else self._since
-        _logger.warning("the store does not answer; the step is done again when it does: %s", error)
+        _logger.warning("the store does not answer; the step will be repeated: %s", error)
         while not isinstance(error, StoreAccessError):
             if self._stop() or time.monotonic() - since > self._patience_s:
                 break

@@ -73,7 +73,7 @@ def require_ready(
         CadenzaError: As `build_loop`.
     """
     rules = rules_of(config)
-    require_foreseen_allowed(config, rules)
+    require_preflight_allowed(config, rules)
     root = config.seed_root
     later = data_may_come and root is not None and not root.is_dir()
     require_inputs(config.model_copy(update={"seed_root": None}) if later else config, rules)
@@ -183,7 +183,7 @@ def _training(config: LoopConfig, rung: PolicyRung) -> TrainRequest:
     )
 
 
-def require_foreseen_allowed(config: LoopConfig, rules: Constitution) -> None:
+def require_preflight_allowed(config: LoopConfig, rules: Constitution) -> None:
     """Raise if ``rules`` refuse a number that ``config`` sets, in whatever cycle.
 
     Raises:
@@ -375,7 +375,7 @@ def _named_weights(config: LoopConfig) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _undescribed_suite(config: LoopConfig) -> list[str]:
-    """Return whether LeRobot's episodes shall be chosen by a suite that nobody describes."""
+    """Return whether a suite without a description is to choose LeRobot's episodes."""
     data, path = config.data, config.data.instructions
     suite = data.task_filter or config.eval.task_suite
     if config.backend == "native" or (data.task_filter is None and (path is None or "," in suite)):

@@ -51,7 +51,7 @@ _Read = TypeVar("_Read")
 MAX_REPLY_CHARS: Final = 1 << 18
 #: What a plan may move beside the data.
 _MOVES: Final = ("learning_rate", "steps", "batch_size", "rung")
-#: Problems that a repair turn is told.
+#: Problems that a repair prompt names.
 _MAX_PROBLEMS: Final = 5
 #: Characters of one problem.
 _MAX_PROBLEM_CHARS: Final = 200

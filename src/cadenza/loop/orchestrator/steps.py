@@ -490,7 +490,7 @@ class CycleSteps:
                     self._answer_late(state, gate)
                     continue
             except StoreUnavailableError as error:  # a question may outlive a restarted server
-                _logger.warning("whether there was an answer is unknown: %s", error)
+                _logger.warning("cannot tell whether there was an answer: %s", error)
             if self._stop():
                 raise StopRequestedError(f"run {state.run_id!r}: asked to stop while it waits.")
             time.sleep(self._poll_s)
@@ -508,7 +508,7 @@ class CycleSteps:
                 state.cycle,
                 gate,
                 "approved" if policy == "approve" else "rejected",
-                reason="nobody answered in time",
+                reason="no answer in time",
                 by=_TIMEOUT_NAME,
             )
         except ApprovalDecidedError:

@@ -152,7 +152,7 @@ def turns(tasks: Sequence[str], focus: Sequence[str]) -> list[int]:
 
 
 def instruction(env_type: str, name: str, environment: Any) -> str:
-    """Return what policies are told to do: the environment's words, else ``<env>:<suite>/<id>``."""
+    """Return the instruction for policies: the environment's words, else ``<env>:<suite>/<id>``."""
     if hasattr(environment.envs[0], "task_description"):
         return str(environment.call("task_description")[0])
     suite, _, number = name.rpartition("_")

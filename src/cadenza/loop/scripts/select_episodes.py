@@ -115,7 +115,7 @@ def fetch_shards(
     if len(lost):
         raise ScriptError(
             f"expected data files with all of {len(selected)} episodes, got none with episode "
-            f"{lost[0]} and {len(lost) - 1} more; the dataset is not whole."
+            f"{lost[0]} and {len(lost) - 1} more; the dataset is incomplete."
         )
     needed = files_covering(selected, spans)
     absent = [file for file in needed if not store.here(file)] if download else []

@@ -218,7 +218,7 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
 
 
 def set_config(config_json: str) -> Change:
-    """Keep the configuration that the run goes on with, without the passwords in its ``store``."""
+    """Keep the configuration of the continued run, without the passwords in its ``store``."""
     kept = config_to_keep(config_json)
 
     def change(connection: Connection, run_id: str) -> None:

@@ -186,7 +186,7 @@ def plain_text(text: str) -> str:
 def require_plain(place: str, text: str) -> None:
     """Raise `InputError` for text that is blank, holds NUL or is no valid Unicode."""
     if not text.strip():
-        raise InputError(f"{place}: expected some words, got {text!r}; say it.")
+        raise InputError(f"{place}: expected text that is not blank, got {text!r}.")
     if plain_text(text) != text:
         raise InputError(f"{place}: expected text without NUL and stray bytes, got {text!r}.")
 
@@ -384,7 +384,7 @@ class Database:
             if type(error) is not DatabaseError:  # its subclasses tell of other things
                 raise
             raise StoreCorruptError(
-                f"job store {self.name}: expected a sound database, got '{error.orig}'; restore "
+                f"job store {self.name}: expected an intact database, got '{error.orig}'; restore "
                 "it from a copy, or name another file."
             ) from error
 
@@ -539,8 +539,8 @@ def table_names(path: Path) -> frozenset[str]:
             return frozenset()
         if not header.startswith(_MAGIC):
             raise StoreCorruptError(
-                f"job store {path}: expected a sound database, got 'file is not a database'; name "
-                "another file."
+                f"job store {path}: expected an intact database, got 'file is not a database'; "
+                "name another file."
             )
         return _names_in(path, header)
     except (OSError, sqlite3.OperationalError) as error:
@@ -550,8 +550,8 @@ def table_names(path: Path) -> frozenset[str]:
         ) from error
     except sqlite3.DatabaseError as error:
         raise StoreCorruptError(
-            f"job store {path}: expected a sound database, got '{error}'; restore it from a copy, "
-            "or name another file."
+            f"job store {path}: expected an intact database, got '{error}'; restore it from a "
+            "copy, or name another file."
         ) from error
 
 

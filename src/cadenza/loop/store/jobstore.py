@@ -146,7 +146,7 @@ class JobStore:
         return rows[0]
 
     def request_stop(self, run_id: str) -> None:
-        """Ask whoever works on the run to stop; the first request's time is kept."""
+        """Ask the run's controller to stop; the first request's time is kept."""
         with self._database.write() as connection:
             lock_run(connection, run_id)
             connection.execute(

@@ -152,7 +152,7 @@ class LeaseKeeper:
         try:
             self._leases.release(self.lease)
         except StoreUnavailableError as error:  # then it runs out
-            _LOGGER.warning("the lease of run %s is not released: %s", self.lease.run_id, error)
+            _LOGGER.warning("could not release the lease of run %s: %s", self.lease.run_id, error)
 
     def _keep(self) -> None:
         while not self._stop.wait(self.lease.ttl_s / _RENEWALS_PER_TTL):
@@ -162,4 +162,4 @@ class LeaseKeeper:
                 _LOGGER.warning("the lease of run %s was lost", self.lease.run_id)
                 return
             except StoreUnavailableError as error:
-                _LOGGER.warning("the lease of run %s is not renewed: %s", self.lease.run_id, error)
+                _LOGGER.warning("could not renew the lease of run %s: %s", self.lease.run_id, error)

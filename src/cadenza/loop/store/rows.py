@@ -94,7 +94,7 @@ class ApprovalRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRow:
-    """One reply of a language model; tokens and cost are None if not told, or without a price.
+    """One reply of a language model; tokens and cost are None if not reported, or without a price.
 
     Attributes:
         text: The reply; empty when the call failed.

@@ -136,7 +136,7 @@ def tell(broken: Mapping[str, Breach], ego_uid: str, told: set[str]) -> None:
     if new:
         told.update(new)
         _log.warning(
-            "safety: %s. The steps of such an episode are uncertified, and built on what was seen; "
+            "safety: %s. The steps of such an episode are uncertified and use the observed motion; "
             "declare what agents can really do.",
             broken_words(new, ego_uid),
         )

@@ -235,7 +235,7 @@ class VerifierConfig:
 
     @property
     def measures(self) -> bool:
-        """Whether measurements are wrong, and the filter is told by how much."""
+        """Whether measurements are wrong and the filter knows by how much."""
         return self.position_error > 0.0 or self.velocity_error > 0.0
 
     @property

@@ -30,7 +30,7 @@ _EGO = "ego"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What the filter is told in one step; copies, which it may keep or change."""
+    """Input of the filter in one step; copies, which it may keep or change."""
 
     nominal: FloatArray  # Nominal actions, shape (B, d), m/s^2
     ego_position: FloatArray  # Shape (B, d), m

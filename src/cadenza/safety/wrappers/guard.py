@@ -25,7 +25,7 @@ from cadenza.safety.wrappers.vector import (
 
 
 class GuardKeywords(TypedDict, total=False):
-    """What both wrappers can be told."""
+    """Options of both wrappers."""
 
     ego_uid: str | None
     control_models: Mapping[str, AgentControlModel] | None

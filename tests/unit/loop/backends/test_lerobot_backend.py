@@ -160,7 +160,7 @@ def test_merge_is_refused_for_other_features_and_checked_for_all_episodes(tmp_pa
         backend().read_merge(request)
     longer = {**action, "observation.state": {"dtype": "float32", "shape": [3]}}
     for number, pair in enumerate(((action, longer), (longer, action))):
-        with pytest.raises(ImproveError, match=r"observation.state: expected it of dataset"):
+        with pytest.raises(ImproveError, match=r"observation.state: expected dataset"):
             backend().plan_merge(merging(tmp_path / str(number), pair))
 
 

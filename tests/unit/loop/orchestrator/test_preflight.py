@@ -11,7 +11,7 @@ from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
 from cadenza.loop.doctor import back_end_check
-from cadenza.loop.orchestrator.preflight import require_commands_allowed, require_foreseen_allowed
+from cadenza.loop.orchestrator.preflight import require_commands_allowed, require_preflight_allowed
 
 SHIPPED = load_constitution(None)
 RULES = {
@@ -58,9 +58,9 @@ def test_harvest_counts_as_playing_and_as_collecting(changes, rule, words):
         improve={"enabled": True, "episodes": 401},
         eval={"n_episodes": 50, "max_episodes": 50},
     )
-    require_foreseen_allowed(settings, Constitution.from_rules(RULES))
+    require_preflight_allowed(settings, Constitution.from_rules(RULES))
     with pytest.raises(ConstitutionError, match=rf"improve.episodes: expected {words}") as caught:
-        require_foreseen_allowed(settings, Constitution.from_rules({**RULES, **changes}))
+        require_preflight_allowed(settings, Constitution.from_rules({**RULES, **changes}))
     assert caught.value.verdict.rule == rule
 
 
@@ -71,18 +71,18 @@ def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no LeRobot to ask
     measured = {"env_type": "libero", "task_suite": "mine", "n_episodes": 5, "max_episodes": 5}
     with pytest.raises(ConstitutionError, match=r"unknown_suite: eval.task_suite: .* got 'mine'"):
-        require_foreseen_allowed(lerobot(eval=measured), SHIPPED)
+        require_preflight_allowed(lerobot(eval=measured), SHIPPED)
     path = tmp_path / "suites.json"
     path.write_text(json.dumps({"mine": ["open it"] * 100}))
     data = {"instructions": str(path)}
-    require_foreseen_allowed(lerobot(eval=measured, data=data), SHIPPED)
+    require_preflight_allowed(lerobot(eval=measured, data=data), SHIPPED)
     settings = lerobot(eval=measured, data=data)
     rules = load_constitution(None, path)
     require_commands_allowed(settings, rules, LeRobotBackend(settings))
     assert back_end_check(settings).level == "ok"
     path.write_text(json.dumps({"mine": ["open it"] * 101}))
     with pytest.raises(ConstitutionError, match=r"of 101 tasks\): expected at most 500, got 505"):
-        require_foreseen_allowed(settings, SHIPPED)
+        require_preflight_allowed(settings, SHIPPED)
 
 
 @pytest.mark.parametrize(("total", "fits"), [(None, False), (16_000, True), (20_000, False)])
@@ -95,10 +95,10 @@ def test_schedule_that_a_command_has_no_room_to_name_is_refused(total, fits, tmp
         eval={"env_type": "pusht", "task_suite": "PushT-v0", "n_episodes": 9, "max_episodes": 9},
     )
     if fits:
-        require_foreseen_allowed(settings, SHIPPED)
+        require_preflight_allowed(settings, SHIPPED)
         return
     with pytest.raises(ConstitutionError, match=r"too_long: .*16004 episodes in cycle 2.*or all"):
-        require_foreseen_allowed(settings, SHIPPED)
+        require_preflight_allowed(settings, SHIPPED)
 
 
 def test_adaptation_and_merge_are_asked_for():
@@ -133,7 +133,7 @@ def leagents(**changes):
 
 
 def require(settings, rules):
-    require_foreseen_allowed(settings, rules)
+    require_preflight_allowed(settings, rules)
     require_commands_allowed(settings, rules, LeRobotBackend(settings))
 
 
