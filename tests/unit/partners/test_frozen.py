@@ -371,7 +371,7 @@ def test_choices_are_drawn_as_often_as_their_probabilities_say(load, tmp_path):
             partner.bind(space)
 
 
-def test_mappo_actor_of_another_make_plays_as_the_options_say(load, tmp_path, caplog):
+def test_mappo_actor_of_another_library_plays_as_the_options_say(load, tmp_path, caplog):
     w = {name: tensor.numpy().astype(np.float64) for name, tensor in mappo_state().items()}
     hidden = np.maximum(w["fc1.weight"] @ STATE + w["fc1.bias"], 0.0)
     hidden = np.maximum(w["fc2.weight"] @ hidden + w["fc2.bias"], 0.0)
@@ -383,7 +383,7 @@ def test_mappo_actor_of_another_make_plays_as_the_options_say(load, tmp_path, ca
     np.testing.assert_allclose(partner.act(obs_of(STATE)), wanted, rtol=1e-5, atol=1e-6)
     assert not caplog.text
     load("frozen_mappo").reset()
-    assert "it plays tanh." in caplog.text
+    assert "it uses tanh." in caplog.text
 
 
 def test_identity_covers_the_bytes_of_a_file_that_nobody_sealed(load, tmp_path):

@@ -48,7 +48,8 @@ def test_specs_of_the_guide_name_their_weights_and_a_chunk_is_played_in_ticks(gu
 
 
 def test_train_commands_of_the_guide_leave_no_option_of_another_partner():
-    lines = re.findall(r"^cadenza train (.*)$", text(GUIDE), re.MULTILINE)
+    joined = text(GUIDE).replace("\\\n", "")
+    lines = re.findall(r"^cadenza train (.*)$", joined, re.MULTILINE)
     met = []
     for line in lines:
         file, *overrides = shlex.split(line)
