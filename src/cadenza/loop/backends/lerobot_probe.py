@@ -1,6 +1,6 @@
 """LeRobot's environment: where it is, what it can do, and what fits it.
 
-The environment is found, never imported: it needs another torch. Flags come from each tool's
+The environment is found, never imported: it may need another torch. Flags come from each tool's
 ``--help``, because releases rename them. Asking takes half a minute, so answers are kept in a file
 that counts until the environment changes.
 
