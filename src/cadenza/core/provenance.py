@@ -345,6 +345,7 @@ def _versioned(module: str) -> str:
 def _digest_without_file(thing: Any) -> str:
     """Return the SHA-256 over what a class, or a function, of a notebook does and holds."""
     members: dict[str, Any] = {"": thing, **vars(thing)}
+    members.pop("__firstlineno__", None)  # Python 3.13: the line it starts at
     return sha256_bytes(repr([(name, _content(held)) for name, held in members.items()]).encode())
 
 
