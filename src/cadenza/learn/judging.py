@@ -12,6 +12,7 @@ import numpy as np
 from cadenza.core.checks import whole_number
 from cadenza.core.environments import CheckedEnv
 from cadenza.core.errors import InputError
+from cadenza.core.extras import load_extra
 from cadenza.core.proportions import student_quantile
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
@@ -93,8 +94,11 @@ def evaluate_policy(
     Raises:
         InputError: ``episodes`` or ``max_episode_steps`` is below 1, a return is not finite, or an
             episode goes on and on without ``max_episode_steps``.
+        MissingExtraError: Several episodes have an interval, and SciPy is not installed.
     """
     episodes = whole_number("evaluate.episodes", episodes, least=1)
+    if episodes > 1:
+        load_extra("scipy.special")  # for the interval: missed now, not after the episodes
     limit, env = episode_limit(env, max_episode_steps), CheckedEnv(env)
     returns, lengths, cut = [0.0] * episodes, [0] * episodes, 0
     for episode in range(episodes):
@@ -179,6 +183,8 @@ class BestPolicy(Callback):
         super().__init__()
         for key, value in (("evaluate_every", every), ("evaluation_episodes", episodes)):
             whole_number(f"learn.{key}", value, least=1)
+        if episodes > 1:
+            load_extra("scipy.special")  # for the interval: missed now, not after the training
         if max_episode_steps is not None:
             whole_number("learn.max_episode_steps", max_episode_steps, least=1)
         self._order = ORDER_CHECKPOINT

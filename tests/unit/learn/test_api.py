@@ -13,7 +13,13 @@ from gymnasium.vector import AutoresetMode
 from torch import nn
 
 import cadenza
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, UnknownNameError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    MissingExtraError,
+    UnknownNameError,
+)
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
@@ -360,6 +366,18 @@ def test_evaluation_leaves_the_environment_of_the_training_alone():
     agent.learn(50, progress=False)
     other.learn(50, progress=False)
     assert_same(agent, other)
+
+
+def test_without_scipy_a_judged_training_is_refused_before_it_begins(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    agent = cadenza.PPO("CartPole-v1", seed=0, **ROLLOUT)
+    with pytest.raises(MissingExtraError, match=r"cadenza\[train\]"):
+        agent.learn(64, folder=tmp_path, progress=False)
+    assert agent.steps == 0
+    with pytest.raises(MissingExtraError, match=r"cadenza\[train\]"):
+        agent.evaluate(episodes=2)
+    assert agent.evaluate(episodes=1).low is None  # one episode has no interval
+    assert agent.learn(64, progress=False).steps == 64
 
 
 def test_best_and_last_policy_are_kept(tmp_path):
