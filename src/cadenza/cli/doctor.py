@@ -21,6 +21,7 @@ _OPTIONAL: Final = {
     "scipy": ("training, evaluation and reports", "train"),
     "sqlalchemy": ("the improvement loop", "loop"),
     "pyarrow": ("LeRobot datasets", "lerobot"),
+    "tensordict": ("streams into a training", "stream"),
     "wandb": ("Weights & Biases logging", "wandb"),
     "tensorboard": ("TensorBoard logging", "tensorboard"),
     "pettingzoo": ("PettingZoo view of the tasks", "pettingzoo"),

@@ -34,7 +34,7 @@ _EXTRAS: Final = {
     "sapien": "maniskill",
     "scipy": "train",
     "sqlalchemy": "loop",
-    "tensordict": "tensordict",
+    "tensordict": "stream",
     "torchrl": "torchrl",
 }
 
