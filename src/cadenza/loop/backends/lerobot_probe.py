@@ -144,23 +144,33 @@ class LeRobotTools(Record):
     @property
     def capabilities(self) -> dict[str, str]:
         """What a run records."""
-        edit = self.flags.get("lerobot-edit-dataset", frozenset())
+        roots = self._may_have("lerobot-edit-dataset", "operation.roots")
         return {
             "lerobot": self.version,
             "train_eval_flag": self.train_eval_flag,
-            "edit_dataset_merge": "roots" if "operation.roots" in edit else "home",
+            "edit_dataset_merge": "roots" if roots else "home",
+        }
+
+    def _may_have(self, tool: str, name: str) -> bool:
+        """Return whether the tool's help lists a flag, or lists none of its group but the type.
+
+        LeRobot 0.6 lists what depends on a type (``policy.device``) only once the type is chosen.
+        """
+        known = self.flags.get(tool, frozenset[str]())
+        group = name.partition(".")[0] + "."
+        return name in known or {flag for flag in known if flag.startswith(group)} == {
+            f"{group}type"
         }
 
     def translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
         """Return further ``words`` with this release's names, or a `ConfigurationError`."""
-        known = self.flags[tool] | _UNLISTED
         result: list[str] = []
         for word in words:
             flag, equals, text = word.partition("=")
             name = flag.removeprefix("--")
             if name in ("eval_freq", "env_eval_freq") and tool == "lerobot-train":
                 name = self.train_eval_flag
-            if flag.startswith("--") and name not in known:
+            if flag.startswith("--") and name not in _UNLISTED and not self._may_have(tool, name):
                 raise ConfigurationError(
                     f"{tool} {self.version}: expected a flag that it has, got {flag}; "
                     f"`{tool} --help` lists them."

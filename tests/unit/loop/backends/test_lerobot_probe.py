@@ -71,6 +71,22 @@ def test_unknown_flag_is_refused_before_it_is_run():
         tools.translated("lerobot-eval", ["--steps=3"])
 
 
+def test_fields_of_a_type_that_help_does_not_list_are_left_to_the_tool():
+    # 0.6.1: "--policy.type {act,...}", and no field of a policy until the type is chosen
+    texts = {
+        "lerobot-train": "--steps int\n--policy.type {act}\n--wandb.enable bool",
+        "lerobot-eval": "--eval.n_episodes int\n--env.type {pusht}",
+        "lerobot-edit-dataset": "--operation.type {merge}",
+    }
+    tools = LeRobotTools.from_help("0.6.1", texts)
+    words = ("--policy.device=cpu", "--policy.path=a", "--steps=3")
+    assert tools.translated("lerobot-train", words) == words
+    assert tools.capabilities["edit_dataset_merge"] == "roots"
+    for flag in ("--wandb.color=red", "--env.task=a", "--stairs=3"):
+        with pytest.raises(ConfigurationError, match="expected a flag that it has"):
+            tools.translated("lerobot-train", [flag])
+
+
 def test_tool_that_fails_is_named():
     assert output_of([sys.executable, "-c", "print(3)"]) == "3\n"
     with pytest.raises(
