@@ -87,7 +87,9 @@ def _seen(config: Any, environment: Any) -> tuple[dict[str, list[int]], list[int
     observation, _ = environment.reset(seed=[0])
     processed = utils.preprocess_observation(observation)
     preprocess, _ = processors(config, policy_config=None)
-    processed = preprocess(utils.add_envs_task(environment, processed))
+    # 0.6.1 adds the task inside its evaluation; its words change no shape.
+    add_task = getattr(utils, "add_envs_task", lambda _, seen: {**seen, "task": [""]})
+    processed = preprocess(add_task(environment, processed))
     shapes = {
         key: list(value.shape[1:]) for key, value in processed.items() if hasattr(value, "shape")
     }
