@@ -529,8 +529,8 @@ REFUSED = [
     (lambda: cadenza.DQN("CartPole-v1").predict(((0, 0, 0, 0), {})), InputError, "observation of"),
     (lambda: cadenza.PPO("CartPole-v1", num_envs=0), ConfigurationError, "num_envs"),
     (lambda: cadenza.PPO("CartPole-v1", seed=None), ConfigurationError, "seed"),
-    (lambda: cadenza.PPO(Doubled(gym.make("CartPole-v1"))).evaluate(1), InputError, "pass env="),
-    (lambda: cadenza.PPO(gym.make_vec("CartPole-v1", 2)).evaluate(1), InputError, "pass env="),
+    (lambda: cadenza.PPO(Doubled(gym.make("CartPole-v1"))).evaluate(1), InputError, "env="),
+    (lambda: cadenza.PPO(gym.make_vec("CartPole-v1", 2)).evaluate(1), InputError, "env="),
     (lambda: cadenza.PPO(Doubled(gym.make("CartPole-v1"))).learn(1, folder="x"), InputError, "id"),
     (
         lambda: cadenza.PPO("CartPole-v1").learn(1, folder="x", evaluate_every=0),

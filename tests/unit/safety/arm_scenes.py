@@ -173,9 +173,10 @@ class LimitedArm:
         own = arm().limits
         names = ("lower", "upper", "velocity", "acceleration", "torque")
         self.limits = JointLimits(**({name: getattr(own, name) for name in names} | changes))
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(arm(), name)
+        # no __getattr__: since Python 3.12 a runtime protocol does not see what it gives
+        spheres = ("sphere_radii", "sphere_links", "movable_spheres", "self_collision_pairs")
+        for name in (*spheres, "state"):
+            setattr(self, name, getattr(arm(), name))
 
 
 def plain_rows(*rows: tuple[np.ndarray, float, Priority]) -> BarrierRows:
