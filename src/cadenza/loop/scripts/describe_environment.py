@@ -88,8 +88,11 @@ def _seen(config: Any, environment: Any) -> tuple[dict[str, list[int]], list[int
     processed = utils.preprocess_observation(observation)
     preprocess, _ = processors(config, policy_config=None)
     # 0.6.1 adds the task inside its evaluation; its words change no shape.
-    add_task = getattr(utils, "add_envs_task", lambda _, seen: {**seen, "task": [""]})
-    processed = preprocess(add_task(environment, processed))
+    if hasattr(utils, "add_envs_task"):
+        processed = utils.add_envs_task(environment, processed)
+    else:
+        processed = {**processed, "task": [""]}
+    processed = preprocess(processed)
     shapes = {
         key: list(value.shape[1:]) for key, value in processed.items() if hasattr(value, "shape")
     }
