@@ -87,7 +87,7 @@ def test_run_jobs_with_workers_killed_while_they_start_starts_others(tmp_path):
 
 
 def test_run_jobs_with_every_start_killed_gives_up_and_says_why(tmp_path):
-    with pytest.raises(JobError, match=r"4 killed in a row \(signal 9\); look for memory"):
+    with pytest.raises(JobError, match=r"4 killed in a row \(signal 9\); check the memory"):
         run_jobs(JOBS, RecordingFactory(tmp_path, killed_starts=99), workers=2)
 
 

@@ -267,7 +267,7 @@ def test_vector_environments_that_came_ready_made_are_told_of_at_once(tmp_path, 
     assert ["2 environments, now there are 3" in words for words in told()] == [True]
     assert loaded.learn(30, progress=False).steps == 100
     cadenza.SAC.load(tmp_path / "agent", make(2))
-    assert "ready made" in told()[1]
+    assert "ready-made" in told()[1]
 
 
 def test_interrupted_replay_loses_nothing(tmp_path):
