@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +22,6 @@ from cadenza.cli import (
 )
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import ExitCode, print_text, report_error, typed_exits
-from cadenza.core.shipped_configs import configs_folder
 
 app: typer.Typer = typer.Typer(
     name="cadenza",
@@ -128,7 +128,7 @@ def main() -> None:
 
 def build_command() -> Any:
     """Return the command, with an example in every help and without ``<bool>`` behind flags."""
-    lines = (configs_folder() / "examples.txt").read_text("utf-8").splitlines()
+    lines = Path(__file__).with_name("examples.txt").read_text("utf-8").splitlines()
     root: Any = get_command(app)
     commands: list[tuple[str, Any]] = [("cadenza", root)]
     for path, command in commands:  # grows as groups are met

@@ -31,7 +31,7 @@ def _help(command, path):
 
 def _example(path):
     told = COMMANDS[path].epilog
-    assert told, f"{path}: no example in configs/examples.txt"
+    assert told, f"{path}: no example in src/cadenza/cli/examples.txt"
     return shlex.split(told.removeprefix("Example: "))
 
 
