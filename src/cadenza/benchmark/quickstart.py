@@ -406,7 +406,8 @@ class QuickstartResult:
     """What a quickstart produced.
 
     ``partners`` are in display order, as (name, seen in training, always leaves the ego a way);
-    ``verdict`` is the report's sentence, ``filter_effect`` the paired change in success.
+    ``verdict`` is the report's sentence, ``filter_effect`` the paired change in success. Success
+    rates are None for a group without partners.
     """
 
     report: Path
@@ -428,15 +429,15 @@ class QuickstartResult:
         """Return the summary of one condition with one partner."""
         return next(c for c in self.cells if (c.condition, c.partner) == (condition, partner))
 
-    def success_with_seen(self) -> float:
+    def success_with_seen(self) -> float | None:
         """Return the filtered success rate averaged over partners seen in training."""
         return self._mean_success([name for name, seen, _ in self.partners if seen])
 
-    def success_with_unseen(self) -> float:
+    def success_with_unseen(self) -> float | None:
         """Return the filtered success rate averaged over unseen partners that leave a way."""
         return self._mean_success([name for name, seen, way in self.partners if way and not seen])
 
-    def success_with_all_unseen(self) -> float:
+    def success_with_all_unseen(self) -> float | None:
         """Return the filtered success rate averaged over all unseen partners."""
         return self._mean_success([name for name, seen, _ in self.partners if not seen])
 
@@ -445,9 +446,10 @@ class QuickstartResult:
         rates = [c.contact for c in self.cells if c.condition == condition]
         return sum(round((r.value or 0.0) * r.n) for r in rates if r is not None)
 
-    def _mean_success(self, partners: Sequence[str]) -> float:
+    def _mean_success(self, partners: Sequence[str]) -> float | None:
+        """Return the mean of the partners' filtered success rates, or None without partners."""
         rates = [self.cell(FILTER_ON, name).success.value or 0.0 for name in partners]
-        return sum(rates) / len(rates)
+        return sum(rates) / len(rates) if rates else None
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return column headings and one row of text per partner, for a terminal.
