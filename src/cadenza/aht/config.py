@@ -494,7 +494,8 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
             `cadenza.core.key_values`.
 
     Raises:
-        ConfigurationError: The file is missing or no YAML; an override is malformed.
+        ConfigurationError: The file is missing or no YAML; an algorithm's settings are no mapping;
+            an override is malformed.
         TypeError: The file's root is not a mapping.
         pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
     """
@@ -508,10 +509,23 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
     algorithms = settings.get("algorithms")
     if isinstance(algorithms, dict):
         del settings["algorithms"]
-        chosen = str(apply_settings(settings, changes).get("algo"))
-        settings = merged(settings, cast("dict[str, Any]", algorithms).get(chosen, {}))
+        own = cast("dict[str, Any]", algorithms)
+        for name, section in own.items():
+            if not isinstance(section, dict):
+                raise ConfigurationError(
+                    f"algorithms.{name}: expected a mapping of settings in {config_path}, got "
+                    f"{section!r}; write {{}} for none."
+                )
+        naming = [word for word in changes if _key_of(word) == "algo"]
+        chosen = str(apply_settings(settings, naming).get("algo"))
+        settings = merged(settings, own.get(chosen, {}))
     settings = apply_settings(settings, changes)
     return EgoAHTConfig.model_validate(resolved(settings, settings))
+
+
+def _key_of(word: str) -> str:
+    """Return the key that an override sets or removes."""
+    return word.lstrip("+").partition("=")[0].removeprefix("~")
 
 
 def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -115,6 +115,28 @@ def test_settings_of_another_algorithm_cannot_be_overridden_without_effect():
         )
 
 
+def file_with(folder: Path, algorithms: str) -> Path:
+    path = folder / "train.yaml"
+    path.write_text(f"algo: ppo\nenv: {{task: any}}\nalgorithms: {algorithms}\n")
+    return path
+
+
+@pytest.mark.parametrize(("section", "got"), [("", "None"), (" 3", "3"), (" [1]", "[1]")])
+def test_settings_of_an_algorithm_that_are_no_mapping_are_refused(section, got, tmp_path):
+    told = re.escape(f"got {got}; write {{}} for none")
+    with pytest.raises(ConfigurationError, match=rf"algorithms\.ppo: .* {told}"):
+        load_config(config_path=file_with(tmp_path, f"{{ppo:{section}}}"))
+
+
+@pytest.mark.parametrize("changes", [["~total_frames"], ["+algo=ppo", "~total_frames"]])
+def test_key_that_only_the_chosen_algorithm_sets_can_be_removed(changes, tmp_path):
+    path = file_with(tmp_path, "{ppo: {total_frames: 9}}")
+    assert load_config(config_path=path).total_frames == 9
+    assert load_config(config_path=path, overrides=changes).total_frames == minimal().total_frames
+    with pytest.raises(ConfigurationError, match="total_frames"):
+        load_config(config_path=path, overrides=["algo=random", "~total_frames"])
+
+
 def test_shipped_crossing_configuration_turns_the_filter_on():
     config = load_config(config_path=CONFIGS / "crossing.yaml")
     assert config.safety.enabled
