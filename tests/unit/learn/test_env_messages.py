@@ -179,6 +179,15 @@ def test_a_callback_is_an_instance_of_a_class_with_methods(given):
         cadenza.DQN(Answering).learn(4, callbacks=given, progress=False)
 
 
+def test_second_agent_on_a_ready_vector_environment_adds_no_layer():
+    ready = SyncVectorEnv([Answering] * 2)
+    cadenza.DQN(ready)
+    checked = list(ready.envs)
+    cadenza.DQN(ready)
+    assert all(one is other for one, other in zip(ready.envs, checked, strict=True))
+    assert all(type(one.env) is Answering for one in ready.envs)
+
+
 def test_ready_environments_keep_their_attributes():
     ready = SyncVectorEnv([Answering] * 2)
     cadenza.DQN(ready)

@@ -60,7 +60,9 @@ class SavedWorlds:
 class Environments:
     """The environments a learner trains in, and how to make one more to judge it in.
 
-    Those of a file are made when they are first needed, if they have an id.
+    Those of a file are made when they are first needed, if they have an id. Those in a ready
+    SyncVectorEnv are replaced in it by checked ones (`CheckedEnv`), once however many learners use
+    it.
 
     Attributes:
         id: Gymnasium's id of each, if it was made by id.
@@ -140,7 +142,9 @@ class Environments:
             require_numbers(self.space)
             inner: Any = batch.unwrapped
             if isinstance(inner, SyncVectorEnv):  # which takes every text for True or a number
-                inner.envs = [CheckedEnv(one) for one in inner.envs]
+                inner.envs = [
+                    one if isinstance(one, CheckedEnv) else CheckedEnv(one) for one in inner.envs
+                ]
             is_flat = isinstance(self.space, spaces.Box)
             mode = autoreset_mode(batch, ConfigurationError)
             if not is_flat and mode is AutoresetMode.SAME_STEP:
