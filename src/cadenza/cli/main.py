@@ -114,7 +114,7 @@ def main() -> None:
     """Entry point of the console script."""
     _fill_standard_streams()
     try:
-        sys.exit(build_command().main(standalone_mode=False))
+        sys.exit(build_command().main(prog_name="cadenza", standalone_mode=False))
     except typer.TyperException as error:  # a command line that cannot be read
         told, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
         if told:  # nothing where Typer has printed the help of a group
