@@ -83,7 +83,8 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
 def verdict(view: ReportView, numbers: Numbers) -> str:
     """Return one sentence: contacts, outcomes by group, and what the filter gained and lost.
 
-    A gain or loss is clear if the 95 % interval of the paired difference excludes zero.
+    A gain or loss is clear if the 95 % interval of the paired difference excludes zero; without an
+    interval it cannot be judged.
     """
     contacts = [
         f"{count(cell.n_contacts)} of {count(cell.n)} episodes {condition.label}"
@@ -97,13 +98,16 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
         clauses.append(f"{view.conditions[_main_condition(view)].label}, the {what} was {each}")
     effect = numbers.overall.comparisons.get(_judged(view))
     if effect is not None and (value := effect.difference.value) is not None:
-        change = "a clear gain" if value > 0 else "a clear loss"
-        if "excludes" not in (zero := _zero(view, effect.difference)):
-            change = "no clear change"
+        change = {
+            True: "a clear gain" if value > 0 else "a clear loss",
+            False: "no clear change",
+            None: "a change that cannot be judged",
+        }[excludes_zero(effect.difference)]
         clauses.append(
             f"from the same starts, it did better with the filter in {count(effect.n_higher)} and "
             f"worse in {count(effect.n_lower)} of {plural(effect.difference.n, 'pair')}: {change} "
-            f"({_change(view, value)}{' points' if view.has_success else ''}; {zero})"
+            f"({_change(view, value)}{' points' if view.has_success else ''}; "
+            f"{_zero(view, effect.difference)})"
         )
     sentence = "; ".join(clauses)
     return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
@@ -307,9 +311,12 @@ def _outcome_tile(view: ReportView, cell: Cell, words: str, members: str) -> Til
 
 
 def _effect_tile(view: ReportView, change: Estimate, value: float) -> Tile:
-    """Return what the filter changes over all partners; red where the estimate is negative."""
+    """Return what the filter changes over all partners.
+
+    It is red if the estimate is negative, unless the interval includes zero.
+    """
     detail = f"with the filter minus without it, {plural(change.n, 'pair')} with all partners"
-    negative = _change(view, value).startswith("−")
+    negative = value < 0.0 and excludes_zero(change) is not False
     return Tile(
         value=_change(view, value),
         label=f"{'points: ' if view.has_success else ''}the filter's effect on {_judged(view)}",
@@ -375,12 +382,20 @@ def _change(view: ReportView, value: float) -> str:
     return points(value) if view.has_success else signed(value, digits=2)
 
 
+def excludes_zero(change: Estimate) -> bool | None:
+    """Return whether the interval of a difference excludes zero; None without an interval."""
+    if change.low is None or change.high is None:
+        return None
+    return not change.low <= 0.0 <= change.high
+
+
 def _zero(view: ReportView, change: Estimate) -> str:
     """Return the interval of a difference and whether it excludes zero."""
-    if change.low is None or change.high is None:
+    clear = excludes_zero(change)
+    if clear is None:
         return "no interval"
     bounds = points_interval(change) if view.has_success else number_interval(change)
-    verb = "includes" if change.low <= 0.0 <= change.high else "excludes"
+    verb = "excludes" if clear else "includes"
     return f"{_CONFIDENCE} {bounds} {verb} zero"
 
 

@@ -6,6 +6,7 @@ from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import (
     contact_table,
     endings_table,
+    excludes_zero,
     headline_tiles,
     intervention_table,
     safety_table,
@@ -296,3 +297,31 @@ def test_success_table_shows_interval_and_return():
     row = [c.replace("\u00a0", " ") for c in success_table(view, analyse(view)).rows[0]]
     # 20 of 20: lower Clopper-Pearson bound 0.025 ** (1 / 20) = 83.2 %; the constant return has none
     assert row == ["Friend", "guarded", "20", "10", "100.0 %", "[83.2, 100.0]", "2.00", "–"]
+
+
+def turned_to_loss(seeds) -> ReportView:
+    """Return the tiny view of some seeds, the filter under the worse condition."""
+    view = tiny_view()
+    on, off = (replace(c, filtered=not c.filtered) for c in view.conditions)
+    few = tuple(e for e in view.episodes if e.seed in seeds)
+    return replace(view, conditions=(on, off), episodes=few)
+
+
+def test_change_without_an_interval_is_not_told_as_no_clear_change():
+    view = turned_to_loss([9])  # one seed: no spread between seeds
+    numbers = analyse(view)
+    assert excludes_zero(numbers.overall.comparisons["success"].difference) is None
+    sentence = verdict(view, numbers)
+    assert "a change that cannot be judged (−25.0 points; no interval)" in sentence
+    assert "clear" not in sentence
+    tile = headline_tiles(view, numbers)[2]
+    assert (tile.value, tile.css) == ("−25.0", "bad")
+
+
+def test_loss_whose_interval_includes_zero_is_not_red():
+    view = turned_to_loss([0, 1, 9])
+    numbers = analyse(view)
+    assert excludes_zero(numbers.overall.comparisons["success"].difference) is False
+    tile = headline_tiles(view, numbers)[2]
+    assert (tile.value, tile.css) == ("−8.3", "plain")
+    assert tile.detail.endswith("includes zero")
