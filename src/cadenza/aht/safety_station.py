@@ -5,7 +5,7 @@ changed is measured, and can be charged to the learner's reward.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import SafetyAggregator
-from cadenza.aht.types import partner_id_of
+from cadenza.aht.types import playing_ids_of
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.types import PartnerLike
@@ -181,7 +181,6 @@ class SafetyStation:
             self._scalar = cast("SafetyDriver", driver)
             n_pairs = len(self._scalar.lambda_)
         self._partner = partner
-        self._partner_id = partner_id_of(partner)
         self._penalty = config.safety.intervention_penalty
         self._predictor_kind = config.safety.predictor_kind
         self._action_bound = driver.bounds.action_linf_component
@@ -201,8 +200,9 @@ class SafetyStation:
         """
         if self._batch is not None:
             return self._filter_batch(self._batch, nominal)
-        playing: Sequence[str | None] = getattr(self._partner, "playing", [self._partner_id])
-        step = self._scalar.step(nominal.astype(np.float64), partner_id=playing[0])
+        ids = playing_ids_of(self._partner, 1)
+        who = ids[0] if isinstance(ids, list) else ids
+        step = self._scalar.step(nominal.astype(np.float64), partner_id=who)
         executed = step.action.astype(nominal.dtype)
         intervention = 0.0
         if step.intervention > 0.0:
@@ -222,7 +222,7 @@ class SafetyStation:
     def _filter_batch(
         self, driver: "BatchedSafetyDriver", nominal: NDArray[Any]
     ) -> tuple[NDArray[Any], FloatArray]:
-        ids = getattr(self._partner, "playing", self._partner_id)
+        ids = playing_ids_of(self._partner, len(nominal))
         step = driver.step(nominal, partner_ids=ids)
         executed = step.action.astype(nominal.dtype)
         reachable = np.clip(nominal, -self._action_bound, self._action_bound)

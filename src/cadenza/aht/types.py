@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.runlog import EventLogger
-from cadenza.core.types import Observation, PartnerLike
+from cadenza.core.types import NamesPlayers, Observation, PartnerLike
 
 #: Observation in, deterministic ego action out.
 Policy: TypeAlias = Callable[[Observation], NDArray[Any]]
@@ -184,3 +184,11 @@ def partner_id_of(partner: PartnerLike) -> str | None:
     """Return the identity in the partner's spec; partners made by hand may have none."""
     identity = getattr(partner.spec, "partner_id", None)
     return None if identity is None else str(identity)
+
+
+def playing_ids_of(partner: PartnerLike, rows: int) -> str | list[str | None] | None:
+    """Return who plays all rows, or each of them; None stands for one that is not known yet."""
+    if not isinstance(partner, NamesPlayers):
+        return partner_id_of(partner)
+    ids = partner.playing_ids
+    return ids if isinstance(ids, str) else [*ids, *[None] * (rows - len(ids))]

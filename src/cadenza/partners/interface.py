@@ -127,6 +127,11 @@ class PartnerBase:
         return self._spec
 
     @property
+    def playing_ids(self) -> str | Sequence[str]:
+        """Identity of the partner that plays every row, or of each row drawn so far."""
+        return self._spec.partner_id
+
+    @property
     def stratum(self) -> str | None:
         """Kind of this episode's behaviour, for partners that have several; results record it."""
         return None

@@ -33,8 +33,8 @@ class PartnerMixture(DrawingPartner):
         self._drawn: list[int] = []  # number of the member that plays each row so far
 
     @property
-    def playing(self) -> list[str]:
-        """Identity of the partner in each row, (N,), after the first `act` of an episode."""
+    def playing_ids(self) -> list[str]:
+        """Identity of the partner in each row, (N,); none before the first `act` of an episode."""
         return [self.members[drawn].spec.partner_id for drawn in self._drawn]
 
     def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:

@@ -26,7 +26,7 @@ def test_every_episode_is_that_of_one_member_and_all_are_drawn():
     alone = {member.spec.partner_id: member for member in mixture().members}
     for seed in range(20):
         actions = played(mixed, seed)
-        (who,) = mixed.playing
+        (who,) = mixed.playing_ids
         np.testing.assert_array_equal(actions, played(alone[who], seed))
         met.add(who)
     assert met == set(alone)
@@ -39,12 +39,12 @@ def test_row_of_a_batch_that_begins_anew_plays_what_one_environment_plays():
     drawn = set()
     for seed in range(8):
         batched.reset_row(2, seed=seed)
-        others = [who for row, who in enumerate(batched.playing) if row != 2]
+        others = [who for row, who in enumerate(batched.playing_ids) if row != 2]
         rows = np.stack([batched.act(scene(4))[2] for _ in range(3)])
         np.testing.assert_array_equal(rows, played(one, seed))
-        assert [who for row, who in enumerate(batched.playing) if row != 2] == others
-        assert batched.playing[2] == one.playing[0]
-        drawn.add(one.playing[0])
+        assert [who for row, who in enumerate(batched.playing_ids) if row != 2] == others
+        assert batched.playing_ids[2] == one.playing_ids[0]
+        drawn.add(one.playing_ids[0])
     assert len(drawn) > 1
 
 
