@@ -22,7 +22,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import (
@@ -52,6 +52,7 @@ from cadenza.core.checkpoints import (
     stated_metadata,
 )
 from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.progress import ProgressReport, progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
@@ -248,9 +249,13 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
             )
             extra.insert(0, best)
         shown = progress_bar(self.name) if progress else nullcontext(_silent)
-        with ending_on_signals(), shown as report:
+        with ending_on_signals(), self._threads(), shown as report:
             Trainer([self, *extra], self._stepped(steps, report)).train()
         return self
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Keep torch to one thread: perceptrons are slower on several, and round otherwise."""
+        return single_torch_thread()
 
     def _require_own(self, folder: Path) -> None:
         """Refuse a folder whose results are not those of this agent."""
@@ -652,6 +657,10 @@ class SoloAgent(SteppedAgent[AgentConfig]):
         stream = derive_substream("learn.api.encoder", root_seed=self.seed)
         generator = torch.Generator().manual_seed(stream.integer_seed())
         return encoder_factory(self.network, self.envs.space, generator)
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Leave encoders of images, and your own, as many threads as torch has."""
+        return super()._threads() if self._encoder is None else nullcontext()
 
     def _environments(self, env: EnvLike, count: int | None) -> Environments:
         return Environments(

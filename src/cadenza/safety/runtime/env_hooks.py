@@ -19,8 +19,8 @@ from cadenza.safety.snapshot import AgentSnapshot
 
 #: What to do where an environment lacks a hook.
 REMEDY: Final = (
-    "let the environment offer it, or pass cadenza.guard what it lacks: snapshots= (agents= for a "
-    "batch), control_models=, bounds=, control_timestep=, plant="
+    "let the environment offer it, or pass cadenza.guard what it lacks: ego_uid=, snapshots= "
+    "(agents= for a batch), control_models=, bounds=, control_timestep=, plant="
 )
 #: Measured force, N, per partner id (against the ego) or per pair of ids.
 ContactForces: TypeAlias = Mapping[str | tuple[str, str], float]
