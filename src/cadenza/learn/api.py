@@ -78,6 +78,14 @@ from cadenza.learn.loaded_state import (
 )
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of
+from cadenza.learn.nn.portable import (
+    SUFFIX,
+    Output,
+    PortableNetwork,
+    layers_of,
+    save_policy_file,
+    space_facts,
+)
 from cadenza.learn.trainer import Trainer
 
 #: Layout version of what `Agent.save` writes.
@@ -320,9 +328,44 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         """Mean return of the last training episodes, at most 100; NaN before the first ended."""
         return float(np.mean(self._recent)) if self._recent else math.nan
 
+    @abstractmethod
+    def networks(self) -> dict[str, PortableNetwork]:
+        """Return the policy of every seat as plain data, by seat; "" where there is one only.
+
+        Raises:
+            ConfigurationError: It contains a module of one's own.
+        """
+
+    def export_policy(self, path: str | Path) -> list[Path]:
+        """Write the greedy policy as a file that plays without agent and environment.
+
+        `cadenza eval run`, `cadenza zoo matrix` and the partner ``policy`` take it; draws are in it
+        where the spread of actions does not hang on the observation. A team writes one file for
+        every robot, its name before the suffix, ``.policy.safetensors``, which is added if it is
+        missing. Returns the files.
+
+        Raises:
+            ConfigurationError: The network is a module of your own; use `export_onnx`.
+            StorageError: The file system refused.
+        """
+        target = Path(path)
+        stem = target.name.removesuffix(SUFFIX).removesuffix(".pt")
+        return [
+            save_policy_file(network, target.with_name(".".join(filter(None, (stem, seat))) + SUFFIX))
+            for seat, network in self.networks().items()
+        ]
+
+    def _policy_facts(self) -> dict[str, Any]:
+        """Return what a policy file says of the task and of where the policy comes from."""
+        return {
+            "task": {} if self.envs.id is None else {"id": self.envs.id},
+            "facts": {"algorithm": self.name, "seed": self.seed, "step": self.steps},
+        }
+
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write everything the future depends on, atomically, with a checksum beside it.
 
+        Beside it stands what `export_policy` writes, unless the network is a module of your own.
         Without ``memory`` the replay memory is left out; an agent that is loaded from there goes on
         with an empty one and new episodes.
 
@@ -359,6 +402,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         state = self.state_dict()
         if not memory:
             state["learned"] = self._without_memory(state["learned"])
+        if not isinstance(self.network, nn.Module):
+            self.export_policy(target)
         return save_checkpoint(
             state_dict={"header": header, "state": state},
             uri=f"{LOCAL_URI_SCHEME}{target.name}",
@@ -632,6 +677,9 @@ class SoloAgent(SteppedAgent[AgentConfig]):
     """
 
     envs: Environments
+    #: With ``greedy``, the policy without chance from flat observations to decisions.
+    learner: Any
+    _port: ActionCodec
 
     def __init__(
         self,
@@ -732,6 +780,21 @@ class SoloAgent(SteppedAgent[AgentConfig]):
             device=torch.device("cpu"),
         )
         return onnx_graph.write_policy(self.deployed(), signature, Path(path))
+
+    def networks(self) -> dict[str, PortableNetwork]:
+        """Return the policy as plain data; see `Agent.networks`."""
+        network = PortableNetwork(
+            layers=layers_of(self.learner.greedy),
+            output=self._output(),
+            observation=space_facts(self.envs.space),
+            action=space_facts(self.envs.action_space),
+            **self._policy_facts(),
+        )
+        return {"": network}
+
+    def _output(self) -> Output:
+        """Return how a policy file makes an action of what the learner's greedy policy returns."""
+        return self._port.output()
 
     @property
     @abstractmethod

@@ -38,6 +38,7 @@ from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, is_image
+from cadenza.learn.nn.portable import Output
 
 AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
 
@@ -266,6 +267,11 @@ class DQN(ReplayAgent[DQNConfig]):
     def _greedy(self) -> nn.Module:
         best = self.learner.greedy
         return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
+
+    def _output(self) -> Output:
+        if self._port.choices is not None:
+            return super()._output()
+        return Output(kind="choice", choices=self._port.to_env(self._choices))
 
 
 class _Grid(nn.Module):

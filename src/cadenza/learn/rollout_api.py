@@ -35,6 +35,7 @@ from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.encoders import Network
+from cadenza.learn.nn.portable import Output
 from cadenza.learn.running_normalizer import RewardScaler
 
 RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
@@ -116,6 +117,9 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             self.envs.action_space, owner=self.name, unit=self.config.squash_actions
         )
         return Deployed(self.learner.greedy, codec)
+
+    def _output(self) -> Output:
+        return self._port.output(self.learner.log_std)
 
     def _learned_state(self) -> dict[str, Any]:
         return {

@@ -63,6 +63,8 @@ from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import episode_limit, require_limit
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
+from cadenza.learn.nn.layers import Layer
+from cadenza.learn.nn.portable import Output, PortableNetwork, layers_of, space_facts
 from cadenza.learn.running_normalizer import RewardScaler
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
@@ -446,9 +448,38 @@ class TeamAgent(SteppedAgent[AgentConfig]):
         deployed = _DeployedTeam(self.robots(), self.team)
         return onnx_graph.write_policy(deployed, signature, Path(path))
 
+    def networks(self) -> dict[str, PortableNetwork]:
+        """Return every robot's policy as plain data, by robot."""
+        team, facts = self.team, self._policy_facts()
+        known = zip(team.uids, self._actors(), team.observation_dims, team.bounds, strict=True)
+        return {
+            uid: PortableNetwork(
+                layers=layers_of(actor),
+                output=Output(kind=self._output(), low=low, high=high, log_std=self._log_std(n)),
+                observation={"kind": "box", "shape": [width], "dtype": "float32"},
+                action=space_facts(spaces.Box(low, high, dtype=low.dtype.type)),
+                seat=uid,
+                **facts,
+            )
+            for n, (uid, actor, width, (low, high)) in enumerate(known)
+        }
+
     @abstractmethod
     def robots(self) -> list[nn.Module]:
         """Return every robot's greedy policy, from its state (B, O) to its action (B, A)."""
+
+    def _actors(self) -> list[nn.Module]:
+        """Return what policy files hold of `robots`, before the scaling to the bounds."""
+        return self.robots()
+
+    def _output(self) -> str:
+        """Return the output of policy files."""
+        return "mean"
+
+    def _log_std(self, robot: int) -> Tensor | None:
+        """Return ln σ of a robot's drawn actions, (A,), if its spread does not hang on its state."""
+        del robot
+        return None
 
     @abstractmethod
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
@@ -557,6 +588,13 @@ class MAPPO(RolloutTeam[PPOConfig]):
         greedy, count = self.learner.greedy, len(self.envs.uids)
         return [_Identified(greedy, number, count) for number in range(count)]
 
+    def _output(self) -> str:
+        return "tanh" if self.config.squash_actions else "mean"
+
+    def _log_std(self, robot: int) -> Tensor | None:
+        del robot  # they share one policy
+        return self.learner.log_std
+
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
         rows = self.learner.scale(self._rows(joint), learn=False)
         return self._in_bounds(self.learner.act(rows, deterministic=True))
@@ -624,6 +662,9 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
     def robots(self) -> list[nn.Module]:
         """Return the actors."""
         return list(self.learner.actors)
+
+    def _log_std(self, robot: int) -> Tensor | None:
+        return self.learner.actors[robot].standard_deviation().detach().log()
 
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
         return self._split(self.learner.decide(joint, deterministic=True)[0])
@@ -698,6 +739,12 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
             for actor, (low, high) in pairs
         ]
 
+    def _actors(self) -> list[nn.Module]:
+        return list(self.learner.actors)
+
+    def _output(self) -> str:
+        return "unit"
+
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
         return self._in_bounds(self.learner.act(torch.tensor(joint), deterministic=True))
 
@@ -741,6 +788,10 @@ class _Identified(nn.Module):
         """Return actions, (B, A), for states, (B, O)."""
         identity = self.get_buffer("identity").expand(state.shape[0], -1)
         return self.policy(torch.cat((state, identity), dim=1))
+
+    def portable(self) -> "Sequence[nn.Module | Layer]":
+        """Return the layers of a policy file."""
+        return [Layer("append", tensors={"values": self.get_buffer("identity")}), self.policy]
 
 
 class _DeployedTeam(nn.Module):

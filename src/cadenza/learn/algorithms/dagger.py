@@ -28,7 +28,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.initialization import default_linear
-from cadenza.learn.nn.layers import Decision, EncoderFactory, with_encoder
+from cadenza.learn.nn.layers import Decision, EncoderFactory, Layer, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.running_normalizer import EPSILON
 
@@ -77,6 +77,11 @@ class InputScale(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return x, (B, O)."""
         return ((obs - self.mean) / self.spread).clamp(-CLIP, CLIP)
+
+    def portable(self) -> Sequence[Layer]:
+        """Return the layer of a policy file."""
+        tensors = {"mean": self.mean, "spread": self.spread}
+        return [Layer("standardise", {"limit": CLIP}, tensors)]
 
 
 class Demonstrations:
@@ -172,7 +177,8 @@ class DAggerLearner:
         )
         self._scale = InputScale(observation_dim)
         self._network = nn.Sequential(*(features or [self._scale]), layers)
-        self.greedy: nn.Sequential = nn.Sequential(self._network, Decision(self._decide))
+        bound = [] if action_dim is None else [nn.Hardtanh(-1.0, 1.0)]
+        self.greedy: nn.Sequential = nn.Sequential(self._network, Decision(self._decide, *bound))
         self._optimizer: Any = torch.optim.Adam(self._network.parameters(), lr=config.learning_rate)
         self.demonstrations: Demonstrations = Demonstrations(
             observation_dim, action_dim, observation_dtype

@@ -285,6 +285,13 @@ class OnPolicyLearner(ABC, Generic[Config]):
         self._shuffle = derive_substream(f"{self.STREAM}.minibatch", root_seed=seed).default_rng()
         self.updates: int = 0
 
+    @property
+    def log_std(self) -> Tensor | None:
+        """ln σ of drawn actions before squashing and clipping, (A,); None for choices."""
+        spread = self.network.state_dict()
+        found = (spread.get(f"head.{name}") for name in ("log_std", "gaussian.log_std"))
+        return next((each for each in found if each is not None), None)
+
     @torch.no_grad()
     def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
         """Return one decision per row as the actor sees it, (N,) int64 or (N, A) float32.

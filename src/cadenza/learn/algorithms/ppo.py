@@ -8,7 +8,7 @@ Axes:        N = rows per step, B = batch, O = observation, S = critic observati
              components.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Unpack
 
@@ -21,8 +21,9 @@ from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes, Transitions, policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import PPOConfig
+from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.mlp_policy import scaled
-from cadenza.learn.running_normalizer import RunningNormalizer
+from cadenza.learn.running_normalizer import CLIP, EPSILON, RunningNormalizer
 
 #: Added to the standard deviation of a minibatch's advantages, in their unit.
 ADVANTAGE_EPSILON: Final = 1e-8
@@ -86,6 +87,12 @@ class Scaling(nn.Module):
         """Return scaled observations, (B, O)."""
         moments = np.stack((self._moments.mean, self._moments.variance))
         return scaled(observations, torch.tensor(moments, device=observations.device))
+
+    def portable(self) -> Sequence[Layer]:
+        """Return the layer of a policy file."""
+        spread = np.sqrt(self._moments.variance + EPSILON)
+        tensors = {"mean": torch.tensor(self._moments.mean), "spread": torch.tensor(spread)}
+        return [Layer("standardise", {"limit": CLIP}, tensors)]
 
 
 class PPOLearner(OnPolicyLearner[PPOConfig]):

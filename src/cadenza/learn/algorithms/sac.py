@@ -47,7 +47,7 @@ from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import SHARED_DEFAULTS, HLGaussConfig, SACConfig
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, squashed_mean
+from cadenza.learn.nn.gaussian_policy import MAX_MEAN, GaussianMlpPolicy, squashed_mean
 from cadenza.learn.nn.initialization import default_init_
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Network
 from cadenza.learn.nn.mlp_policy import MlpPolicy
@@ -520,7 +520,8 @@ class SACLearner(BoxLearner):
         )
         self._with_default_weights(self._plain.encoder)  # the hidden layers, not the heads
         layers = (self._plain.encoder, self._plain.policy.mean)
-        self.greedy: nn.Module = nn.Sequential(*features, *layers, Decision(squashed_mean))
+        squash = Decision(squashed_mean, nn.Hardtanh(-MAX_MEAN, MAX_MEAN), nn.Tanh())
+        self.greedy: nn.Module = nn.Sequential(*features, *layers, squash)
         *losses, target = soft_actor_critic(
             self._policy,
             [self._critic_loss("q1", config), self._critic_loss("q2", config)],

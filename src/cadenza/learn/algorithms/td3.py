@@ -89,6 +89,10 @@ class DeterministicMlpPolicy(nn.Module):
         """Return actions in (-1, 1), shape (B, A), for ``obs``, shape (B, O)."""
         return torch.tanh(apply_layers(self.mlp, obs))
 
+    def portable(self) -> Sequence[nn.Module]:
+        """Return the layers of a policy file."""
+        return [self.mlp, nn.Tanh()]
+
 
 class ExploringPolicy(NoisyModule):
     """Adds noise of deviation ``noise_std`` to actions in [-1, 1] in training mode.

@@ -37,6 +37,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.learn.env.held_state import HeldState
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.encoders import AnySpace
+from cadenza.learn.nn.portable import Output
 
 #: Parts of a replay state.
 _KEYS: Final = ("index", "root_seed", "episode", "actions", "ended", "observation_sha256")
@@ -531,6 +532,13 @@ class ActionCodec:
         return cast(
             "Actions", inside.to(kind) if isinstance(inside, torch.Tensor) else inside.astype(kind)
         )
+
+    def output(self, log_std: torch.Tensor | None = None) -> Output:
+        """Return how a policy file makes an action of a decision; it is `to_env`."""
+        if self.choices is not None:
+            return Output(kind="choice", choices=self.to_env(np.arange(self.choices)))
+        kind = "tanh" if self._squash else "unit" if self._scales else "mean"
+        return Output(kind=kind, low=self._bounds[0], high=self._bounds[1], log_std=log_std)
 
     def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Return the decisions that `to_env` turns into ``actions``, which a Box clips first.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear
-from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import Layer, apply_layers, relu_mlp
 
 
 class ActionValueMlp(nn.Module):
@@ -146,3 +146,16 @@ class DiscreteQMlp(nn.Module):
         if self.state_value is None:
             return advantages
         return dueling_values(apply_layers([self.state_value], features), advantages)
+
+    def portable(self) -> "Sequence[nn.Module | Layer]":
+        """Return the layers of a policy file."""
+        value, advantages = self.state_value, self.advantages
+        if value is None:
+            return [self.trunk, advantages]
+        heads = {
+            "value_weight": value.weight,
+            "value_bias": value.bias,
+            "advantage_weight": advantages.weight,
+            "advantage_bias": advantages.bias,
+        }
+        return [self.trunk, Layer("dueling", tensors=heads)]

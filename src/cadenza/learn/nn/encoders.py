@@ -14,7 +14,7 @@ Axes:  B = batch, O = flat observation, F = features.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, cast
 
 import numpy as np
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.nn.initialization import orthogonal_linear
-from cadenza.learn.nn.layers import Conv2dEncoder
+from cadenza.learn.nn.layers import Conv2dEncoder, Layer
+from cadenza.learn.nn.portable import layers_of
 
 AnySpace: TypeAlias = spaces.Space[Any]
 AnyBox: TypeAlias = spaces.Box[Any]
@@ -65,6 +66,10 @@ class ObservationEncoder(nn.Module):
         """Return features, (B, F), of flat observations, (B, O)."""
         return self.features(shaped(obs.float(), self._space))
 
+    def portable(self) -> "Sequence[nn.Module | Layer]":
+        """Return the layers of a policy file."""
+        return _shaped_layers(self._space, self.features)
+
 
 class ImageFeatures(nn.Module):
     """Convolutions and one layer, for images as of `is_image`."""
@@ -72,7 +77,7 @@ class ImageFeatures(nn.Module):
     def __init__(self, space: AnyBox, generator: torch.Generator) -> None:
         super().__init__()
         self._stack_last = len(space.shape) == 4 and space.shape[-1] <= space.shape[1]
-        shape = _image_shape(space)
+        self._shape = shape = _image_shape(space)
         self._rank = len(space.shape)
         is_last = self._rank == 3 and shape[2] <= shape[0]
         pixels = shape[:2] if is_last else shape[1:]
@@ -100,6 +105,17 @@ class ImageFeatures(nn.Module):
             images = images.unsqueeze(1) if self._rank == 2 else images.flatten(1, 2)
         return torch.relu(self.layer(self.convolutions(images * self._scale)))
 
+    def portable(self) -> "Sequence[nn.Module | Layer]":
+        """Return the layers of a policy file."""
+        return [
+            *[Layer("permute", {"axes": [1, 4, 2, 3]})] * self._stack_last,
+            *[Layer("shape", {"sizes": list(self._shape)})] * (self._rank != 3),
+            Layer("scale_by", {"factor": self._scale}),
+            self.convolutions,
+            self.layer,
+            nn.ReLU(),
+        ]
+
 
 class ByteFeatures(nn.Module):
     """Bytes of any shape as numbers in [0, 1], flat."""
@@ -124,6 +140,10 @@ class DictFeatures(nn.Module):
         """Return (B, F)."""
         pairs = zip(self._names, self.parts, strict=True)
         return torch.cat([part(observations[name]) for name, part in pairs], dim=1)
+
+    def layers_by_name(self) -> dict[Any, nn.Module]:
+        """Return what makes the features of every part."""
+        return dict(zip(self._names, self.parts, strict=True))
 
 
 def encoder_factory(
@@ -199,6 +219,22 @@ def shaped(flat: Tensor, space: AnySpace) -> Any:
     if is_box(space):
         return flat.view(flat.shape[0], *space.shape)
     return flat  # one-hot, as Gymnasium flattens it
+
+
+def _shaped_layers(space: AnySpace, features: nn.Module) -> "list[nn.Module | Layer]":
+    """Return the layers from flat observations of ``space`` to its ``features``."""
+    if isinstance(features, DictFeatures):
+        parts, modules = parts_of(space), features.layers_by_name()
+        inner = (layers_of(*_shaped_layers(part, modules[name])) for name, part in parts.items())
+        widths = [spaces.flatdim(part) for part in parts.values()]
+        return [Layer("parts", {"widths": widths}, parts=tuple(inner))]
+    if isinstance(features, ByteFeatures):
+        width = spaces.flatdim(space)
+        scale = {"mean": torch.zeros(width), "spread": torch.full((width,), 255.0)}
+        return [Layer("standardise", {"limit": 1.0}, scale)]
+    if isinstance(features, nn.Flatten) or not is_box(space):
+        return [features]
+    return [Layer("shape", {"sizes": list(space.shape)}), features]
 
 
 def _features(space: AnySpace, generator: torch.Generator) -> nn.Module:

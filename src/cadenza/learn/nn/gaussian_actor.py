@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.nn.initialization import orthogonal_linear
+from cadenza.learn.nn.layers import Layer
 
 #: Gain of the hidden layers: `torch.nn.init.calculate_gain("relu")`.
 HIDDEN_GAIN: Final = math.sqrt(2.0)
@@ -224,6 +225,12 @@ class GaussianActor(nn.Module):
         head = act.action_out.linear if self.chooses else act.action_out.fc_mean
         return head(base.mlp.fc(base.feature_norm(observations)))
 
+    def portable(self) -> Sequence[nn.Module]:
+        """Return the layers of a policy file."""
+        base, act = cast("Any", self.base), cast("Any", self.act)
+        head = act.action_out.linear if self.chooses else act.action_out.fc_mean
+        return [base.feature_norm, base.mlp.fc, head]
+
     def standard_deviation(self) -> Tensor:
         """Return σ, shape (A,)."""
         log_std = cast("Any", self.act).action_out.log_std
@@ -235,7 +242,11 @@ class _Activation(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self._function = ACTIVATIONS[name]
+        self._name, self._function = name, ACTIVATIONS[name]
+
+    def portable(self) -> "Sequence[Layer]":
+        """Return the layer of a policy file."""
+        return [] if self._name == "identity" else [Layer(self._name)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return its values, of the same shape."""

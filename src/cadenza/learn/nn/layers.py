@@ -9,9 +9,9 @@ Axes:    B = batch, O = observation, X, Y = image axes, L = length, C = channels
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -131,6 +131,11 @@ class Conv2dEncoder(nn.Module):
         features = self.layers(images)
         return features.flatten(start_dim=1) if self._flatten else features
 
+    def portable(self) -> "Sequence[nn.Module | Layer]":
+        """Return the layers of a policy file."""
+        last = [Layer("permute", {"axes": [3, 1, 2]})] * self._channels_last
+        return [*last, self.layers, *[Layer("flatten")] * self._flatten]
+
     def get_encoder_output_size(self) -> int | tuple[int, int, int]:
         """Return the vector's size, or (C, X, Y) without ``flatten``."""
         return math.prod(self._output_shape) if self._flatten else self._output_shape
@@ -243,12 +248,31 @@ class EncodedNetwork(nn.Module):
         return self.network(*inputs, obs=self.encoder(obs), **options)
 
 
-class Decision(nn.Module):
-    """A function as the last layer of a policy."""
+class Layer(NamedTuple):
+    """A layer as plain data; see `cadenza.learn.nn.portable`, which lists the kinds."""
 
-    def __init__(self, decide: Callable[[Tensor], Tensor]) -> None:
+    kind: str
+    numbers: Mapping[str, Any] = {}
+    tensors: Mapping[str, Tensor] = {}
+    #: Layers of each part, for layers that have parts.
+    parts: "tuple[tuple[Layer, ...], ...]" = ()
+
+
+class Decision(nn.Module):
+    """A function as the last layer of a policy.
+
+    ``layers`` do its work in a policy file, but for what the file's output does: to choose, to
+    squash a drawn action.
+    """
+
+    def __init__(self, decide: Callable[[Tensor], Tensor], *layers: nn.Module) -> None:
         super().__init__()
         self.decide = decide
+        self._layers = layers
+
+    def portable(self) -> Sequence[nn.Module]:
+        """Return ``layers``."""
+        return self._layers
 
     def forward(self, output: Tensor) -> Tensor:
         """Return the actions."""

@@ -207,6 +207,11 @@ class TanhMlp(nn.Module):
             orthogonal_linear(i, o, gain=gain, generator=generator) for i, o, gain in sizes
         )
 
+    def portable(self) -> Sequence[nn.Module]:
+        """Return the layers of a policy file."""
+        *hidden, output = self.layers
+        return [*(part for layer in hidden for part in (layer, nn.Tanh())), output]
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, (B, outputs), for ``x``, (B, inputs)."""
         *hidden, output = self.layers

@@ -1,0 +1,636 @@
+"""One file for every policy, ``*.policy.safetensors``: plays without learner, environment or pickle.
+
+File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSON with
+             ``format``       ``cadenza-policy/1``
+             ``observation``  what is observed, ``action``  what is done; see `space_facts`
+             ``layers``       a closed list of kinds, `KINDS`; tensors by their place in it
+             ``output``       how the last layer becomes an action, see `Output`
+             ``task``         {id, version, options} it was trained on, ``seat`` whose it is; or null
+             ``content_id``   SHA-256 over all of these, then name, dtype, shape and bytes of every
+                              tensor by name: what the policy is
+             ``facts``        run_id, seed, step, algorithm, ...: where it comes from, which does
+                              not change what it is and so stands outside the content id
+             ``sha256``       of the whole header without it.
+Exactness:   rows go through the layers in whole blocks of `BLOCK`, the last one filled with zeros,
+             and images one by one: an action does not depend on how many rows are asked together,
+             in which order, or beside which neighbours.
+Axes:        N = rows, P = N filled up to whole blocks, O = flat observation, A = action, C = choices.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors import torch as tensor_files
+from torch import Tensor, nn
+
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
+from cadenza.learn.nn.layers import Layer
+
+FORMAT: Final = "cadenza-policy/1"
+#: What such files are called.
+SUFFIX: Final = ".policy.safetensors"
+#: Rows that are multiplied together: below 16, torch's products depend on how many there are.
+BLOCK: Final = 32
+#: Largest file and header that are read, bytes; most tensors; deepest nesting of ``parts``.
+MAX_BYTES: Final = 2**30
+MAX_HEADER: Final = 2**20
+MAX_TENSORS: Final = 4096
+MAX_DEPTH: Final = 8
+#: Most numbers that a row may become on its way through the layers.
+MAX_ROW: Final = 2**24
+_KEY: Final = "cadenza"
+_LENGTH_BYTES: Final = 8  # of a safetensors header's length, at the begin of the file
+_OUTPUTS: Final = ("choice", "mean", "unit", "tanh")
+
+
+@runtime_checkable
+class Portable(Protocol):
+    """A module of our own that says which layers and modules it consists of."""
+
+    def portable(self) -> Sequence[nn.Module | Layer]:
+        """Return them in order."""
+        ...
+
+
+def layers_of(*parts: nn.Module | Layer) -> tuple[Layer, ...]:
+    """Return the layers that ``parts`` consist of; they share their weights.
+
+    Raises:
+        ConfigurationError: One contains a module that no layer of `KINDS` stands for.
+    """
+    found: list[Layer] = []
+    for part in parts:
+        if isinstance(part, Layer):
+            found.append(part)
+        elif isinstance(part, Portable):
+            found += layers_of(*part.portable())
+        elif type(part) in (nn.Sequential, nn.ModuleList):
+            found += layers_of(*part.children())
+        elif type(part) is not nn.Identity:
+            make = _TORCH_LAYERS.get(type(part))
+            layer = None if make is None else make(part)
+            if layer is None:
+                raise ConfigurationError(
+                    f"policy file: expected layers of {', '.join(KINDS)}, got {part}; export the "
+                    "policy to ONNX."
+                )
+            found.append(layer)
+    return tuple(found)
+
+
+def _linear_layer(module: Any) -> Layer:
+    bias = torch.zeros(module.out_features) if module.bias is None else module.bias
+    return Layer("linear", tensors={"weight": module.weight, "bias": bias})
+
+
+def _convolution(module: Any) -> Layer | None:
+    plain = module.dilation == (1, 1) and module.groups == 1 and module.padding_mode == "zeros"
+    if not plain or isinstance(module.padding, str) or module.bias is None:
+        return None
+    numbers = {"stride": list(module.stride), "padding": list(module.padding)}
+    return Layer("conv2d", numbers, {"weight": module.weight, "bias": module.bias})
+
+
+def _norm(module: Any) -> Layer | None:
+    if module.weight is None or module.bias is None or module.weight.ndim != 1:
+        return None
+    return Layer("layer_norm", {"eps": module.eps}, {"weight": module.weight, "bias": module.bias})
+
+
+#: The layers of torch's modules, by their exact class: a subclass may compute something else.
+_TORCH_LAYERS: Final[Mapping[type[nn.Module], Callable[[Any], Layer | None]]] = {
+    nn.Linear: _linear_layer,
+    nn.Conv2d: _convolution,
+    nn.LayerNorm: _norm,
+    nn.ReLU: lambda _: Layer("relu"),
+    nn.Tanh: lambda _: Layer("tanh"),
+    nn.SiLU: lambda _: Layer("silu"),
+    nn.Sigmoid: lambda _: Layer("sigmoid"),
+    nn.Hardtanh: lambda m: Layer("clamp", {"low": float(m.min_val), "high": float(m.max_val)}),
+    nn.Flatten: lambda m: Layer("flatten") if (m.start_dim, m.end_dim) == (1, -1) else None,
+}
+
+
+class Kind(NamedTuple):
+    """A kind of layer: ``run(x, layer, rows)`` for x (P, ...), of which ``rows`` are asked for."""
+
+    run: Callable[[Tensor, Layer, int], Tensor]
+    numbers: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+
+def _blocks(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return W x + b, block by block."""
+    if len(x) == BLOCK:
+        return nn.functional.linear(x, weight, bias)
+    return torch.cat([nn.functional.linear(block, weight, bias) for block in x.split(BLOCK)])
+
+
+def _linear(x: Tensor, layer: Layer, _: int) -> Tensor:
+    return _blocks(x, layer.tensors["weight"], layer.tensors["bias"])
+
+
+def _conv2d(x: Tensor, layer: Layer, rows: int) -> Tensor:
+    """Return the convolution of every image by itself, and zeros for those that fill up."""
+    weight, bias = layer.tensors["weight"], layer.tensors["bias"]
+    stride, padding = layer.numbers["stride"], layer.numbers["padding"]
+    images = [
+        nn.functional.conv2d(x[row : row + 1], weight, bias, stride, padding) for row in range(rows)
+    ]
+    return torch.cat([*images, images[0].new_zeros((len(x) - rows, *images[0].shape[1:]))])
+
+
+def _standardise(x: Tensor, layer: Layer, _: int) -> Tensor:
+    mean, limit = layer.tensors["mean"], layer.numbers["limit"]
+    return ((x.to(mean.dtype) - mean) / layer.tensors["spread"]).clamp(-limit, limit).float()
+
+
+def _dueling(x: Tensor, layer: Layer, _: int) -> Tensor:
+    """Return Q = V + A − mean A."""
+    own = layer.tensors
+    advantages = _blocks(x, own["advantage_weight"], own["advantage_bias"])
+    value = _blocks(x, own["value_weight"], own["value_bias"])
+    return value + advantages - advantages.mean(dim=1, keepdim=True)
+
+
+def _parts(x: Tensor, layer: Layer, rows: int) -> Tensor:
+    """Return the features of the columns of every part, side by side."""
+    pieces = x.split(layer.numbers["widths"], dim=1)
+    pairs = zip(layer.parts, pieces, strict=True)
+    return torch.cat([_run(part, piece, rows) for part, piece in pairs], dim=1)
+
+
+def _elementwise(function: Callable[[Tensor], Tensor]) -> Kind:
+    return Kind(lambda x, _, __: function(x))
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "linear": Kind(_linear, tensors=("weight", "bias")),
+    "layer_norm": Kind(
+        lambda x, layer, _: nn.functional.layer_norm(
+            x, x.shape[1:], layer.tensors["weight"], layer.tensors["bias"], layer.numbers["eps"]
+        ),
+        ("eps",),
+        ("weight", "bias"),
+    ),
+    "conv2d": Kind(_conv2d, ("stride", "padding"), ("weight", "bias")),
+    "relu": _elementwise(torch.relu),
+    "tanh": _elementwise(torch.tanh),
+    "silu": _elementwise(nn.functional.silu),
+    "sigmoid": _elementwise(torch.sigmoid),
+    "leaky_relu": _elementwise(nn.functional.leaky_relu),
+    "selu": _elementwise(torch.selu),
+    "hardswish": _elementwise(nn.functional.hardswish),
+    "flatten": _elementwise(lambda x: x.flatten(start_dim=1)),
+    "permute": Kind(lambda x, layer, _: x.permute(0, *layer.numbers["axes"]), ("axes",)),
+    "shape": Kind(lambda x, layer, _: x.reshape(len(x), *layer.numbers["sizes"]), ("sizes",)),
+    "scale_by": Kind(lambda x, layer, _: x * layer.numbers["factor"], ("factor",)),
+    "clamp": Kind(
+        lambda x, layer, _: x.clamp(layer.numbers["low"], layer.numbers["high"]), ("low", "high")
+    ),
+    "standardise": Kind(_standardise, ("limit",), ("mean", "spread")),
+    "append": Kind(
+        lambda x, layer, _: torch.cat((x, layer.tensors["values"].expand(len(x), -1)), dim=1),
+        tensors=("values",),
+    ),
+    "dueling": Kind(
+        _dueling,
+        tensors=("value_weight", "value_bias", "advantage_weight", "advantage_bias"),
+    ),
+    "parts": Kind(_parts, ("widths",)),
+}
+
+
+def _run(layers: Sequence[Layer], x: Tensor, rows: int) -> Tensor:
+    for layer in layers:
+        x = KINDS[layer.kind].run(x, layer, rows)
+        if x.is_meta and x.numel() > MAX_ROW * len(x):
+            raise ValueError(f"a row of {x.numel() // len(x)} numbers, at most {MAX_ROW}")
+    return x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Output:
+    """How y, the last layer's (N, A) or (N, C), becomes an action.
+
+    choice: choices[argmax y]           mean: clip(y, low, high)
+    unit:   low + (y + 1) / 2 · (high − low), clipped        tanh: unit of tanh y
+
+    Attributes:
+        kind: One of the four.
+        low: Smallest action, of the action's shape; without choices.
+        high: Largest action.
+        choices: Actions to choose from, (C, *shape).
+        log_std: ln σ of draws y + σ ε, (A,); None for a policy that draws nothing. Choices are
+            drawn without it: argmax of y + Gumbel noise.
+    """
+
+    kind: str
+    low: NDArray[Any] | None = None
+    high: NDArray[Any] | None = None
+    choices: NDArray[Any] | None = None
+    log_std: Tensor | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what there is, by name."""
+        found = ((name, getattr(self, name)) for name in ("low", "high", "choices", "log_std"))
+        return {name: torch.as_tensor(value) for name, value in found if value is not None}
+
+    def decide(self, y: NDArray[Any], shape: Sequence[int], dtype: str) -> NDArray[Any]:
+        """Return actions, (N, *shape)."""
+        if self.choices is not None:
+            return self.choices[y.argmax(axis=-1)]
+        low, high = cast("Any", self.low), cast("Any", self.high)
+        y = y.reshape(len(y), *shape)
+        if self.kind == "tanh":
+            y = np.tanh(y)
+        if self.kind != "mean":
+            y = low + 0.5 * (y + 1.0) * (high - low)
+        return np.clip(y, low, high).astype(dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PortableNetwork:
+    """A policy without chance, as plain data.
+
+    Attributes:
+        layers: From flat observations to y.
+        output: From y to actions.
+        observation: What is observed, see `space_facts`.
+        action: What is done.
+        task: {id, version, options} of what it was trained on; empty if unknown.
+        seat: Whose place in the task it is; None if it has one only.
+        facts: Where it comes from.
+
+    Raises:
+        CheckpointError: The layers do not fit together, or a number is not finite.
+    """
+
+    layers: tuple[Layer, ...]
+    output: Output
+    observation: Mapping[str, Any]
+    action: Mapping[str, Any]
+    task: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seat: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    content_id: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        copies = _frozen(self.layers)
+        object.__setattr__(self, "layers", copies)
+        for name, tensor in self._tensors().items():
+            bounds = name in ("output.low", "output.high")  # may be infinite
+            if tensor.is_floating_point() and not (bounds or bool(tensor.isfinite().all())):
+                raise CheckpointError(
+                    f"policy: expected finite numbers in {name}, got others; take the policy of an "
+                    "earlier step."
+                )
+        self._require_fit()
+        object.__setattr__(self, "content_id", self._digest())
+
+    @property
+    def observation_dim(self) -> int:
+        """O."""
+        return flat_width(self.observation)
+
+    @property
+    def action_dim(self) -> int:
+        """A."""
+        return math.prod(self.action.get("shape", ()))
+
+    @property
+    def num_choices(self) -> int | None:
+        """C, or None for a policy that acts by numbers."""
+        return None if self.output.choices is None else len(self.output.choices)
+
+    def outputs(self, observations: Any) -> NDArray[Any]:
+        """Return y, (N, A) or one logit or value per choice (N, C); see `act`."""
+        rows = flat_rows(observations, self.observation)
+        if rows.shape[1] != self.observation_dim:
+            raise InputError(
+                f"policy: expected observations of {self.observation_dim} numbers, got "
+                f"{rows.shape[1]}; it was trained on another task."
+            )
+        kept = rows.dtype == np.float64 and bool(self.layers) and self.layers[0].kind == _WIDE
+        count = len(rows)
+        filled = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), rows.dtype if kept else "f4")
+        filled[:count] = rows
+        with torch.inference_mode():
+            return _run(self.layers, torch.as_tensor(filled), count)[:count].numpy()
+
+    def act(self, observations: Any, noise: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return actions as the environment takes them, (N, *shape).
+
+        Args:
+            observations: (N, *shape), flat rows (N, O), or by name where there are several.
+            noise: Standard normal, (N, A), or Gumbel for choices, (N, C); None acts without chance,
+                as a policy without ``log_std`` always does.
+
+        Raises:
+            InputError: Observations are of another size.
+        """
+        y, output = self.outputs(observations), self.output
+        if noise is not None and output.choices is not None:
+            y = y + noise
+        elif noise is not None and output.log_std is not None:
+            y = (y + output.log_std.exp().numpy() * noise).astype(np.float32)
+        return output.decide(y, self.action.get("shape", ()), self.action.get("dtype", "int64"))
+
+    def _require_fit(self) -> None:
+        """Try the shapes of all layers and of the output, without numbers."""
+        width, kind = self.observation_dim, self.output.kind
+        try:
+            x = torch.zeros((BLOCK, width), device="meta")
+            y = _run(_frozen(self.layers, device="meta"), x, 1)
+            wanted = self.num_choices or self.action_dim
+            ends = {name: tuple(t.shape) for name, t in self.output.tensors().items()}
+            shape = tuple(self.action.get("shape", ()))
+            chooses = ends.pop("choices", None)
+            spread = ends.pop("log_std", (wanted,))
+            fits = kind in _OUTPUTS and (chooses is not None) == (kind == "choice")
+            fits = fits and spread == (wanted,) and (chooses is None or chooses[1:] == shape)
+            fits = fits and (chooses is not None or ends == {"low": shape, "high": shape})
+            if not fits or y.shape != (BLOCK, wanted):
+                raise ValueError(f"{tuple(y.shape[1:])} for {kind!r} of {ends or chooses}")
+        except (RuntimeError, ValueError, TypeError, IndexError, OverflowError) as error:
+            raise CheckpointError(
+                f"policy: expected layers that fit together, from {width} numbers to an action, "
+                f"got {str(error).splitlines()[0]}."
+            ) from error
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return every tensor by its name in the file."""
+        own = {f"output.{name}": tensor for name, tensor in self.output.tensors().items()}
+        return {**dict(_named(self.layers, "layers")), **own}
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what the content id covers beside the tensors."""
+        return {
+            "format": FORMAT,
+            "observation": dict(self.observation),
+            "action": dict(self.action),
+            "layers": _layer_facts(self.layers),
+            "output": self.output.kind,
+            "task": dict(self.task) or None,
+            "seat": self.seat,
+        }
+
+    def _digest(self) -> str:
+        material = sha256(canonical_json(self._identity()))
+        for name, tensor in sorted(self._tensors().items()):
+            about = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+            material.update(canonical_json(about) + tensor.contiguous().numpy().tobytes())
+        return material.hexdigest()
+
+
+#: The layer that takes observations in double precision.
+_WIDE: Final = "standardise"
+
+
+def save_policy_file(network: PortableNetwork, path: Path) -> Path:
+    """Write ``network``, durably, over an older file; return ``path``.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    header = {
+        **network._identity(),  # noqa: SLF001 -- the file's own class
+        "content_id": network.content_id,
+        "facts": dict(network.facts),
+    }
+    sealed = canonical_json({**header, "sha256": sha256_bytes(canonical_json(header))})
+    tensors = {name: t.contiguous().clone() for name, t in network._tensors().items()}  # noqa: SLF001
+    atomic_write_bytes(path, tensor_files.save(tensors, metadata={_KEY: sealed.decode()}))
+    return path
+
+
+def is_policy_file(path: Path) -> bool:
+    """Return whether ``path`` begins as a safetensors file does, whatever its name is."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_LENGTH_BYTES + 1)[_LENGTH_BYTES:] == b"{"
+    except OSError:
+        return False
+
+
+def load_policy_file(path: Path) -> PortableNetwork:
+    """Return the policy in ``path``.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, changed, or of another format.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: expected a policy file, got '{error.strerror}'; check the name."
+        ) from error
+    try:
+        header = _read_header(data)
+        network = _network_from(header, tensor_files.load(data))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise CheckpointError(
+            f"{path}: expected a policy file ({FORMAT}), got a damaged or another one: "
+            f"{type(e).__name__} {e}; restore it, or export the policy again."
+        ) from e
+    if network.content_id != header["content_id"]:
+        raise CheckpointError(
+            f"{path}: expected the policy {header['content_id']}, as its header says, got "
+            f"{network.content_id}; the file was changed, so restore it."
+        )
+    return network
+
+
+def _read_header(data: bytes) -> dict[str, Any]:
+    """Return our part of the header, which is as it was written."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if len(data) > MAX_BYTES or length > MAX_HEADER:
+        raise CheckpointError(
+            f"policy: expected at most {MAX_BYTES} bytes and a header of {MAX_HEADER}, got "
+            f"{len(data)} and {length}."
+        )
+    outer = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    if len(outer) - 1 > MAX_TENSORS:
+        raise CheckpointError(f"policy: expected at most {MAX_TENSORS} tensors, got {len(outer)}.")
+    metadata = outer["__metadata__"]
+    text = metadata[_KEY].encode()
+    header = json.loads(text)
+    found = header.get("format")
+    if found != FORMAT:
+        raise CheckpointError(
+            f"policy: expected the format {FORMAT}, got {found!r}; it is of another program or a "
+            "newer release, so upgrade the package."
+        )
+    rest = {name: value for name, value in header.items() if name != "sha256"}
+    canonical = canonical_json({**rest, "sha256": sha256_bytes(canonical_json(rest))})
+    if len(metadata) != 1 or text != canonical:
+        raise CheckpointError(
+            "policy: expected the header that its own checksum covers, got another; the file was "
+            "changed, so restore it."
+        )
+    return header
+
+
+def _network_from(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> PortableNetwork:
+    """Return the policy of a header; every tensor has its place."""
+    layers = _read_layers(header["layers"], "layers", tensors, 0)
+    ends = {name: tensors.pop(f"output.{name}", None) for name in ("low", "high", "choices")}
+    arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
+    spread = tensors.pop("output.log_std", None)
+    if tensors:
+        raise CheckpointError(f"policy: expected no tensors beside its layers', got {min(tensors)}.")
+    return PortableNetwork(
+        layers=layers,
+        output=Output(kind=header["output"], log_std=spread, **arrays),
+        observation=header["observation"],
+        action=header["action"],
+        task=header["task"] or {},
+        seat=header["seat"],
+        facts=header["facts"],
+    )
+
+
+def _read_layers(
+    told: Sequence[Mapping[str, Any]], place: str, tensors: dict[str, Tensor], depth: int
+) -> tuple[Layer, ...]:
+    """Return layers; their tensors leave ``tensors``."""
+    if depth > MAX_DEPTH:
+        raise CheckpointError(f"policy: expected parts at most {MAX_DEPTH} deep, got deeper ones.")
+    layers: list[Layer] = []
+    for index, each in enumerate(told):
+        kind = KINDS.get(each["kind"])
+        if kind is None:
+            raise CheckpointError(
+                f"policy: expected layers of {', '.join(KINDS)}, got {each['kind']!r}; upgrade the "
+                "package."
+            )
+        numbers = {name: each[name] for name in kind.numbers}
+        for value in numbers.values():
+            _require_number(value)
+        own = {name: tensors.pop(f"{place}.{index}.{name}") for name in kind.tensors}
+        inner = [
+            _read_layers(part, f"{place}.{index}.parts.{n}", tensors, depth + 1)
+            for n, part in enumerate(each.get("parts", ()))
+        ]
+        layers.append(Layer(each["kind"], numbers, own, tuple(inner)))
+    return tuple(layers)
+
+
+def _require_number(value: Any) -> None:
+    """Refuse what is no number, or no list of whole ones."""
+    whole = cast("list[Any]", value if isinstance(value, list) else [])
+    if isinstance(value, list):
+        fits = all(type(each) is int and 0 <= each <= MAX_ROW for each in whole)
+    else:
+        fits = type(value) in (int, float)
+    if not fits:
+        raise CheckpointError(f"policy: expected numbers in a layer, got {value!r}.")
+
+
+def _frozen(layers: Sequence[Layer], device: str = "cpu") -> tuple[Layer, ...]:
+    """Return layers with copies of their tensors."""
+    return tuple(
+        layer._replace(
+            tensors={
+                name: t.detach().to(device, copy=True).contiguous()
+                for name, t in layer.tensors.items()
+            },
+            parts=tuple(_frozen(part, device) for part in layer.parts),
+        )
+        for layer in layers
+    )
+
+
+def _named(layers: Sequence[Layer], place: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor with its name in the file."""
+    for index, layer in enumerate(layers):
+        for name, tensor in layer.tensors.items():
+            yield f"{place}.{index}.{name}", tensor
+        for n, part in enumerate(layer.parts):
+            yield from _named(part, f"{place}.{index}.parts.{n}")
+
+
+def _layer_facts(layers: Sequence[Layer]) -> list[dict[str, Any]]:
+    """Return layers as JSON values."""
+    return [
+        {
+            "kind": layer.kind,
+            **layer.numbers,
+            **({"parts": [_layer_facts(part) for part in layer.parts]} if layer.parts else {}),
+        }
+        for layer in layers
+    ]
+
+
+def space_facts(space: Any) -> dict[str, Any]:
+    """Return kind, shape and dtype of a space as JSON values; bounds do not change a policy.
+
+    ``discrete`` has n and start, ``multi_discrete`` its counts, ``dict`` and ``tuple`` their parts
+    with names, in the order in which they are flattened.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        is_dict = isinstance(space, spaces.Dict)
+        parts = space.spaces.items() if is_dict else enumerate(space.spaces)
+        named = [[name, space_facts(part)] for name, part in parts]
+        return {"kind": "dict" if is_dict else "tuple", "parts": named}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    told: Any = space
+    array = {"shape": [int(size) for size in told.shape], "dtype": str(told.dtype)}
+    if isinstance(space, spaces.MultiDiscrete):
+        lists = {"counts": told.nvec, "start": told.start}
+        flat = {name: np.asarray(values).reshape(-1).tolist() for name, values in lists.items()}
+        return {"kind": "multi_discrete", **flat, **array}
+    return {"kind": "multi_binary" if isinstance(space, spaces.MultiBinary) else "box", **array}
+
+
+def flat_width(facts: Mapping[str, Any]) -> int:
+    """Return O of the space that `space_facts` described."""
+    match facts["kind"]:
+        case "dict" | "tuple":
+            return sum(flat_width(part) for _, part in facts["parts"])
+        case _:
+            return sum(_counts(facts)) or math.prod(facts["shape"])
+
+
+def _counts(facts: Mapping[str, Any]) -> list[int]:
+    """Return how many choices there are in each place; none where observations are numbers."""
+    return [facts["n"]] if facts["kind"] == "discrete" else facts.get("counts", [])
+
+
+def flat_rows(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:
+    """Return observations, N of them, as rows (N, O), one-hot where they are choices.
+
+    Raises:
+        InputError: They are of another kind.
+    """
+    try:
+        if isinstance(observations, Mapping | tuple):
+            named = cast("Any", observations)
+            parts = [flat_rows(named[name], part) for name, part in facts["parts"]]
+            return np.concatenate(parts, axis=1)
+        values = np.asarray(observations)
+        rows = values.reshape(len(values), -1)
+        counts = _counts(facts)
+        if not counts or (rows.shape[1] == sum(counts) and values.dtype.kind == "f"):
+            return rows  # numbers, or choices that are one-hot already
+        choices = zip(counts, (rows - np.reshape(facts["start"], -1)).T, strict=True)
+        return np.concatenate([np.eye(n, dtype=np.float32)[column] for n, column in choices], 1)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise InputError(
+            f"policy: expected observations of {dict(facts)}, N of them, got others: {error}."
+        ) from error
