@@ -8,7 +8,7 @@ perceptron learns the executed action from the ego's state by least squares; the
 m^2/s^4. The clone then plays through the benchmark's evaluation, with the filter and without,
 beside all five partners of the task, three of which the stream never showed. The score is the
 success rate with the filter beside those that leave a way to the goal. The folder of the seed gets
-the checkpoint ``policy.pt`` and the sealed results. When episodes arrive depends on the machine, so
+``clone.policy.safetensors`` and the sealed results. When episodes arrive depends on the machine, so
 equal seeds do not give equal bits here.
 """
 
@@ -20,11 +20,11 @@ import typer
 from cadenza.benchmark.cells import PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
 from cadenza.benchmark.jobs.cloning import LEARNING_RATE, Clone, cloning_loss, state_moments
-from cadenza.benchmark.policies import save_policy
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.judging import Evaluation
+from cadenza.learn.nn.portable import save_policy_file
 from cadenza.partners.registry import partner_card
 from cadenza.stream import OnlineDataEngine, OnlineDataset
 
@@ -96,9 +96,9 @@ def main(
     rates: list[float] = []
     for root in range(seed, seed + seeds):
         folder = out / f"seed_{root}"
-        policy = clone_expert(root, updates).portable(-BOUND, BOUND)
-        address = save_policy(policy, folder / "policy.pt", seed=root, step=updates, task=TASK)
-        successes = evaluate(address, episodes, folder)
+        network = clone_expert(root, updates).portable(-BOUND, BOUND).network(task={"id": TASK})
+        file = save_policy_file(network, folder / "clone.policy.safetensors")
+        successes = evaluate(f"local://{file.name}", episodes, folder)
         rates.append(100.0 * sum(successes) / len(successes))
         print(f"seed {root}: {rates[-1]:.1f} % of {len(successes)} succeed", flush=True)
     if seeds > 1:

@@ -29,7 +29,9 @@ def test_clone_succeeds_with_partners_it_never_met(tmp_path):
     assert float(curve[-1][1]) < 0.9 * float(curve[0][1])
     bounds = np.full(2, 2.0, np.float32)
     seat = EgoSeat(uid="ego", observation_dim=10, low=-bounds, high=bounds)
-    policy = load_policy("local://policy.pt", seat=seat, artifacts_root=tmp_path / "seed_1")
+    policy = load_policy(
+        "local://clone.policy.safetensors", seat=seat, artifacts_root=tmp_path / "seed_1"
+    )
     state = np.array([-2.0, 0, 0, 0, 4.0, 0, 0, 3.0, 0, 0], np.float32)
     # Trained on what producers wrote meanwhile, which is never the same: 0.9 m/s^2 was seen.
     assert policy.act({"agent": {"ego": {"state": state}}})[0] > 0.5  # goal 4 m to the right

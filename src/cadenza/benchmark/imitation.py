@@ -15,7 +15,7 @@ Axes:   E = environments, D = entries of the ego's state, A = action components.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, partner_spec, require_player
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy, save_policy
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checks import whole_number
@@ -38,6 +38,7 @@ from cadenza.envs.adapters import EgoGymEnv
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
 from cadenza.learn.imitation_api import DAgger
+from cadenza.learn.nn.portable import SUFFIX, save_policy_file
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import list_registered
 
@@ -419,7 +420,8 @@ class Imitation:
 
     Attributes:
         agent: The pupil.
-        policy: File that an evaluation can name, ``local://policy.pt`` in the folder.
+        policy: File that an evaluation can name, ``local://agent.policy.safetensors`` in the
+            folder.
         resumed_from: Steps that an earlier run had done; None for a new one.
         judged: Successes by the partner's identity; empty for tasks without a success predicate.
     """
@@ -451,7 +453,7 @@ def imitate(
         task: Name of the task.
         expert: See `imitation_env`.
         partners: See `imitation_env`.
-        out: Gets ``agent`` after every round, to resume, and ``policy.pt`` at the end.
+        out: Gets ``agent`` and its policy file after every round; the last one names the task.
         steps: Environment steps in total, those of an earlier run included.
         num_envs: Environments; stepped as one where the task can be.
         seed: Root of everything random.
@@ -464,7 +466,7 @@ def imitate(
         ConfigurationError: ``out`` holds an agent and ``resume`` is not set, or as `imitation_env`.
         CheckpointError: ``resume`` found a damaged agent, or one of other spaces.
     """
-    spec, file, path = get_task(task), out / "agent", out / "policy.pt"
+    spec, file, path = get_task(task), out / "agent", out / f"agent{SUFFIX}"
     if (file.exists() and not resume) or (path.exists() and not file.exists()):
         raise ConfigurationError(
             f"{out}: expected a folder without an agent, got one that began before; set resume to "
@@ -488,9 +490,7 @@ def imitate(
     if spec.has_success:
         players = partners or [spec.seen_partner]
         judged = success_by_partner(agent.predict, task, players, episodes=episodes)
-    space: Any = agent.envs.action_space
-    policy = agent.learner.policy(space.low, space.high)
-    save_policy(policy, path, seed=agent.seed, step=agent.steps, algorithm=agent.name, task=task)
+    save_policy_file(replace(agent.networks()[""], task={"id": task}, seat="ego"), path)
     return Imitation(agent=agent, policy=path, resumed_from=before, judged=judged)
 
 

@@ -1,19 +1,21 @@
 """Ego policies for evaluation: trained ones from checkpoints, and simple ones to compare with.
 
 A policy is named by its source: a built-in name (``zero``, ``random``, ``goal_pd``) or the
-``local://`` address of a training checkpoint or of an actor that HARL saved; jobs name one by its
-path. Equal episode seeds give equal actions.
+``local://`` address of a file; jobs name one by its path. What it holds decides, not its name: a
+policy file (see `cadenza.learn.nn.portable`), what `Agent.save` or a training of this package
+wrote, or an actor that HARL saved. ONNX graphs end in ``.onnx``. Equal episode seeds give equal
+actions.
 
 Adding one:  a class built from an `EgoSeat`, registered with `register_policy` in a module that the
              entry-point group ``cadenza.policies`` names.
 """
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -23,18 +25,20 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
-    CheckpointMetadata,
     is_foreign,
     load_weights_file,
     read_metadata,
     resolve_uri,
-    save_checkpoint,
 )
 from cadenza.core.checks import is_scalable
-from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
-from cadenza.core.files import sha256_file
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    UnknownNameError,
+)
+from cadenza.core.files import sha256_bytes, sha256_file
 from cadenza.core.plug_ins import PlugIns
-from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
 from cadenza.learn.nn.gaussian_actor import (
@@ -44,7 +48,17 @@ from cadenza.learn.nn.gaussian_actor import (
     named_activation,
 )
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+from cadenza.learn.nn.portable import (
+    Output,
+    PortableNetwork,
+    is_policy_file,
+    layers_of,
+    load_policy_file,
+)
+from cadenza.partners.frozen import OnnxGraph, read_bytes
 
+#: What an ONNX graph is called: its bytes do not say what they are.
+ONNX_SUFFIX: Final = ".onnx"
 #: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
 GOAL_STIFFNESS: Final = 1.0
 #: Damping of `GoalPolicy`, 1/s: critical, 2 sqrt(stiffness), so it arrives without overshoot.
@@ -149,24 +163,36 @@ def register_policy(name: str) -> Callable[[PolicyClass], PolicyClass]:
 def policy_weights_sha256(
     source: str, *, artifacts_root: Path, task: str | None = None
 ) -> str | None:
-    """Return the digest of the checkpoint behind ``source``; None for a built-in policy.
+    """Return the digest of the file behind ``source``; None for a built-in policy.
 
-    Checkpoints that name another ``task`` are refused; foreign ones that name none are taken.
+    It is the content id of a policy file, else the SHA-256 of the bytes. Files that name another
+    ``task`` are refused; those that name none are taken.
     """
-    if source.startswith(LOCAL_URI_SCHEME):
-        path = resolve_uri(source, artifacts_root=artifacts_root)
-        if is_foreign(path):
-            return sha256_file(path)
+    if not source.startswith(LOCAL_URI_SCHEME):
+        _find(source)
+        return None
+    path = resolve_uri(source, artifacts_root=artifacts_root)
+    if is_policy_file(path):
+        network = load_policy_file(path)
+        trained, digest = _trained_on(network, task), network.content_id
+    elif is_foreign(path):
+        return sha256_file(path)
+    else:
         metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
-        trained = metadata.extra.get("task", task)
-        if task is not None and trained != task:
-            raise CheckpointError(
-                f"{source}: expected a policy of the task {task!r}, got one trained on "
-                f"{trained!r}; name a checkpoint of this task."
-            )
-        return metadata.sha256
-    _find(source)
-    return None
+        trained, digest = metadata.extra.get("task", task), metadata.sha256
+    if task is not None and trained != task:
+        raise CheckpointError(
+            f"{source}: expected a policy of the task {task!r}, got one trained on {trained!r}; "
+            "name a checkpoint of this task."
+        )
+    return digest
+
+
+def _trained_on(network: PortableNetwork, task: str | None) -> str | None:
+    """Return the task in a policy file, ``task`` if it names none; Gymnasium's id stands for it."""
+    named = str(network.task.get("id", task))
+    spec = gymnasium.registry.get(named)
+    return named if spec is None else spec.kwargs.get("task", named)
 
 
 def load_policy(
@@ -175,56 +201,77 @@ def load_policy(
     """Return the policy that ``source`` names, for ``seat``.
 
     Args:
-        source: Built-in name, or ``local://`` address of a training checkpoint.
+        source: Built-in name, or ``local://`` address of a file.
         seat: Where it will play.
         artifacts_root: Folder that addresses are relative to.
-        weights_sha256: Digest the checkpoint must have; None takes any that matches its sidecar.
+        weights_sha256: Digest the file must have; None takes any that matches its checksum.
 
     Raises:
         CheckpointError: Missing, damaged, not the expected one, or made for another seat.
+        MissingExtraError: It is an ONNX graph and the extra ``onnx`` is not installed.
         UnknownNameError: ``source`` is neither an address nor a built-in name.
     """
     if not source.startswith(LOCAL_URI_SCHEME):
         return _find(source)(seat)
-    payload, metadata, digest = load_weights_file(uri=source, artifacts_root=artifacts_root)
+    policy, digest = read_policy(resolve_uri(source, artifacts_root=artifacts_root), seat=seat.uid)
     if weights_sha256 not in (None, digest):
         raise CheckpointError(
             f"{source}: expected the weights {weights_sha256[:16]}... that were planned, got "
             f"{digest[:16]}...; restore the checkpoint or plan a new evaluation."
         )
-    portable = payload.get(MLP_POLICY_KEY)
-    if portable is not None:
-        return PortablePolicy(MlpPolicy.from_state_dict(portable), seat, source=source)
-    actor = actor_from_checkpoint(payload, source=source, is_foreign=metadata is None)
-    return ActorPolicy(actor, seat, source=source)
+    return NetworkPolicy(policy, seat, source=source)
 
 
-def save_policy(policy: MlpPolicy, path: Path, *, seed: int, step: int, **facts: str) -> str:
-    """Write a policy as `load_policy` reads it, and return its address in the folder of ``path``.
+def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | OnnxGraph, str]:
+    """Return the policy in a file and its digest, whatever wrote it.
 
-    Args:
-        policy: Plays from the ego's state.
-        path: File to write; the name of its folder is that of the run.
-        seed: Of the training.
-        step: Steps or updates of the training.
-        **facts: Further facts of the training; of its ``task``, other tasks refuse the policy.
+    ``seat`` is whose policy of a team's file it is.
+
+    Raises:
+        CheckpointError: The file is missing or damaged, or holds no policy.
+        MissingExtraError: It is an ONNX graph and the extra ``onnx`` is not installed.
     """
-    address = f"{LOCAL_URI_SCHEME}{path.name}"
-    metadata = CheckpointMetadata(
-        run_id=path.parent.name,
-        seed=seed,
-        step=step,
-        git_sha=GIT_SHA_UNKNOWN,
-        pyproject_hash=GIT_SHA_UNKNOWN,
-        extra=facts,
+    if is_policy_file(path):
+        network = load_policy_file(path)
+        return network, network.content_id
+    if path.suffix == ONNX_SUFFIX:
+        data = read_bytes("policy", path)
+        return OnnxGraph(data, owner="policy", source=str(path)), sha256_bytes(data)
+    payload, metadata, digest = load_weights_file(
+        uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent
     )
-    save_checkpoint(
-        state_dict={MLP_POLICY_KEY: policy.state_dict()},
-        uri=address,
-        metadata=metadata,
-        artifacts_root=path.parent,
-    )
-    return address
+    if MLP_POLICY_KEY in payload:
+        return MlpPolicy.from_state_dict(payload[MLP_POLICY_KEY]).network(), digest
+    if {"header", "state"} <= payload.keys():
+        return _agents_network(path, str(payload["header"].get("algorithm")), seat), digest
+    actor = actor_from_checkpoint(payload, source=str(path), is_foreign=metadata is None)
+    return actor_network(actor), digest
+
+
+def _agents_network(path: Path, algorithm: str, seat: str) -> PortableNetwork:
+    """Return the policy of an agent that `Agent.save` wrote."""
+    import cadenza
+    from cadenza.learn.api import Agent
+
+    kind: Any = getattr(cadenza, algorithm, None)
+    if not (isinstance(kind, type) and issubclass(kind, Agent)):
+        raise CheckpointError(
+            f"{path}: expected an agent of this package, got one of {algorithm!r}; register the "
+            "policy, or export it to ONNX."
+        )
+    try:
+        networks = kind.load(path).networks()
+    except (ConfigurationError, InputError) as error:
+        raise CheckpointError(
+            f"{path}: expected an agent that loads without its environment and network, got "
+            f"{error} Write cadenza.{algorithm}.load({path.name!r}, ...) with them and "
+            "export_policy(...) or export_onnx(...), and name that file."
+        ) from error
+    if seat not in networks and "" not in networks:
+        raise CheckpointError(
+            f"{path}: expected a team with the robot {seat!r}, got {', '.join(networks)}."
+        )
+    return networks.get(seat) or networks[""]
 
 
 def actor_from_checkpoint(
@@ -249,62 +296,62 @@ def actor_from_checkpoint(
     )
 
 
-class ActorPolicy(MemorylessPolicy):
-    """The mean action of a trained Gaussian actor, or the likeliest choice of one that chooses."""
+def actor_network(actor: GaussianActor) -> PortableNetwork:
+    """Return an actor as a policy file holds it; means are not bounded, choices begin at 0."""
+    inputs, outputs = actor.sizes
+    space = {"kind": "box", "dtype": "float32"}
+    if actor.chooses:
+        output = Output(kind="choice", choices=np.arange(outputs, dtype=np.float32)[:, None])
+    else:
+        bound = np.full(outputs, np.inf, np.float32)
+        spread = actor.standard_deviation().detach().log()
+        output = Output(kind="mean", low=-bound, high=bound, log_std=spread)
+    return PortableNetwork(
+        layers=layers_of(actor),
+        output=output,
+        observation={**space, "shape": [inputs]},
+        action={**space, "shape": [1 if actor.chooses else outputs]},
+    )
 
-    def __init__(self, actor: GaussianActor, seat: EgoSeat, *, source: str = "actor") -> None:
-        # Without gradients a forward pass needs no context manager, which would cost as a layer.
-        self._actor = copy.deepcopy(actor).requires_grad_(False)
-        inputs, outputs = actor.sizes
-        if actor.chooses and (not seat.chooses or seat.low[0] != 0):
+
+class NetworkPolicy(MemorylessPolicy):
+    """Plays the policy of a file without chance: one state, or rows of them."""
+
+    def __init__(
+        self, policy: PortableNetwork | OnnxGraph, seat: EgoSeat, *, source: str = "policy"
+    ) -> None:
+        wanted = int(seat.high[0] - seat.low[0]) + 1
+        if isinstance(policy, OnnxGraph):
+            sizes, choices, first = policy.sizes, wanted, float(seat.low[0])
+            self._act: Callable[[NDArray[Any]], NDArray[Any]] = policy.actions
+        else:
+            table, self._act = policy.output.choices, policy.act
+            choices, sizes = policy.num_choices, (policy.observation_dim, policy.action_dim)
+            first = None if table is None else float(table.min())
+        if sizes != (seat.observation_dim, seat.action_dim):
             raise CheckpointError(
-                f"{source}: expected an actor for seat {seat.uid!r}, whose actions are no choices "
-                "from 0, got one of choices; it was trained on another task."
+                f"{source}: expected a policy for {seat.observation_dim} observations and "
+                f"{seat.action_dim} actions (seat {seat.uid!r}), got one for {sizes[0]} and "
+                f"{sizes[1]}; it was trained on another task or number of robots."
             )
-        choices = outputs if actor.chooses else None
-        sizes = (inputs, 1 if actor.chooses else outputs)
-        _require_fit(sizes, seat, source, choices=choices)
+        if seat.chooses and (choices, first) != (wanted, seat.low[0]):
+            raise CheckpointError(
+                f"{source}: expected a policy of {wanted} choices from {seat.low[0]:g} (seat "
+                f"{seat.uid!r}), got one of {choices or 'continuous actions'}"
+                f"{'' if first is None else f' from {first:g}'}; it was trained on another task."
+            )
         self._uid = seat.uid
 
     def act(self, obs: Observation) -> NDArray[Any]:
-        """Return the mean action, float32, shape (A,), or the number of a choice, (1,)."""
-        state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        outputs = self._actor(state.unsqueeze(0))[0].numpy()
-        return np.array([outputs.argmax()], np.float32) if self._actor.chooses else outputs
+        """Return the action, float32, shape (A,), or the number of a choice, (1,)."""
+        return self.act_rows(obs["agent"][self._uid]["state"][None])[0]
 
+    def act_rows(self, states: NDArray[Any]) -> Float32Array:
+        """Return actions (N, A), float32, for states (N, D).
 
-class PortablePolicy(MemorylessPolicy):
-    """The greedy action of a perceptron policy, whichever algorithm trained it."""
-
-    def __init__(self, policy: MlpPolicy, seat: EgoSeat, *, source: str = "policy") -> None:
-        choices = len(policy.choices) if policy.output == "choice" else None
-        _require_fit((policy.observation_dim, policy.action_dim), seat, source, choices=choices)
-        self._policy, self._uid = policy, seat.uid
-
-    def act(self, obs: Observation) -> NDArray[Any]:
-        """Return the greedy action, float32, shape (A,)."""
-        return self._policy.act(obs["agent"][self._uid]["state"][None])[0]
-
-
-def _require_fit(
-    sizes: tuple[int, int], seat: EgoSeat, source: str, *, choices: int | None = None
-) -> None:
-    """Raise unless a policy of ``sizes`` (observations, actions) fits ``seat``.
-
-    ``choices`` is how many it knows; None for one that acts on a Box.
-    """
-    if sizes != (seat.observation_dim, seat.action_dim):
-        raise CheckpointError(
-            f"{source}: expected a policy for {seat.observation_dim} observations and "
-            f"{seat.action_dim} actions (seat {seat.uid!r}), got one for {sizes[0]} and "
-            f"{sizes[1]}; it was trained on another task or number of robots."
-        )
-    wanted = int(seat.high[0] - seat.low[0]) + 1
-    if seat.chooses and choices != wanted:
-        raise CheckpointError(
-            f"{source}: expected a policy of {wanted} choices (seat {seat.uid!r}), got one of "
-            f"{choices or 'continuous actions'}; it was trained on another task."
-        )
+        None depends on how many there are, nor on the others, ONNX graphs excepted.
+        """
+        return self._act(states).reshape(len(states), -1).astype(np.float32)
 
 
 @register_policy("zero")

@@ -351,7 +351,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         target = Path(path)
         stem = target.name.removesuffix(SUFFIX).removesuffix(".pt")
         return [
-            save_policy_file(network, target.with_name(".".join(filter(None, (stem, seat))) + SUFFIX))
+            save_policy_file(network, target.with_name(f"{stem}.{seat}".rstrip(".") + SUFFIX))
             for seat, network in self.networks().items()
         ]
 
@@ -402,14 +402,15 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         state = self.state_dict()
         if not memory:
             state["learned"] = self._without_memory(state["learned"])
-        if not isinstance(self.network, nn.Module):
-            self.export_policy(target)
-        return save_checkpoint(
+        path = save_checkpoint(
             state_dict={"header": header, "state": state},
             uri=f"{LOCAL_URI_SCHEME}{target.name}",
             metadata=metadata,
             artifacts_root=target.parent,
         )
+        if not isinstance(self.network, nn.Module):
+            self.export_policy(target)
+        return path
 
     @classmethod
     def load(

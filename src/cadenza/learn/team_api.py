@@ -477,7 +477,7 @@ class TeamAgent(SteppedAgent[AgentConfig]):
         return "mean"
 
     def _log_std(self, robot: int) -> Tensor | None:
-        """Return ln σ of a robot's drawn actions, (A,), if its spread does not hang on its state."""
+        """Return ln σ of a robot's draws, (A,); None if it hangs on the state or none are drawn."""
         del robot
         return None
 

@@ -1,4 +1,4 @@
-"""Partners that play the frozen weights of a trained policy: MAPPO's, HARL's, or an ONNX file.
+"""Partners that play a frozen policy: a policy file, MAPPO's or HARL's weights, or an ONNX file.
 
 MAPPO:      mean = Wh f(W2 f(W1 s + b1) + b2) + bh,   σ = exp(log_std), or 0 without it; f is tanh
             unless said otherwise
@@ -21,6 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import numpy as np
@@ -36,7 +37,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.extras import load_extra
 from cadenza.core.files import sha256_bytes
-from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
+from cadenza.partners.interface import DrawingPartner, PartnerCard, RowGenerators, read_state
 from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
@@ -50,6 +51,8 @@ from cadenza.partners.weights import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from cadenza.learn.nn.portable import PortableNetwork
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -228,8 +231,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
     def _noise(self, rows: int, width: int) -> Float32Array:
         if not self._loaded().chooses:
             return super()._noise(rows, width)
-        rngs = [self.generators[row] for row in range(rows)]
-        return np.array([rng.gumbel(size=width) for rng in rngs], dtype=np.float32)
+        return _gumbel(self.generators, rows, width)
 
     def _loaded(self) -> _Actor:
         if self._actor is None:
@@ -353,6 +355,12 @@ class FrozenHARLPartner(FrozenNetworkPartner):
         return _Actor(tensors=tensors, outputs=outputs, sizes=actor.sizes, chooses=actor.chooses)
 
 
+def _gumbel(generators: RowGenerators, rows: int, width: int) -> Float32Array:
+    """Return Gumbel noise, (N, C), every row from its own generator."""
+    rngs = [generators[row] for row in range(rows)]
+    return np.array([rng.gumbel(size=width) for rng in rngs], dtype=np.float32)
+
+
 def _mappo_outputs(
     weights: "Sequence[Tensor]", activation: "Callable[[Tensor], Tensor]"
 ) -> "Callable[[Tensor, Tensor | None], Tensor]":
@@ -445,44 +453,38 @@ _FLOATS: Final[Mapping[str, type[np.floating[Any]]]] = {
 MAX_BYTES: Final = 2**31
 
 
-@register_partner("onnx")
-class OnnxPartner(StatePolicyPartner):
-    """Plays the policy in an ONNX file, on the CPU.
+class OnnxGraph:
+    """The policy in an ONNX file, on the CPU; messages name ``owner`` and ``source``.
 
-    A policy without noise input gives the same action whether sampled or not.
+    Attributes:
+        sizes: O and A.
+
+    Raises:
+        CheckpointError: The bytes are no ONNX graph.
+        InputError: The graph has other inputs or outputs.
+        MissingExtraError: The extra ``onnx`` is not installed.
     """
 
-    input_name = "width of the graph's input"
-    card: ClassVar[PartnerCard | None] = PartnerCard(
-        summary="Plays the policy in an ONNX file.", options={"uid": "robot it drives"}
-    )
+    def __init__(self, data: bytes, *, owner: str, source: str) -> None:
+        self._owner, self._source = owner, source
+        runtime = load_extra("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:  # from bytes: a graph read from a path could name further files
+            session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise CheckpointError(
+                f"{owner}: {source}: expected an ONNX graph, got {error}"
+            ) from error
+        self._session: Any = session
+        self._describe(session)
 
-    def __init__(self, spec: PartnerSpec) -> None:
-        super().__init__(spec)
-        self._session: Any = None
-        self._takes_noise = False
-        self._sizes = (0, 0)
-        self._names: tuple[str, str] = ("", "")
-        self._batch: int | None = None  # rows of one run; None where the graph takes any number
-        self._types: dict[str, type[np.floating[Any]]] = {}
-
-    def sizes(self) -> tuple[int, int]:
-        """Load the file if need be, and return O and A.
-
-        Raises:
-            CheckpointError: The file is missing or no ONNX graph.
-            InputError: The graph has other inputs or outputs.
-            MissingExtraError: The extra ``onnx`` is not installed.
-        """
-        if self._session is None:
-            self._load()
-        return self._sizes
-
-    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+    def actions(self, states: Float32Array, noise: Float32Array | None = None) -> Float32Array:
         """Return the graph's actions, (N, A)."""
         count, size = len(states), self._batch or len(states)
         if noise is None:
-            noise = np.zeros((count, self._sizes[1]), dtype=np.float32)
+            noise = np.zeros((count, self.sizes[1]), dtype=np.float32)
         if size != count:  # whole runs: the last row is repeated
             whole = np.minimum(np.arange(-(-count // size) * size), count - 1)
             states, noise = states[whole], noise[whole]
@@ -498,12 +500,12 @@ class OnnxPartner(StatePolicyPartner):
         feeds: dict[str, Any] = {state_name: states.astype(self._types[state_name])}
         if self._takes_noise:
             feeds[EPSILON] = noise.astype(self._types[EPSILON])
-        wanted = (len(states), self._sizes[1])
+        wanted = (len(states), self.sizes[1])
 
         def refusal(came: object) -> InputError:
             shapes = {name: value.shape for name, value in feeds.items()}
             return InputError(
-                f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to turn "
+                f"{self._owner}: {self._source}: expected the graph to turn "
                 f"{shapes} into actions {wanted}, got {came}; export it with a dynamic batch axis."
             )
 
@@ -515,29 +517,6 @@ class OnnxPartner(StatePolicyPartner):
         if actions.shape != wanted:
             raise refusal(actions.shape)
         return np.asarray(actions, dtype=np.float32)
-
-    def _load(self) -> None:
-        owner, spec = type(self).__name__, self.spec
-        path = weights_path(require_weights_uri(owner, spec))
-        if not path.is_file():
-            raise CheckpointNotFoundError(
-                f"{owner}: {path}: file not found; check the name and the artifacts folder."
-            )
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES)
-        require_digest(owner, spec, sha256_bytes(data))
-        runtime = load_extra("onnxruntime")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:  # from bytes: a graph read from a path could name further files
-            session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise CheckpointError(
-                f"{owner}: {path}: expected an ONNX graph, got {error}"
-            ) from error
-        self._describe(session)
-        self._session = session
 
     def _describe(self, session: Any) -> None:
         """Note names and widths of the graph's inputs and outputs."""
@@ -555,15 +534,17 @@ class OnnxPartner(StatePolicyPartner):
         if not is_plain or None in types.values() or len(fixed) > 1 or fixed == [0]:
             shown = {name: (node.type, *node.shape) for name, node in inputs.items()}
             raise InputError(
-                f"{type(self).__name__}: {self.spec.weights_uri}: expected one input (N, O), "
+                f"{self._owner}: {self._source}: expected one input (N, O), "
                 f"perhaps '{EPSILON}' (N, A), of floats, and a first output (N, A), got the inputs "
                 f"{shown} and the output {(output.type, *output.shape)}; export a policy of flat "
                 "states."
             )
-        self._names = (states[0].name, output.name)
-        self._takes_noise = EPSILON in inputs
-        self._batch = fixed[0] if fixed else None
-        self._types = {name: kind for name, kind in types.items() if kind is not None}
+        self._names: tuple[str, str] = (states[0].name, output.name)
+        self._takes_noise: bool = EPSILON in inputs
+        self._batch: int | None = fixed[0] if fixed else None  # None: any number of rows
+        self._types: dict[str, type[np.floating[Any]]] = {
+            name: kind for name, kind in types.items() if kind is not None
+        }
         if type(widths[1]) is not int:  # a graph need not say it: its actions do
             shapes = {
                 name: [n if type(n) is int else 1 for n in inputs[name].shape] for name in types
@@ -573,7 +554,130 @@ class OnnxPartner(StatePolicyPartner):
                 widths[1] = session.run([output.name], zeros)[0].shape[-1]
             except Exception as error:
                 raise InputError(
-                    f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to take "
+                    f"{self._owner}: {self._source}: expected the graph to take "
                     f"inputs of the shapes {shapes}, got {error}; export it with a static width."
                 ) from error
-        self._sizes = (int(widths[0]), int(widths[1]))
+        self.sizes: tuple[int, int] = (int(widths[0]), int(widths[1]))
+
+
+@register_partner("onnx")
+class OnnxPartner(StatePolicyPartner):
+    """Plays the policy in an ONNX file, on the CPU.
+
+    A policy without noise input gives the same action whether sampled or not.
+    """
+
+    input_name = "width of the graph's input"
+    card: ClassVar[PartnerCard | None] = PartnerCard(
+        summary="Plays the policy in an ONNX file.", options={"uid": "robot it drives"}
+    )
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        super().__init__(spec)
+        self._graph: OnnxGraph | None = None
+
+    def sizes(self) -> tuple[int, int]:
+        """Load the file if need be, and return O and A.
+
+        Raises:
+            CheckpointError: The file is missing or no ONNX graph.
+            InputError: The graph has other inputs or outputs.
+            MissingExtraError: The extra ``onnx`` is not installed.
+        """
+        return self._loaded().sizes
+
+    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+        """Return the graph's actions, (N, A)."""
+        return self._loaded().actions(states, noise)
+
+    def _loaded(self) -> OnnxGraph:
+        if self._graph is None:
+            owner, spec = type(self).__name__, self.spec
+            data = read_bytes(owner, weights_path(require_weights_uri(owner, spec)))
+            require_digest(owner, spec, sha256_bytes(data))
+            self._graph = OnnxGraph(data, owner=owner, source=str(spec.weights_uri))
+        return self._graph
+
+
+def read_bytes(owner: str, path: Path) -> bytes:
+    """Return what is in a file of weights, at most `MAX_BYTES` of it.
+
+    Raises:
+        CheckpointNotFoundError: There is no such file.
+    """
+    if not path.is_file():
+        raise CheckpointNotFoundError(
+            f"{owner}: {path}: file not found; check the name and the artifacts folder."
+        )
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES)
+
+
+@register_partner("policy")
+class PolicyPartner(StatePolicyPartner):
+    """Plays a policy file, whichever algorithm trained it; see `cadenza.learn.nn.portable`.
+
+    Draws come from the file's own spread, or from its logits of choices; a policy without either
+    acts alike, drawn or not.
+    """
+
+    input_name = "observation"
+    card: ClassVar[PartnerCard | None] = PartnerCard(
+        summary="Plays any policy file (*.policy.safetensors).",
+        options={"uid": "robot it drives"},
+    )
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        super().__init__(spec)
+        self._network: PortableNetwork | None = None
+
+    def sizes(self) -> tuple[int, int]:
+        """Load the file if need be; return O, and the length of the noise."""
+        network = self._loaded()
+        return network.observation_dim, network.num_choices or network.action_dim
+
+    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+        """Return actions (N, A), a choice as its number."""
+        network = self._loaded()
+        if self.chooses:
+            low, high = cast("Any", self._low), cast("Any", self._high)
+            if network.num_choices != int(high[0] - low[0]) + 1:
+                raise InputError(
+                    f"{type(self).__name__}: expected a policy of {int(high[0] - low[0]) + 1} "
+                    f"choices, got one of {network.num_choices or 'continuous actions'}; it was "
+                    "trained on another task or for another robot."
+                )
+        actions = network.act(states, noise)
+        return actions.reshape(len(states), -1).astype(np.float32)
+
+    def verify_weights(self) -> str:
+        """Return the content id of the policy in memory."""
+        network = self._loaded()
+        found = network.digest()
+        if found != network.content_id:
+            raise IntegrityError(
+                f"{type(self).__name__}: expected the frozen policy {network.content_id}, got "
+                f"{found}: something changed it after it was loaded (ADR-009); load the partner "
+                "again and find what trains it."
+            )
+        return found
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Check the weights and open the episode's generator."""
+        super().reset(seed=seed)
+        self.verify_weights()
+
+    def _noise(self, rows: int, width: int) -> Float32Array:
+        if self._loaded().num_choices is None:
+            return super()._noise(rows, width)
+        return _gumbel(self.generators, rows, width)
+
+    def _loaded(self) -> "PortableNetwork":
+        if self._network is None:
+            from cadenza.learn.nn.portable import load_policy_file
+
+            owner, spec = type(self).__name__, self.spec
+            network = load_policy_file(weights_path(require_weights_uri(owner, spec)))
+            require_digest(owner, spec, network.content_id)
+            self._network = network
+        return self._network

@@ -30,6 +30,8 @@ _LOCAL_SCHEME: Final = "local://"
 ARTIFACTS_SCHEME: Final = "local://artifacts/"
 #: Hex digits of `PartnerSpec.partner_id`: 64 bits, the width of the wire key ``meta.partner_id``.
 PARTNER_ID_LENGTH: Final = 16
+#: How safetensors files go on after the length of their header.
+_POLICY_FILE: Final = b"{"
 _SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
 #: Modules whose import registers the partners of this package.
 _BUILT_IN_MODULES: Final = (
@@ -163,9 +165,23 @@ def found_digest(uri: str | None, root: str | None) -> str | None:
     folder = artifacts_folder() if is_artifact else Path(root or "")
     try:
         path = confined_path(folder, uri.removeprefix(scheme))
-        return tree_digest(path) if path.is_dir() else sha256_file(path)
+        return tree_digest(path) if path.is_dir() else file_digest(path)
     except (OSError, StorageError, IntegrityError):  # nothing there that could be loaded
         return None
+
+
+def file_digest(path: Path) -> str:
+    """Return the content id of a policy file, the SHA-256 of the bytes of another file.
+
+    Raises:
+        CheckpointError: It is a damaged policy file.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_POLICY_FILE) + 8)[8:] != _POLICY_FILE:
+            return sha256_file(path)
+    from cadenza.learn.nn.portable import load_policy_file  # imports torch
+
+    return load_policy_file(path).content_id
 
 
 def code_of(class_name: str) -> dict[str, str]:

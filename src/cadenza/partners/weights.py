@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.core.files import sha256_file, tree_digest
+from cadenza.core.files import tree_digest
 from cadenza.partners.spec import (
     ARTIFACTS_SCHEME,
     ARTIFACTS_VARIABLES,
     PartnerSpec,
     artifacts_folder,
+    file_digest,
 )
 
 
@@ -83,7 +84,10 @@ def local_folder(owner: str, spec: PartnerSpec) -> Path:
 
 
 def weights_digest(uri: str, *, artifacts_root: Path) -> str | None:
-    """Return the SHA-256 of the weights behind ``uri``; None for a repository."""
+    """Return the digest of the weights behind ``uri``; None for a repository.
+
+    It is the content id of a policy file, the SHA-256 of the bytes of others.
+    """
     from cadenza.core.checkpoints import LOCAL_URI_SCHEME, is_foreign, read_metadata, resolve_uri
 
     if not uri.startswith(LOCAL_URI_SCHEME):
@@ -92,7 +96,7 @@ def weights_digest(uri: str, *, artifacts_root: Path) -> str | None:
     if path.is_dir():
         return tree_digest(path)
     if is_foreign(path):
-        return sha256_file(path)
+        return file_digest(path)
     return read_metadata(uri=uri, artifacts_root=artifacts_root).sha256
 
 

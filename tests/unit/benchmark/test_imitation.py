@@ -160,11 +160,13 @@ def test_pupil_of_a_folder_plays_in_every_evaluation(tmp_path):
     done = imitate("crossing", expert="swerve", out=tmp_path, steps=120, episodes=2, **SMALL)
     assert (done.agent.steps, done.resumed_from) == (120, None)
     assert [len(each.won) for each in done.judged.values()] == [2]
-    assert policy_weights_sha256("local://policy.pt", artifacts_root=tmp_path, task="crossing")
+    assert policy_weights_sha256(
+        "local://agent.policy.safetensors", artifacts_root=tmp_path, task="crossing"
+    )
     env = imitation_env("crossing", expert=None)()
     state, _ = env.reset(seed=1)
     seat = ego_seat(env.multi_env, "ego")
-    policy = load_policy("local://policy.pt", seat=seat, artifacts_root=tmp_path)
+    policy = load_policy("local://agent.policy.safetensors", seat=seat, artifacts_root=tmp_path)
     played = policy.act({"agent": {"ego": {"state": state}}})
     np.testing.assert_allclose(played, done.agent.predict(state), atol=1e-5)
 

@@ -15,18 +15,19 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.benchmark.policies import EgoSeat, NetworkPolicy, read_policy
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checkpoints import load_weights_file
 from cadenza.core.device import single_torch_thread
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_json, atomic_writer
 from cadenza.core.progress import ProgressReport
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+from cadenza.learn.nn.portable import PortableNetwork
+from cadenza.partners.frozen import OnnxGraph
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
@@ -142,7 +143,7 @@ def cross_play(
 
     Args:
         folders: Zoos of one task; egos are their learned members as they were at the end.
-        egos: Further egos: checkpoints with a portable policy, as `cadenza train` writes for PPO.
+        egos: Further egos, files of any kind that `cadenza.benchmark.policies` reads.
         episodes: M of every cell.
         seed: Root of the episodes' seeds.
         progress: Called with (cells done, cells in all, the ego).
@@ -155,15 +156,15 @@ def cross_play(
     manifest, entries = open_zoos(folders)
     config = settings_of(manifest, seed)
     root = derive_substream("zoo.matrix", root_seed=seed).integer_seed()
-    policies = [
-        (entry.member.name, load_member(entry.folder, entry.member.name).ego)
+    policies: list[tuple[str, PortableNetwork | OnnxGraph]] = [
+        (entry.member.name, load_member(entry.folder, entry.member.name).ego.network())
         for entry in entries
         if entry.member.class_name == ZOO_MEMBER and entry.member.tier == "final"
     ]
     taken = [name for name, _ in policies] + [path.stem for path in egos]
     for path in egos:  # a file's name says who it is only where no other has it
         name = path.stem if taken.count(path.stem) == 1 else str(path)
-        policies.append((name, portable_policy(path)))
+        policies.append((name, read_policy(path)[0]))
     if not policies:
         raise ConfigurationError(
             "zoo matrix: expected a learned member or an ego, got scripted members only; pass "
@@ -223,27 +224,18 @@ def play_pair(
     )
 
 
-def ego_policy(env: PairEnv, policy: MlpPolicy, name: str) -> PairPolicy:
+def ego_policy(env: PairEnv, policy: PortableNetwork | OnnxGraph, name: str) -> PairPolicy:
     """Return ``policy`` for the ego's place."""
-    wanted = (env.observation_dims[0], env.action_dims[0])
-    if (policy.observation_dim, policy.action_dim) != wanted:
-        raise CheckpointError(
-            f"ego {name!r}: expected a policy for {wanted[0]} observations and {wanted[1]} actions,"
-            f" got one for {policy.observation_dim} and {policy.action_dim}; it was trained on "
-            "another task."
-        )
-    return lambda states: policy.act(states[0][:, : wanted[0]])
-
-
-def portable_policy(path: Path) -> MlpPolicy:
-    """Return the policy in a checkpoint."""
-    payload, _, _ = load_weights_file(uri=f"local://{path.name}", artifacts_root=path.parent)
-    if MLP_POLICY_KEY not in payload:
-        raise CheckpointError(
-            f"{path}: expected a checkpoint with a portable policy ({MLP_POLICY_KEY!r}), got one "
-            f"with {sorted(payload)}; name a PPO ego or a member of a zoo."
-        )
-    return MlpPolicy.from_state_dict(payload[MLP_POLICY_KEY])
+    width = env.observation_dims[0]
+    seat = EgoSeat(
+        uid=env.uids[0],
+        observation_dim=width,
+        low=env.low[0],
+        high=env.high[0],
+        chooses=env.choices is not None,
+    )
+    player = NetworkPolicy(policy, seat, source=f"ego {name!r}")
+    return lambda states: player.act_rows(states[0][:, :width])
 
 
 def clustered(values: FloatArray) -> tuple[int, ...]:

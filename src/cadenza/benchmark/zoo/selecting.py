@@ -190,7 +190,7 @@ def _counterpart(env: PairEnv, entry: ZooEntry, entries: Sequence[ZooEntry]) -> 
                 "members, got scripted ones only."
             )
         name, folder = learned[0].member.counterpart or "", learned[0].folder
-    return ego_policy(env, load_member(folder, name).ego, name)
+    return ego_policy(env, load_member(folder, name).ego.network(), name)
 
 
 def _distribution(

@@ -287,7 +287,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
 
     @property
     def log_std(self) -> Tensor | None:
-        """ln σ of drawn actions before squashing and clipping, (A,); None for choices."""
+        """Logarithm of the spread of draws before squashing, (A,); None for choices."""
         spread = self.network.state_dict()
         found = (spread.get(f"head.{name}") for name in ("log_std", "gaussian.log_std"))
         return next((each for each in found if each is not None), None)

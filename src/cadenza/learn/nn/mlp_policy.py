@@ -13,7 +13,7 @@ Axes:    B = batch, O = state, A = action, C = choices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,10 +24,14 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError
 from cadenza.learn.nn.gaussian_policy import MAX_MEAN
+from cadenza.learn.nn.layers import Layer
+from cadenza.learn.nn.portable import Output, PortableNetwork
 from cadenza.learn.running_normalizer import CLIP, EPSILON
 
 #: Key of such a policy in a checkpoint.
 MLP_POLICY_KEY: Final = "mlp_policy"
+#: Added to the variance in a layer norm; torch's default.
+NORM_EPSILON: Final = 1e-5
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu": torch.relu,
     "silu": nn.functional.silu,
@@ -124,6 +128,43 @@ class MlpPolicy:
             y = y.clamp(-MAX_MEAN, MAX_MEAN)
         share = ((y.clamp(-1.0, 1.0) if self.output == "unit" else torch.tanh(y)) + 1.0) * 0.5
         return (self.low + share * (self.high - self.low)).numpy()
+
+    def network(self, log_std: Tensor | None = None, **facts: Any) -> PortableNetwork:
+        """Return the policy as a policy file holds it; ``log_std`` is that of draws, (A,).
+
+        ``facts`` are further fields of `PortableNetwork`.
+        """
+        layers: list[Layer] = []
+        if self.moments is not None:
+            mean, variance = self.moments
+            tensors = {"mean": mean, "spread": torch.sqrt(variance + EPSILON)}
+            layers.append(Layer("standardise", {"limit": self.limit}, tensors))
+        for i in range(0, len(self.weights), 2):
+            pair = {"weight": self.weights[i], "bias": self.weights[i + 1]}
+            layers.append(Layer("linear", tensors=pair))
+            if i < len(self.weights) - 2:
+                if self.norms:
+                    own = {"weight": self.norms[i], "bias": self.norms[i + 1]}
+                    layers.append(Layer("layer_norm", {"eps": NORM_EPSILON}, own))
+                layers.append(Layer(self.activation))
+        bound = {"unit": 1.0, "squashed": MAX_MEAN}.get(self.output)
+        if bound is not None:
+            layers.append(Layer("clamp", {"low": -bound, "high": bound}))
+        squashes = self.output in ("tanh", "squashed")
+        if squashes:
+            layers.append(Layer("tanh"))
+        low, high = self.low.numpy(), self.high.numpy()
+        output = Output(kind="unit" if squashes else self.output, low=low, high=high)
+        if self.output == "choice":
+            output = Output(kind="choice", choices=self.choices.numpy())
+        space = {"kind": "box", "dtype": "float32"}
+        return PortableNetwork(
+            layers=tuple(layers),
+            output=output if log_std is None else replace(output, log_std=log_std),
+            observation={**space, "shape": [self.observation_dim]},
+            action={**space, "shape": [self.action_dim]},
+            **facts,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy as tensors and strings; copies."""

@@ -1,11 +1,11 @@
-"""One file for every policy, ``*.policy.safetensors``: plays without learner, environment or pickle.
+"""One file for every policy, ``*.policy.safetensors``, that plays without learner or environment.
 
 File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSON with
              ``format``       ``cadenza-policy/1``
              ``observation``  what is observed, ``action``  what is done; see `space_facts`
              ``layers``       a closed list of kinds, `KINDS`; tensors by their place in it
              ``output``       how the last layer becomes an action, see `Output`
-             ``task``         {id, version, options} it was trained on, ``seat`` whose it is; or null
+             ``task``         {id, version, options} it was trained on, ``seat`` whose it is
              ``content_id``   SHA-256 over all of these, then name, dtype, shape and bytes of every
                               tensor by name: what the policy is
              ``facts``        run_id, seed, step, algorithm, ...: where it comes from, which does
@@ -14,7 +14,8 @@ File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSO
 Exactness:   rows go through the layers in whole blocks of `BLOCK`, the last one filled with zeros,
              and images one by one: an action does not depend on how many rows are asked together,
              in which order, or beside which neighbours.
-Axes:        N = rows, P = N filled up to whole blocks, O = flat observation, A = action, C = choices.
+Axes:        N = rows, P = N filled up to whole blocks, O = flat observation, A = action,
+             C = choices.
 """
 
 import json
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -122,7 +123,8 @@ _TORCH_LAYERS: Final[Mapping[type[nn.Module], Callable[[Any], Layer | None]]] = 
 }
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Kind:
     """A kind of layer: ``run(x, layer, rows)`` for x (P, ...), of which ``rows`` are asked for."""
 
     run: Callable[[Tensor, Layer, int], Tensor]
@@ -134,7 +136,7 @@ def _blocks(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return W x + b, block by block."""
     if len(x) == BLOCK:
         return nn.functional.linear(x, weight, bias)
-    return torch.cat([nn.functional.linear(block, weight, bias) for block in x.split(BLOCK)])
+    return torch.cat([nn.functional.linear(block, weight, bias) for block in torch.split(x, BLOCK)])
 
 
 def _linear(x: Tensor, layer: Layer, _: int) -> Tensor:
@@ -166,7 +168,7 @@ def _dueling(x: Tensor, layer: Layer, _: int) -> Tensor:
 
 def _parts(x: Tensor, layer: Layer, rows: int) -> Tensor:
     """Return the features of the columns of every part, side by side."""
-    pieces = x.split(layer.numbers["widths"], dim=1)
+    pieces = torch.split(x, layer.numbers["widths"], dim=1)
     pairs = zip(layer.parts, pieces, strict=True)
     return torch.cat([_run(part, piece, rows) for part, piece in pairs], dim=1)
 
@@ -289,7 +291,7 @@ class PortableNetwork:
     def __post_init__(self) -> None:
         copies = _frozen(self.layers)
         object.__setattr__(self, "layers", copies)
-        for name, tensor in self._tensors().items():
+        for name, tensor in self.tensors().items():
             bounds = name in ("output.low", "output.high")  # may be infinite
             if tensor.is_floating_point() and not (bounds or bool(tensor.isfinite().all())):
                 raise CheckpointError(
@@ -297,7 +299,7 @@ class PortableNetwork:
                     "earlier step."
                 )
         self._require_fit()
-        object.__setattr__(self, "content_id", self._digest())
+        object.__setattr__(self, "content_id", self.digest())
 
     @property
     def observation_dim(self) -> int:
@@ -349,32 +351,34 @@ class PortableNetwork:
 
     def _require_fit(self) -> None:
         """Try the shapes of all layers and of the output, without numbers."""
-        width, kind = self.observation_dim, self.output.kind
+        width, wanted = self.observation_dim, self.num_choices or self.action_dim
         try:
             x = torch.zeros((BLOCK, width), device="meta")
-            y = _run(_frozen(self.layers, device="meta"), x, 1)
-            wanted = self.num_choices or self.action_dim
-            ends = {name: tuple(t.shape) for name, t in self.output.tensors().items()}
-            shape = tuple(self.action.get("shape", ()))
-            chooses = ends.pop("choices", None)
-            spread = ends.pop("log_std", (wanted,))
-            fits = kind in _OUTPUTS and (chooses is not None) == (kind == "choice")
-            fits = fits and spread == (wanted,) and (chooses is None or chooses[1:] == shape)
-            fits = fits and (chooses is not None or ends == {"low": shape, "high": shape})
-            if not fits or y.shape != (BLOCK, wanted):
-                raise ValueError(f"{tuple(y.shape[1:])} for {kind!r} of {ends or chooses}")
+            y = tuple(_run(_frozen(self.layers, device="meta"), x, 1).shape)
         except (RuntimeError, ValueError, TypeError, IndexError, OverflowError) as error:
             raise CheckpointError(
-                f"policy: expected layers that fit together, from {width} numbers to an action, "
-                f"got {str(error).splitlines()[0]}."
+                f"policy: expected layers that fit together, from {width} numbers to {wanted}, got "
+                f"{str(error).splitlines()[0]}."
             ) from error
+        shape = tuple(self.action.get("shape", ()))
+        ends = {name: tuple(t.shape) for name, t in self.output.tensors().items()}
+        spread = ends.pop("log_std", (wanted,))
+        bounds = {"choices": (wanted, *shape)}
+        if self.output.kind != "choice":
+            bounds = {"low": shape, "high": shape}
+        known = self.output.kind in _OUTPUTS
+        if not known or y != (BLOCK, wanted) or spread != (wanted,) or ends != bounds:
+            raise CheckpointError(
+                f"policy: expected an output of {', '.join(_OUTPUTS)} of {wanted} numbers, with "
+                f"{bounds}, got {self.output.kind!r} of {y[1:]}, with {ends}."
+            )
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Return every tensor by its name in the file."""
         own = {f"output.{name}": tensor for name, tensor in self.output.tensors().items()}
         return {**dict(_named(self.layers, "layers")), **own}
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return what the content id covers beside the tensors."""
         return {
             "format": FORMAT,
@@ -386,9 +390,10 @@ class PortableNetwork:
             "seat": self.seat,
         }
 
-    def _digest(self) -> str:
-        material = sha256(canonical_json(self._identity()))
-        for name, tensor in sorted(self._tensors().items()):
+    def digest(self) -> str:
+        """Return the content id of what is in memory now."""
+        material = sha256(canonical_json(self.identity()))
+        for name, tensor in sorted(self.tensors().items()):
             about = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
             material.update(canonical_json(about) + tensor.contiguous().numpy().tobytes())
         return material.hexdigest()
@@ -405,12 +410,12 @@ def save_policy_file(network: PortableNetwork, path: Path) -> Path:
         StorageError: The file system refused.
     """
     header = {
-        **network._identity(),  # noqa: SLF001 -- the file's own class
+        **network.identity(),
         "content_id": network.content_id,
         "facts": dict(network.facts),
     }
     sealed = canonical_json({**header, "sha256": sha256_bytes(canonical_json(header))})
-    tensors = {name: t.contiguous().clone() for name, t in network._tensors().items()}  # noqa: SLF001
+    tensors = {name: t.contiguous().clone() for name, t in network.tensors().items()}
     atomic_write_bytes(path, tensor_files.save(tensors, metadata={_KEY: sealed.decode()}))
     return path
 
@@ -492,7 +497,7 @@ def _network_from(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> Port
     arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
     spread = tensors.pop("output.log_std", None)
     if tensors:
-        raise CheckpointError(f"policy: expected no tensors beside its layers', got {min(tensors)}.")
+        raise CheckpointError(f"policy: expected only its layers' tensors, got {min(tensors)}.")
     return PortableNetwork(
         layers=layers,
         output=Output(kind=header["output"], log_std=spread, **arrays),
@@ -582,14 +587,14 @@ def space_facts(space: Any) -> dict[str, Any]:
     ``discrete`` has n and start, ``multi_discrete`` its counts, ``dict`` and ``tuple`` their parts
     with names, in the order in which they are flattened.
     """
+    told: Any = space
     if isinstance(space, spaces.Dict | spaces.Tuple):
         is_dict = isinstance(space, spaces.Dict)
-        parts = space.spaces.items() if is_dict else enumerate(space.spaces)
+        parts: Any = told.spaces.items() if is_dict else enumerate(told.spaces)
         named = [[name, space_facts(part)] for name, part in parts]
         return {"kind": "dict" if is_dict else "tuple", "parts": named}
     if isinstance(space, spaces.Discrete):
-        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
-    told: Any = space
+        return {"kind": "discrete", "n": int(told.n), "start": int(told.start)}
     array = {"shape": [int(size) for size in told.shape], "dtype": str(told.dtype)}
     if isinstance(space, spaces.MultiDiscrete):
         lists = {"counts": told.nvec, "start": told.start}
