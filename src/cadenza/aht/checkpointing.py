@@ -1,8 +1,9 @@
 """Checkpoints of a run: the policy for others to load, the training state for resuming.
 
-Order of a save:  policy checkpoint, ``checkpoint_saved`` event, training state. A resume cuts the
-                  log behind that event, so a kill at any point repeats nothing and loses nothing
-                  but the steps since the last state. A state holds nothing that a resume changes.
+Order of a save:  policy checkpoint, policy file, ``checkpoint_saved`` event, training state. A
+                  resume cuts the log behind that event, so a kill at any point repeats nothing and
+                  loses nothing but the steps since the last state. A state holds nothing that a
+                  resume changes.
 Damage:           a state counts as intact if its own digest and those of all policy checkpoints
                   before it hold. A resume takes the newest intact one and reports those it skipped;
                   the steps after it are trained again, which restores what was damaged. If states
@@ -16,9 +17,9 @@ from typing import Any, Final
 
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.replay import observation_digest
-from cadenza.aht.run import Run, RunFiles
+from cadenza.aht.run import Run, RunFiles, policy_file
 from cadenza.aht.safety_station import SafetyStation
-from cadenza.aht.types import EgoTrainer, ResumableTrainer
+from cadenza.aht.types import EgoTrainer, PortableTrainer, ResumableTrainer
 from cadenza.core.checkpoints import (
     CheckpointMetadata,
     load_checkpoint,
@@ -29,6 +30,7 @@ from cadenza.core.checkpoints import (
 from cadenza.core.errors import CheckpointError
 from cadenza.core.runlog import RunLogger
 from cadenza.core.types import Observation
+from cadenza.learn.nn.portable import save_policy_file
 
 #: Version of the training state.
 STATE_FORMAT: Final = "cadenza.training_state/1"
@@ -58,7 +60,7 @@ class Checkpointer:
         self._policy_digests = dict(policy_digests)
 
     def save(self, obs: Observation) -> None:
-        """Write policy and training state; ``obs`` is what learner and partner see next.
+        """Write policy, policy file and training state; ``obs`` is what everybody sees next.
 
         Raises:
             StorageError: The file system refused; earlier checkpoints are intact.
@@ -71,6 +73,9 @@ class Checkpointer:
             metadata=self._metadata(step),
             artifacts_root=root,
         )
+        if isinstance(self._trainer, PortableTrainer):
+            network = self._trainer.network(**self._policy_facts(step))
+            save_policy_file(network, policy_file(path))
         metadata = read_metadata(uri=self._files.policy_uri(step), artifacts_root=root)
         self._policy_digests[step] = metadata.sha256
         self._state.curve.checkpoint_paths.append(path)
@@ -95,6 +100,22 @@ class Checkpointer:
             "safety": None if self._station is None else self._station.state_dict(),
             "observation": None if state.awaiting_reset else observation_digest(obs),
             "policies": dict(self._policy_digests),
+        }
+
+    def _policy_facts(self, step: int) -> dict[str, Any]:
+        """Return what a policy file says of the task, the seat and the run."""
+        run, context = self._run, self._run.context
+        env = run.config.env
+        known = {"id": env.task, "version": run.task_version, "options": dict(env.options)}
+        return {
+            "task": {name: value for name, value in known.items() if value is not None},
+            "seat": env.agent_uids[0],
+            "facts": {
+                "algorithm": run.config.algo,
+                "run_id": context.run_id,
+                "seed": context.seed,
+                "step": step,
+            },
         }
 
     def _metadata(self, step: int) -> CheckpointMetadata:

@@ -42,6 +42,7 @@ from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.running_normalizer import RewardScaler
 
 __all__ = ["EgoOnPolicyTrainer", "EgoPPOTrainer", "compute_gae", "normalize_advantages"]
@@ -251,6 +252,10 @@ class EgoPPOTrainer(EgoRolloutTrainer):
         require_finite("EgoPPOTrainer.act: actions", actions)
         return actions if batched else actions[0]
 
+    def network(self, **facts: Any) -> PortableNetwork:
+        """Return the actor as a policy file holds it, with the spread of its draws."""
+        return self._happo.actors[0].network(**facts)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: networks and optimisers, loadable with weights_only.
 
@@ -406,6 +411,10 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
             choices=self._seat.choice_table(),
             moments=None if moments is None else torch.tensor(np.stack(moments)),
         )
+
+    def network(self, **facts: Any) -> PortableNetwork:
+        """Return the policy as a policy file holds it, with the spread of its draws."""
+        return self.policy().network(self._ppo.log_std, **facts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: a policy anyone can play, and the whole learner."""

@@ -38,6 +38,7 @@ from cadenza.learn.algorithms.td3 import TD3Learner
 from cadenza.learn.configs import OffPolicyConfig
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import PortableNetwork
 
 
 class EgoReplayTrainer(EgoSeatTrainer):
@@ -176,6 +177,10 @@ class EgoReplayTrainer(EgoSeatTrainer):
         """Return the greedy policy as one of its own; it shares the weights."""
         policy = self._learner.policy(self._seat.low, self._seat.high)
         return replace(policy, choices=self._seat.choice_table()) if self._seat.choices else policy
+
+    def network(self, **facts: Any) -> PortableNetwork:
+        """Return the greedy policy as a policy file holds it."""
+        return self.policy().network(**facts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: a policy anyone can play, and the whole learner."""

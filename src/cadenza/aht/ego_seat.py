@@ -34,6 +34,7 @@ from cadenza.core.runlog import EventLogger
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+from cadenza.learn.nn.portable import PortableNetwork
 
 #: Layout version of `EgoSeatTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1
@@ -418,6 +419,10 @@ class EgoSeatTrainer(ABC):
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint."""
+
+    @abstractmethod
+    def network(self, **facts: Any) -> PortableNetwork:
+        """Return the policy without chance as a policy file holds it, see `PortableTrainer`."""
 
     def _portable(self, policy: MlpPolicy) -> dict[str, Any]:
         """Return a checkpoint of a policy anyone can play, and the whole learner."""

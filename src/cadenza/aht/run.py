@@ -3,6 +3,7 @@
 Layout under ``artifacts_root/artifacts``:
     ``<run_id>.run.json``             the run's card: status, configuration, fingerprint
     ``<run_id>_step<N>.pt``           policy checkpoint, with sidecar; all are kept
+    ``<run_id>_step<N>.policy.safetensors``  its policy for whoever plays it
     ``<run_id>-state_step<N>.pt``     training state, with sidecar; the newest few are kept
     ``<run_id>.curve.json``           reward curve, written when the run ends
     ``.<run_id>.lock``                locked while a process trains; the lock dies with the process
@@ -38,6 +39,7 @@ from cadenza.core.errors import NotReadyError, StorageError
 from cadenza.core.files import atomic_write_json, remove_temporaries
 from cadenza.core.provenance import RunContext
 from cadenza.core.types import PartnerLike
+from cadenza.learn.nn.portable import SUFFIX
 
 RunStatus = Literal["running", "finished"]
 
@@ -121,7 +123,12 @@ class RunFiles:
         """Delete the run's results; its log stays, and the next one moves it aside."""
         for uri in [*self.states().values(), *self.policies().values()]:
             payload = resolve_uri(uri, artifacts_root=self.artifacts_root)
-            for path in (pending_path(payload), sidecar_path(payload), payload):
+            for path in (
+                policy_file(payload),
+                pending_path(payload),
+                sidecar_path(payload),
+                payload,
+            ):
                 path.unlink(missing_ok=True)
         for path in (self.curve, self.card):
             path.unlink(missing_ok=True)
@@ -154,6 +161,11 @@ class RunFiles:
             own = (f"{self.run_id}_step", f"{self.state_series}_step", f"{self.run_id}.")
             remove_temporaries(self.folder, prefixes=own)
             yield
+
+
+def policy_file(checkpoint: Path) -> Path:
+    """Return the policy file beside a policy checkpoint."""
+    return checkpoint.with_name(checkpoint.stem + SUFFIX)
 
 
 def unfinished_runs(folder: Path, *, fingerprint: str, other_than: str) -> list[str]:
@@ -190,7 +202,7 @@ def _read_card(path: Path) -> Mapping[str, Any] | None:
 class Run:
     """What one call of `train` works with; ``upstream_list`` reproduces upstream's list of returns.
 
-    Filter, evaluation and progress are None where there is none.
+    Filter, evaluation, progress and version of the task are None where there is none.
     """
 
     config: EgoAHTConfig
@@ -203,6 +215,7 @@ class Run:
     evaluator: Evaluator | None
     progress: ProgressCallback | None
     upstream_list: bool
+    task_version: int | None = None
 
     def write_card(self, status: RunStatus) -> None:
         """Write the run's card."""

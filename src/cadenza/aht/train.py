@@ -89,6 +89,7 @@ def train(
     progress: ProgressCallback | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    task_version: int | None = None,
     compat: Literal["upstream"] | None = None,
     safety_filter: EgoOnlySafetyFilter | None = None,
     safety_state: SafetyState | None = None,
@@ -114,6 +115,7 @@ def train(
         progress: Called at episode ends and rollout boundaries.
         resume: Go on from the newest intact training state; a finished run is returned as it is.
         overwrite: Delete the results of an earlier run of this identity first.
+        task_version: The one of the task that policy files name.
         compat: ``"upstream"`` also lists the episodes that the end of training cut off.
         safety_filter: Filter of parts, all but the last one together, instead of ``safety``.
         safety_state: Its slack, moved in place.
@@ -166,6 +168,7 @@ def train(
         evaluator=evaluator,
         progress=progress,
         upstream_list=compat == "upstream",
+        task_version=task_version,
     )
     with run.files.locked():
         if overwrite:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.runlog import EventLogger
 from cadenza.core.types import NamesPlayers, Observation, PartnerLike
+from cadenza.learn.nn.portable import PortableNetwork
 
 #: Observation in, deterministic ego action out.
 Policy: TypeAlias = Callable[[Observation], NDArray[Any]]
@@ -71,6 +72,15 @@ class ResumableTrainer(Protocol):
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Continue as the learner that wrote ``state``."""
+        ...
+
+
+@runtime_checkable
+class PortableTrainer(Protocol):
+    """A learner whose policy can be written as a policy file, which stands beside checkpoints."""
+
+    def network(self, **facts: Any) -> PortableNetwork:
+        """Return the policy without chance; ``facts`` are further fields of `PortableNetwork`."""
         ...
 
 

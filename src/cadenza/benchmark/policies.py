@@ -48,13 +48,7 @@ from cadenza.learn.nn.gaussian_actor import (
     named_activation,
 )
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
-from cadenza.learn.nn.portable import (
-    Output,
-    PortableNetwork,
-    is_policy_file,
-    layers_of,
-    load_policy_file,
-)
+from cadenza.learn.nn.portable import PortableNetwork, is_policy_file, load_policy_file
 from cadenza.partners.frozen import OnnxGraph, read_bytes
 
 #: What an ONNX graph is called: its bytes do not say what they are.
@@ -245,7 +239,7 @@ def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | Onn
     if {"header", "state"} <= payload.keys():
         return _agents_network(path, str(payload["header"].get("algorithm")), seat), digest
     actor = actor_from_checkpoint(payload, source=str(path), is_foreign=metadata is None)
-    return actor_network(actor), digest
+    return actor.network(), digest
 
 
 def _agents_network(path: Path, algorithm: str, seat: str) -> PortableNetwork:
@@ -293,24 +287,6 @@ def actor_from_checkpoint(
         cast("Mapping[str, torch.Tensor]", state),
         max_standard_deviation=bound,
         activation=named_activation(source, payload, {}, is_foreign=is_foreign),
-    )
-
-
-def actor_network(actor: GaussianActor) -> PortableNetwork:
-    """Return an actor as a policy file holds it; means are not bounded, choices begin at 0."""
-    inputs, outputs = actor.sizes
-    space = {"kind": "box", "dtype": "float32"}
-    if actor.chooses:
-        output = Output(kind="choice", choices=np.arange(outputs, dtype=np.float32)[:, None])
-    else:
-        bound = np.full(outputs, np.inf, np.float32)
-        spread = actor.standard_deviation().detach().log()
-        output = Output(kind="mean", low=-bound, high=bound, log_std=spread)
-    return PortableNetwork(
-        layers=layers_of(actor),
-        output=output,
-        observation={**space, "shape": [inputs]},
-        action={**space, "shape": [1 if actor.chooses else outputs]},
     )
 
 

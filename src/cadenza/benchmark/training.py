@@ -97,6 +97,7 @@ def run_training(
             progress=progress,
             resume=resume,
             overwrite=overwrite,
+            task_version=get_task(cfg.env.task).version,
             **safety_parts,
         )
     if isinstance(partner, PartnerBase):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cadenza.learn.nn.mlp_policy import MlpPolicy
+    from cadenza.learn.nn.portable import PortableNetwork
     from cadenza.partners.zoo_manifest import ZooMember
 
 #: Key of the partner's policy in a member's checkpoint; the ego's is `MLP_POLICY_KEY`.
@@ -51,6 +52,15 @@ class MemberPolicies(NamedTuple):
             MLP_POLICY_KEY: self.ego.state_dict(),
             PARTNER_POLICY_KEY: self.partner.state_dict(),
             LOG_STD_KEY: list(self.log_std),
+        }
+
+    def networks(self, **facts: Any) -> "dict[str, PortableNetwork]":
+        """Return both as policy files hold them, by seat, with the spread of their draws."""
+        pairs = zip(("ego", "partner"), (self.ego, self.partner), strict=True)
+        spreads = self.log_std or (None, None)
+        return {
+            seat: policy.network(spread, seat=seat, **facts)
+            for (seat, policy), spread in zip(pairs, spreads, strict=True)
         }
 
     @classmethod

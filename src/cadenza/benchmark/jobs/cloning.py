@@ -53,6 +53,7 @@ from cadenza.core.files import sha256_bytes, tree_digest
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, source_digest
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+from cadenza.learn.nn.portable import SUFFIX, save_policy_file
 from cadenza.learn.running_normalizer import CLIP, EPSILON
 
 #: Step size of Adam at the first update.
@@ -210,6 +211,8 @@ _LOGGER = logging.getLogger(__name__)
 
 #: The trained policy inside the job's folder.
 POLICY: Final = "policy.pt"
+#: The same as a policy file.
+POLICY_FILE: Final = f"policy{SUFFIX}"
 #: What a training that was stopped goes on from, inside the job's work folder.
 SAVE: Final = "state.pt"
 #: What the sidecar of a policy says about it, and the result repeats.
@@ -261,7 +264,12 @@ def restore_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder) 
 def save_policy(
     policy: MlpPolicy, folder: JobFolder, *, step: int, seed: int, facts: Mapping[str, Any]
 ) -> None:
-    """Save the trained policy."""
+    """Save the trained policy, first as a policy file."""
+    about = {"algorithm": facts["rung"], "seed": seed, "step": step, "code_sha256": source_digest()}
+    network = policy.network(
+        task={"id": facts["task"]} if "task" in facts else {}, seat="ego", facts=about
+    )
+    save_policy_file(network, folder.root / POLICY_FILE)
     state = {MLP_POLICY_KEY: policy.state_dict()}
     _store(state, POLICY, folder, root=folder.root, step=step, seed=seed, extra=facts)
 

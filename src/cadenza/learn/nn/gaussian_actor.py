@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -25,6 +26,7 @@ from torch.nn import functional
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.nn.initialization import orthogonal_linear
 from cadenza.learn.nn.layers import Layer
+from cadenza.learn.nn.portable import Output, PortableNetwork, layers_of
 
 #: Gain of the hidden layers: `torch.nn.init.calculate_gain("relu")`.
 HIDDEN_GAIN: Final = math.sqrt(2.0)
@@ -230,6 +232,27 @@ class GaussianActor(nn.Module):
         base, act = cast("Any", self.base), cast("Any", self.act)
         head = act.action_out.linear if self.chooses else act.action_out.fc_mean
         return [base.feature_norm, base.mlp.fc, head]
+
+    def network(self, **facts: Any) -> PortableNetwork:
+        """Return the policy as a policy file holds it; means are not bounded, choices begin at 0.
+
+        ``facts`` are further fields of `PortableNetwork`.
+        """
+        inputs, outputs = self.sizes
+        space = {"kind": "box", "dtype": "float32"}
+        if self.chooses:
+            output = Output(kind="choice", choices=np.arange(outputs, dtype=np.float32)[:, None])
+        else:
+            bound = np.full(outputs, np.inf, np.float32)
+            spread = self.standard_deviation().log()
+            output = Output(kind="mean", low=-bound, high=bound, log_std=spread)
+        return PortableNetwork(
+            layers=layers_of(self),
+            output=output,
+            observation={**space, "shape": [inputs]},
+            action={**space, "shape": [1 if self.chooses else outputs]},
+            **facts,
+        )
 
     def standard_deviation(self) -> Tensor:
         """Return σ, shape (A,)."""

@@ -13,7 +13,7 @@ Axes:    B = batch, O = state, A = action, C = choices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -150,17 +150,14 @@ class MlpPolicy:
         bound = {"unit": 1.0, "squashed": MAX_MEAN}.get(self.output)
         if bound is not None:
             layers.append(Layer("clamp", {"low": -bound, "high": bound}))
-        squashes = self.output in ("tanh", "squashed")
-        if squashes:
-            layers.append(Layer("tanh"))
-        low, high = self.low.numpy(), self.high.numpy()
-        output = Output(kind="unit" if squashes else self.output, low=low, high=high)
-        if self.output == "choice":
-            output = Output(kind="choice", choices=self.choices.numpy())
+        kind = "tanh" if self.output == "squashed" else self.output
+        ends: dict[str, Any] = {"low": self.low.numpy(), "high": self.high.numpy()}
+        if kind == "choice":
+            ends = {"choices": self.choices.numpy()}
         space = {"kind": "box", "dtype": "float32"}
         return PortableNetwork(
             layers=tuple(layers),
-            output=output if log_std is None else replace(output, log_std=log_std),
+            output=Output(kind=kind, log_std=log_std, **ends),
             observation={**space, "shape": [self.observation_dim]},
             action={**space, "shape": [self.action_dim]},
             **facts,

@@ -21,7 +21,7 @@ Axes:        N = rows, P = N filled up to whole blocks, O = flat observation, A 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Protocol, cast, runtime_checkable
@@ -289,8 +289,11 @@ class PortableNetwork:
     content_id: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
-        copies = _frozen(self.layers)
-        object.__setattr__(self, "layers", copies)
+        object.__setattr__(self, "layers", _frozen(self.layers))
+        spread = self.output.log_std
+        if spread is not None:
+            own = replace(self.output, log_std=spread.detach().to("cpu", copy=True))
+            object.__setattr__(self, "output", own)
         for name, tensor in self.tensors().items():
             bounds = name in ("output.low", "output.high")  # may be infinite
             if tensor.is_floating_point() and not (bounds or bool(tensor.isfinite().all())):
