@@ -64,7 +64,7 @@ from cadenza.learn.judging import episode_limit, require_limit
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.portable import Output, PortableNetwork, layers_of, space_facts
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.running_normalizer import RewardScaler
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
@@ -453,11 +453,10 @@ class TeamAgent(SteppedAgent[AgentConfig]):
         team, facts = self.team, self._policy_facts()
         known = zip(team.uids, self._actors(), team.observation_dims, team.bounds, strict=True)
         return {
-            uid: PortableNetwork(
-                layers=layers_of(actor),
-                output=Output(kind=self._output(), low=low, high=high, log_std=self._log_std(n)),
-                observation={"kind": "box", "shape": [width], "dtype": "float32"},
-                action=space_facts(spaces.Box(low, high, dtype=low.dtype.type)),
+            uid: flat_network(
+                layers_of(actor),
+                width,
+                Output(kind=self._output(), low=low, high=high, log_std=self._log_std(n)),
                 seat=uid,
                 **facts,
             )

@@ -18,9 +18,8 @@ Frozen:     weights are hashed when they are loaded and again at every reset; th
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -37,7 +36,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.extras import load_extra
 from cadenza.core.files import sha256_bytes
-from cadenza.partners.interface import DrawingPartner, PartnerCard, RowGenerators, read_state
+from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
 from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
@@ -124,46 +123,17 @@ class StatePolicyPartner(DrawingPartner):
         return noise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Actor:
-    """Weights without gradient, and how to play them.
-
-    Attributes:
-        tensors: The weights.
-        outputs: Actions (N, A), or logits of choices, from states (N, O) and perhaps noise (N, A).
-        sizes: O and A, which is the number of choices where it chooses.
-        chooses: Whether it chooses.
-    """
-
-    tensors: "tuple[Tensor, ...]"
-    outputs: "Callable[[Tensor, Tensor | None], Tensor]"
-    sizes: tuple[int, int]
-    chooses: bool = False
-
-    def digest(self) -> str:
-        """Return SHA-256 of all weights."""
-        material = sha256()
-        for tensor in self.tensors:
-            material.update(repr(tuple(tensor.shape)).encode() + tensor.numpy().tobytes())
-        return material.hexdigest()
-
-
 class FrozenNetworkPartner(StatePolicyPartner):
-    """Plays an actor out of a checkpoint, on the CPU."""
+    """Plays a network out of a file, on the CPU."""
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        self._actor: _Actor | None = None
+        self._network: PortableNetwork | None = None
         self._bound: Box[Any] | Discrete[Any] | None = None
-        self._digest, self._is_foreign = "", False
-        self._squash = _squash(type(self).__name__, spec.extra.get("squash", "none"))
 
     @abstractmethod
-    def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
-        """Return the actor in a checkpoint, or in a file that another library wrote.
-
-        Which of them it is, ``_is_foreign`` says.
-        """
+    def read_network(self) -> "PortableNetwork":
+        """Return what the spec names."""
 
     def reset(self, *, seed: int | None = None) -> None:
         """Check the weights and open the episode's generator.
@@ -176,74 +146,85 @@ class FrozenNetworkPartner(StatePolicyPartner):
         self.verify_weights()
 
     def verify_weights(self) -> str:
-        """Return the SHA-256 of the weights, which are those that were loaded; see `reset`."""
-        digest = self._loaded().digest()
-        if digest != self._digest:
+        """Return the content id of the network, which is the one that was loaded; see `reset`."""
+        network = self._loaded()
+        digest = network.digest()
+        if digest != network.content_id:
             raise IntegrityError(
-                f"{type(self).__name__}: expected frozen weights with SHA-256 {self._digest}, got "
-                f"{digest}: something changed them after they were loaded (ADR-009); load the "
+                f"{type(self).__name__}: expected frozen weights with the id {network.content_id}, "
+                f"got {digest}: something changed them after they were loaded (ADR-009); load the "
                 "partner again and find what trains it."
             )
         return digest
 
     def sizes(self) -> tuple[int, int]:
-        """Load the actor if need be, and return O and A."""
-        return self._loaded().sizes
+        """Load the network if need be, and return O and A, the number of choices if it chooses."""
+        network = self._loaded()
+        return network.observation_dim, network.num_choices or network.action_dim
 
     def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
-        """Return means, or means + σ · ``noise``, (N, A), or choices, (N, 1)."""
-        import torch
-
-        actor = self._loaded()
-        if actor.chooses:
-            logits = actor.outputs(torch.tensor(states), None).numpy()
-            drawn = logits if noise is None else logits + noise
-            return np.argmax(drawn, axis=-1, keepdims=True).astype(np.float32)
-        drawn = None if noise is None else torch.tensor(noise)
-        actions = actor.outputs(torch.tensor(states), drawn).numpy()
-        if self._squash is None:
-            return actions
-        low, high = self._squash
-        return (low + (np.tanh(actions) + 1.0) / 2.0 * (high - low)).astype(np.float32)
+        """Return actions without noise or drawn with it, (N, A), or choices, (N, 1)."""
+        return self._loaded().act(states, noise).reshape(len(states), -1).astype(np.float32)
 
     def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
-        """See `PartnerBase.bind`; an actor of other actions is refused when it is loaded."""
+        """See `PartnerBase.bind`; a network of other actions is refused when it is loaded."""
         super().bind(action_space)
         self._bound = action_space
-        if self._actor is not None:
-            self._require_kind(self._actor)
+        if self._network is not None:
+            self._require_kind(self._network)
 
-    def _require_kind(self, actor: _Actor) -> None:
-        """Raise unless ``actor`` has the actions of the bound space, or its choices, 0 first."""
-        space = self._bound
-        if space is None:
-            return
-        has, wanted = (actor.sizes[1], actor.chooses), (space.shape or (1,))[0]
+    def _require_kind(self, network: "PortableNetwork") -> None:
+        """Raise unless ``network`` has the actions of the bound space, or its choices."""
+        space, table = self._bound, network.output.choices
         if isinstance(space, Discrete):
-            wanted = int(space.n) if int(space.start) == 0 else -1
-        if has != (wanted, isinstance(space, Discrete)):
-            kind = "choices, 0 first" if actor.chooses else "continuous actions"
+            first = None if table is None else float(table.min())
+            fits = (network.num_choices, first) == (int(space.n), float(space.start))
+        else:
+            fits = space is None or network.action_dim == (space.shape or (1,))[0]
+            fits = fits and (space is None or table is None or table.ndim > 1)
+        if not fits:
+            choices = network.num_choices
+            kind = f"{choices} choices" if choices else f"{network.action_dim} continuous actions"
             raise InputError(
-                f"{type(self).__name__}: expected an actor for {space}, got one of {has[0]} {kind};"
-                " it was trained on another task or for another robot."
+                f"{type(self).__name__}: expected an actor for {space}, got one of {kind}; it was "
+                "trained on another task or for another robot."
             )
 
     def _noise(self, rows: int, width: int) -> Float32Array:
-        if not self._loaded().chooses:
+        if self._loaded().num_choices is None:
             return super()._noise(rows, width)
-        return _gumbel(self.generators, rows, width)
+        rngs = [self.generators[row] for row in range(rows)]
+        return np.array([rng.gumbel(size=width) for rng in rngs], dtype=np.float32)
 
-    def _loaded(self) -> _Actor:
-        if self._actor is None:
-            payload, self._is_foreign = load_weights(type(self).__name__, self.spec)
-            actor = self.read_actor(payload)
-            self._require_kind(actor)
-            self._actor, self._digest = actor, actor.digest()
-        return self._actor
+    def _loaded(self) -> "PortableNetwork":
+        if self._network is None:
+            network = self.read_network()
+            self._require_kind(network)
+            self._network = network
+        return self._network
+
+
+class FrozenActorPartner(FrozenNetworkPartner):
+    """Plays an actor out of a checkpoint, or out of a file that another library wrote."""
+
+    _is_foreign = False  # which of them it is
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        super().__init__(spec)
+        self._squash = _squash(type(self).__name__, spec.extra.get("squash", "none"))
+
+    @abstractmethod
+    def read_actor(self, payload: Mapping[str, Any]) -> "PortableNetwork":
+        """Return the actor in the content of a file."""
+
+    def read_network(self) -> "PortableNetwork":
+        """Return the actor that the spec names."""
+        payload, self._is_foreign = load_weights(type(self).__name__, self.spec)
+        return self.read_actor(payload)
 
 
 @register_partner("frozen_mappo")
-class FrozenMAPPOPartner(FrozenNetworkPartner):
+class FrozenMAPPOPartner(FrozenActorPartner):
     """Plays a shared-parameter MAPPO actor with two hidden layers, tanh unless said otherwise.
 
     The checkpoint holds the weights under ``actor``, or, with a warning, at the top: ``fc1``,
@@ -259,7 +240,7 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
         options={"uid": "robot it drives", **_TRAINED_WITH},
     )
 
-    def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
+    def read_actor(self, payload: Mapping[str, Any]) -> "PortableNetwork":
         """Return the actor in ``payload``."""
         owner = type(self).__name__
         tensors = _actor_tensors(
@@ -286,13 +267,20 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
                 f"{owner}: load_state_dict failed: expected tensors of the shapes {wanted}, got "
                 f"{shapes}."
             )
-        return _Actor(
-            tensors=(weights := tuple(tensors[key] for key in wanted)),
-            outputs=_mappo_outputs(weights, self._activation(payload)),
-            sizes=(inputs[0], outputs[0]),
-        )
+        from cadenza.learn.nn.layers import Layer
+        from cadenza.learn.nn.portable import Output, flat_network
 
-    def _activation(self, payload: Mapping[str, Any]) -> "Callable[[Tensor], Tensor]":
+        activation = self._activation(payload)
+        between = [] if activation == "identity" else [Layer(activation)]
+        fc1, fc2, head = (
+            Layer("linear", tensors={k: tensors[f"{name}.{k}"] for k in ("weight", "bias")})
+            for name in layers
+        )
+        stack = (fc1, *between, fc2, *between, head)
+        ends = _ends(outputs[0], self._squash)
+        return flat_network(stack, inputs[0], Output(**ends, log_std=tensors.get(_LOG_STD)))
+
+    def _activation(self, payload: Mapping[str, Any]) -> str:
         from cadenza.learn.nn import gaussian_actor as harl
 
         owner, options = type(self).__name__, dict(self.spec.extra)
@@ -304,11 +292,11 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
                 harl.ACTIVATION_KEY,
             )
             options[harl.ACTIVATION_KEY] = "tanh"
-        return harl.ACTIVATIONS[harl.named_activation(owner, payload, options, is_foreign=False)]
+        return harl.named_activation(owner, payload, options, is_foreign=False)
 
 
 @register_partner("frozen_harl")
-class FrozenHARLPartner(FrozenNetworkPartner):
+class FrozenHARLPartner(FrozenActorPartner):
     """Plays an actor of HARL's kind: of a HAPPO checkpoint of this package, or a file of HARL's.
 
     A checkpoint holds the state dict under ``actor`` beside critic and optimizers; HARL's own
@@ -327,9 +315,10 @@ class FrozenHARLPartner(FrozenNetworkPartner):
         },
     )
 
-    def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
+    def read_actor(self, payload: Mapping[str, Any]) -> "PortableNetwork":
         """Return the actor in ``payload``."""
         from cadenza.learn.nn import gaussian_actor as harl
+        from cadenza.learn.nn.portable import Output
 
         owner, extra = type(self).__name__, self.spec.extra
         state = _actor_tensors(owner, payload, (), "a HARL actor", is_foreign=self._is_foreign)
@@ -341,42 +330,22 @@ class FrozenHARLPartner(FrozenNetworkPartner):
             actor = harl.GaussianActor.from_state_dict(state, activation=named)
         except CheckpointError as error:
             raise InputError(f"{owner}: load_state_dict failed: {error}") from error
-        tensors = tuple(parameter.detach() for parameter in actor.parameters())
-        transposed = [tensor.t() for tensor in tensors]  # views of the same weights
-        activation = harl.ACTIVATIONS[named]
-
-        def outputs(states: "Tensor", noise: "Tensor | None") -> "Tensor":
-            mean = harl.actor_mean(transposed, states, activation)
-            if noise is None:
-                return mean
-            log_std = tensors[-3]  # before the head
-            return mean + harl.actor_standard_deviation(log_std, bound, scale) * noise
-
-        return _Actor(tensors=tensors, outputs=outputs, sizes=actor.sizes, chooses=actor.chooses)
+        network = actor.network()
+        if actor.chooses:
+            return network
+        log_std = None
+        if bound > 0.0:
+            own = state["act.action_out.log_std"]
+            log_std = harl.actor_standard_deviation(own, bound, scale).log()
+        ends = _ends(actor.sizes[1], self._squash)
+        return replace(network, output=Output(**ends, log_std=log_std))
 
 
-def _gumbel(generators: RowGenerators, rows: int, width: int) -> Float32Array:
-    """Return Gumbel noise, (N, C), every row from its own generator."""
-    rngs = [generators[row] for row in range(rows)]
-    return np.array([rng.gumbel(size=width) for rng in rngs], dtype=np.float32)
-
-
-def _mappo_outputs(
-    weights: "Sequence[Tensor]", activation: "Callable[[Tensor], Tensor]"
-) -> "Callable[[Tensor, Tensor | None], Tensor]":
-    """Return the function from states and noise to actions."""
-    import torch
-
-    linear = torch.nn.functional.linear
-    fc1, fc2, head, *biases = weights[:6]
-
-    def outputs(states: "Tensor", noise: "Tensor | None") -> "Tensor":
-        x = activation(linear(states, fc1, biases[0]))
-        x = activation(linear(x, fc2, biases[1]))
-        x = linear(x, head, biases[2])
-        return x if noise is None or len(weights) == 6 else x + weights[6].exp() * noise
-
-    return outputs
+def _ends(width: int, squash: tuple[np.float32, np.float32] | None) -> dict[str, Any]:
+    """Return kind and bounds of an output: as is, or squashed into a range."""
+    low, high = squash or (np.float32(-np.inf), np.float32(np.inf))
+    ends = {"low": np.full(width, low), "high": np.full(width, high)}
+    return {"kind": "mean" if squash is None else "tanh", **ends}
 
 
 def _squash(owner: str, text: str) -> tuple[np.float32, np.float32] | None:
@@ -614,7 +583,7 @@ def read_bytes(owner: str, path: Path) -> bytes:
 
 
 @register_partner("policy")
-class PolicyPartner(StatePolicyPartner):
+class PolicyPartner(FrozenNetworkPartner):
     """Plays a policy file, whichever algorithm trained it; see `cadenza.learn.nn.portable`.
 
     Draws come from the file's own spread, or from its logits of choices; a policy without either
@@ -627,57 +596,11 @@ class PolicyPartner(StatePolicyPartner):
         options={"uid": "robot it drives"},
     )
 
-    def __init__(self, spec: PartnerSpec) -> None:
-        super().__init__(spec)
-        self._network: PortableNetwork | None = None
+    def read_network(self) -> "PortableNetwork":
+        """Return the policy that the spec names."""
+        from cadenza.learn.nn.portable import load_policy_file
 
-    def sizes(self) -> tuple[int, int]:
-        """Load the file if need be; return O, and the length of the noise."""
-        network = self._loaded()
-        return network.observation_dim, network.num_choices or network.action_dim
-
-    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
-        """Return actions (N, A), a choice as its number."""
-        network = self._loaded()
-        if self.chooses:
-            low, high = cast("Any", self._low), cast("Any", self._high)
-            if network.num_choices != int(high[0] - low[0]) + 1:
-                raise InputError(
-                    f"{type(self).__name__}: expected a policy of {int(high[0] - low[0]) + 1} "
-                    f"choices, got one of {network.num_choices or 'continuous actions'}; it was "
-                    "trained on another task or for another robot."
-                )
-        actions = network.act(states, noise)
-        return actions.reshape(len(states), -1).astype(np.float32)
-
-    def verify_weights(self) -> str:
-        """Return the content id of the policy in memory."""
-        network = self._loaded()
-        found = network.digest()
-        if found != network.content_id:
-            raise IntegrityError(
-                f"{type(self).__name__}: expected the frozen policy {network.content_id}, got "
-                f"{found}: something changed it after it was loaded (ADR-009); load the partner "
-                "again and find what trains it."
-            )
-        return found
-
-    def reset(self, *, seed: int | None = None) -> None:
-        """Check the weights and open the episode's generator."""
-        super().reset(seed=seed)
-        self.verify_weights()
-
-    def _noise(self, rows: int, width: int) -> Float32Array:
-        if self._loaded().num_choices is None:
-            return super()._noise(rows, width)
-        return _gumbel(self.generators, rows, width)
-
-    def _loaded(self) -> "PortableNetwork":
-        if self._network is None:
-            from cadenza.learn.nn.portable import load_policy_file
-
-            owner, spec = type(self).__name__, self.spec
-            network = load_policy_file(weights_path(require_weights_uri(owner, spec)))
-            require_digest(owner, spec, network.content_id)
-            self._network = network
-        return self._network
+        owner, spec = type(self).__name__, self.spec
+        network = load_policy_file(weights_path(require_weights_uri(owner, spec)))
+        require_digest(owner, spec, network.content_id)
+        return network

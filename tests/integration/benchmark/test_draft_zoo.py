@@ -63,7 +63,7 @@ def test_trained_draft_zoo_loads_and_plays(tmp_path, monkeypatch):
     class Meddler(RandomEgoTrainer):
         def observe(self, *args, **kwargs):
             super().observe(*args, **kwargs)
-            actors[-1].tensors[0].add_(1.0)
+            actors[-1].layers[0].tensors["weight"].add_(1.0)
 
     monkeypatch.setattr(FrozenMAPPOPartner, "read_actor", keep_actor)
 

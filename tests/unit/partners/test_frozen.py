@@ -244,8 +244,8 @@ def test_changed_weight_is_found_at_reset_and_on_demand(load, monkeypatch):
         partner.act(obs_of(STATE), deterministic=False)
     partner.reset(seed=1)
     assert partner.verify_weights() == digest
-    assert not any(tensor.requires_grad for tensor in actor.tensors)
-    actor.tensors[-1][0] += 1e-6
+    assert not any(t.requires_grad for layer in actor.layers for t in layer.tensors.values())
+    actor.layers[-1].tensors["bias"][0] += 1e-6
     with pytest.raises(IntegrityError, match=r"frozen weights.*ADR-009"):
         partner.reset()
     with pytest.raises(IntegrityError, match="frozen weights"):

@@ -26,7 +26,7 @@ from torch.nn import functional
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.nn.initialization import orthogonal_linear
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.portable import Output, PortableNetwork, layers_of
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 
 #: Gain of the hidden layers: `torch.nn.init.calculate_gain("relu")`.
 HIDDEN_GAIN: Final = math.sqrt(2.0)
@@ -239,20 +239,13 @@ class GaussianActor(nn.Module):
         ``facts`` are further fields of `PortableNetwork`.
         """
         inputs, outputs = self.sizes
-        space = {"kind": "box", "dtype": "float32"}
         if self.chooses:
             output = Output(kind="choice", choices=np.arange(outputs, dtype=np.float32)[:, None])
         else:
             bound = np.full(outputs, np.inf, np.float32)
             spread = self.standard_deviation().log()
             output = Output(kind="mean", low=-bound, high=bound, log_std=spread)
-        return PortableNetwork(
-            layers=layers_of(self),
-            output=output,
-            observation={**space, "shape": [inputs]},
-            action={**space, "shape": [1 if self.chooses else outputs]},
-            **facts,
-        )
+        return flat_network(layers_of(self), inputs, output, **facts)
 
     def standard_deviation(self) -> Tensor:
         """Return σ, shape (A,)."""

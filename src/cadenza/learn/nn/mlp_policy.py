@@ -25,7 +25,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError
 from cadenza.learn.nn.gaussian_policy import MAX_MEAN
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.portable import Output, PortableNetwork
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network
 from cadenza.learn.running_normalizer import CLIP, EPSILON
 
 #: Key of such a policy in a checkpoint.
@@ -154,14 +154,8 @@ class MlpPolicy:
         ends: dict[str, Any] = {"low": self.low.numpy(), "high": self.high.numpy()}
         if kind == "choice":
             ends = {"choices": self.choices.numpy()}
-        space = {"kind": "box", "dtype": "float32"}
-        return PortableNetwork(
-            layers=tuple(layers),
-            output=Output(kind=kind, log_std=log_std, **ends),
-            observation={**space, "shape": [self.observation_dim]},
-            action={**space, "shape": [self.action_dim]},
-            **facts,
-        )
+        output = Output(kind=kind, log_std=log_std, **ends)
+        return flat_network(layers, self.observation_dim, output, **facts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy as tensors and strings; copies."""

@@ -402,6 +402,21 @@ class PortableNetwork:
         return material.hexdigest()
 
 
+def flat_network(
+    layers: Sequence[Layer], inputs: int, output: Output, **fields: Any
+) -> PortableNetwork:
+    """Return a policy of states (``inputs``,), float32; ``fields`` are further ones."""
+    example: Any = output.low if output.choices is None else output.choices[0]
+    box = {"kind": "box", "dtype": "float32"}
+    return PortableNetwork(
+        layers=tuple(layers),
+        output=output,
+        observation={**box, "shape": [inputs]},
+        action={**box, "shape": list(np.shape(example))},
+        **fields,
+    )
+
+
 #: The layer that takes observations in double precision.
 _WIDE: Final = "standardise"
 
