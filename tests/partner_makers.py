@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.learn.nn.gaussian_actor import GaussianActor
+from cadenza.learn.nn.portable import save_policy_file
 from cadenza.partners.openvla import OpenVLAPartner
 from cadenza.partners.registry import load_partner, partner_card
 from cadenza.partners.remote import close_processes
@@ -16,7 +17,7 @@ from cadenza.partners.spec import PartnerSpec
 from tests.foreign_policies import install_foreign_python
 
 #: Partners that are networks of states.
-NETWORKS = ("frozen_harl", "frozen_mappo", "onnx")
+NETWORKS = ("frozen_harl", "frozen_mappo", "onnx", "policy")
 #: Partners whose actions no task bounds.
 LEARNED = (*NETWORKS, "crossformer_zero_shot", "lerobot_policy", "openvla_lora_specialist")
 
@@ -99,7 +100,10 @@ class Makers:
         file = f"{name}_{width}.{'onnx' if name == 'onnx' else 'pt'}"
         if not (self._folder / file).exists():
             generator = torch.Generator().manual_seed(width)
-            if name == "onnx":
+            if name == "policy":
+                actor = GaussianActor(width, 2, hidden_sizes=(8,), generator=generator)
+                save_policy_file(actor.network(), self._folder / file)
+            elif name == "onnx":
                 self._write_onnx(file, torch.randn((width, 2), generator=generator))
             else:
                 self._store(file, name, width, generator)

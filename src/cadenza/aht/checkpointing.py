@@ -1,6 +1,6 @@
 """Checkpoints of a run: the policy for others to load, the training state for resuming.
 
-Order of a save:  policy checkpoint, policy file, ``checkpoint_saved`` event, training state. A
+Order of a save:  policy file, policy checkpoint, ``checkpoint_saved`` event, training state. A
                   resume cuts the log behind that event, so a kill at any point repeats nothing and
                   loses nothing but the steps since the last state. A state holds nothing that a
                   resume changes.
@@ -11,13 +11,13 @@ Damage:           a state counts as intact if its own digest and those of all po
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.replay import observation_digest
-from cadenza.aht.run import Run, RunFiles, policy_file
+from cadenza.aht.run import Run, RunFiles
 from cadenza.aht.safety_station import SafetyStation
 from cadenza.aht.types import EgoTrainer, PortableTrainer, ResumableTrainer
 from cadenza.core.checkpoints import (
@@ -30,7 +30,7 @@ from cadenza.core.checkpoints import (
 from cadenza.core.errors import CheckpointError
 from cadenza.core.runlog import RunLogger
 from cadenza.core.types import Observation
-from cadenza.learn.nn.portable import save_policy_file
+from cadenza.learn.nn.portable import POLICY_FACT, policy_path, save_policy_file
 
 #: Version of the training state.
 STATE_FORMAT: Final = "cadenza.training_state/1"
@@ -67,15 +67,18 @@ class Checkpointer:
             CheckpointError: The learner's state holds what could not be read back.
         """
         root, step = self._files.artifacts_root, self._state.frames
+        metadata = self._metadata(step)
+        if isinstance(self._trainer, PortableTrainer):
+            network = self._trainer.network(**self._policy_facts(step))
+            file = resolve_uri(self._files.policy_uri(step), artifacts_root=root)
+            save_policy_file(network, policy_path(file))
+            metadata = replace(metadata, extra={**metadata.extra, POLICY_FACT: network.content_id})
         path = save_checkpoint(
             state_dict=self._trainer.state_dict(),
             uri=self._files.policy_uri(step),
-            metadata=self._metadata(step),
+            metadata=metadata,
             artifacts_root=root,
         )
-        if isinstance(self._trainer, PortableTrainer):
-            network = self._trainer.network(**self._policy_facts(step))
-            save_policy_file(network, policy_file(path))
         metadata = read_metadata(uri=self._files.policy_uri(step), artifacts_root=root)
         self._policy_digests[step] = metadata.sha256
         self._state.curve.checkpoint_paths.append(path)

@@ -41,8 +41,7 @@ from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
-from cadenza.learn.nn.mlp_policy import MlpPolicy
-from cadenza.learn.nn.portable import PortableNetwork
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.running_normalizer import RewardScaler
 
 __all__ = ["EgoOnPolicyTrainer", "EgoPPOTrainer", "compute_gae", "normalize_advantages"]
@@ -252,9 +251,9 @@ class EgoPPOTrainer(EgoRolloutTrainer):
         require_finite("EgoPPOTrainer.act: actions", actions)
         return actions if batched else actions[0]
 
-    def network(self, **facts: Any) -> PortableNetwork:
+    def network(self, **fields: Any) -> PortableNetwork:
         """Return the actor as a policy file holds it, with the spread of its draws."""
-        return self._happo.actors[0].network(**facts)
+        return self._happo.actors[0].network(**fields)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: networks and optimisers, loadable with weights_only.
@@ -398,27 +397,15 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
             within = np.clip(actions, self._seat.low, self._seat.high)
         return within if batched else within[0]
 
-    def policy(self) -> MlpPolicy:
-        """Return the action without chance as a policy of its own; it shares the weights."""
-        moments = self._ppo.observation_moments
-        continuous = "tanh" if self._cfg.ppo.squash_actions else "mean"
-        return MlpPolicy(
-            weights=[p.detach() for p in self._ppo.network.actor.parameters()],
-            activation="tanh",
-            output="choice" if self._seat.choices else continuous,
-            low=torch.tensor(self._seat.low),
-            high=torch.tensor(self._seat.high),
-            choices=self._seat.choice_table(),
-            moments=None if moments is None else torch.tensor(np.stack(moments)),
-        )
-
-    def network(self, **facts: Any) -> PortableNetwork:
+    def network(self, **fields: Any) -> PortableNetwork:
         """Return the policy as a policy file holds it, with the spread of its draws."""
-        return self.policy().network(self._ppo.log_std, **facts)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the policy checkpoint: a policy anyone can play, and the whole learner."""
-        return self._portable(self.policy())
+        seat, width = self._seat, self._seat.observation_dim
+        if seat.choices:
+            output = Output(kind="choice", choices=seat.choice_table())
+        else:
+            kind, log_std = "tanh" if self._cfg.ppo.squash_actions else "mean", self._ppo.log_std
+            output = Output(kind=kind, low=seat.low, high=seat.high, log_std=log_std)
+        return flat_network(layers_of(self._ppo.greedy), width, output, **fields)
 
     def _scaled(self, rows: Float32Array) -> Float32Array:
         return self._ppo.scale_critic(rows, learn=False)

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, Final, TypedDict, cast
 
+import torch
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
@@ -37,7 +38,6 @@ from cadenza.learn.algorithms.sac import SACLearner
 from cadenza.learn.algorithms.td3 import TD3Learner
 from cadenza.learn.configs import OffPolicyConfig
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.nn.portable import PortableNetwork
 
 
@@ -118,7 +118,9 @@ class EgoReplayTrainer(EgoSeatTrainer):
         if deterministic:
             own, batched = self._seat.own(obs)
             require_finite("EgoReplayTrainer.act: state", own)
-            actions = self.policy().act(own)
+            with torch.no_grad():
+                greedy = self._learner.greedy(torch.tensor(own)).numpy()
+            actions = self._within(greedy.reshape(len(own), -1))
             return actions if batched else actions[0]
         rows, batched = self._seat.rows(obs)
         require_finite("EgoReplayTrainer.act: state", rows)
@@ -128,7 +130,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
             stored = self._learner.act(rows, frames=self._frames)
         self._drawn_for(rows, batched=batched)
         self._drawn = rows.copy(), stored
-        actions = self._seat.from_unit(self._learner.to_unit(stored))
+        actions = self._within(stored)
         return actions if batched else actions[0]
 
     def _record(self, step: SeatOutcome) -> None:
@@ -173,18 +175,17 @@ class EgoReplayTrainer(EgoSeatTrainer):
         """Forget the running episodes of the memory."""
         self._memory.drop_open_episodes()
 
-    def policy(self) -> MlpPolicy:
-        """Return the greedy policy as one of its own; it shares the weights."""
-        policy = self._learner.policy(self._seat.low, self._seat.high)
-        return replace(policy, choices=self._seat.choice_table()) if self._seat.choices else policy
-
-    def network(self, **facts: Any) -> PortableNetwork:
+    def network(self, **fields: Any) -> PortableNetwork:
         """Return the greedy policy as a policy file holds it."""
-        return self.policy().network(**facts)
+        network = self._learner.policy(self._seat.low, self._seat.high, **fields)
+        if self._seat.choices is None:
+            return network
+        output = replace(network.output, choices=self._seat.choice_table())
+        return replace(network, output=output)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the policy checkpoint: a policy anyone can play, and the whole learner."""
-        return self._portable(self.policy())
+    def _within(self, stored: NDArray[Any]) -> Float32Array:
+        """Return stored actions within the seat's bounds, (N, A)."""
+        return self._seat.from_unit(self._learner.to_unit(stored))
 
     def _progress_state(self) -> dict[str, Any]:
         return {

@@ -15,10 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
@@ -33,7 +31,6 @@ from cadenza.core.errors import (
 from cadenza.core.runlog import EventLogger
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from cadenza.learn.nn.portable import PortableNetwork
 
 #: Layout version of `EgoSeatTrainer.training_state`.
@@ -245,11 +242,9 @@ class SeatRows:
         scaled = (self.low + share * (self.high - self.low)).astype(np.float32, copy=False)
         return scaled if self.choices is None else np.rint(scaled)
 
-    def choice_table(self) -> Tensor:
-        """Return the action of every choice, (choices, 1); (0, A) for continuous actions."""
-        if self.choices is None:
-            return torch.zeros((0, self.action_dim))
-        return torch.arange(self.choices, dtype=torch.float32)[:, None] + torch.tensor(self.low)
+    def choice_table(self) -> Float32Array:
+        """Return the action of every choice, (choices, 1)."""
+        return np.arange(self.choices or 0, dtype=np.float32)[:, None] + self.low
 
     def outcome(
         self,
@@ -416,20 +411,13 @@ class EgoSeatTrainer(ABC):
         self._frames += count
         self._after_record(count)
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the policy checkpoint."""
+        """Return the policy checkpoint: the whole learner; `network` is what plays."""
+        return {self.LEARNER_KEY: self._stored.state_dict()}
 
     @abstractmethod
-    def network(self, **facts: Any) -> PortableNetwork:
+    def network(self, **fields: Any) -> PortableNetwork:
         """Return the policy without chance as a policy file holds it, see `PortableTrainer`."""
-
-    def _portable(self, policy: MlpPolicy) -> dict[str, Any]:
-        """Return a checkpoint of a policy anyone can play, and the whole learner."""
-        return {
-            MLP_POLICY_KEY: policy.state_dict(),
-            self.LEARNER_KEY: self._stored.state_dict(),
-        }
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Take over networks, optimisers and streams; an action that waits is dropped.

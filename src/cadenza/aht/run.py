@@ -39,7 +39,7 @@ from cadenza.core.errors import NotReadyError, StorageError
 from cadenza.core.files import atomic_write_json, remove_temporaries
 from cadenza.core.provenance import RunContext
 from cadenza.core.types import PartnerLike
-from cadenza.learn.nn.portable import SUFFIX
+from cadenza.learn.nn.portable import policy_path
 
 RunStatus = Literal["running", "finished"]
 
@@ -124,7 +124,7 @@ class RunFiles:
         for uri in [*self.states().values(), *self.policies().values()]:
             payload = resolve_uri(uri, artifacts_root=self.artifacts_root)
             for path in (
-                policy_file(payload),
+                policy_path(payload),
                 pending_path(payload),
                 sidecar_path(payload),
                 payload,
@@ -161,11 +161,6 @@ class RunFiles:
             own = (f"{self.run_id}_step", f"{self.state_series}_step", f"{self.run_id}.")
             remove_temporaries(self.folder, prefixes=own)
             yield
-
-
-def policy_file(checkpoint: Path) -> Path:
-    """Return the policy file beside a policy checkpoint."""
-    return checkpoint.with_name(checkpoint.stem + SUFFIX)
 
 
 def unfinished_runs(folder: Path, *, fingerprint: str, other_than: str) -> list[str]:

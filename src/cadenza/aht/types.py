@@ -79,8 +79,8 @@ class ResumableTrainer(Protocol):
 class PortableTrainer(Protocol):
     """A learner whose policy can be written as a policy file, which stands beside checkpoints."""
 
-    def network(self, **facts: Any) -> PortableNetwork:
-        """Return the policy without chance; ``facts`` are further fields of `PortableNetwork`."""
+    def network(self, **fields: Any) -> PortableNetwork:
+        """Return the policy without chance; ``fields`` are further ones of `PortableNetwork`."""
         ...
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
+    CheckpointMetadata,
     is_foreign,
     load_weights_file,
     read_metadata,
@@ -33,7 +34,6 @@ from cadenza.core.checkpoints import (
 from cadenza.core.checks import is_scalable
 from cadenza.core.errors import (
     CheckpointError,
-    ConfigurationError,
     InputError,
     UnknownNameError,
 )
@@ -48,7 +48,13 @@ from cadenza.learn.nn.gaussian_actor import (
     named_activation,
 )
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
-from cadenza.learn.nn.portable import PortableNetwork, is_policy_file, load_policy_file
+from cadenza.learn.nn.portable import (
+    POLICY_FACT,
+    PortableNetwork,
+    is_policy_file,
+    load_policy_file,
+    policy_path,
+)
 from cadenza.partners.frozen import OnnxGraph, read_bytes
 
 #: What an ONNX graph is called: its bytes do not say what they are.
@@ -174,6 +180,11 @@ def policy_weights_sha256(
     else:
         metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
         trained, digest = metadata.extra.get("task", task), metadata.sha256
+        beside = _beside(path, metadata, None)
+        if beside is not None:
+            return policy_weights_sha256(
+                LOCAL_URI_SCHEME + beside.name, artifacts_root=path.parent, task=task
+            )
     if task is not None and trained != task:
         raise CheckpointError(
             f"{source}: expected a policy of the task {task!r}, got one trained on {trained!r}; "
@@ -234,38 +245,40 @@ def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | Onn
     payload, metadata, digest = load_weights_file(
         uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent
     )
+    beside = None if metadata is None else _beside(path, metadata, seat)
+    if beside is not None:
+        return read_policy(beside)
     if MLP_POLICY_KEY in payload:
         return MlpPolicy.from_state_dict(payload[MLP_POLICY_KEY]).network(), digest
     if {"header", "state"} <= payload.keys():
-        return _agents_network(path, str(payload["header"].get("algorithm")), seat), digest
+        kind = payload["header"]["algorithm"]
+        raise CheckpointError(
+            f"{path}: expected a policy, got an agent of {kind} without a policy file; write "
+            f"cadenza.{kind}.load({path.name!r}, ...).export_policy({path.name!r}), or "
+            "export_onnx where its network is your own, and name that file."
+        )
     actor = actor_from_checkpoint(payload, source=str(path), is_foreign=metadata is None)
     return actor.network(), digest
 
 
-def _agents_network(path: Path, algorithm: str, seat: str) -> PortableNetwork:
-    """Return the policy of an agent that `Agent.save` wrote."""
-    import cadenza
-    from cadenza.learn.api import Agent
+def _beside(path: Path, metadata: CheckpointMetadata, seat: str | None) -> Path | None:
+    """Return the policy file beside a checkpoint whose sidecar names its content id, or None.
 
-    kind: Any = getattr(cadenza, algorithm, None)
-    if not (isinstance(kind, type) and issubclass(kind, Agent)):
+    ``seat`` None stands for the first of a team, which is the ego.
+    """
+    told: Any = metadata.extra.get(POLICY_FACT)
+    if told is None:
+        return None
+    known = cast("dict[str, str]", told if isinstance(told, dict) else {"": told})
+    seat = next((name for name in (seat, "") if name in known), None) if seat else next(iter(known))
+    file = None if seat is None else policy_path(path, seat)
+    found = file and load_policy_file(file).content_id
+    if found is None or found != known[str(seat)]:
         raise CheckpointError(
-            f"{path}: expected an agent of this package, got one of {algorithm!r}; register the "
-            "policy, or export it to ONNX."
+            f"{path}: expected beside it the policy of one of {known}, by seat, got {found}; bring "
+            "the policy file along that was written with it."
         )
-    try:
-        networks = kind.load(path).networks()
-    except (ConfigurationError, InputError) as error:
-        raise CheckpointError(
-            f"{path}: expected an agent that loads without its environment and network, got "
-            f"{error} Write cadenza.{algorithm}.load({path.name!r}, ...) with them and "
-            "export_policy(...) or export_onnx(...), and name that file."
-        ) from error
-    if seat not in networks and "" not in networks:
-        raise CheckpointError(
-            f"{path}: expected a team with the robot {seat!r}, got {', '.join(networks)}."
-        )
-    return networks.get(seat) or networks[""]
+    return file
 
 
 def actor_from_checkpoint(

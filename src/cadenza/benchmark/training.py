@@ -41,7 +41,6 @@ from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.types import Observation
 from cadenza.envs.crossing import ACCELERATION_LIMIT_EGO, CONTACT_DISTANCE, CrossingEnv
 from cadenza.evaluation.results import EpisodeResult
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
 from cadenza.partners.weights import ARTIFACTS_SCHEME
@@ -248,7 +247,7 @@ def _train(spec: PartnerSpec, mate: str, folder: Path, frames: int | None) -> Tr
         uri=ARTIFACTS_SCHEME + curve.checkpoint_paths[-1].name, artifacts_root=runs
     )
     path = save_checkpoint(
-        state_dict=_mappo_actor(payload) if MLP_POLICY_KEY in payload else payload,
+        state_dict=_mappo_actor(payload["agent"]["network"]) if "agent" in payload else payload,
         uri=f"local://{str(spec.weights_uri).removeprefix(ARTIFACTS_SCHEME)}",
         metadata=metadata,
         artifacts_root=folder,
@@ -257,13 +256,14 @@ def _train(spec: PartnerSpec, mate: str, folder: Path, frames: int | None) -> Tr
     return TrainedMember(spec=spec, path=path, frames=metadata.step, mean_return=mean_return)
 
 
-def _mappo_actor(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _mappo_actor(network: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checkpoint of `FrozenMAPPOPartner` that holds a trained MAPPO policy."""
-    weights = payload[MLP_POLICY_KEY]["weights"]
-    names = [f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")]
-    log_std = payload["agent"]["network"]["head.log_std"]
-    actor = {**dict(zip(names, weights, strict=True)), "log_std": log_std}
-    return {"actor": actor, "activation_func": "tanh"}
+    actor = {
+        f"{name}.{kind}": network[f"actor.layers.{index}.{kind}"]
+        for index, name in enumerate(("fc1", "fc2", "head"))
+        for kind in ("weight", "bias")
+    }
+    return {"actor": {**actor, "log_std": network["head.log_std"]}, "activation_func": "tanh"}
 
 
 def closest_approach() -> tuple[float, float]:

@@ -79,10 +79,11 @@ from cadenza.learn.loaded_state import (
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of
 from cadenza.learn.nn.portable import (
-    SUFFIX,
+    POLICY_FACT,
     Output,
     PortableNetwork,
     layers_of,
+    policy_path,
     save_policy_file,
     space_facts,
 )
@@ -348,12 +349,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
             ConfigurationError: The network is a module of your own; use `export_onnx`.
             StorageError: The file system refused.
         """
-        target = Path(path)
-        stem = target.name.removesuffix(SUFFIX).removesuffix(".pt")
-        return [
-            save_policy_file(network, target.with_name(f"{stem}.{seat}".rstrip(".") + SUFFIX))
-            for seat, network in self.networks().items()
-        ]
+        return _write_policies(self.networks(), Path(path))
 
     def _policy_facts(self) -> dict[str, Any]:
         """Return what a policy file says of the task and of where the policy comes from."""
@@ -376,6 +372,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         target = Path(path)
         if target.is_dir():
             raise InputError(f"{self.name}.save: expected a file, got the folder {target}.")
+        policies: dict[str, Any] = {}
+        if not isinstance(self.network, nn.Module):
+            networks = self.networks()
+            _write_policies(networks, target)
+            policies = {POLICY_FACT: {seat: each.content_id for seat, each in networks.items()}}
         metadata = CheckpointMetadata(
             run_id=target.name,
             seed=self.seed,
@@ -386,6 +387,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
                 "algorithm": self.name,
                 "version": STATE_VERSION,
                 "best_return": self.best_return,
+                **policies,
             },
         )
         header = {
@@ -402,15 +404,12 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         state = self.state_dict()
         if not memory:
             state["learned"] = self._without_memory(state["learned"])
-        path = save_checkpoint(
+        return save_checkpoint(
             state_dict={"header": header, "state": state},
             uri=f"{LOCAL_URI_SCHEME}{target.name}",
             metadata=metadata,
             artifacts_root=target.parent,
         )
-        if not isinstance(self.network, nn.Module):
-            self.export_policy(target)
-        return path
 
     @classmethod
     def load(
@@ -921,6 +920,11 @@ class Deployed(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return actions, (B, *action shape)."""
         return self._codec.to_env(self.greedy(obs.float().flatten(start_dim=1)))
+
+
+def _write_policies(networks: Mapping[str, PortableNetwork], path: Path) -> list[Path]:
+    """Write every seat's policy beside ``path``, or there if it is a policy file's name."""
+    return [save_policy_file(each, policy_path(path, seat)) for seat, each in networks.items()]
 
 
 def _silent(_done: int, _total: int, _detail: str) -> None:

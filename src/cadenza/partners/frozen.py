@@ -80,12 +80,14 @@ class StatePolicyPartner(DrawingPartner):
     input_name: ClassVar[str] = "input dim"
     #: Options beside those of every partner.
     own_options: ClassVar[tuple[str, ...]] = ()
+    #: Robot it drives unless told otherwise; None asks for it.
+    default_uid: ClassVar[str | None] = None
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         owner = type(self).__name__
         require_weights_uri(owner, spec)
-        self._uid = require_uid(owner, spec)
+        self._uid = spec.extra.get("uid") or self.default_uid or require_uid(owner, spec)
         refuse_unknown_options(owner, spec.extra, self.own_options)
 
     @abstractmethod

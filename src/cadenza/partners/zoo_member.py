@@ -8,16 +8,15 @@ Axes:      N = rows, O = state, A = action, C = choices.
 """
 
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
-from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
-from cadenza.partners.options import refuse_unknown_options
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import CheckpointError, ConfigurationError, IntegrityError
+from cadenza.partners.frozen import FrozenNetworkPartner
+from cadenza.partners.interface import PartnerCard
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_digest
@@ -106,7 +105,7 @@ def load_member(folder: Path, name: str) -> MemberPolicies:
 
 
 @register_partner(ZOO_MEMBER)
-class ZooMemberPartner(DrawingPartner):
+class ZooMemberPartner(FrozenNetworkPartner):
     """Plays a member of a zoo that ``cadenza zoo train`` made.
 
     ``weights_uri`` is ``local://<zoo>/members/<name>.pt``, relative to the folder that the option
@@ -116,6 +115,8 @@ class ZooMemberPartner(DrawingPartner):
         ConfigurationError: ``weights_uri`` is missing or not of this form, or an option is unknown.
     """
 
+    own_options: ClassVar[tuple[str, ...]] = ("root",)
+    default_uid = "partner"
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays a learned member of a partner zoo (cadenza zoo train).",
         options={
@@ -125,91 +126,30 @@ class ZooMemberPartner(DrawingPartner):
     )
 
     def __init__(self, spec: PartnerSpec) -> None:
-        super().__init__(spec)
-        owner = type(self).__name__
-        refuse_unknown_options(owner, spec.extra, ("root",))
-        self._uid = spec.extra.get("uid", "partner")
         uri = spec.weights_uri or ""
         relative = Path(uri.removeprefix("local://"))
         is_member = relative.parent.name == "members" and relative.suffix == ".pt"
         is_confined = not relative.is_absolute() and ".." not in relative.parts
         if not (uri.startswith("local://") and is_member and is_confined):
             raise ConfigurationError(
-                f"{owner}: expected weights_uri 'local://<zoo>/members/<name>.pt', got "
-                f"{spec.weights_uri!r}; `cadenza zoo show` prints the members of a zoo."
+                f"{type(self).__name__}: expected weights_uri 'local://<zoo>/members/<name>.pt', "
+                f"got {spec.weights_uri!r}; `cadenza zoo show` prints the members of a zoo."
             )
+        super().__init__(spec)
         self._folder = Path(spec.extra.get("root", "")) / relative.parent.parent
         self._name = relative.stem
-        self._loaded: MemberPolicies | None = None
-        self._digest = ""
 
-    def reset(self, *, seed: int | None = None) -> None:
-        """Open the episode's generator, and check the weights."""
-        super().reset(seed=seed)
-        self.verify_weights()
+    def read_network(self) -> "PortableNetwork":
+        """Return the partner's policy of the member."""
+        from cadenza.partners.zoo_manifest import read_manifest
 
-    def verify_weights(self) -> None:
-        """Load the weights if need be, and check that they are still those that were loaded."""
-        if _digest_of(self._policies()) != self._digest:
-            raise IntegrityError(
-                f"zoo member {self._name!r}: expected frozen weights, got others than were loaded: "
-                "something changed them (ADR-009); load the partner again and find what trains it."
-            )
+        named = read_manifest(self._folder).member(self._name)
+        require_digest(type(self).__name__, self._spec, str(named.sha256))
+        return load_member(self._folder, self._name).networks()["partner"]
 
-    def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the member's action.
-
-        Returns:
-            Action, float32, (A,) or (N, A); a choice is its number, A = 1.
-        """
-        policies = self._policies()
-        state = read_state(obs, self._uid)
-        if state.shape[-1] != policies.partner.observation_dim:
-            raise InputError(
-                f"zoo member {self._name!r}: expected a state of length "
-                f"{policies.partner.observation_dim}, got {state.shape[-1]}; it was trained on "
-                "another task or number of robots."
-            )
-        rows = np.ascontiguousarray(np.atleast_2d(state), dtype=np.float32)
-        actions = policies.partner.act(rows) if deterministic else self._drawn(policies, rows)
-        return self.checked(actions if state.ndim == 2 else actions[0])
-
-    def _drawn(self, policies: MemberPolicies, rows: Float32Array) -> Float32Array:
-        """Return one draw per row, (N, A)."""
-        policy = policies.partner
-        outputs = policy.outputs(rows).numpy()
-        generators, width = self.generators, int(outputs.shape[1])
-        rngs = [generators[row] for row in range(len(rows))]
-        if policy.output == "choice":
-            gumbel = _stacked([rng.gumbel(size=width) for rng in rngs])
-            return policy.choices.numpy()[np.argmax(outputs + gumbel, axis=-1)]
-        noise = _stacked([rng.standard_normal(width) for rng in rngs])
-        drawn = outputs + np.exp(policies.log_std[1].numpy()) * noise
-        return np.clip(drawn, policy.low.numpy(), policy.high.numpy()).astype(np.float32)
-
-    def _policies(self) -> MemberPolicies:
-        if self._loaded is None:
-            from cadenza.partners.zoo_manifest import read_manifest
-
-            named = read_manifest(self._folder).member(self._name)
-            require_digest(type(self).__name__, self._spec, str(named.sha256))
-            self._loaded = load_member(self._folder, self._name)
-            self._digest = _digest_of(self._loaded)
-        return self._loaded
-
-
-def _stacked(draws: list[FloatArray]) -> FloatArray:
-    return np.stack(draws)
-
-
-def _digest_of(policies: MemberPolicies) -> str:
-    """Return SHA-256 of all that the partner plays with: weights, scaling, bounds, choices."""
-    material = sha256()
-    state: dict[str, Any] = {**policies.partner.state_dict(), LOG_STD_KEY: policies.log_std}
-    for key in sorted(state):
-        value = state[key]
-        entries = cast("list[Any]", value if isinstance(value, list) else [value])
-        for entry in entries:
-            is_array = hasattr(entry, "numpy")
-            material.update(entry.numpy().tobytes() if is_array else repr(entry).encode())
-    return material.hexdigest()
+    def _noise(self, rows: int, width: int) -> Float32Array:
+        if self._loaded().num_choices is not None:
+            return super()._noise(rows, width)
+        # In double precision, unlike other partners: recorded draws stay what they were.
+        rngs = [self.generators[row] for row in range(rows)]
+        return np.array([rng.standard_normal(width) for rng in rngs], dtype=np.float32)

@@ -35,7 +35,7 @@ from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
-from cadenza.learn.nn.portable import SUFFIX, save_policy_file
+from cadenza.learn.nn.portable import policy_path, save_policy_file
 from cadenza.partners.zoo_manifest import Tier, ZooManifest, ZooMember
 from cadenza.partners.zoo_member import ZOO_MEMBER, MemberPolicies, digest_error
 
@@ -198,8 +198,7 @@ class ZooJobRunner:
         uri = f"local://{member.file}"
         about = {"algorithm": config.method, "seed": config.seed, "step": step}
         for seat, network in policies.networks(task={"id": config.task}, facts=about).items():
-            stem = (self._folder / str(member.file)).with_suffix("")
-            save_policy_file(network, stem.with_name(f"{stem.name}.{seat}{SUFFIX}"))
+            save_policy_file(network, policy_path(self._folder / str(member.file), seat))
         save_checkpoint(
             state_dict=policies.state_dict(),
             uri=uri,

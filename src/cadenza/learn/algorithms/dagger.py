@@ -22,15 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.initialization import default_linear
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Layer, with_encoder
-from cadenza.learn.nn.mlp_policy import MlpPolicy
-from cadenza.learn.running_normalizer import EPSILON
 
 #: Bound of a scaled input, in standard deviations of round 0.
 CLIP: Final = 8.0
@@ -228,32 +225,6 @@ class DAggerLearner:
             "learning_rate": rate,
             "demonstrations": float(len(self.demonstrations)),
         }
-
-    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
-        """Return the greedy policy with actions scaled to [low, high], (A,) each; shares weights.
-
-        Raises:
-            ConfigurationError: It chooses, or an encoder comes before its layers.
-        """
-        if self._choices is not None or self._network[0] is not self._scale:
-            raise ConfigurationError(
-                "dagger: expected continuous actions and no encoder for a policy of linear layers; "
-                "use `greedy`."
-            )
-        layers = list(self._network.modules())
-        linear = [part for part in layers if isinstance(part, nn.Linear)]
-        norms = [part for part in layers if isinstance(part, nn.LayerNorm)]
-        variance = self._scale.spread.double().square() - EPSILON
-        return MlpPolicy(
-            weights=[p.detach() for layer in linear for p in (layer.weight, layer.bias)],
-            activation="silu",
-            output="unit",
-            low=torch.tensor(low),
-            high=torch.tensor(high),
-            moments=torch.stack((self._scale.mean.double(), variance)),
-            limit=CLIP,
-            norms=[p.detach() for norm in norms for p in (norm.weight, norm.bias)],
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on, demonstrations excepted."""

@@ -45,7 +45,7 @@ from cadenza.learn.configs import SHARED_DEFAULTS, DQNConfig
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.nn.layers import Decision, EncoderFactory, NoisyModule
-from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.optimizers import adam
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
@@ -471,7 +471,8 @@ class DQNLearner(CallbackLearner):
         """Return the chosen actions in [−1, 1], (N, A)."""
         return self._choices[stored[:, 0]]
 
-    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
         """Return the choice of highest value, scaled."""
-        scaled = low + (self._choices + 1.0) * 0.5 * (high - low)
-        return self.relu_policy(self._plain, output="choice", low=low, high=high, choices=scaled)
+        choices = low + (self._choices + 1.0) * 0.5 * (high - low)
+        output = Output(kind="choice", choices=choices.astype(np.float32))
+        return flat_network(layers_of(self.greedy), self.observation_dim, output, **fields)

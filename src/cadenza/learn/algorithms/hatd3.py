@@ -37,7 +37,7 @@ from cadenza.learn.loaded_state import (
 )
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.optimizers import set_rate
 
 #: Layout version of `HATD3Learner.state_dict`.
@@ -266,6 +266,7 @@ class CentralTD3Learner:
         config = config or HATD3Config()
         self._batch_size = config.batch_size
         self.action_width = action_dim
+        self._observation_dim = observation_dim
         self._learner = HATD3Learner(
             columns=[(0, observation_dim)],
             joint_dim=joint_dim,
@@ -292,15 +293,10 @@ class CentralTD3Learner:
         """Do one update of the critics and, when due, of the policy."""
         return self._learner.update(TeamBatch.of(memory.sample(self._batch_size)))
 
-    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
         """Return tanh f(s) of the own state, scaled."""
-        return MlpPolicy(
-            weights=[p.detach() for p in self.greedy.parameters()],
-            activation="relu",
-            output="tanh",
-            low=torch.tensor(low),
-            high=torch.tensor(high),
-        )
+        output = Output(kind="unit", low=low, high=high)
+        return flat_network(layers_of(self.greedy), self._observation_dim, output, **fields)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on, memory excepted."""

@@ -31,7 +31,7 @@ from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
-from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.optimizers import FusedAdam, adam_, set_rate
 from cadenza.learn.trainer import PlannedHook, Trainer
 
@@ -287,7 +287,7 @@ class ReplayLearner(Protocol):
         """Do one update; return figures of it by name."""
         ...
 
-    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
         """Return the greedy policy with actions scaled to [low, high], (A,) each."""
         ...
 
@@ -355,33 +355,16 @@ class CallbackLearner:
         network, encoder = with_encoder(self._make_encoder, self.observation_dim, build)
         return network, EncodedNetwork(encoder[0], network) if encoder else network, encoder
 
-    def relu_policy(
-        self,
-        *layers: nn.Module,
-        output: str,
-        low: Float32Array,
-        high: Float32Array,
-        choices: NDArray[Any] | None = None,
-    ) -> MlpPolicy:
-        """Return the linear layers within ``layers``, in order, as a policy that shares weights.
+    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
+        """Return the greedy policy with actions scaled to [low, high], (A,) each.
+
+        ``fields`` are further ones of `PortableNetwork`.
 
         Raises:
-            ConfigurationError: An encoder comes before them.
+            ConfigurationError: A module of one's own is in it.
         """
-        if self._make_encoder is not None:
-            raise ConfigurationError(
-                f"{self._name}: expected a learner without encoder for a policy of linear layers, "
-                "got one with; use `greedy`."
-            )
-        linear = [m for each in layers for m in each.modules() if isinstance(m, nn.Linear)]
-        return MlpPolicy(
-            weights=[p.detach() for layer in linear for p in (layer.weight, layer.bias)],
-            activation="relu",
-            output=output,
-            low=torch.tensor(low),
-            high=torch.tensor(high),
-            choices=torch.zeros((0, 0)) if choices is None else torch.tensor(choices),
-        )
+        output = Output(kind="unit", low=low, high=high)
+        return flat_network(layers_of(self.greedy), self.observation_dim, output, **fields)
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update of everything that is due; return figures of it by name."""

@@ -50,7 +50,6 @@ from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import MAX_MEAN, GaussianMlpPolicy, squashed_mean
 from cadenza.learn.nn.initialization import default_init_
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Network
-from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import FusedAdam, adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
 
@@ -560,11 +559,6 @@ class SACLearner(BoxLearner):
         """Return drawn actions in [−1, 1], (N, A)."""
         del frames
         return self._policy(obs=torch.from_numpy(states))[0].numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-
-    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
-        """Return tanh μ(s), scaled."""
-        layers = (self._plain.encoder, self._plain.policy.mean)
-        return self.relu_policy(*layers, output="squashed", low=low, high=high)
 
     def _with_default_weights(self, network: Network) -> Network:
         """Return the network with linear layers as torch draws them."""

@@ -36,7 +36,6 @@ from cadenza.learn.configs import TD3Config
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.initialization import xavier_uniform_init_
 from cadenza.learn.nn.layers import EncoderFactory, NoisyModule, apply_layers, relu_mlp
-from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import adam
 
 _DEFAULTS: Final = TD3Config()
@@ -401,7 +400,3 @@ class TD3Learner(BoxLearner):
         """Return actions with noise, in [−1, 1], (N, A)."""
         del frames
         return self._explorer(obs=torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-
-    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
-        """Return tanh f(s), scaled."""
-        return self.relu_policy(self._plain, output="tanh", low=low, high=high)

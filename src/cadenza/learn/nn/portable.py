@@ -41,6 +41,8 @@ from cadenza.learn.nn.layers import Layer
 FORMAT: Final = "cadenza-policy/1"
 #: What such files are called.
 SUFFIX: Final = ".policy.safetensors"
+#: Fact in a checkpoint's sidecar: content id of the policy file beside it, or ids by seat.
+POLICY_FACT: Final = "policy"
 #: Rows that are multiplied together: below 16, torch's products depend on how many there are.
 BLOCK: Final = 32
 #: Largest file and header that are read, bytes; most tensors; deepest nesting of ``parts``.
@@ -436,6 +438,12 @@ def save_policy_file(network: PortableNetwork, path: Path) -> Path:
     tensors = {name: t.contiguous().clone() for name, t in network.tensors().items()}
     atomic_write_bytes(path, tensor_files.save(tensors, metadata={_KEY: sealed.decode()}))
     return path
+
+
+def policy_path(path: Path, seat: str = "") -> Path:
+    """Return the policy file of ``seat`` beside ``path``: its name without ``.pt``, the seat's."""
+    stem = path.name.removesuffix(SUFFIX).removesuffix(".pt")
+    return path.with_name(f"{stem}.{seat}".rstrip(".") + SUFFIX)
 
 
 def is_policy_file(path: Path) -> bool:
