@@ -11,10 +11,9 @@ from cadenza.aht.random_ego import RandomEgoTrainer
 from cadenza.benchmark.builders import build_partner
 from cadenza.benchmark.training import run_training
 from cadenza.cli.main import app
-from cadenza.core.checkpoints import load_checkpoint
 from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.envs.mpe import MPECooperativePushEnv
-from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import load_policy_file
 from cadenza.partners import load_partner, make_phase0_draft_zoo
 from cadenza.partners.frozen import FrozenMAPPOPartner
 from cadenza.partners.weights import weights_digest
@@ -80,15 +79,9 @@ def test_trained_draft_zoo_loads_and_plays(tmp_path, monkeypatch):
         run_training(training, trainer_factory=Meddler.from_config)
 
     # The converted MAPPO actor is the policy that the run itself stored.
-    (run,) = [
-        path
-        for path in (tmp_path / "draft_zoo_runs" / "artifacts").glob("*_step1024.pt")
-        if "state" not in path.name
-        and "mlp_policy"
-        in load_checkpoint(uri=f"local://{path.name}", artifacts_root=path.parent)[0]
-    ]
-    stored, _ = load_checkpoint(uri=f"local://{run.name}", artifacts_root=run.parent)
-    policy = MlpPolicy.from_state_dict(stored["mlp_policy"])
+    runs = (tmp_path / "draft_zoo_runs" / "artifacts").glob("*_step1024.policy.safetensors")
+    policies = [load_policy_file(path) for path in runs]
+    (policy,) = [policy for policy in policies if policy.facts["algorithm"] == "mappo"]
     states = np.random.default_rng(0).normal(size=(5, policy.observation_dim))
     played = load_partner(zoo[1]).act({"agent": {"panda_wristcam": {"state": states}}})
     np.testing.assert_allclose(np.clip(played, -1, 1), policy.act(states), atol=1e-6)

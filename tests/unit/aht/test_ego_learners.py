@@ -10,7 +10,6 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, InputError,
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from tests.unit.aht.seats import HIGH, LOW, Frozen, Seats, drive, observation
 
 REPLAY = ("sac", "hlgauss", "td3", "hatd3", "ego_aht_hatd3", "dqn", "mbpo")
@@ -100,7 +99,7 @@ def test_checkpoint_holds_the_greedy_policy_and_loads(algo):
     rng = np.random.default_rng(0)
     drive(learner, rng, 24)
     payload = deserialise(serialise(learner.state_dict()), max_bytes=10**8)
-    portable = MlpPolicy.from_state_dict(payload[MLP_POLICY_KEY])
+    portable = learner.network()
     other.load_state_dict(payload)
     for _ in range(5):
         obs = observation(rng)
@@ -125,9 +124,9 @@ def test_states_are_scaled_by_the_moments_of_those_acted_in():
     acted, act = [], learner.act
     learner.act = lambda obs: (acted.append(obs["agent"]["ego"]["state"]), act(obs))[1]
     drive(learner, rng, 24)
-    mean, variance = learner.policy().moments
-    np.testing.assert_allclose(mean, np.mean(acted, axis=0), atol=1e-3)
-    np.testing.assert_allclose(variance, np.var(acted, axis=0), rtol=1e-3)
+    scale = learner.network().layers[0].tensors
+    np.testing.assert_allclose(scale["mean"], np.mean(acted, axis=0), atol=1e-3)
+    np.testing.assert_allclose(scale["spread"], np.std(acted, axis=0), rtol=1e-3)
 
 
 @pytest.mark.parametrize("algo", ["mappo", "hatd3"])

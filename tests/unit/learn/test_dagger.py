@@ -14,7 +14,6 @@ from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.algorithms.dagger import CLIP, InputScale, imitation_loss, rate_share
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.env.stepping import ActionCodec
-from cadenza.learn.nn.mlp_policy import MlpPolicy
 from tests.unit.learn.test_api import IMAGE, MIXED, Camera, Watch, assert_same
 
 SMALL = {"num_envs": 3, "round_length": 10, "updates": 20, "batch_size": 32, "hidden_sizes": (16,)}
@@ -201,15 +200,6 @@ def test_exported_file_decides_as_the_agent_does(tmp_path):
     places = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
     (actions,) = session.run(None, {"obs": places})
     np.testing.assert_allclose(actions, agent.predict(places), atol=1e-5)
-
-
-def test_portable_policy_acts_as_the_agent_does():
-    agent = cadenza.DAgger(Drift, **SMALL).learn(60, progress=False)
-    box = Drift.action_space
-    state = agent.learner.policy(box.low, box.high).state_dict()
-    places = np.random.default_rng(0).normal(size=(50, 2), scale=9.0).astype(np.float32)
-    portable = MlpPolicy.from_state_dict(state).act(places)
-    np.testing.assert_allclose(portable, agent.predict(places), atol=1e-5)
 
 
 def test_loss_is_the_mean_squared_error_or_the_cross_entropy():

@@ -43,8 +43,8 @@ def test_member_plays_its_own_policy_row_by_row(zoo):
     member.reset(seed=0)
     rows = member.act(observed(STATES))
     expected = load_member(zoo, NAME).partner.act(STATES)
-    assert rows.tobytes() == expected.tobytes()
-    assert member.act(observed(STATES[2])) == pytest.approx(expected[2], abs=1e-6)
+    assert rows == pytest.approx(expected, abs=1e-6)
+    assert member.act(observed(STATES[2])).tobytes() == rows[2].tobytes()
 
 
 def test_drawn_actions_repeat_with_the_seed_and_differ_between_rows(zoo):
@@ -78,8 +78,7 @@ def test_member_offers_nothing_that_trains(zoo):
 
 
 @pytest.mark.parametrize(
-    "part",
-    [lambda network: network.layers[-1].tensors["bias"], lambda network: network.output.high],
+    "part", [lambda policy: policy.layers[-1].tensors["bias"], lambda policy: policy.output.high]
 )
 def test_what_it_plays_with_changed_in_memory_is_noticed(zoo, part, monkeypatch):
     member = partner(zoo)
@@ -142,5 +141,5 @@ def test_malformed_spec_is_refused(spec, kind, told):
 def test_missing_zoo_and_foreign_state_are_told(zoo):
     with pytest.raises((IntegrityError, CheckpointError), match="manifest"):
         load_partner(PartnerSpec("zoo_member", 0, 1, "local://no/members/x.pt")).reset()
-    with pytest.raises(InputError, match="length 10, got 3"):
+    with pytest.raises(InputError, match=r"length 10 .*, got 3"):
         partner(zoo).act(observed(STATES[:, :3]))
