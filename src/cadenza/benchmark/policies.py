@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
-    CheckpointMetadata,
     is_foreign,
     load_weights_file,
     read_metadata,
     resolve_uri,
+    sidecar_path,
+    stated_metadata,
 )
 from cadenza.core.checks import is_scalable
 from cadenza.core.errors import (
@@ -37,7 +38,7 @@ from cadenza.core.errors import (
     InputError,
     UnknownNameError,
 )
-from cadenza.core.files import sha256_bytes, sha256_file
+from cadenza.core.files import is_safetensors, sha256_bytes, sha256_file
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
@@ -51,7 +52,6 @@ from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from cadenza.learn.nn.portable import (
     POLICY_FACT,
     PortableNetwork,
-    is_policy_file,
     load_policy_file,
     policy_path,
 )
@@ -171,8 +171,8 @@ def policy_weights_sha256(
     if not source.startswith(LOCAL_URI_SCHEME):
         _find(source)
         return None
-    path = resolve_uri(source, artifacts_root=artifacts_root)
-    if is_policy_file(path):
+    path = _played(resolve_uri(source, artifacts_root=artifacts_root))
+    if is_safetensors(path):
         network = load_policy_file(path)
         trained, digest = _trained_on(network, task), network.content_id
     elif is_foreign(path):
@@ -180,11 +180,6 @@ def policy_weights_sha256(
     else:
         metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
         trained, digest = metadata.extra.get("task", task), metadata.sha256
-        beside = _beside(path, metadata, None)
-        if beside is not None:
-            return policy_weights_sha256(
-                LOCAL_URI_SCHEME + beside.name, artifacts_root=path.parent, task=task
-            )
     if task is not None and trained != task:
         raise CheckpointError(
             f"{source}: expected a policy of the task {task!r}, got one trained on {trained!r}; "
@@ -236,7 +231,8 @@ def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | Onn
         CheckpointError: The file is missing or damaged, or holds no policy.
         MissingExtraError: It is an ONNX graph and the extra ``onnx`` is not installed.
     """
-    if is_policy_file(path):
+    path = _played(path, seat)
+    if is_safetensors(path):
         network = load_policy_file(path)
         return network, network.content_id
     if path.suffix == ONNX_SUFFIX:
@@ -245,9 +241,6 @@ def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | Onn
     payload, metadata, digest = load_weights_file(
         uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent
     )
-    beside = None if metadata is None else _beside(path, metadata, seat)
-    if beside is not None:
-        return read_policy(beside)
     if MLP_POLICY_KEY in payload:
         return MlpPolicy.from_state_dict(payload[MLP_POLICY_KEY]).network(), digest
     if {"header", "state"} <= payload.keys():
@@ -261,24 +254,22 @@ def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | Onn
     return actor.network(), digest
 
 
-def _beside(path: Path, metadata: CheckpointMetadata, seat: str | None) -> Path | None:
-    """Return the policy file beside a checkpoint whose sidecar names its content id, or None.
-
-    ``seat`` None stands for the first of a team, which is the ego.
-    """
-    told: Any = metadata.extra.get(POLICY_FACT)
+def _played(path: Path, seat: str = "ego") -> Path:
+    """Return the policy file beside a checkpoint whose sidecar names one, else ``path`` itself."""
+    if is_safetensors(path) or not sidecar_path(path).is_file():
+        return path
+    told: Any = stated_metadata(path).extra.get(POLICY_FACT)
     if told is None:
-        return None
+        return path
     known = cast("dict[str, str]", told if isinstance(told, dict) else {"": told})
-    seat = next((name for name in (seat, "") if name in known), None) if seat else next(iter(known))
-    file = None if seat is None else policy_path(path, seat)
-    found = file and load_policy_file(file).content_id
-    if found is None or found != known[str(seat)]:
+    name = seat if seat in known else ""
+    found = load_policy_file(policy_path(path, name)).content_id
+    if found != known.get(name):
         raise CheckpointError(
-            f"{path}: expected beside it the policy of one of {known}, by seat, got {found}; bring "
-            "the policy file along that was written with it."
+            f"{path}: expected beside it the policy {known.get(name)}, got {found}; bring the "
+            "policy file along that was written with it."
         )
-    return file
+    return policy_path(path, name)
 
 
 def actor_from_checkpoint(

@@ -182,6 +182,15 @@ def sha256_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def is_safetensors(path: Path) -> bool:
+    """Return whether ``path`` begins as such a file does, whatever its name is."""
+    try:
+        with path.open("rb") as file:
+            return file.read(9)[8:] == b"{"  # after the length of its header
+    except OSError:
+        return False
+
+
 def sha256_file(path: Path) -> str:
     """Return the lower-case hex SHA-256 of the bytes of ``path``."""
     digest = hashlib.sha256()

@@ -921,6 +921,10 @@ class Deployed(nn.Module):
         """Return actions, (B, *action shape)."""
         return self._codec.to_env(self.greedy(obs.float().flatten(start_dim=1)))
 
+    def portable(self) -> Sequence[nn.Module]:
+        """Return the layers of a policy file, whose output does the rest."""
+        return [self.greedy]
+
 
 def _write_policies(networks: Mapping[str, PortableNetwork], path: Path) -> list[Path]:
     """Write every seat's policy beside ``path``, or there if it is a policy file's name."""

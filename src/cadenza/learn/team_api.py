@@ -450,35 +450,23 @@ class TeamAgent(SteppedAgent[AgentConfig]):
 
     def networks(self) -> dict[str, PortableNetwork]:
         """Return every robot's policy as plain data, by robot."""
-        team, facts = self.team, self._policy_facts()
-        known = zip(team.uids, self._actors(), team.observation_dims, team.bounds, strict=True)
-        return {
-            uid: flat_network(
-                layers_of(actor),
-                width,
-                Output(kind=self._output(), low=low, high=high, log_std=self._log_std(n)),
-                seat=uid,
-                **facts,
-            )
-            for n, (uid, actor, width, (low, high)) in enumerate(known)
-        }
+        networks: dict[str, PortableNetwork] = {}
+        known = zip(self.team.uids, self.team.observation_dims, self.team.bounds, strict=True)
+        for robot, (uid, width, (low, high)) in enumerate(known):
+            kind, log_std = self._draws(robot)
+            output = Output(kind=kind, low=low, high=high, log_std=log_std)
+            layers = layers_of(self.robots()[robot])
+            networks[uid] = flat_network(layers, width, output, seat=uid, **self._policy_facts())
+        return networks
 
     @abstractmethod
     def robots(self) -> list[nn.Module]:
         """Return every robot's greedy policy, from its state (B, O) to its action (B, A)."""
 
-    def _actors(self) -> list[nn.Module]:
-        """Return what policy files hold of `robots`, before the scaling to the bounds."""
-        return self.robots()
-
-    def _output(self) -> str:
-        """Return the output of policy files."""
-        return "mean"
-
-    def _log_std(self, robot: int) -> Tensor | None:
-        """Return ln σ of a robot's draws, (A,); None if it hangs on the state or none are drawn."""
+    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
+        """Return the output of a robot's policy file, and ln σ of its draws, (A,), if any."""
         del robot
-        return None
+        return "mean", None
 
     @abstractmethod
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
@@ -587,12 +575,9 @@ class MAPPO(RolloutTeam[PPOConfig]):
         greedy, count = self.learner.greedy, len(self.envs.uids)
         return [_Identified(greedy, number, count) for number in range(count)]
 
-    def _output(self) -> str:
-        return "tanh" if self.config.squash_actions else "mean"
-
-    def _log_std(self, robot: int) -> Tensor | None:
+    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
         del robot  # they share one policy
-        return self.learner.log_std
+        return "tanh" if self.config.squash_actions else "mean", self.learner.log_std
 
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
         rows = self.learner.scale(self._rows(joint), learn=False)
@@ -662,8 +647,8 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
         """Return the actors."""
         return list(self.learner.actors)
 
-    def _log_std(self, robot: int) -> Tensor | None:
-        return self.learner.actors[robot].standard_deviation().detach().log()
+    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
+        return "mean", self.learner.actors[robot].standard_deviation().log()
 
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
         return self._split(self.learner.decide(joint, deterministic=True)[0])
@@ -738,11 +723,9 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
             for actor, (low, high) in pairs
         ]
 
-    def _actors(self) -> list[nn.Module]:
-        return list(self.learner.actors)
-
-    def _output(self) -> str:
-        return "unit"
+    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
+        del robot
+        return "unit", None
 
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
         return self._in_bounds(self.learner.act(torch.tensor(joint), deterministic=True))

@@ -19,7 +19,13 @@ from typing import Final, SupportsIndex, final
 import numpy as np
 
 from cadenza.core.errors import InputError, IntegrityError, StorageError
-from cadenza.core.files import canonical_json, confined_path, sha256_file, tree_digest
+from cadenza.core.files import (
+    canonical_json,
+    confined_path,
+    is_safetensors,
+    sha256_file,
+    tree_digest,
+)
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.provenance import outside_code
 
@@ -30,8 +36,6 @@ _LOCAL_SCHEME: Final = "local://"
 ARTIFACTS_SCHEME: Final = "local://artifacts/"
 #: Hex digits of `PartnerSpec.partner_id`: 64 bits, the width of the wire key ``meta.partner_id``.
 PARTNER_ID_LENGTH: Final = 16
-#: How safetensors files go on after the length of their header.
-_POLICY_FILE: Final = b"{"
 _SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
 #: Modules whose import registers the partners of this package.
 _BUILT_IN_MODULES: Final = (
@@ -176,9 +180,8 @@ def file_digest(path: Path) -> str:
     Raises:
         CheckpointError: It is a damaged policy file.
     """
-    with path.open("rb") as file:
-        if file.read(len(_POLICY_FILE) + 8)[8:] != _POLICY_FILE:
-            return sha256_file(path)
+    if not is_safetensors(path):
+        return sha256_file(path)
     from cadenza.learn.nn.portable import load_policy_file  # imports torch
 
     return load_policy_file(path).content_id

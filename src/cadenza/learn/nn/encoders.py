@@ -141,10 +141,6 @@ class DictFeatures(nn.Module):
         pairs = zip(self._names, self.parts, strict=True)
         return torch.cat([part(observations[name]) for name, part in pairs], dim=1)
 
-    def layers_by_name(self) -> dict[Any, nn.Module]:
-        """Return what makes the features of every part."""
-        return dict(zip(self._names, self.parts, strict=True))
-
 
 def encoder_factory(
     network: Network | None, space: AnySpace, generator: torch.Generator
@@ -224,10 +220,9 @@ def shaped(flat: Tensor, space: AnySpace) -> Any:
 def _shaped_layers(space: AnySpace, features: nn.Module) -> "list[nn.Module | Layer]":
     """Return the layers from flat observations of ``space`` to its ``features``."""
     if isinstance(features, DictFeatures):
-        parts, modules = parts_of(space), features.layers_by_name()
-        inner = (layers_of(*_shaped_layers(part, modules[name])) for name, part in parts.items())
-        widths = [spaces.flatdim(part) for part in parts.values()]
-        return [Layer("parts", {"widths": widths}, parts=tuple(inner))]
+        parts = list(zip(parts_of(space).values(), features.parts, strict=True))
+        inner = tuple(layers_of(*_shaped_layers(part, module)) for part, module in parts)
+        return [Layer("parts", {"widths": [spaces.flatdim(p) for p, _ in parts]}, parts=inner)]
     if isinstance(features, ByteFeatures):
         width = spaces.flatdim(space)
         scale = {"mean": torch.zeros(width), "spread": torch.full((width,), 255.0)}

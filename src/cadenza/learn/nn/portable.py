@@ -92,30 +92,26 @@ def layers_of(*parts: nn.Module | Layer) -> tuple[Layer, ...]:
     return tuple(found)
 
 
-def _linear_layer(module: Any) -> Layer:
-    bias = torch.zeros(module.out_features) if module.bias is None else module.bias
-    return Layer("linear", tensors={"weight": module.weight, "bias": bias})
+def _weighted(kind: str, module: Any, **numbers: Any) -> Layer | None:
+    """Return a layer with weight and bias, if there are both."""
+    if module.weight is None or module.bias is None:
+        return None
+    return Layer(kind, numbers, {"weight": module.weight, "bias": module.bias})
 
 
 def _convolution(module: Any) -> Layer | None:
     plain = module.dilation == (1, 1) and module.groups == 1 and module.padding_mode == "zeros"
-    if not plain or isinstance(module.padding, str) or module.bias is None:
+    if not plain or isinstance(module.padding, str):
         return None
-    numbers = {"stride": list(module.stride), "padding": list(module.padding)}
-    return Layer("conv2d", numbers, {"weight": module.weight, "bias": module.bias})
-
-
-def _norm(module: Any) -> Layer | None:
-    if module.weight is None or module.bias is None or module.weight.ndim != 1:
-        return None
-    return Layer("layer_norm", {"eps": module.eps}, {"weight": module.weight, "bias": module.bias})
+    stride, padding = list(module.stride), list(module.padding)
+    return _weighted("conv2d", module, stride=stride, padding=padding)
 
 
 #: The layers of torch's modules, by their exact class: a subclass may compute something else.
 _TORCH_LAYERS: Final[Mapping[type[nn.Module], Callable[[Any], Layer | None]]] = {
-    nn.Linear: _linear_layer,
+    nn.Linear: lambda m: _weighted("linear", m),
     nn.Conv2d: _convolution,
-    nn.LayerNorm: _norm,
+    nn.LayerNorm: lambda m: _weighted("layer_norm", m, eps=m.eps),
     nn.ReLU: lambda _: Layer("relu"),
     nn.Tanh: lambda _: Layer("tanh"),
     nn.SiLU: lambda _: Layer("silu"),
@@ -446,15 +442,6 @@ def policy_path(path: Path, seat: str = "") -> Path:
     return path.with_name(f"{stem}.{seat}".rstrip(".") + SUFFIX)
 
 
-def is_policy_file(path: Path) -> bool:
-    """Return whether ``path`` begins as a safetensors file does, whatever its name is."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_LENGTH_BYTES + 1)[_LENGTH_BYTES:] == b"{"
-    except OSError:
-        return False
-
-
 def load_policy_file(path: Path) -> PortableNetwork:
     """Return the policy in ``path``.
 
@@ -469,8 +456,14 @@ def load_policy_file(path: Path) -> PortableNetwork:
             f"{path}: expected a policy file, got '{error.strerror}'; check the name."
         ) from error
     try:
-        header = _read_header(data)
-        network = _network_from(header, tensor_files.load(data))
+        header, tensors = _read_header(data), tensor_files.load(data)
+        layers = _read_layers(header["layers"], "layers", tensors, 0)
+        ends = {name: tensors.pop(f"output.{name}", None) for name in ("low", "high", "choices")}
+        arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
+        spread = tensors.pop("output.log_std", None)
+        known = {name: header[name] for name in ("observation", "action", "seat", "facts")}
+        output = Output(kind=header["output"], log_std=spread, **arrays)
+        network = PortableNetwork(layers=layers, output=output, task=header["task"] or {}, **known)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
@@ -478,10 +471,10 @@ def load_policy_file(path: Path) -> PortableNetwork:
             f"{path}: expected a policy file ({FORMAT}), got a damaged or another one: "
             f"{type(e).__name__} {e}; restore it, or export the policy again."
         ) from e
-    if network.content_id != header["content_id"]:
+    if tensors or network.content_id != header["content_id"]:
         raise CheckpointError(
-            f"{path}: expected the policy {header['content_id']}, as its header says, got "
-            f"{network.content_id}; the file was changed, so restore it."
+            f"{path}: expected the policy {header['content_id']} and no tensors beside it, got "
+            f"{network.content_id} and {sorted(tensors)}; the file was changed, so restore it."
         )
     return network
 
@@ -516,25 +509,6 @@ def _read_header(data: bytes) -> dict[str, Any]:
     return header
 
 
-def _network_from(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> PortableNetwork:
-    """Return the policy of a header; every tensor has its place."""
-    layers = _read_layers(header["layers"], "layers", tensors, 0)
-    ends = {name: tensors.pop(f"output.{name}", None) for name in ("low", "high", "choices")}
-    arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
-    spread = tensors.pop("output.log_std", None)
-    if tensors:
-        raise CheckpointError(f"policy: expected only its layers' tensors, got {min(tensors)}.")
-    return PortableNetwork(
-        layers=layers,
-        output=Output(kind=header["output"], log_std=spread, **arrays),
-        observation=header["observation"],
-        action=header["action"],
-        task=header["task"] or {},
-        seat=header["seat"],
-        facts=header["facts"],
-    )
-
-
 def _read_layers(
     told: Sequence[Mapping[str, Any]], place: str, tensors: dict[str, Tensor], depth: int
 ) -> tuple[Layer, ...]:
@@ -550,8 +524,6 @@ def _read_layers(
                 "package."
             )
         numbers = {name: each[name] for name in kind.numbers}
-        for value in numbers.values():
-            _require_number(value)
         own = {name: tensors.pop(f"{place}.{index}.{name}") for name in kind.tensors}
         inner = [
             _read_layers(part, f"{place}.{index}.parts.{n}", tensors, depth + 1)
@@ -559,17 +531,6 @@ def _read_layers(
         ]
         layers.append(Layer(each["kind"], numbers, own, tuple(inner)))
     return tuple(layers)
-
-
-def _require_number(value: Any) -> None:
-    """Refuse what is no number, or no list of whole ones."""
-    whole = cast("list[Any]", value if isinstance(value, list) else [])
-    if isinstance(value, list):
-        fits = all(type(each) is int and 0 <= each <= MAX_ROW for each in whole)
-    else:
-        fits = type(value) in (int, float)
-    if not fits:
-        raise CheckpointError(f"policy: expected numbers in a layer, got {value!r}.")
 
 
 def _frozen(layers: Sequence[Layer], device: str = "cpu") -> tuple[Layer, ...]:
