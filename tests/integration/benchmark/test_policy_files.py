@@ -1,0 +1,110 @@
+"""Any saved agent is judged, crossed with a zoo and met as a partner."""
+
+import shutil
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import cadenza
+from cadenza.benchmark.cells import PolicyChoice
+from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
+from cadenza.benchmark.policies import EgoSeat, load_policy, policy_weights_sha256, read_policy
+from cadenza.benchmark.zoo.matrix import cross_play
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.learn.nn.portable import load_policy_file
+from cadenza.partners.registry import load_partner
+from cadenza.partners.spec import PartnerSpec
+from tests.zoo_samples import made
+
+SUFFIX = ".policy.safetensors"
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory):
+    """Return a folder with a SAC agent, a PPO agent of a guarded task, and another task's."""
+    folder = tmp_path_factory.mktemp("agents")
+    sac = cadenza.SAC("cadenza/Crossing-v1", hidden_sizes=(8,), warmup_steps=20)
+    sac.learn(40, folder=folder, evaluate_every=40, evaluation_episodes=1, progress=False)
+    guarded = lambda: cadenza.guard("cadenza/Crossing-v1")  # noqa: E731 -- one use
+    cadenza.PPO(guarded, hidden_sizes=(8,), num_envs=1).save(folder / "ppo")
+    cadenza.SAC("Pendulum-v1", hidden_sizes=(8,)).save(folder / "pendulum")
+    return folder
+
+
+def test_evaluation_plays_agents_and_meets_them_as_partners(agents, tmp_path, monkeypatch):
+    assert {f"best{SUFFIX}", f"last{SUFFIX}"} <= {path.name for path in agents.iterdir()}
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(agents / "artifacts"))
+    (agents / "artifacts").mkdir()
+    shutil.copy(agents / f"best{SUFFIX}", agents / "artifacts" / f"mate{SUFFIX}")
+    cadenza.PPO.load(agents / "ppo").export_onnx(agents / "ppo.onnx")
+    names = (f"best{SUFFIX}", "best", f"ppo{SUFFIX}", "ppo.onnx")
+    config = EvaluationConfig(
+        task="crossing",
+        episode_length=10,
+        policies=tuple(PolicyChoice(name=n, source=f"local://{n}") for n in names),
+        partners=(
+            PartnerChoice(
+                name="mate", class_name="policy", weights_uri=f"local://artifacts/mate{SUFFIX}"
+            ),
+        ),
+        seeds=(0, 1),
+        episodes_per_seed=1,
+        artifacts_root=agents,
+    )
+    outcome = run_evaluation(config, out=tmp_path / "out", workers=1)
+    returns = {
+        name: [episode.episode_return for episode in episodes]
+        for name, episodes in outcome.episodes.items()
+    }
+    assert all(len(values) == 4 for values in returns.values())  # two seeds, two conditions
+    assert returns["best"] == returns[f"best{SUFFIX}"]
+    assert returns["ppo.onnx"] == pytest.approx(returns[f"ppo{SUFFIX}"], abs=1e-4)
+    file = load_policy_file(agents / f"best{SUFFIX}")
+    assert {p.weights_sha256 for p in outcome.plan.policies} >= {file.content_id}
+    assert outcome.plan.partners[0].weights_sha256 == file.content_id
+    assert (file.task, file.facts["algorithm"]) == ({"id": "cadenza/Crossing-v1"}, "SAC")
+
+
+def test_files_of_other_tasks_and_torn_pairs_are_refused(agents, tmp_path):
+    with pytest.raises(CheckpointError, match="trained on 'Pendulum-v1'"):
+        policy_weights_sha256(f"local://pendulum{SUFFIX}", artifacts_root=agents, task="crossing")
+    for name in ("ppo", "ppo.json"):
+        shutil.copy(agents / name, tmp_path / name)
+    with pytest.raises(CheckpointError, match=r"ppo\.policy\.safetensors"):
+        read_policy(tmp_path / "ppo")
+    shutil.copy(agents / f"pendulum{SUFFIX}", tmp_path / f"ppo{SUFFIX}")
+    with pytest.raises(CheckpointError, match="expected beside it the policy"):
+        read_policy(tmp_path / "ppo")
+    seat = EgoSeat(uid="ego", observation_dim=3, low=-np.ones(1), high=np.ones(1))
+    with pytest.raises(CheckpointError, match="for 3 observations and 1 actions"):
+        load_policy(f"local://ppo{SUFFIX}", seat=seat, artifacts_root=agents)
+
+
+def test_matrix_takes_agents_as_egos(agents, tmp_path):
+    zoo = tmp_path / "zoo"
+    made(zoo, population=1)
+    result = cross_play([zoo], egos=[agents / "best", agents / f"ppo{SUFFIX}"], episodes=2)
+    assert result.egos[1:] == ("best", "ppo.policy")
+    member = load_policy_file(zoo / "members" / f"fcp-s0-0-final.ego{SUFFIX}")
+    assert member.seat == "ego"
+    assert member.output.log_std is not None
+
+
+def test_partner_draws_with_the_spread_of_its_file_and_is_bound(agents, monkeypatch):
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(agents))
+    address = f"local://artifacts/ppo{SUFFIX}"
+    partner = load_partner(PartnerSpec("policy", 0, 1, address, extra={"uid": "mate"}))
+    partner.reset(seed=3)
+    states = {"agent": {"mate": {"state": np.zeros((400, 10), np.float32)}}}
+    file = load_policy_file(agents / f"ppo{SUFFIX}")
+    still = partner.act(states)
+    assert still.tobytes() == file.act(np.zeros((400, 10))).tobytes()
+    drawn = partner.act(states, deterministic=False)
+    assert not np.array_equal(drawn[0], drawn[1])
+    assert partner.verify_weights() == file.content_id
+    with pytest.raises(InputError, match="expected an actor for Discrete"):
+        partner.bind(spaces.Discrete(4))
+    other = PartnerSpec("policy", 0, 1, address, extra={"uid": "mate"}, weights_sha256="0" * 64)
+    with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
+        load_partner(other).reset(seed=0)
