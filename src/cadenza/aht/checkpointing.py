@@ -107,18 +107,12 @@ class Checkpointer:
 
     def _policy_facts(self, step: int) -> dict[str, Any]:
         """Return what a policy file says of the task, the seat and the run."""
-        run, context = self._run, self._run.context
-        env = run.config.env
-        known = {"id": env.task, "version": run.task_version, "options": dict(env.options)}
+        env, context = self._run.config.env, self._run.context
+        facts = {"algorithm": self._run.config.algo, "run_id": context.run_id, "seed": context.seed}
         return {
-            "task": {name: value for name, value in known.items() if value is not None},
+            "task": {"id": env.task, "version": self._run.task_version, "options": env.options},
             "seat": env.agent_uids[0],
-            "facts": {
-                "algorithm": run.config.algo,
-                "run_id": context.run_id,
-                "seed": context.seed,
-                "step": step,
-            },
+            "facts": {**facts, "step": step},
         }
 
     def _metadata(self, step: int) -> CheckpointMetadata:

@@ -331,19 +331,13 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
 
     @abstractmethod
     def networks(self) -> dict[str, PortableNetwork]:
-        """Return the policy of every seat as plain data, by seat; "" where there is one only.
-
-        Raises:
-            ConfigurationError: It contains a module of one's own.
-        """
+        """Return the policy of every seat as plain data, by seat; "" where there is one only."""
 
     def export_policy(self, path: str | Path) -> list[Path]:
         """Write the greedy policy as a file that plays without agent and environment.
 
-        `cadenza eval run`, `cadenza zoo matrix` and the partner ``policy`` take it; draws are in it
-        where the spread of actions does not hang on the observation. A team writes one file for
-        every robot, its name before the suffix, ``.policy.safetensors``, which is added if it is
-        missing. Returns the files.
+        A team writes one for every robot, whose name comes before ``.policy.safetensors``, a suffix
+        that is added if it is missing. Returns the files.
 
         Raises:
             ConfigurationError: The network is a module of your own; use `export_onnx`.

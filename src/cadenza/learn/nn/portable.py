@@ -325,7 +325,8 @@ class PortableNetwork:
                 f"policy: expected observations of {self.observation_dim} numbers, got "
                 f"{rows.shape[1]}; it was trained on another task."
             )
-        kept = rows.dtype == np.float64 and bool(self.layers) and self.layers[0].kind == _WIDE
+        scales = bool(self.layers) and self.layers[0].kind == "standardise"
+        kept = rows.dtype == np.float64 and scales  # by moments in double precision
         count = len(rows)
         filled = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), rows.dtype if kept else "f4")
         filled[:count] = rows
@@ -413,10 +414,6 @@ def flat_network(
         action={**box, "shape": list(np.shape(example))},
         **fields,
     )
-
-
-#: The layer that takes observations in double precision.
-_WIDE: Final = "standardise"
 
 
 def save_policy_file(network: PortableNetwork, path: Path) -> Path:
@@ -592,11 +589,9 @@ def space_facts(space: Any) -> dict[str, Any]:
 
 def flat_width(facts: Mapping[str, Any]) -> int:
     """Return O of the space that `space_facts` described."""
-    match facts["kind"]:
-        case "dict" | "tuple":
-            return sum(flat_width(part) for _, part in facts["parts"])
-        case _:
-            return sum(_counts(facts)) or math.prod(facts["shape"])
+    if "parts" in facts:
+        return sum(flat_width(part) for _, part in facts["parts"])
+    return sum(_counts(facts)) or math.prod(facts["shape"])
 
 
 def _counts(facts: Mapping[str, Any]) -> list[int]:
