@@ -192,7 +192,7 @@ def matrix(
     ] = None,
     ego: Annotated[
         list[Path] | None,
-        typer.Option("--ego", help="Checkpoint of a further ego (PPO), repeatable."),
+        typer.Option("--ego", help="Policy file, agent, checkpoint or ONNX file of a further ego."),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", min=2, help="Episodes of a cell.")] = 50,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the episodes.")] = 0,

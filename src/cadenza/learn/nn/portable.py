@@ -44,7 +44,7 @@ SUFFIX: Final = ".policy.safetensors"
 #: Fact in a checkpoint's sidecar: content id of the policy file beside it, or ids by seat.
 POLICY_FACT: Final = "policy"
 #: Rows that are multiplied together: below 16, torch's products depend on how many there are.
-BLOCK: Final = 32
+BLOCK: Final = 64
 #: Largest file and header that are read, bytes; most tensors; deepest nesting of ``parts``.
 MAX_BYTES: Final = 2**30
 MAX_HEADER: Final = 2**20
