@@ -80,6 +80,10 @@ class IntegrityError(CadenzaError, RuntimeError):
     """Stored data does not match its recorded checksum."""
 
 
+class PreregistrationError(CadenzaError, RuntimeError):
+    """A registered protocol is not what its git tag locks, or a run is not the registered one."""
+
+
 class StorageError(CadenzaError, OSError):
     """The file system refused a write: disk full, read-only, path outside its root."""
 

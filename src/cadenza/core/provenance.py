@@ -14,8 +14,6 @@ Source digest:     every Python file of the package except the folders that only
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,15 +24,14 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final, cast
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import canonical_json, sha256_bytes, sha256_file
+from cadenza.core.git import run_git
 from cadenza.core.plug_ins import GROUPS
 from cadenza.core.shipped_configs import source_checkout
 
 #: Stands for every fact that git could not tell: no repository, no git, no commit, time-out.
 GIT_SHA_UNKNOWN: Final = "unknown"
-#: Longest time one git command may take, s; many times what one needs on a busy machine.
-GIT_TIMEOUT_S: Final = 60.0
 #: Version of the way `compute_run_metadata` makes ids.
 RUN_ID_SCHEME: Final = 2
 #: Folders whose untracked files count as changed code.
@@ -43,10 +40,6 @@ SOURCE_ROOTS: Final = ("src", "configs")
 LOCK_FILES: Final = ("constraints.txt", "pylock.toml", "requirements.txt", "uv.lock", "poetry.lock")
 #: Packages that can change a run's numbers.
 _RECORDED_PACKAGES: Final = ("cadenza", "daqp", "gymnasium", "numpy", "scipy", "torch")
-#: Variables by which a surrounding git command (a hook, say) would redirect ours.
-_GIT_REDIRECTS: Final = frozenset(
-    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE"}
-)
 #: Names on a log line that only the log itself may set.
 RESERVED_LOG_FIELDS: Final = frozenset(
     {
@@ -214,23 +207,10 @@ def git_state(repo_root: str) -> GitState:
 
 def _git(repo_root: str, *arguments: str) -> bytes | None:
     """Return what git prints, or None if it fails in any way."""
-    program = shutil.which("git")
-    if program is None:
-        return None
-    environment = {key: value for key, value in os.environ.items() if key not in _GIT_REDIRECTS}
-    environment["GIT_OPTIONAL_LOCKS"] = "0"
     try:
-        result = subprocess.run(  # noqa: S603  # no shell, and every argument is ours
-            [program, "-C", repo_root, *arguments],
-            capture_output=True,
-            check=True,
-            timeout=GIT_TIMEOUT_S,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
+        return run_git(Path(repo_root), *arguments)
+    except IntegrityError:
         return None
-    return result.stdout
 
 
 def _hash_files(root: Path, names: list[str]) -> str:

@@ -133,26 +133,46 @@ def read_yaml_document(path: Path) -> YamlDocument:
             "`cadenza configs list` names shipped ones."
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
             f"{path}: expected a readable YAML file, got '{error.strerror}'; check its permissions."
         ) from error
+    return parse_yaml_document(data, source=str(path))
+
+
+def parse_yaml_document(data: bytes, *, source: str) -> YamlDocument:
+    """Return what the bytes of a YAML file hold; messages call it ``source``.
+
+    Raises:
+        ConfigurationError: They are not YAML in UTF-8.
+    """
+    text = ""
+    try:
+        text = data.decode("utf-8")
+        return _parsed(text)
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigurationError(
-            f"{path}: line {line}: expected YAML in UTF-8, got "
+            f"{source}: line {line}: expected YAML in UTF-8, got "
             f"{error.object[error.start : error.start + 1]!r} at byte {error.start}; save the file "
             "as UTF-8 text."
         ) from error
-    try:
-        return _parsed(text)
     except RecursionError as error:
         raise ConfigurationError(
-            f"{path}: expected YAML, got brackets nested without end; check the file."
+            f"{source}: expected YAML, got brackets nested without end; check the file."
         ) from error
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path}: {_sentence(error, text)}") from error
+        raise ConfigurationError(f"{source}: {_sentence(error, text)}") from error
+
+
+def has_aliases(data: bytes) -> bool:
+    """Return whether YAML repeats a part of itself (``*name``), which a few lines can make huge."""
+    events = cast("Any", yaml).parse(data, yaml.SafeLoader)
+    try:
+        return any(isinstance(event, yaml.AliasEvent) for event in events)
+    except yaml.YAMLError:
+        return False  # reading it says what is wrong
 
 
 def _parsed(text: str) -> YamlDocument:

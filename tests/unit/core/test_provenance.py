@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from cadenza.core import provenance, shipped_configs
+from cadenza.core import git as git_module
+from cadenza.core import shipped_configs
 from cadenza.core.errors import InputError
 from cadenza.core.provenance import (
     GIT_SHA_UNKNOWN,
@@ -164,7 +165,7 @@ def fake_git(folder, script: str, monkeypatch) -> None:
 
 def test_git_state_with_git_that_hangs_is_unknown(repository, tmp_path, monkeypatch):
     fake_git(tmp_path, "exec sleep 60", monkeypatch)
-    monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(git_module, "GIT_TIMEOUT_S", 0.05)
     assert fresh_state(repository).sha == GIT_SHA_UNKNOWN
 
 

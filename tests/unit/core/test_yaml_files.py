@@ -95,9 +95,9 @@ def test_read_yaml_of_an_unreadable_file_says_so(tmp_path, monkeypatch):
     path = tmp_path / "c.yaml"
     path.touch()
 
-    def refuse(self, encoding):
+    def refuse(self):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(type(path), "read_text", refuse)
+    monkeypatch.setattr(type(path), "read_bytes", refuse)
     with pytest.raises(ConfigurationError, match="expected a readable YAML file, got 'Permission"):
         read_yaml(path)
