@@ -18,10 +18,11 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha1
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import JsonValue
 
 from cadenza.benchmark.builders import partner_spec
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, PartnerEntry
@@ -31,6 +32,7 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import StorageError
 from cadenza.core.files import fsync_folder, make_folder, sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, compute_run_metadata
+from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.results import (
     EpisodeResult,
     PlatformFingerprint,
@@ -50,21 +52,11 @@ PREREG_NAME: Final = "prereg.yaml"
 FAILURES_NAME: Final = "failures.json"
 #: Metadata key of an episode line that holds the SHA-256 of the line before it.
 CHAIN_KEY: Final = "previous_line_sha256"
+#: Metadata keys of a bundle: path of the registration at its tag, and the object the tag named.
+PREREG_PATH_KEY: Final = "prereg_path"
+TAG_OBJECT_KEY: Final = "prereg_tag_object"
 #: Random streams behind an episode; ``{seed}`` and ``{episode}`` stand for numbers.
 SUBSTREAM_LABELS: Final = ("evaluation.episode.{episode}", "evaluation.policy.random")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreregistrationCopy:
-    """A registered protocol, the bytes of its YAML file, and the git tag that locks them."""
-
-    content: bytes
-    git_tag: str
-
-    @property
-    def blob_sha(self) -> str:
-        """Git's object id of the content, 40 hex digits."""
-        return git_blob_sha(self.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +83,7 @@ class BundleRequest:
     failures: Sequence[JobFailure] = ()
     settings: SummarySettings = field(default_factory=SummarySettings)
     config_sha256: str | None = None
-    prereg: PreregistrationCopy | None = None
-
-
-def git_blob_sha(content: bytes) -> str:
-    """Return the object id git gives a file with ``content``."""
-    header = f"blob {len(content)}\0".encode()
-    return sha1(header + content, usedforsecurity=False).hexdigest()
+    prereg: LockedRegistration | None = None
 
 
 def sealed_partner_spec(entry: PartnerEntry) -> PartnerSpec:
@@ -257,8 +243,17 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
             "plan_sha256": plan.digest,
             "code_sha256": plan.code_sha256,
             "has_success": get_task(plan.env.task, plan.task_version).has_success,
+            **_where_registered(request.prereg),
         },
     )
+
+
+def _where_registered(registration: LockedRegistration | None) -> dict[str, JsonValue]:
+    """Return where the tag's tree holds the registration, and which object the tag named."""
+    if registration is None:
+        return {}
+    places = {PREREG_PATH_KEY: registration.path, TAG_OBJECT_KEY: registration.tag_object}
+    return {key: place for key, place in places.items() if place}
 
 
 def partner_material(plan: EvaluationPlan) -> dict[str, dict[str, object]]:

@@ -48,12 +48,14 @@ from cadenza.benchmark.executor import (
 )
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.policies import policy_weights_sha256
+from cadenza.benchmark.registration import require_registered
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
 from cadenza.core.key_values import apply_settings
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.yaml_files import read_yaml
+from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
@@ -280,6 +282,7 @@ def run_evaluation(
     repo_root: Path | None = None,
     repro_command: str = "cadenza eval run",
     config_sha256: str | None = None,
+    registration: LockedRegistration | None = None,
     progress: JobProgress | None = None,
 ) -> EvaluationOutcome:
     """Run every cell that is not finished yet, and seal the results.
@@ -293,15 +296,19 @@ def run_evaluation(
         repo_root: Source tree for the provenance; by default this package's own checkout.
         repro_command: Command line that repeats the evaluation; no host paths, it is hashed.
         config_sha256: Digest of the training configuration behind the policies, if known.
+        registration: Protocol that was registered for this evaluation, locked by its tag.
         progress: Called with (cells done, cells in all, label of the last one).
 
     Raises:
         ConfigurationError: The configuration or the folder does not fit.
+        PreregistrationError: It is not the registered one; nothing was measured.
         CheckpointError: Weights are missing or damaged.
         CadenzaError: A cell failed and the policy is ``strict``; finished cells are kept.
         StorageError: The file system refused; finished cells are kept.
     """
     plan = make_plan(config)
+    if registration is not None:
+        require_registered(registration, plan, summary_settings(config))
     with open_output_folder(out, mode=_mode(resume=resume, overwrite=overwrite)):
         store_plan(out, plan)
         state = find_missing_cells(out, plan)
@@ -318,6 +325,7 @@ def run_evaluation(
             repro_command=repro_command,
             settings=summary_settings(config),
             config_sha256=config_sha256,
+            prereg=registration,
         )
         bundles = _seal(out, template, episodes, failures)
     return EvaluationOutcome(

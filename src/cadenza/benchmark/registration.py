@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from cadenza.benchmark.cells import EvaluationPlan
 from cadenza.core.errors import PreregistrationError
+from cadenza.core.files import sha256_bytes
 from cadenza.evaluation.prereg import LockedRegistration, PreregDocument
 from cadenza.evaluation.results import BundleSummary
 from cadenza.evaluation.summary import SummarySettings
@@ -73,15 +74,10 @@ def plan_differences(
     document = registration.protocol
     if not isinstance(document, PreregDocument):
         return ["registration: expected a protocol in blocks, got one of an axis"]
-    block: object = document.parameters.get(EVALUATION_BLOCK)
-    if not isinstance(block, dict):
-        return [f"registration: expected parameters.{EVALUATION_BLOCK}, got none"]
-    fields = cast("dict[str, Any]", block)
-    unlike = sorted(fields.keys() ^ {*_REGISTERED, _SUMMARY})
-    if unlike:
-        return [
-            f"registration: expected {', '.join([*_REGISTERED, _SUMMARY])}, differs in {unlike}"
-        ]
+    unreadable = block_problems(document)
+    if unreadable:
+        return unreadable
+    fields: dict[str, Any] = document.parameters[EVALUATION_BLOCK]
     found = [
         f"{name}: {wanted!r} registered, {got!r} run"
         for name, wanted, got in (
@@ -90,17 +86,34 @@ def plan_differences(
         )
         if wanted != got
     ]
-    try:
-        registered = _with_weights(_as_plan(fields, plan), plan)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return [*found, f"registration: {place}: {first['msg']}"]
+    registered = _with_weights(_as_plan(fields, plan), plan)
     wanted = registered.model_dump(mode="json") | {_SUMMARY: fields[_SUMMARY]}
     got = plan.model_dump(mode="json") | {_SUMMARY: dict(statistics)}
     for name in (*_REGISTERED, _SUMMARY):
         found += _differences(name, wanted[name], got[name])
     return found
+
+
+def block_problems(document: PreregDocument) -> list[str]:
+    """Return why nothing can be compared with the block of ``document``; empty if all can be."""
+    block: object = document.parameters.get(EVALUATION_BLOCK)
+    if not isinstance(block, dict):
+        return [f"parameters.{EVALUATION_BLOCK}: expected a mapping, got none."]
+    fields, known = cast("dict[str, Any]", block), {*_REGISTERED, _SUMMARY}
+    if fields.keys() != known:
+        return [
+            f"parameters.{EVALUATION_BLOCK}: expected the keys {', '.join(sorted(known))}, got "
+            f"others or too few: {', '.join(sorted(fields.keys() ^ known))}."
+        ]
+    try:
+        plan = _as_plan(fields, None)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in (EVALUATION_BLOCK, *first["loc"]))
+        return [f"parameters.{place}: {first['msg']}."]
+    if plan.env.task != document.task_id:
+        return [f"task_id: expected {plan.env.task!r} as in env.task, got {document.task_id!r}."]
+    return []
 
 
 def require_registered(
@@ -120,10 +133,17 @@ def require_registered(
         )
 
 
-def _as_plan(fields: Mapping[str, Any], plan: EvaluationPlan) -> EvaluationPlan:
-    """Return the registered plan, with what is not registered from ``plan``."""
-    own = {"block_size", "code_sha256", "package_version", "schema_version"}
-    content = plan.model_dump(mode="json", include=own)
+def _as_plan(fields: Mapping[str, Any], plan: EvaluationPlan | None) -> EvaluationPlan:
+    """Return the registered plan; what is not registered comes from ``plan``, or is anything."""
+    if plan is None:
+        content: dict[str, Any] = {
+            "block_size": 1,
+            "code_sha256": sha256_bytes(b""),
+            "package_version": "",
+        }
+    else:
+        own = {"block_size", "code_sha256", "package_version", "schema_version"}
+        content = plan.model_dump(mode="json", include=own)
     return EvaluationPlan.model_validate(content | {name: fields[name] for name in _REGISTERED})
 
 

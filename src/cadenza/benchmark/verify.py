@@ -9,8 +9,6 @@ Limits:   who can change a file can also write new checksums; only a signature p
 
 import math
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,23 +24,27 @@ from cadenza.benchmark.bundle import (
     FAILURES_NAME,
     PARTNERS_NAME,
     PREREG_NAME,
+    PREREG_PATH_KEY,
     REPRO_NAME,
     SUMS_NAME,
+    TAG_OBJECT_KEY,
     encode_sums,
     episode_file_name,
-    git_blob_sha,
     journal_genesis,
     partner_hash,
     partner_material,
     sealed_partner_spec,
 )
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, check_cell_episodes
+from cadenza.benchmark.registration import plan_differences, statistics_in
 from cadenza.benchmark.safety_tables import safety_report
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import CadenzaError, IntegrityError, MissingExtraError
 from cadenza.core.files import sha256_bytes
-from cadenza.core.provenance import GIT_SHA_UNKNOWN, GIT_TIMEOUT_S
+from cadenza.core.git import blobs_at_tag, tag_object
+from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.report.view import Check as CheckResult
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.evaluation.summary import recompute_summary
@@ -301,46 +303,36 @@ def _check_repro(case: BundleUnderTest) -> Iterator[CheckResult]:
 
 
 def _check_prereg(case: BundleUnderTest) -> Iterator[CheckResult]:
-    """The copy is the file that the tag holds, looked up in the tag's own tree."""
+    """The copy is the file that the tag holds at its path, and the bundle is what it registers."""
     tag, blob = case.bundle.prereg_git_tag, case.bundle.prereg_blob_sha
     if tag is None or blob is None:
         absent = PREREG_NAME not in case.files
         yield CheckResult(name="prereg:absent", ok=absent, detail="not registered beforehand")
         return
-    copy = git_blob_sha(case.files[PREREG_NAME])
-    yield CheckResult(name="prereg:copy", ok=copy == blob, detail=f"blob {blob[:12]}")
+    copy = LockedRegistration(content=case.files[PREREG_NAME], git_tag=tag)
+    yield CheckResult(name="prereg:copy", ok=copy.blob_sha == blob, detail=f"blob {blob[:12]}")
+    found = plan_differences(copy, case.plan, statistics_in(case.bundle.summary))
+    detail = "; ".join(found)[:_MAX_DETAIL] if found else "plan and statistics as registered"
+    yield CheckResult(name="prereg:conforms", ok=not found, detail=detail)
+    yield from guarded("prereg:tag", lambda: _check_tag(case, tag, blob))
+
+
+def _check_tag(case: BundleUnderTest, tag: str, blob: str) -> Iterator[CheckResult]:
     if case.repo_path is None:
-        yield CheckResult(name="prereg:tag", ok=False, detail=f"no repository given to find {tag}")
+        detail = f"no repository given to find {tag}; pass --repo-root"
+        yield CheckResult(name="prereg:tag", ok=False, detail=detail)
         return
-    listing = _git(case.repo_path, "ls-tree", "-r", "-z", "--full-tree", f"refs/tags/{tag}")
-    blobs = {entry.split("\t", 1)[0].split(" ")[-1] for entry in listing.split("\0") if entry}
-    detail = f"tag {tag}" + ("" if blob in blobs else " holds no such file")
-    yield CheckResult(name="prereg:tag", ok=blob in blobs, detail=detail)
-
-
-def _git(repo_path: Path, *arguments: str) -> str:
-    """Return what git prints.
-
-    Raises:
-        IntegrityError: git is missing, failed or took too long.
-    """
-    program = shutil.which("git")
-    if program is None:
-        raise IntegrityError("git: expected the program on PATH, got none.")
-    try:
-        result = subprocess.run(  # noqa: S603  # no shell, and every argument is ours
-            [program, "-C", str(repo_path), *arguments],
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=GIT_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.CalledProcessError as error:
-        raise IntegrityError(f"git {arguments[0]}: {error.stderr.strip()}") from error
-    except subprocess.TimeoutExpired as error:
-        raise IntegrityError(f"git {arguments[0]}: no answer in {GIT_TIMEOUT_S:.0f} s") from error
-    return result.stdout
+    path = case.bundle.metadata.get(PREREG_PATH_KEY)
+    blobs = blobs_at_tag(case.repo_path, tag)
+    held = blobs.get(path) == blob if isinstance(path, str) else blob in blobs.values()
+    where = f" at {path}" if path else ""
+    detail = f"tag {tag}" + ("" if held else f" holds no such file{where}")
+    yield CheckResult(name="prereg:tag", ok=held, detail=detail)
+    recorded = case.bundle.metadata.get(TAG_OBJECT_KEY)
+    if recorded is not None:
+        now = tag_object(case.repo_path, tag)
+        detail = f"object {now[:12]}" if now == recorded else f"moved since: was {recorded}"
+        yield CheckResult(name="prereg:tag_object", ok=now == recorded, detail=detail)
 
 
 __all__ = ["CheckResult", "all_ok", "render_check_table", "verify_bundle_dir"]

@@ -18,11 +18,13 @@ from cadenza.cli.output import (
     print_text,
     typed_exits,
 )
+from cadenza.cli.prereg import Repository, read_registration
 from cadenza.core.errors import IntegrityError
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome
+    from cadenza.evaluation.prereg import LockedRegistration
     from cadenza.evaluation.results import CellSummary, EpisodeResult, IntervalRecord
 
 #: Columns of the table of `eval run`; rates in percent with their 95 % intervals.
@@ -54,6 +56,11 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the evaluation in the folder.")
     ] = False,
+    prereg: Annotated[
+        Path | None,
+        typer.Option("--prereg", help="Registration that the evaluation must equal."),
+    ] = None,
+    repository: Repository = Path(),
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -66,6 +73,7 @@ def run(
         )
         from cadenza.core.shipped_configs import find_config
 
+        registration = None if prereg is None else read_registration(prereg, repository)
         config = find_config(config, "eval")
         changes = settings or []
         evaluation = explained(
@@ -78,7 +86,8 @@ def run(
                 workers=workers,
                 resume=resume,
                 overwrite=overwrite,
-                repro_command=_repro_command(config, changes),
+                repro_command=_repro_command(config, changes, registration),
+                registration=registration,
                 progress=report,
             )
         payload = _payload(outcome)
@@ -90,7 +99,9 @@ def run(
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _repro_command(config: Path, settings: Sequence[str]) -> str:
+def _repro_command(
+    config: Path, settings: Sequence[str], registration: "LockedRegistration | None"
+) -> str:
     """Return a command line that repeats the evaluation; no host paths, for it is hashed."""
     from cadenza.core.shipped_configs import configs_folder, source_checkout
 
@@ -102,6 +113,7 @@ def _repro_command(config: Path, settings: Sequence[str]) -> str:
     else:
         shown = config.name
     words = ["cadenza", "eval", "run", shown, *settings, "--out", f"runs/{config.stem}"]
+    words += [] if registration is None else ["--prereg", registration.path]
     return shlex.join(words)
 
 

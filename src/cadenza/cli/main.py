@@ -14,6 +14,7 @@ from cadenza.cli import (
     evaluate,
     job,
     listings,
+    prereg,
     quickstart,
     safety,
     stream,
@@ -38,6 +39,9 @@ eval_app: typer.Typer = typer.Typer(
 )
 job_app: typer.Typer = typer.Typer(
     help="Run one step of an improvement loop.", no_args_is_help=True
+)
+prereg_app: typer.Typer = typer.Typer(
+    help="Register an evaluation before it runs.", no_args_is_help=True
 )
 partners_app: typer.Typer = typer.Typer(
     help="List and train partners of an ego.", no_args_is_help=True
@@ -65,6 +69,11 @@ job_app.command("train")(job.train)
 job_app.command("evaluate")(job.evaluate)
 job_app.command("harvest")(job.harvest)
 job_app.command("merge")(job.merge)
+prereg_app.command("new")(prereg.new)
+prereg_app.command("lint")(prereg.lint)
+prereg_app.command("power")(prereg.power)
+prereg_app.command("freeze")(prereg.freeze)
+prereg_app.command("verify")(prereg.verify)
 safety_app.command("verify")(safety.verify)
 safety_app.command("tables")(safety.tables)
 stream_app.command("top")(stream.top)
@@ -87,6 +96,7 @@ app.add_typer(safety_app, name="safety")
 app.add_typer(stream_app, name="stream")
 app.add_typer(loop_app, name="loop")
 app.add_typer(partners_app, name="partners")
+app.add_typer(prereg_app, name="prereg")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(zoo_app, name="zoo")
 

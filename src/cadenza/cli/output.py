@@ -30,6 +30,7 @@ from cadenza.core.errors import (
     IntegrityError,
     MissingExtraError,
     NotReadyError,
+    PreregistrationError,
     StorageError,
     UnknownNameError,
 )
@@ -63,6 +64,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     #: Training finished but the learning check did not pass, or a log holds no final safety record.
     LEARNING_CHECK = 3
+    #: A registered protocol was edited, its tag is missing, or a run is not the registered one.
+    PREREG_MISMATCH = 4
     #: The working tree has changes that the command refuses to work from.
     DIRTY_TREE = 7
     #: Safety audit: the conformal margin sits at its limit.
@@ -140,6 +143,7 @@ _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (OutputClosedError, ExitCode.OUTPUT_CLOSED),
     (CheckpointError, ExitCode.DAMAGED_DATA),
     (IntegrityError, ExitCode.DAMAGED_DATA),
+    (PreregistrationError, ExitCode.PREREG_MISMATCH),
     (StorageError, ExitCode.STORAGE),
     (MissingExtraError, ExitCode.MISSING_EXTRA),
     (NotReadyError, ExitCode.NOT_READY),

@@ -244,6 +244,41 @@ def locked_registration(git_tag: str, prereg_path: Path, *, repo_path: Path) -> 
     return found
 
 
+def freeze_registration(
+    spec: Preregistration, prereg_path: Path, *, repo_path: Path
+) -> LockedRegistration:
+    """Put the annotated tag of ``spec`` on the current commit, which must hold the file as it is.
+
+    A tag that locks the file already is left alone.
+
+    Raises:
+        PreregistrationError: The file is not committed or was edited since, or the tag locks
+            something else.
+    """
+    try:
+        tag_object(repo_path, spec.git_tag)
+    except IntegrityError:
+        pass
+    else:
+        return locked_registration(spec.git_tag, prereg_path, repo_path=repo_path)
+    tracked = _git(repo_path, "ls-files", "--", str(prereg_path))
+    if not tracked or _git(repo_path, "status", "--porcelain", "--", str(prereg_path)):
+        raise PreregistrationError(
+            f"{prereg_path}: expected a file as the last commit has it, got another; commit it."
+        )
+    message = f"Register {prereg_path.name}"
+    _git(repo_path, "tag", "--annotate", "--message", message, "--", spec.git_tag)
+    return locked_registration(spec.git_tag, prereg_path, repo_path=repo_path)
+
+
+def _git(repo_path: Path, *arguments: str) -> bytes:
+    """Return what git prints; its errors are those of the registration."""
+    try:
+        return run_git(repo_path, *arguments)
+    except IntegrityError as error:
+        raise PreregistrationError(f"registration: {error}.") from error
+
+
 def run_differences(spec: PreregistrationSpec, run: SpikeRun) -> list[str]:
     """Return how ``run`` departs from what ``spec`` registers; empty if it does not."""
     pairs: dict[str, tuple[object, object]] = {

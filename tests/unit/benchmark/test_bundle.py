@@ -9,15 +9,15 @@ import pytest
 
 from cadenza.benchmark.bundle import (
     CHAIN_KEY,
-    PreregistrationCopy,
     build_bundle_files,
     current_provenance,
-    git_blob_sha,
     journal_genesis,
     write_bundle_dir,
 )
 from cadenza.core import shipped_configs
 from cadenza.core.errors import StorageError
+from cadenza.core.git import git_blob_sha
+from cadenza.evaluation.prereg import LockedRegistration
 from tests.unit.benchmark.samples import make_plan, make_request
 
 GIT = shutil.which("git")
@@ -91,7 +91,7 @@ def test_bundle_carries_a_registration_with_gits_own_object_id(tmp_path):
     )
     assert git_blob_sha(content) == git.stdout.strip()
     files = build_bundle_files(
-        make_request(prereg=PreregistrationCopy(content=content, git_tag="prereg-x"))
+        make_request(prereg=LockedRegistration(content=content, git_tag="prereg-x"))
     )
     assert files["prereg.yaml"] == content
     assert json.loads(files["bundle.json"])["prereg_blob_sha"] == git.stdout.strip()

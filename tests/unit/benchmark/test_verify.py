@@ -3,17 +3,19 @@ import json
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from cadenza.benchmark import verify as verify_module
 from cadenza.benchmark.bundle import (
-    PreregistrationCopy,
     build_bundle_files,
     encode_sums,
     write_bundle_dir,
 )
 from cadenza.benchmark.executor import JobFailure
+from cadenza.benchmark.registration import plan_differences, registered_block, statistics_of
 from cadenza.benchmark.verify import (
     CheckResult,
     all_ok,
@@ -21,6 +23,9 @@ from cadenza.benchmark.verify import (
     render_check_table,
     verify_bundle_dir,
 )
+from cadenza.core import git as git_module
+from cadenza.evaluation.prereg import LockedRegistration, locked_registration
+from cadenza.evaluation.summary import SummarySettings
 from cadenza.safety.reporting import emit_three_tables, parse_three_tables
 from tests.unit.benchmark.samples import make_plan, make_request
 
@@ -244,12 +249,26 @@ def test_bundle_with_failed_cells_shows_them_and_fails(tmp_path):
     assert cell.label in next(row.detail for row in rows if row.name == "failures:none")
 
 
+def registration(**changes):
+    """Return the YAML that registers the sample plan."""
+    request = make_request()
+    block = registered_block(request.plan, request.settings)
+    document = {
+        "task_id": "crossing",
+        "git_tag": "prereg-x",
+        "parameters": {"evaluation": block | changes},
+        "decision_rules": "fewer contacts",
+    }
+    return yaml.safe_dump(document).encode()
+
+
 @pytest.fixture
 def registered(tmp_path):
-    """A repository whose tag ``prereg-x`` locks ``plans/p.yaml``."""
+    """A repository whose tag ``prereg-x`` locks ``plans/p.yaml``, beside another protocol."""
     repo = tmp_path / "repo"
     (repo / "plans").mkdir(parents=True)
-    (repo / "plans" / "p.yaml").write_bytes(b"task_id: crossing\n")
+    (repo / "plans" / "p.yaml").write_bytes(registration())
+    (repo / "plans" / "easier.yaml").write_bytes(registration(seeds=[0]))
 
     def git(*arguments):
         command = [GIT, "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
@@ -263,24 +282,78 @@ def registered(tmp_path):
 
 
 def test_registration_that_the_tag_holds_passes(tmp_path, registered):
-    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="prereg-x")
+    copy = locked_registration("prereg-x", Path("plans/p.yaml"), repo_path=registered)
     folder = stored(tmp_path, prereg=copy)
-    assert failed(verify_bundle_dir(folder, repo_path=registered)) == []
+    rows = verify_bundle_dir(folder, repo_path=registered)
+    assert failed(rows) == []
+    assert {"prereg:conforms", "prereg:tag", "prereg:tag_object"} <= {row.name for row in rows}
     assert failed(verify_bundle_dir(folder)) == ["prereg:tag"]
 
 
 def test_edited_registration_with_matching_blob_fails(tmp_path, registered):
-    copy = PreregistrationCopy(content=b"task_id: easier\n", git_tag="prereg-x")
+    content = registration().replace(b"fewer", b"more")
+    copy = LockedRegistration(content=content, git_tag="prereg-x")
     rows = verify_bundle_dir(stored(tmp_path, prereg=copy), repo_path=registered)
     assert failed(rows) == ["prereg:tag"]
     told = next(row.detail for row in rows if row.name == "prereg:tag")
     assert told == "tag prereg-x holds no such file"
 
 
-def test_missing_tag_is_a_failed_row(tmp_path, registered):
-    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="no-such-tag")
+def test_registration_at_another_path_of_the_tag_fails(tmp_path, registered):
+    copy = LockedRegistration(content=registration(), git_tag="prereg-x", path="plans/easier.yaml")
     rows = verify_bundle_dir(stored(tmp_path, prereg=copy), repo_path=registered)
-    assert failed(rows) == ["prereg"]
+    assert failed(rows) == ["prereg:tag"]
+
+
+def test_tag_that_was_moved_fails(tmp_path, registered):
+    copy = locked_registration("prereg-x", Path("plans/p.yaml"), repo_path=registered)
+    moved = replace(copy, tag_object="0" * 40)
+    rows = verify_bundle_dir(stored(tmp_path, prereg=moved), repo_path=registered)
+    assert failed(rows) == ["prereg:tag_object"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seeds": [0]}, "seeds: [0] registered, [0, 5] run"),
+        ({"episodes_per_seed": 4}, "episodes_per_seed: 4 registered, 3 run"),
+        ({"policies": [{"name": "ego", "source": "zero"}]}, "policies: "),
+        ({"partners": registered_block(make_plan(), SummarySettings())["partners"][:1]}, "partn"),
+        ({"task_version": 0}, "task_version: 0 registered, 1 run"),
+        (
+            {"summary": statistics_of(SummarySettings(n_resamples=2000))},
+            "summary.n_resamples: 2000 registered, 0 run",
+        ),
+        (
+            {"summary": statistics_of(SummarySettings(bootstrap_root_seed=7))},
+            "summary.bootstrap_root_seed: 7 registered, 0 run",
+        ),
+        ({"hidden": 1}, "parameters.evaluation: expected the keys"),
+        ({"seeds": "all"}, "parameters.evaluation.seeds: "),
+    ],
+)
+def test_bundle_that_is_not_what_was_registered_fails(tmp_path, changes, told):
+    content = registration(**changes)
+    folder = stored(tmp_path, prereg=LockedRegistration(content=content, git_tag="prereg-x"))
+    details = {row.name: row.detail for row in verify_bundle_dir(folder) if not row.ok}
+    assert set(details) == {"prereg:conforms", "prereg:tag"}  # no repository is given
+    assert told in details["prereg:conforms"]
+
+
+def test_policy_that_was_registered_before_its_training_may_have_any_weights():
+    block = registered_block(make_plan(), SummarySettings())
+    block["policies"][0]["weights_sha256"] = None
+    content = registration(policies=block["policies"])
+    locked = LockedRegistration(content=content, git_tag="prereg-x")
+    request = make_request()
+    assert plan_differences(locked, request.plan, statistics_of(request.settings)) == []
+
+
+def test_missing_tag_is_a_failed_row(tmp_path, registered):
+    content = registration().replace(b"prereg-x", b"no-such-tag")
+    copy = LockedRegistration(content=content, git_tag="no-such-tag")
+    rows = verify_bundle_dir(stored(tmp_path, prereg=copy), repo_path=registered)
+    assert failed(rows) == ["prereg:tag"]
 
 
 def test_check_table_shows_rows_and_the_verdict():
@@ -322,14 +395,13 @@ def test_bundle_with_absurdly_many_or_large_files_is_refused_unread(tmp_path, mo
 def test_registration_with_git_that_never_answers_is_a_failed_row(
     tmp_path, registered, monkeypatch
 ):
-    copy = PreregistrationCopy(content=b"task_id: crossing\n", git_tag="prereg-x")
-    folder = stored(tmp_path, prereg=copy)
+    folder = stored(tmp_path, prereg=LockedRegistration(content=registration(), git_tag="prereg-x"))
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(verify_module, "GIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(git_module, "GIT_TIMEOUT_S", 0.2)
     rows = verify_bundle_dir(folder, repo_path=registered)
     assert "no answer" in rows[-1].detail
 

@@ -1,0 +1,188 @@
+"""`cadenza prereg`: write a protocol down, check it, lock it with a git tag, compare."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cadenza.cli.configuration import Settings, explained
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
+from cadenza.core.errors import ConfigurationError, PreregistrationError
+
+if TYPE_CHECKING:
+    from cadenza.evaluation.prereg import LockedRegistration, Preregistration
+
+_File = Annotated[Path, typer.Argument(help="Registration, a YAML file.")]
+Repository = Annotated[
+    Path, typer.Option("--repo-root", help="Git repository that holds the registration.")
+]
+
+
+def new(
+    config: Annotated[
+        Path, typer.Argument(help="Evaluation: a YAML file, or the name of a shipped one.")
+    ],
+    tag: Annotated[str, typer.Option("--tag", help="Git tag that will lock it.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
+    rules: Annotated[
+        str, typer.Option("--rules", help="What is concluded from which outcome.")
+    ] = "",
+    weights_later: Annotated[
+        bool, typer.Option("--weights-later", help="Policies are trained after the registration.")
+    ] = False,
+    settings: Settings = None,
+) -> None:
+    """Write down what `cadenza eval run` will do with a configuration."""
+    with typed_exits():
+        import yaml
+
+        from cadenza.benchmark.cells import PolicyChoice, PolicyEntry
+        from cadenza.benchmark.evaluation_run import (
+            EvaluationConfig,
+            load_evaluation_config,
+            make_plan,
+            summary_settings,
+        )
+        from cadenza.benchmark.registration import EVALUATION_BLOCK, registered_block
+        from cadenza.core.files import atomic_write_text
+        from cadenza.core.shipped_configs import find_config
+        from cadenza.evaluation.prereg import PreregDocument
+
+        if out.exists():
+            raise ConfigurationError(f"{out}: expected no such file yet, got one; name another.")
+        config = find_config(config, "eval")
+        evaluation = explained(
+            config, EvaluationConfig, lambda: load_evaluation_config(config, settings or [])
+        )
+        egos = evaluation.policies
+        if weights_later:
+            evaluation = evaluation.model_copy(
+                update={"policies": (PolicyChoice(name="any", source="zero"),)}
+            )
+        plan = make_plan(evaluation)
+        if weights_later:
+            entries = tuple(PolicyEntry(**ego.model_dump()) for ego in egos)
+            plan = plan.model_copy(update={"policies": entries})
+        block = registered_block(plan, summary_settings(evaluation))
+        document = PreregDocument(
+            task_id=plan.env.task,
+            git_tag=tag,
+            parameters={EVALUATION_BLOCK: block},
+            decision_rules=rules,
+        )
+        content = document.model_dump(mode="json", exclude_defaults=True)
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+        atomic_write_text(out, text)
+        print_text(f"{out}: {plan.n_episodes} episodes, {len(plan.cells)} cells; not locked yet")
+
+
+def lint(file: _File, as_json: AsJson = False) -> None:
+    """Check a registration: its shape, and what a reviewer would miss."""
+    with typed_exits(as_json=as_json):
+        found = _gaps(read_protocol(file))
+        if as_json:
+            print_json({"ok": not found, "problems": found})
+        else:
+            print_text("\n".join(found) if found else f"{file}: nothing to add")
+    if found:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def power(file: _File, as_json: AsJson = False) -> None:
+    """Simulate the registered design: what difference it can show."""
+    with typed_exits(as_json=as_json):
+        from cadenza.core.errors import NotReadyError
+
+        read_protocol(file)
+        raise NotReadyError("prereg power: expected a power analysis, got a package without one.")
+
+
+def freeze(file: _File, repository: Repository = Path(), as_json: AsJson = False) -> None:
+    """Lock a committed registration with its annotated git tag."""
+    with typed_exits(as_json=as_json):
+        from cadenza.evaluation.prereg import freeze_registration
+
+        protocol = read_protocol(file)
+        found = _gaps(protocol)
+        if found:
+            raise PreregistrationError(" ".join(found))
+        _tell(freeze_registration(protocol, file.absolute(), repo_path=repository), as_json)
+
+
+def verify(
+    files: Annotated[list[Path], typer.Argument(help="Registrations, YAML files.")],
+    repository: Repository = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Compare registrations with their git tags; each is told, whatever the others are."""
+    with typed_exits(as_json=as_json):
+        rows = [_verdict(file, repository) for file in files]
+        if as_json:
+            print_json({"ok": all(row["ok"] for row in rows), "registrations": rows})
+        else:
+            for row in rows:
+                print_text(f"{'PASS' if row['ok'] else 'FAIL'}  {row['file']}  {row['detail']}")
+    if not all(row["ok"] for row in rows):
+        raise typer.Exit(ExitCode.PREREG_MISMATCH)
+
+
+def _verdict(file: Path, repository: Path) -> dict[str, Any]:
+    try:
+        found = read_registration(file, repository)
+    except (ConfigurationError, FileNotFoundError, PreregistrationError) as error:
+        return {"file": str(file), "ok": False, "detail": str(error)}
+    detail = f"tag {found.git_tag}, blob {found.blob_sha}"
+    return {"file": str(file), "ok": True, "detail": detail}
+
+
+def _tell(found: "LockedRegistration", as_json: bool) -> None:
+    if as_json:
+        print_json({"tag": found.git_tag, "path": found.path, "blob": found.blob_sha})
+    else:
+        print_text(f"{found.path}: locked by tag {found.git_tag}, blob {found.blob_sha}")
+
+
+def read_protocol(file: Path) -> "Preregistration":
+    """Return what a file registers.
+
+    Raises:
+        ConfigurationError: It is no registration.
+    """
+    from pydantic import ValidationError
+
+    from cadenza.evaluation.prereg import PreregDocument, parse_prereg
+    from cadenza.loop.validation import problems
+
+    try:
+        return parse_prereg(file.read_bytes(), source=str(file))
+    except ValidationError as error:
+        raise ConfigurationError(f"{file}: {' '.join(problems(error, PreregDocument))}") from error
+
+
+def read_registration(file: Path, repository: Path) -> "LockedRegistration":
+    """Return the registration that its tag locks.
+
+    Raises:
+        ConfigurationError: The file is no registration.
+        PreregistrationError: The tag does not hold it.
+    """
+    from cadenza.evaluation.prereg import locked_registration
+
+    return locked_registration(read_protocol(file).git_tag, file.absolute(), repo_path=repository)
+
+
+def _gaps(protocol: "Preregistration") -> list[str]:
+    """Return what a registration leaves open that decides results."""
+    from cadenza.benchmark.registration import EVALUATION_BLOCK, block_problems
+    from cadenza.evaluation.prereg import PreregDocument
+
+    if not isinstance(protocol, PreregDocument):
+        return []
+    found: list[str] = []
+    if not protocol.decision_rules.strip():
+        found.append("decision_rules: expected what is concluded from which outcome, got nothing.")
+    if EVALUATION_BLOCK in protocol.parameters:
+        found += block_problems(protocol)
+    elif not protocol.parameters:
+        found.append("parameters: expected at least one block, got none; nothing is registered.")
+    return found
