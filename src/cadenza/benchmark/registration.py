@@ -137,13 +137,13 @@ def _as_plan(fields: Mapping[str, Any], plan: EvaluationPlan | None) -> Evaluati
     """Return the registered plan; what is not registered comes from ``plan``, or is anything."""
     if plan is None:
         content: dict[str, Any] = {
+            "schema_version": 1,
             "block_size": 1,
             "code_sha256": sha256_bytes(b""),
             "package_version": "",
         }
     else:
-        own = {"block_size", "code_sha256", "package_version", "schema_version"}
-        content = plan.model_dump(mode="json", include=own)
+        content = plan.model_dump(mode="json")
     return EvaluationPlan.model_validate(content | {name: fields[name] for name in _REGISTERED})
 
 

@@ -4,14 +4,20 @@ Bytes:    the files are read once, so what is checked is what was hashed. Every 
           ``SHA256SUMS.txt`` is hashed there, and that file must equal, byte for byte, the one that
           the folder implies: any single changed byte fails.
 Content:  plan, journals, numbers, partners and registration must agree with each other.
-Limits:   who can change a file can also write new checksums; only a signature proves an author.
+Author:   who can change a file can also write new checksums; only a signature proves an author.
+Replay:   episodes chosen by the bundle's own root are played again and compared: counts and flags
+          exactly, numbers to `REPLAY_TOL`, but for lambda, whose long memory keeps last bits.
+Hostile:  every size is checked before it is believed: bytes read, files, planned episodes,
+          resamples, nesting. Links, pipes, folders and odd names are refused.
+Older:    CHAMBER's bundles (version 3, no plan, no chains) re-verify by the estimator they name.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -35,20 +41,35 @@ from cadenza.benchmark.bundle import (
     partner_material,
     sealed_partner_spec,
 )
-from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, check_cell_episodes
+from cadenza.benchmark.cells import PLAN_NAME, CellRunner, EvaluationPlan, check_cell_episodes
 from cadenza.benchmark.registration import plan_differences, statistics_in
 from cadenza.benchmark.safety_tables import safety_report
+from cadenza.benchmark.signing import (
+    SIGNATURE_NAME,
+    bundle_root,
+    read_allowed_signers,
+    sign_bundle,
+    signature_checks,
+    statement_of,
+)
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import CadenzaError, IntegrityError, MissingExtraError
 from cadenza.core.files import sha256_bytes
-from cadenza.core.git import blobs_at_tag, tag_object
+from cadenza.core.git import blobs_at_tag, git_blob_sha, tag_object
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
+from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.report.view import Check as CheckResult
-from cadenza.evaluation.results import EpisodeResult, ResultBundle
+from cadenza.evaluation.results import (
+    LEGACY_ESTIMATOR,
+    BundleSummary,
+    EpisodeResult,
+    ResultBundle,
+)
 from cadenza.evaluation.summary import recompute_summary
 from cadenza.partners.registry import list_registered
+from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.reporting.rendering import JSON_NAME, MARKDOWN_NAME, parse_report, report_files
 
 #: What reading malformed data can raise; such an error is a failed row, not a traceback.
@@ -101,6 +122,13 @@ def render_check_table(rows: Sequence[CheckResult]) -> str:
 SUMMARY_REL_TOL: Final = 1e-9
 
 
+#: Most cells of a plan that is listed: twenty times the largest evaluation we know of.
+MAX_CELLS: Final = 1_000_000
+#: Largest difference of a number between a recorded episode and its replay: other machines round
+#: otherwise, and an episode carries that on.
+REPLAY_TOL: Final = 1e-3
+
+
 @dataclass(frozen=True, kw_only=True)
 class BundleUnderTest:
     """A parsed bundle and the bytes of its files."""
@@ -112,7 +140,17 @@ class BundleUnderTest:
     @cached_property
     def plan(self) -> EvaluationPlan:
         """The plan inside the bundle."""
-        return EvaluationPlan.from_bytes(self.files[PLAN_NAME])
+        plan = EvaluationPlan.from_bytes(self.files[PLAN_NAME])
+        combinations = len(plan.policies) * len(plan.partners) * len(plan.conditions)
+        blocks = -(-plan.episodes_per_seed // plan.block_size)
+        cells = combinations * len(plan.seeds) * blocks
+        largest = min(plan.block_size, plan.episodes_per_seed)
+        if max(cells, largest) > MAX_CELLS:  # before anything is listed cell by cell
+            raise IntegrityError(
+                f"{PLAN_NAME}: expected at most {MAX_CELLS} cells, and as many episodes in each, "
+                f"got {cells} cells of {largest}."
+            )
+        return plan
 
     @cached_property
     def episodes(self) -> dict[int, list[EpisodeResult]]:
@@ -126,6 +164,17 @@ class BundleUnderTest:
             )
             for seed in self.plan.seeds
         }
+
+    @cached_property
+    def by_cell(self) -> dict[str, list[EpisodeResult]]:
+        """Episodes by the key of their planned cell; what is too many is at ``""``."""
+        failed, found = set(_failures(self)), dict[str, list[EpisodeResult]]()
+        rest = {seed: list(episodes) for seed, episodes in self.episodes.items()}
+        for key, cell in self.plan.cells.items():
+            if cell.policy == self.bundle.policy_id and key not in failed:
+                found[key] = rest[cell.seed][: cell.n_episodes]
+                del rest[cell.seed][: cell.n_episodes]
+        return found | {"": [episode for episodes in rest.values() for episode in episodes]}
 
 
 def content_checks(case: BundleUnderTest) -> list[CheckResult]:
@@ -192,18 +241,17 @@ def _check_plan(case: BundleUnderTest) -> Iterator[CheckResult]:
 
 def _check_episodes(case: BundleUnderTest) -> Iterator[CheckResult]:
     """Every planned cell of the policy is there, complete, in order, and nothing else."""
-    missing_keys = set(_failures(case))
+    for key, episodes in case.by_cell.items():
+        if key:
+            check_cell_episodes(case.plan, case.plan.cells[key], episodes)
     for seed, episodes in case.episodes.items():
-        rest = list(episodes)
-        for key, cell in case.plan.cells.items():
-            if cell.seed != seed or cell.policy != case.bundle.policy_id or key in missing_keys:
-                continue
-            check_cell_episodes(case.plan, cell, rest[: cell.n_episodes])
-            del rest[: cell.n_episodes]
+        unplanned = sum(episode.seed == seed for episode in case.by_cell[""])
         yield CheckResult(
             name=f"episodes:seed{seed}",
-            ok=not rest,
-            detail=f"{len(rest)} unplanned" if rest else f"{len(episodes)} as planned, chain whole",
+            ok=not unplanned,
+            detail=f"{unplanned} unplanned"
+            if unplanned
+            else f"{len(episodes)} as planned, chain whole",
         )
 
 
@@ -225,8 +273,14 @@ def _failures(case: BundleUnderTest) -> dict[str, Any]:
 
 def _check_summary(case: BundleUnderTest) -> Iterator[CheckResult]:
     episodes = [episode for group in case.episodes.values() for episode in group]
-    stated = case.bundle.summary
-    planned = case.bundle.seed_schedule.episodes_per_seed * len(case.bundle.seed_schedule.seeds)
+    schedule = case.bundle.seed_schedule
+    planned = schedule.episodes_per_seed * len(schedule.seeds)
+    yield from _compare_summary(case.bundle.summary, episodes, planned)
+
+
+def _compare_summary(
+    stated: BundleSummary, episodes: Sequence[EpisodeResult], planned: int
+) -> Iterator[CheckResult]:
     yield CheckResult(
         name="summary:n_episodes",
         ok=len(episodes) == stated.n_episodes == planned,
@@ -335,8 +389,8 @@ def _check_tag(case: BundleUnderTest, tag: str, blob: str) -> Iterator[CheckResu
         yield CheckResult(name="prereg:tag_object", ok=now == recorded, detail=detail)
 
 
-__all__ = ["CheckResult", "all_ok", "render_check_table", "verify_bundle_dir"]
-
+#: Files that no manifest lists: they hold it, or came after it.
+_UNLISTED: Final = frozenset({BUNDLE_NAME, SUMS_NAME, SIGNATURE_NAME})
 #: Name of the check that the sources behind a bundle are known.
 ELIGIBILITY: Final = "bundle:eligibility"
 #: Name of the only row when there is no bundle to check.
@@ -345,69 +399,144 @@ UNREADABLE: Final = "bundle"
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: More files than any bundle holds: one journal per seed and a handful of others.
 MAX_FILES: Final = 10_000
+#: Most bytes of all files together.
+MAX_BUNDLE_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """What a verifier has and asks for.
+
+    Attributes:
+        repo_path: Git repository with the registration tag; needed only by bundles with one.
+        allow_dirty: Accept a bundle made from changed sources, or from others than these without
+            a commit.
+        allowed_signers: Keys that are trusted; None asks for no name.
+        require_signature: Refuse a bundle without a valid signature by one of them.
+        replay: Episodes to play again.
+        artifacts_root: Folder that ``local://`` addresses of policies are relative to.
+    """
+
+    repo_path: Path | None = None
+    allow_dirty: bool = False
+    allowed_signers: Path | None = None
+    require_signature: bool = False
+    replay: int = 0
+    artifacts_root: Path = Path()
 
 
 def verify_bundle_dir(
-    folder: Path, *, repo_path: Path | None = None, allow_dirty: bool = False
+    folder: Path, options: VerifyOptions | None = None, **changes: Any
 ) -> list[CheckResult]:
     """Check the bundle in ``folder``.
 
     Args:
         folder: Bundle folder.
-        repo_path: Git repository that holds the registration tag; needed only by bundles with one.
-        allow_dirty: Accept a bundle made from changed sources, or from others than these without
-            a commit.
+        options: What the verifier has and asks for.
+        **changes: Fields of `VerifyOptions` on top of it.
 
     Returns:
         One row per check; the bundle passes iff all hold (`all_ok`).
+
+    Raises:
+        ConfigurationError: The file of trusted keys cannot be used.
+        MissingExtraError: A check needs a package that is not installed.
     """
+    options = replace(options or VerifyOptions(), **changes)
+    keys = options.allowed_signers
+    signers = None if keys is None else read_allowed_signers(keys)
     try:
-        files = _read_files(folder)
+        files = read_bundle_files(folder)
     except MALFORMED as error:
-        return [CheckResult(name=UNREADABLE, ok=False, detail=str(error))]
-    rows = guarded("sha256sums", lambda: _check_sums(files))
+        return [CheckResult(name=UNREADABLE, ok=False, detail=" ".join(str(error).split()))]
+    rows = guarded("sha256sums", lambda: sums_checks(files))
     try:
         content = parse_json_object(files[BUNDLE_NAME], source=BUNDLE_NAME)
         bundle = ResultBundle.model_validate(content)
     except MALFORMED as error:
-        detail = " ".join(str(error).split())[:300]
+        detail = " ".join(str(error).split())[:_MAX_DETAIL]
         return [*rows, CheckResult(name="bundle:schema", ok=False, detail=detail)]
     rows.append(
         CheckResult(name="bundle:schema", ok=True, detail=f"version {bundle.schema_version}")
     )
-    case = BundleUnderTest(bundle=bundle, files=files, repo_path=repo_path)
-    rows += guarded(ELIGIBILITY, lambda: _check_eligibility(case, allow_dirty))
+    case = BundleUnderTest(bundle=bundle, files=files, repo_path=options.repo_path)
+    is_older = "kind" not in content and PLAN_NAME not in bundle.manifest
+    rows += guarded(ELIGIBILITY, lambda: _check_eligibility(case, options.allow_dirty))
     rows += guarded("manifest", lambda: _check_manifest(bundle, files))
-    rows += content_checks(case)
+    rows += older_content_checks(case) if is_older else content_checks(case)
+    required = options.require_signature
+    rows += guarded(
+        "signature", lambda: signature_checks(bundle, files, signers=signers, required=required)
+    )
+    if options.replay:
+        rows += guarded("replay", lambda: _check_replay(case, options))
     return rows
 
 
-def _read_files(folder: Path) -> dict[str, bytes]:
-    """Return every file of ``folder``; anything but plain files is refused."""
+def sign_verified(folder: Path, key_file: Path, **changes: Any) -> Path:
+    """Sign the bundle in ``folder`` if it verifies, and return the signature's path.
+
+    ``changes`` are fields of `VerifyOptions`.
+
+    Raises:
+        IntegrityError: A check fails.
+        ConfigurationError: The key cannot be used.
+        MissingExtraError: cryptography is not installed.
+    """
+    (folder / SIGNATURE_NAME).unlink(missing_ok=True)
+    failed = [row for row in verify_bundle_dir(folder, **changes) if not row.ok]
+    if failed:
+        raise IntegrityError(
+            f"{folder}: expected a bundle that verifies, got {len(failed)} failed check(s), first "
+            f"{failed[0].name}: {failed[0].detail}; `cadenza eval verify` shows all."
+        )
+    files = read_bundle_files(folder)
+    bundle = ResultBundle.model_validate_json(files[BUNDLE_NAME])
+    return sign_bundle(folder, statement_of(bundle, files), key_file)
+
+
+def read_bundle_files(folder: Path) -> dict[str, bytes]:
+    """Return every file of a bundle's folder; anything but plain files is refused.
+
+    Raises:
+        IntegrityError: There is no bundle, or something in it is no plain file or too large.
+        OSError: A file cannot be read.
+    """
     if not folder.is_dir():
-        raise IntegrityError(f"{folder}: expected a bundle folder, got none.")
-    paths = sorted(folder.iterdir())
-    if len(paths) > MAX_FILES:
-        raise IntegrityError(f"{folder}: expected at most {MAX_FILES} files, got {len(paths)}.")
+        found = "an archive or other file, unpack it first" if folder.exists() else "none"
+        raise IntegrityError(f"{folder}: expected a bundle folder, got {found}.")
     files: dict[str, bytes] = {}
+    left = MAX_BUNDLE_BYTES
+    paths = sorted(islice(folder.iterdir(), MAX_FILES + 1))
+    if len(paths) > MAX_FILES:
+        raise IntegrityError(f"{folder}: expected at most {MAX_FILES} files, got more.")
     for path in paths:
         if path.is_symlink() or not path.is_file() or not _PLAIN_NAME.fullmatch(path.name):
             raise IntegrityError(f"{path.name!r}: expected plain files only, got another entry.")
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise IntegrityError(f"{path.name}: expected at most {MAX_JSON_BYTES} bytes, got more.")
-        files[path.name] = path.read_bytes()
+        limit = min(MAX_JSON_BYTES, left)
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise IntegrityError(f"{path.name}: expected at most {limit} bytes, got more.")
+        files[path.name] = data
+        left -= len(data)
     if BUNDLE_NAME not in files:
-        raise IntegrityError(f"{folder}: expected {BUNDLE_NAME}, got {sorted(files)}.")
+        raise IntegrityError(f"{folder}: expected {BUNDLE_NAME}, got {sorted(files)[:20]}.")
     return files
 
 
-def _check_sums(files: Mapping[str, bytes]) -> Iterator[CheckResult]:
+def sums_checks(files: Mapping[str, bytes]) -> Iterator[CheckResult]:
+    """Yield whether the list of checksums is, byte for byte, the one that the files imply."""
     if SUMS_NAME not in files:
         yield CheckResult(name="sha256sums", ok=False, detail=f"{SUMS_NAME} is missing")
         return
     lines = files[SUMS_NAME].decode("ascii", errors="replace").split("\n")
     stated = {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
-    actual = {name: sha256_bytes(data) for name, data in files.items() if name != SUMS_NAME}
+    actual = {
+        name: sha256_bytes(data)
+        for name, data in files.items()
+        if name not in (SUMS_NAME, SIGNATURE_NAME)
+    }
     for name in sorted(stated.keys() | actual.keys()):
         if name not in actual:
             detail = "listed, but the file is missing"
@@ -428,7 +557,7 @@ def _check_eligibility(case: BundleUnderTest, allow_dirty: bool) -> Iterator[Che
     """Pass a clean commit and, without a commit as in a release, the very sources that verify."""
     bundle = case.bundle
     ok, detail = not bundle.dirty, f"commit {bundle.git_sha[:12]}, clean"
-    if bundle.dirty and bundle.git_sha == GIT_SHA_UNKNOWN:
+    if bundle.dirty and bundle.git_sha == GIT_SHA_UNKNOWN and PLAN_NAME in case.files:
         partners = (entry.partner.class_name for entry in case.plan.partners)
         ours = code_digest(get_task(case.plan.env.task), partners)
         ok = bundle.metadata.get("code_sha256") == ours
@@ -451,9 +580,105 @@ def _check_manifest(bundle: ResultBundle, files: Mapping[str, bytes]) -> Iterato
         else:
             detail = "" if sha256_bytes(files[name]) == digest else "the bytes have changed"
         yield CheckResult(name=f"manifest:{name}", ok=not detail, detail=detail)
-    unlisted = sorted(files.keys() - bundle.manifest.keys() - {BUNDLE_NAME, SUMS_NAME})
+    unlisted = sorted(files.keys() - bundle.manifest.keys() - _UNLISTED)
     yield CheckResult(
         name="manifest:membership",
         ok=not unlisted,
         detail=f"not listed: {unlisted}" if unlisted else "",
     )
+
+
+def older_content_checks(case: BundleUnderTest) -> list[CheckResult]:
+    """Return the agreements of a bundle from before plans and chains."""
+    checks: list[tuple[str, Callable[[BundleUnderTest], Iterable[CheckResult]]]] = [
+        ("summary", _check_older_summary),
+        ("partners", _check_older_partners),
+        ("repro", _check_repro),
+        ("prereg", _check_older_prereg),
+    ]
+    return [row for name, check in checks for row in guarded(name, lambda c=check: c(case))]
+
+
+def _check_older_summary(case: BundleUnderTest) -> Iterator[CheckResult]:
+    schedule, stated = case.bundle.seed_schedule, case.bundle.summary
+    episodes: list[EpisodeResult] = []
+    for seed in schedule.seeds:
+        name = episode_file_name(seed)
+        lines = case.files[name].split(b"\n")
+        torn = lines.pop() != b""
+        own = [EpisodeResult.model_validate(parse_json_object(x, source=name)) for x in lines]
+        ok = not torn and len(own) == schedule.episodes_per_seed
+        ok = ok and all(episode.seed == seed for episode in own)
+        detail = f"{len(own)} of {schedule.episodes_per_seed}, no chain in this format"
+        yield CheckResult(name=f"episodes:seed{seed}", ok=ok, detail=detail)
+        episodes += own
+    ok = stated.estimator == LEGACY_ESTIMATOR
+    yield CheckResult(name="summary:estimator", ok=ok, detail=stated.estimator)
+    yield from _compare_summary(stated, episodes, len(episodes))
+
+
+def _check_older_partners(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """Identities by the historical rule, which covers neither options nor weight bytes."""
+    stored = parse_json_object(case.files[PARTNERS_NAME], source=PARTNERS_NAME)
+    known = set(list_registered())
+    fresh: dict[str, str] = {}
+    for name, fields in stored.items():
+        spec = PartnerSpec(
+            class_name=fields["class_name"],
+            seed=fields["seed"],
+            checkpoint_step=fields["checkpoint_step"],
+            weights_uri=fields["weights_uri"],
+        )
+        fresh[name] = spec.partner_id
+        ok = spec.class_name in known
+        yield CheckResult(name=f"partner:{name}:registered", ok=ok, detail=spec.class_name)
+    ok = fresh == case.bundle.partner_hashes
+    yield CheckResult(name="partners:hashes", ok=ok, detail="" if ok else "others now")
+
+
+def _check_older_prereg(case: BundleUnderTest) -> Iterator[CheckResult]:
+    tag, blob = case.bundle.prereg_git_tag, case.bundle.prereg_blob_sha
+    if tag is None or blob is None:
+        yield from _check_prereg(case)
+        return
+    copy = git_blob_sha(case.files[PREREG_NAME])
+    yield CheckResult(name="prereg:copy", ok=copy == blob, detail=f"blob {blob[:12]}")
+    yield from _check_tag(case, tag, blob)
+
+
+def _check_replay(case: BundleUnderTest, options: VerifyOptions) -> Iterator[CheckResult]:
+    """Play episodes again; the root of the bundle chooses them, so that nobody else does."""
+    root = bundle_root(case.files)
+    cells = case.plan.cells
+    recorded = [
+        (cells[key], cells[key].first_episode + number, episode)
+        for key, episodes in case.by_cell.items()
+        if key
+        for number, episode in enumerate(episodes)
+    ]
+    stream = derive_substream("benchmark.replay", root_seed=int(root[:15], 16))
+    count = min(options.replay, len(recorded))
+    chosen = stream.default_rng().choice(len(recorded), size=count, replace=False)
+    runner = CellRunner(
+        plan=case.plan, folder=Path(), artifacts_root=options.artifacts_root.resolve()
+    )
+    for cell, index, episode in (recorded[int(i)] for i in sorted(chosen)):
+        again, _ = runner.replay(cell, index)
+        fields = sorted(
+            name
+            for name, value in _comparable(episode).items()
+            if not equal_within(value, _comparable(again)[name], REPLAY_TOL)
+        )
+        detail = f"differs in {', '.join(fields)}" if fields else "as recorded"
+        name = f"replay:{cell.condition}:{cell.partner}:seed{cell.seed}:{index}"
+        yield CheckResult(name=name, ok=not fields, detail=detail)
+
+
+def _comparable(episode: EpisodeResult) -> dict[str, Any]:
+    """Return what a replay must repeat."""
+    fields = episode.model_dump(mode="json")
+    fields["metadata"].pop(CHAIN_KEY, None)
+    record: dict[str, Any] = fields["safety"] or {}
+    for name in ("lambda_mean", "lambda_var"):
+        record.pop(name, None)
+    return fields

@@ -117,28 +117,61 @@ def _repro_command(
     return shlex.join(words)
 
 
+_Bundle = Annotated[Path, typer.Argument(help="Folder that holds bundle.json.")]
+_AllowDirty = Annotated[
+    bool, typer.Option("--allow-dirty", help="Accept results of uncommitted or other sources.")
+]
+_TagRepository = Annotated[
+    Path | None,
+    typer.Option("--repo-root", help="Git repository that holds the registration tag."),
+]
+
+
 def verify(
-    bundle: Annotated[Path, typer.Argument(help="Folder that holds bundle.json.")],
-    allow_dirty: Annotated[
-        bool,
-        typer.Option("--allow-dirty", help="Accept results of uncommitted or other sources."),
+    bundle: _Bundle,
+    allow_dirty: _AllowDirty = False,
+    repository: _TagRepository = None,
+    require_signature: Annotated[
+        bool, typer.Option("--require-signature", help="Refuse without one by a trusted key.")
     ] = False,
-    repository: Annotated[
+    allowed_signers: Annotated[
         Path | None,
-        typer.Option("--repo-root", help="Git repository that holds the registration tag."),
+        typer.Option(
+            "--allowed-signers",
+            help="Keys that are trusted; by default the repository's file allowed_signers.",
+        ),
     ] = None,
+    replay: Annotated[
+        int, typer.Option("--replay", min=0, help="Random episodes to play again and compare.")
+    ] = 0,
+    artifacts: Annotated[
+        Path, typer.Option("--artifacts", help="Folder of the policies, for --replay.")
+    ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Check a result bundle: every byte, every figure, every partner."""
+    """Check a result bundle: every byte, every figure, every partner, and who signed it."""
     with typed_exits(as_json=as_json):
+        from cadenza.benchmark.signing import ALLOWED_SIGNERS_NAME
         from cadenza.benchmark.verify import (
             UNREADABLE,
+            VerifyOptions,
             all_ok,
             render_check_table,
             verify_bundle_dir,
         )
 
-        rows = verify_bundle_dir(bundle, repo_path=repository, allow_dirty=allow_dirty)
+        own = None if repository is None else repository / ALLOWED_SIGNERS_NAME
+        if allowed_signers is None and own is not None and own.is_file():
+            allowed_signers = own
+        options = VerifyOptions(
+            repo_path=repository,
+            allow_dirty=allow_dirty,
+            allowed_signers=allowed_signers,
+            require_signature=require_signature,
+            replay=replay,
+            artifacts_root=artifacts,
+        )
+        rows = verify_bundle_dir(bundle, options)
         if rows[0].name == UNREADABLE:
             raise IntegrityError(rows[0].detail)
         if as_json:
@@ -147,6 +180,32 @@ def verify(
             print_text(render_check_table(rows))
     if not all_ok(rows):
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def sign(
+    bundle: _Bundle,
+    key: Annotated[
+        Path, typer.Option("--key", help="Ed25519 private key, as `ssh-keygen` writes it.")
+    ],
+    allow_dirty: _AllowDirty = False,
+    repository: _TagRepository = None,
+) -> None:
+    """Verify a bundle and vouch for it: writes bundle.sig."""
+    with typed_exits():
+        from cadenza.benchmark.verify import sign_verified
+
+        path = sign_verified(bundle, key, repo_path=repository, allow_dirty=allow_dirty)
+        print_text(f"signed: {path}")
+
+
+def keygen(
+    key: Annotated[Path, typer.Argument(help="File to write; its public half goes to KEY.pub.")],
+) -> None:
+    """Make an Ed25519 key for `cadenza eval sign`."""
+    with typed_exits():
+        from cadenza.benchmark.signing import make_key
+
+        print_text(make_key(key).strip())
 
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:

@@ -17,6 +17,7 @@ _EXTRAS: Final = {
     "PIL": "train",
     "alembic": "loop",
     "clarabel": "solvers",
+    "cryptography": "sign",
     "imageio": "mujoco",
     "lbforaging": "foraging",
     "mani_skill": "maniskill",

@@ -31,6 +31,9 @@ LEGACY_ESTIMATOR: Final = "iqm/cluster/percentile-loop/v0"
 #: Fewest resamples whose 2.5 % tail holds enough replicates (25) for a stable bound.
 MIN_RESAMPLES: Final = 1000
 
+#: Most resamples that anybody waits for; a stored count beyond it is refused, not computed.
+MAX_RESAMPLES: Final = 1_000_000
+
 SubStage = Literal["1a", "1b", "2", "3"]
 
 Integer = Annotated[int, Field(strict=True)]
@@ -334,10 +337,10 @@ class BundleSummary(Archive):
     @field_validator("n_resamples")
     @classmethod
     def _enough_resamples(cls, value: int) -> int:
-        if 0 < value < MIN_RESAMPLES:
+        if value != 0 and not MIN_RESAMPLES <= value <= MAX_RESAMPLES:
             raise ValueError(
-                f"BundleSummary.n_resamples: expected 0 (no bootstrap) or >= {MIN_RESAMPLES}, "
-                f"got {value}; raise it so that the tails are stable."
+                f"BundleSummary.n_resamples: expected 0 (no bootstrap) or {MIN_RESAMPLES} to "
+                f"{MAX_RESAMPLES}, got {value}; choose one with stable tails."
             )
         return value
 

@@ -389,7 +389,7 @@ def test_bundle_with_absurdly_many_or_large_files_is_refused_unread(tmp_path, mo
     assert "expected at most 100 bytes" in row.detail
     monkeypatch.setattr(verify_module, "MAX_FILES", 3)
     (row,) = verify_bundle_dir(folder)
-    assert "expected at most 3 files, got 9" in row.detail
+    assert "expected at most 3 files, got more" in row.detail
 
 
 def test_registration_with_git_that_never_answers_is_a_failed_row(
@@ -403,7 +403,7 @@ def test_registration_with_git_that_never_answers_is_a_failed_row(
     monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
     monkeypatch.setattr(git_module, "GIT_TIMEOUT_S", 0.2)
     rows = verify_bundle_dir(folder, repo_path=registered)
-    assert "no answer" in rows[-1].detail
+    assert "no answer" in next(row.detail for row in rows if not row.ok)
 
 
 def without_records(request):
