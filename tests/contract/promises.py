@@ -71,7 +71,8 @@ def faults(module, path, parameters):
     owner, _, method = path.partition(".")
     found = getattr(found, owner)
     if method:
-        if parameters is None and method in getattr(found, "__dataclass_fields__", ()):
+        fields = getattr(found, "__dataclass_fields__", None) or getattr(found, "model_fields", ())
+        if parameters is None and method in fields:
             return []
         is_static = isinstance(inspect.getattr_static(found, method), staticmethod | classmethod)
         found = getattr(found, method)

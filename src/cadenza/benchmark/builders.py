@@ -14,9 +14,9 @@ Seeds:  the copy in seat u starts an episode of seed s from the first integer of
         environments.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.tasks import EnvRequest, TaskEnv, TaskSpec, get_task
-from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.errors import (
+    ConfigurationError,
+    ConfigurationTypeError,
+    NotReadyError,
+    UnknownNameError,
+)
 from cadenza.core.provenance import source_digest
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import ActionDict, Observation
@@ -38,8 +43,18 @@ from cadenza.partners.registry import (
     partner_class,
 )
 from cadenza.partners.spec import PartnerSpec
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
+from cadenza.safety.emergency import (
+    CartesianAccelEmergencyController,
+    EmergencyController,
+    JacobianEmergencyController,
+)
+from cadenza.safety.protocols import AgentControlModel, EgoOnlySafetyFilter
 from cadenza.safety.runtime.driver import SafetyDriver
-from cadenza.safety.runtime.env_hooks import EnvHooks
+from cadenza.safety.runtime.env_hooks import EnvHooks, optional_hook
+from cadenza.safety.snapshot import AgentSnapshot
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -176,13 +191,13 @@ _BATCH_SAFETY_HOOKS: Final = ("build_agent_batch", "build_control_models", "buil
 
 
 def build_env(
-    env_config: EnvConfig,
+    env_cfg: EnvConfig,
     *,
     root_seed: int,
     render_mode: str | None = None,
     partner: PartnerConfig | None = None,
 ) -> Any:
-    """Return the environment that ``env_config`` describes, or a batch of them, with two seats.
+    """Return the environment that ``env_cfg`` describes, or a batch of them, with two seats.
 
     With more than two robots ``partner`` is needed: copies of it drive the further ones.
 
@@ -192,20 +207,20 @@ def build_env(
         UnknownNameError: The partner is not registered.
     """
     try:
-        task = get_task(env_config.task)
+        task = get_task(env_cfg.task)
     except UnknownNameError as error:
         raise ConfigurationError(str(error)) from error
-    _refuse_unused_settings(task, env_config, render_mode)
+    _refuse_unused_settings(task, env_cfg, render_mode)
     if partner is not None:
         require_player(task, partner.class_name)
     request = EnvRequest(
-        episode_length=env_config.episode_length,
-        seats=env_config.agent_uids,
-        num_envs=env_config.num_envs,
+        episode_length=env_cfg.episode_length,
+        seats=env_cfg.agent_uids,
+        num_envs=env_cfg.num_envs,
         root_seed=root_seed,
         render_mode=render_mode,
-        options=task.complete_options(env_config.options),
-        condition_id=env_config.condition_id or next(iter(task.conditions), None),
+        options=task.complete_options(env_cfg.options),
+        condition_id=env_cfg.condition_id or next(iter(task.conditions), None),
     )
     env = task.make_env(request)
     if len(env.agent_uids) == SEATS:
@@ -215,7 +230,7 @@ def build_env(
             f"build_env: task {task.task_id!r} with {len(env.agent_uids)} robots: expected the "
             "partner whose copies drive the robots after the first two, got none; pass partner=."
         )
-    return _with_background_robots(env, partner, num_envs=env_config.num_envs)
+    return _with_background_robots(env, partner, num_envs=env_cfg.num_envs)
 
 
 def require_player(task: TaskSpec, class_name: str) -> None:
@@ -239,9 +254,9 @@ def require_player(task: TaskSpec, class_name: str) -> None:
 
 
 def build_partner(
-    partner_config: PartnerConfig, *, env: Any = None, weights_sha256: str | None = None
+    partner_cfg: PartnerConfig, *, env: Any = None, weights_sha256: str | None = None
 ) -> FrozenPartner:
-    """Return a new partner as ``partner_config`` describes it.
+    """Return a new partner as ``partner_cfg`` describes it.
 
     Its actions are checked against and clipped to the space of ``env``, if given; its weights must
     have ``weights_sha256``, if given.
@@ -250,7 +265,7 @@ def build_partner(
         UnknownNameError: The class is not registered.
         InputError: A field or an option is malformed.
     """
-    spec = replace(partner_spec(partner_config), weights_sha256=weights_sha256)
+    spec = replace(partner_spec(partner_cfg), weights_sha256=weights_sha256)
     partner = load_partner(spec)
     if env is not None and isinstance(partner, PartnerBase):
         _bind(partner, env, env.agent_uids[1])
@@ -356,6 +371,84 @@ def _require_hooks(env: Any, hooks: tuple[str, ...]) -> None:
             f"{type(env).__name__} without {missing[0]}; disable the filter or choose a task that "
             "supports it (`cadenza tasks list`)."
         )
+
+
+def build_control_models(env: Any) -> Mapping[str, AgentControlModel]:
+    """Return the control model of every robot: the environment's, else double integrators.
+
+    Raises:
+        ConfigurationTypeError: No such hook, and a space that is no Dict of boxes.
+        ConfigurationError: No such hook, and a box of more than one dimension.
+    """
+    own = optional_hook(env, "build_control_models")
+    if own is not None:
+        return own()
+    return {
+        uid: DoubleIntegratorControlModel(uid, box.shape[0])
+        for uid, box in _action_boxes(env).items()
+    }
+
+
+def build_bounds_for_env(env: Any) -> Bounds:
+    """Return the environment's bounds; without any, what its action spaces allow.
+
+    Then an action is taken for an acceleration, may change by its whole range in a step, and
+    neither latency nor force counts. Errors as `build_control_models`.
+    """
+    own = optional_hook(env, "build_bounds")
+    if own is not None:
+        return own()
+    largest = max(float(np.abs([b.low, b.high]).max()) for b in _action_boxes(env).values())
+    limit = largest if np.isfinite(largest) else 1.0
+    return Bounds(limit, limit, 2.0 * limit, 0.0, 0.0)
+
+
+def build_emergency_controllers(env: Any) -> dict[str, EmergencyController]:
+    """Return how every robot brakes: through its Jacobian where its model has one."""
+    return {
+        uid: JacobianEmergencyController(control_model=model)
+        if isinstance(model, JacobianControlModel)
+        else CartesianAccelEmergencyController()
+        for uid, model in build_control_models(env).items()
+    }
+
+
+def build_safety_filter(env: Any) -> EgoOnlySafetyFilter:
+    """Return the filter of the ego's actions with the control models of ``env``."""
+    return ExpCBFQP.ego_only(control_models=build_control_models(env))
+
+
+def build_safety_dt(env: Any, *, fallback: float = 0.02) -> float:
+    """Return the environment's control step, s."""
+    own = optional_hook(env, "control_timestep")
+    return fallback if own is None else float(own)
+
+
+def build_safety_snapshot_builder(env: Any) -> Callable[[Any], dict[str, AgentSnapshot]] | None:
+    """Return what reads every robot's motion from the environment; None where nothing does."""
+    own = optional_hook(env, "build_agent_snapshots")
+    return None if own is None else lambda _: own()
+
+
+def _action_boxes(env: Any) -> dict[str, Any]:
+    """Return the one-dimensional box of every robot's action."""
+    spaces = getattr(env.action_space, "spaces", None)
+    if not isinstance(spaces, Mapping):
+        raise ConfigurationTypeError(
+            f"env.action_space: expected a Dict by robot, got {type(env.action_space).__name__}."
+        )
+    boxes = dict(cast("Mapping[str, Any]", spaces))
+    for uid, box in boxes.items():
+        if not hasattr(box, "high"):
+            raise ConfigurationTypeError(
+                f"env.action_space[{uid!r}]: expected a Box, got {type(box).__name__}."
+            )
+        if len(box.shape) != 1:
+            raise ConfigurationError(
+                f"env.action_space[{uid!r}]: expected one dimension, got {box.shape}; offer "
+                "build_control_models()."
+            )
+    return boxes
 
 
 def make_crossing_env(request: EnvRequest) -> Any:

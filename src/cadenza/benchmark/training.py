@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,13 @@ from cadenza.evaluation.results import EpisodeResult
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
 from cadenza.partners.weights import ARTIFACTS_SCHEME
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.emergency import EmergencyController
+from cadenza.safety.protocols import EgoOnlySafetyFilter
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import SafetyState
 
 
 def run_training(
@@ -56,7 +61,12 @@ def run_training(
     resume: bool = False,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
-    **safety_parts: Any,
+    safety_filter: EgoOnlySafetyFilter | None = None,
+    safety_state: SafetyState | None = None,
+    safety_bounds: Bounds | None = None,
+    safety_snapshot_builder: Callable[[Any], dict[str, AgentSnapshot]] | None = None,
+    safety_dt: float | None = None,
+    safety_emergency_controllers: Mapping[str, EmergencyController] | None = None,
 ) -> TrainingResult:
     """Build environment, partner, safety driver and evaluator, and train the ego.
 
@@ -67,8 +77,13 @@ def run_training(
         resume: Go on from the newest intact training state of this run.
         overwrite: Delete the results of an earlier run of this identity first.
         progress: Called with (frames done, frames in total, return of the last episode or None).
-        **safety_parts: ``safety_filter`` and the others of `cadenza.aht.train.train`, instead of
-            the driver that the configuration describes.
+        safety_filter: With what follows, see `cadenza.aht.train.train`, instead of the driver that
+            the configuration describes.
+        safety_state: Its slack.
+        safety_bounds: Envelope of the task.
+        safety_snapshot_builder: From the environment to every agent's motion.
+        safety_dt: Control step, s.
+        safety_emergency_controllers: Who brakes how.
 
     Returns:
         Reward curve and trained learner; unpacks as ``curve, trainer``.
@@ -79,6 +94,15 @@ def run_training(
         StorageError: The file system refused.
         IntegrityError: The training has changed the partner's weights.
     """
+    given = {
+        "safety_filter": safety_filter,
+        "safety_state": safety_state,
+        "safety_bounds": safety_bounds,
+        "safety_snapshot_builder": safety_snapshot_builder,
+        "safety_dt": safety_dt,
+        "safety_emergency_controllers": safety_emergency_controllers,
+    }
+    safety_parts: dict[str, Any] = {k: part for k, part in given.items() if part is not None}
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.trained_with[0])
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
     for each in cfg.trained_with:
@@ -102,6 +126,54 @@ def run_training(
     if isinstance(partner, PartnerBase):
         partner.verify_weights()
     return result
+
+
+class EgoActionFactory(Protocol):
+    """Makes the ego of one cell of a spike: called once per (seed, condition), acts in every step.
+
+    Anything with this shape plugs an algorithm of one's own into the spikes.
+    """
+
+    def __call__(self, env: Any, seed: int) -> Callable[[Any], NDArray[np.float32]]:
+        """Return what maps an observation to the ego's action in ``env``."""
+        ...
+
+
+class TrainedPolicyFactory:
+    """An ego that is trained for each cell by `run_training`, then plays deterministically.
+
+    The environment says who sits where and in which condition; the cell's seed is the training's.
+    A training that is finished already, same configuration, code and packages, is not repeated: it
+    would give the same bytes.
+
+    Args:
+        cfg: Configuration of every training, but for seed, seats and condition.
+    """
+
+    def __init__(self, *, cfg: EgoAHTConfig) -> None:
+        self._cfg = cfg
+
+    def __call__(self, env: Any, seed: int) -> Callable[[Any], NDArray[np.float32]]:
+        """Return the trained policy for the seat ``env.ego_uid``; errors as `run_training`."""
+        trainer = run_training(self.configuration(env, seed), resume=True).trainer
+
+        def act(obs: Any) -> NDArray[np.float32]:
+            return np.asarray(trainer.act(obs, deterministic=True), dtype=np.float32)
+
+        return act
+
+    def configuration(self, env: Any, seed: int) -> EgoAHTConfig:
+        """Return what a cell trains with: one that is valid by itself."""
+        cfg = self._cfg.model_dump()
+        seats = cfg["env"]["agent_uids"]
+        ego, partner = getattr(env, "ego_uid", seats[0]), getattr(env, "partner_uid", seats[1])
+        cfg["seed"], cfg["env"]["agent_uids"] = seed, (ego, partner)
+        cfg["env"]["condition_id"] = getattr(env, "condition_id", cfg["env"]["condition_id"])
+        for settings in (cfg["partner"], *cfg["partners"]):
+            settings["extra"]["uid"] = partner
+            if "action_dim" in settings["extra"]:
+                settings["extra"]["action_dim"] = str(env.action_space[partner].shape[0])
+        return EgoAHTConfig.model_validate(cfg)
 
 
 class HeldOutEvaluator:

@@ -444,14 +444,14 @@ class SpikeRun(Archive):
     """One staged spike: every episode of both conditions, and the registration it is bound to.
 
     Attributes:
-        kind: Tells archives apart; older files lack it.
+        kind: Tells archives apart; older files lack it. A ``dry_run`` has made-up episodes.
         prereg_sha: Git blob of the registered protocol, which the tag is locked to.
         axis: What is varied; the preregistration loader restricts it.
         sub_stage: Stage label, required: archives without one cannot be placed.
         seeds: Root seeds, unique and not empty.
     """
 
-    kind: Literal["spike_run"] = "spike_run"
+    kind: Literal["spike_run", "dry_run"] = "spike_run"
     spike_id: Identifier
     prereg_sha: str
     git_tag: str
@@ -466,6 +466,15 @@ class SpikeRun(Archive):
     @classmethod
     def _seeds(cls, value: list[int]) -> list[int]:
         return unique_seeds("SpikeRun.seeds", value)
+
+    @property
+    def rehearsal_reason(self) -> str | None:
+        """Why the run counts for nothing, whatever it shows; None for one that counts."""
+        if self.kind == "dry_run" or "dry-run" in (self.git_tag, self.prereg_sha[:7]):
+            return "a dry run"
+        if self.sub_stage == "1a":
+            return "stage 1a, which only tries the rig"
+        return None
 
     @model_validator(mode="after")
     def _episodes_use_declared_seeds(self) -> Self:
@@ -507,8 +516,10 @@ def load_run_archive(path: Path) -> SpikeRun | ResultBundle:
         )
     is_older_run = "spike_id" in data or version < SCHEMA_VERSION  # written without a kind
     kind = data.get("kind", "spike_run" if is_older_run else "result_bundle")
-    if kind == "spike_run":
+    if kind in ("spike_run", "dry_run"):
         return SpikeRun.model_validate(data)
     if kind == "result_bundle":
         return ResultBundle.model_validate(data)
-    raise InputError(f"{path}: expected kind 'spike_run' or 'result_bundle', got {kind!r}.")
+    raise InputError(
+        f"{path}: expected kind 'spike_run', 'dry_run' or 'result_bundle', got {kind!r}."
+    )
