@@ -613,7 +613,7 @@ def _check_older_summary(case: BundleUnderTest) -> Iterator[CheckResult]:
         yield CheckResult(name=f"episodes:seed{seed}", ok=ok, detail=detail)
         episodes += own
     ok = stated.estimator == LEGACY_ESTIMATOR
-    yield CheckResult(name="summary:estimator", ok=ok, detail=stated.estimator)
+    yield CheckResult(name="bundle:estimator", ok=ok, detail=stated.estimator)
     yield from _compare_summary(stated, episodes, len(episodes))
 
 
