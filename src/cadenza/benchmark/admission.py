@@ -4,13 +4,15 @@ A1:      a scripted reference ego succeeds with the partners.
 A2:      without a partner, or with one that does nothing, nobody succeeds.
 A3:      the reference beats the best ego on a fixed schedule by at least `A3_GAP`: the lower end
          of the interval of the paired difference.
-A4:      the limits bind: an ego on a fixed schedule reaches the goal and breaks them on its way.
+A4:      the reference is robust: beside every admitted partner the lower bound of its success, with
+         all limits kept, is at least the registered `A4_FLOOR`; else nothing can be measured with
+         it (UNINSTRUMENTABLE). Its profile by partner is always part of the record.
+Binding: the limits bind: an ego on a fixed schedule reaches the goal and breaks them on its way.
 Pairing: episode k of every row starts alike, and a partner draws alike in it; only what a row
          changes differs. An episode is the one that `cadenza eval run` plays for the same seed.
 Limits:  co-carry's f_max is `FORCE_MARGIN` x the 99th percentile of the largest internal force of
-         episodes in which the reference brings the bar to its goal and keeps it level; for the
-         handover, A4 reads the takt: with a presenter that is frozen aside, the reference seats the
-         peg, but too late.
+         episodes in which the reference brings the bar to its goal and keeps it level; the handover
+         has its takt: with a presenter frozen aside, the reference seats the peg, but too late.
 Adding one: an `AdmissionPlan` in `PLANS`.
 """
 
@@ -37,6 +39,15 @@ from cadenza.core.extras import load_extra
 from cadenza.core.progress import ProgressReport
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.seeding import derive_substream
+from cadenza.evaluation.admission import (
+    AdmissionThresholds,
+    Outcome,
+    Verdict,
+    a4_outcome,
+    final,
+    overall_verdict,
+    wrapped_profile,
+)
 from cadenza.evaluation.statistics.cluster_means import PercentileBootstrap
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
@@ -45,9 +56,14 @@ from cadenza.partners.spec import PartnerSpec
 A1_SUCCESS: Final = 0.95
 A2_SUCCESS: Final = 0.05
 A3_GAP: Final = 0.20
-#: A4: share of the schedule's episodes that reach the goal, and that break each limit.
-A4_REACHED: Final = 0.9
-A4_BROKEN: Final = 0.5
+A4_FLOOR: Final = 0.75
+#: Binding: share of the schedule's episodes that reach the goal, and that break each limit.
+BINDING_REACHED: Final = 0.9
+BINDING_BROKEN: Final = 0.5
+#: The limits, unless others are registered.
+THRESHOLDS: Final = AdmissionThresholds(
+    tau_solv=A1_SUCCESS, tau_infeasible=A2_SUCCESS, delta_min=A3_GAP, c_min_ego=A4_FLOOR
+)
 #: Episodes played side by side.
 COPIES: Final = 25
 
@@ -79,7 +95,8 @@ class AdmissionPlan:
         matched: Rows of A1.
         alone: Rows of A2.
         schedules: A3: for each row of the reference, the rows on a fixed schedule.
-        binding: The row of A4.
+        admitted: Rows of A4: the reference beside every admitted partner.
+        binding: The row that shows that limits bind.
         limits: Its measures that are limited: key of the info, and the limit.
     """
 
@@ -87,12 +104,13 @@ class AdmissionPlan:
     matched: tuple[str, ...]
     alone: tuple[str, ...]
     schedules: Mapping[str, tuple[str, ...]]
+    admitted: tuple[str, ...]
     binding: str
     limits: Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Played:
     """One episode."""
 
     seed: int
@@ -105,7 +123,7 @@ class Outcome:
         return bool(self.info["success"])
 
 
-def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) -> list[Outcome]:
+def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) -> list[Played]:
     """Return the outcomes of one row by seed; its episodes are played side by side."""
     total = row.episodes if episodes is None else min(episodes, row.episodes)
     copies = min(COPIES, total)
@@ -131,7 +149,7 @@ def _load_ego(row: AdmissionRow, env: Any) -> _BatchEgo:
     return cast("_BatchEgo", ego)
 
 
-def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> list[Outcome]:
+def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> list[Played]:
     """Play seeds first ... first + total - 1; copy i plays first + i, then every N-th."""
     copies: int = env.num_envs
     seeds = list(range(first, first + copies))
@@ -140,7 +158,7 @@ def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> lis
     partner.reset(seed=first)
     for row in range(copies):
         partner.reset_row(row, seed=seeds[row])
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, Played] = {}
     while len(outcomes) < total:
         actions = {"ego": ego.act(obs), "partner": partner.act(obs)}
         obs, _, terminated, truncated, info = env.step(actions)
@@ -150,7 +168,7 @@ def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> lis
                 last = {key: float(values[row]) for key, values in info["final_info"].items()}
                 strata = getattr(partner, "strata", ())
                 stratum = strata[row] if strata else None
-                outcomes[seed] = Outcome(seed=seed, stratum=stratum, info=last)
+                outcomes[seed] = Played(seed=seed, stratum=stratum, info=last)
             seeds[row] += copies
             ego.reset_row(row)
             partner.reset_row(row, seed=seeds[row])
@@ -161,15 +179,19 @@ def admit(
     task_id: str,
     *,
     episodes: int | None = None,
+    thresholds: AdmissionThresholds = THRESHOLDS,
+    evidence_root: Path | None = None,
     progress: ProgressReport | None = None,
 ) -> dict[str, Any]:
     """Play every row of a task's plan, at most ``episodes`` of each, and judge it.
 
-    Returns plain JSON values: what played, one record per row, and the verdicts A1 to A4.
-    ``progress`` gets the rows done, their number and the one that begins.
+    Returns plain JSON values: what played, one record per row, the checks and the verdict. Where
+    ``thresholds`` name evidence for A4, it is read below ``evidence_root`` before anything is
+    played. ``progress`` gets the rows done, their number and the one that begins.
 
     Raises:
         ConfigurationError: The task has no plan.
+        IntegrityError: The evidence is not what was pinned.
     """
     if task_id not in PLANS:
         raise ConfigurationError(
@@ -177,24 +199,74 @@ def admit(
         )
     task = get_task(task_id)
     plan = PLANS[task_id]
-    played: dict[str, list[Outcome]] = {}
+    wrapped = None
+    if thresholds.a4 is not None:
+        wrapped = wrapped_profile(thresholds.a4, evidence_root or Path())
+    played: dict[str, list[Played]] = {}
     for done, row in enumerate(plan.rows):
         if progress is not None:
             progress(done, len(plan.rows), row.name)
         played[row.name] = play_row(task, row, episodes=episodes)
     limits = plan.limits()
+    rows = [_record(row, played[row.name], limits) for row in plan.rows]
+    checks = _checks(plan, played, limits, thresholds)
+    checks["A4"] = robustness(plan, rows, thresholds.c_min_ego, wrapped=wrapped)
     return {
         "task": task.task_id,
         "version": task.version,
         "package_version": cadenza.__version__,
         "limits": dict(limits),
-        "rows": [_record(row, played[row.name], limits) for row in plan.rows],
-        "checks": _checks(plan, played, limits),
+        "rows": rows,
+        "checks": dict(sorted(checks.items())),
+        "verdict": verdict(checks),
     }
 
 
+def robustness(
+    plan: AdmissionPlan,
+    rows: Sequence[Mapping[str, Any]],
+    floor: float,
+    *,
+    wrapped: Mapping[str, tuple[float, float]] | None = None,
+) -> dict[str, Any]:
+    """Return check A4 and the reference's profile: its bounds beside every partner it played.
+
+    The bounds of the admitted partners are those of the ``rows``, or of ``wrapped`` evidence.
+    """
+    own = {row["name"]: row for row in rows}
+    ego = own[plan.admitted[0]]["ego"]
+    profile = {
+        row["partner"]: [*row["interval"], row["name"] in plan.admitted]
+        for row in rows
+        if row["ego"] == ego and (row["name"] in plan.admitted or not row["options"])
+    }
+    measured = {own[name]["partner"]: own[name]["interval"] for name in plan.admitted}
+    bounds = {name: (low, high) for name, (low, high) in (wrapped or measured).items()}
+    profile |= {name: [low, high, True] for name, (low, high) in bounds.items()}
+    outcome = a4_outcome(bounds, floor)
+    weakest = min(bounds, key=lambda name: (bounds[name][0], name))
+    return {
+        "passed": (final(outcome) if wrapped else outcome) == "PASS",
+        "outcome": final(outcome) if wrapped else outcome,
+        "floor": floor,
+        "weakest": weakest,
+        "low": bounds[weakest][0],
+        "evidence": "wrapped" if wrapped else "measured",
+        "profile": dict(sorted(profile.items())),
+    }
+
+
+def verdict(checks: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    """Return what the checks say of the task."""
+
+    def outcome(name: str) -> Outcome:
+        return "PASS" if checks[name]["passed"] else "FAIL"
+
+    return overall_verdict(outcome("A1"), outcome("A2"), outcome("A3"), checks["A4"]["outcome"])
+
+
 def _record(
-    row: AdmissionRow, outcomes: Sequence[Outcome], limits: Mapping[str, float]
+    row: AdmissionRow, outcomes: Sequence[Played], limits: Mapping[str, float]
 ) -> dict[str, Any]:
     successes = sum(outcome.success for outcome in outcomes)
     low, high = clopper_pearson_interval(successes, len(outcomes))
@@ -225,7 +297,10 @@ def _record(
 
 
 def _checks(
-    plan: AdmissionPlan, played: Mapping[str, Sequence[Outcome]], limits: Mapping[str, float]
+    plan: AdmissionPlan,
+    played: Mapping[str, Sequence[Played]],
+    limits: Mapping[str, float],
+    thresholds: AdmissionThresholds,
 ) -> dict[str, Any]:
     rates = {
         name: float(np.mean([outcome.success for outcome in outcomes]))
@@ -243,23 +318,26 @@ def _checks(
     }
     return {
         "A1": {
-            "passed": all(rates[name] >= A1_SUCCESS for name in plan.matched),
+            "passed": all(rates[name] >= thresholds.tau_solv for name in plan.matched),
             "lowest": min(rates[name] for name in plan.matched),
         },
         "A2": {
-            "passed": all(rates[name] <= A2_SUCCESS for name in plan.alone),
+            "passed": all(rates[name] <= thresholds.tau_infeasible for name in plan.alone),
             "highest": max(rates[name] for name in plan.alone),
         },
-        "A3": {"passed": all(gap["interval"][0] >= A3_GAP for gap in gaps.values()), "gaps": gaps},
-        "A4": {
-            "passed": reached >= A4_REACHED and min(broken.values()) >= A4_BROKEN,
+        "A3": {
+            "passed": all(gap["interval"][0] >= thresholds.delta_min for gap in gaps.values()),
+            "gaps": gaps,
+        },
+        "binding": {
+            "passed": reached >= BINDING_REACHED and min(broken.values()) >= BINDING_BROKEN,
             "reached": reached,
             "broken": broken,
         },
     }
 
 
-def _gap(reference: Sequence[Outcome], other: Sequence[Outcome]) -> dict[str, Any]:
+def _gap(reference: Sequence[Played], other: Sequence[Played]) -> dict[str, Any]:
     """Return the paired difference of two success rates with a bootstrap interval."""
     solved = {outcome.seed: float(outcome.success) for outcome in other}
     differences = np.array([float(one.success) - solved[one.seed] for one in reference])
@@ -287,10 +365,19 @@ def as_markdown(record: Mapping[str, Any]) -> str:
             median, _, largest = row[key]["p50_p90_max"]
             cells.append(f"{median:.1f}, {largest:.1f}")
         lines.append(f"| {' | '.join(cells)} |")
+    profile = record["checks"]["A4"]["profile"]
+    lines += ["", "| reference beside | success, 95 % | admitted |", "|---|---|---|"]
+    lines += [
+        f"| {name.removeprefix(own)} | {low:.2f} to {high:.2f} | {_shown(admitted)} |"
+        for name, (low, high, admitted) in profile.items()
+    ]
     lines.append("")
     for name, check in record["checks"].items():
-        facts = ", ".join(f"{key} {_shown(value)}" for key, value in check.items())
+        facts = ", ".join(
+            f"{key} {_shown(value)}" for key, value in check.items() if key != "profile"
+        )
         lines.append(f"- **{name}**: {facts}")
+    lines.append(f"- **Verdict**: {record['verdict']}")
     return "\n".join(lines) + "\n"
 
 
@@ -391,6 +478,9 @@ COCARRY: Final = AdmissionPlan(
         "reference, leader": ("blind nominal, leader", "blind mean, leader"),
         "reference, mixed": ("blind nominal, mixed", "blind mean, mixed"),
     },
+    admitted=tuple(
+        f"reference, {kind}" for kind in ("nominal", "leader", "shared", "follower", "mixed")
+    ),
     binding="blind nominal, leader",
     limits=_tilt_and_force,
 )
@@ -473,6 +563,10 @@ HANDOVER: Final = AdmissionPlan(
     matched=("reference, presenter", "reference, large errors", "reference, nominal"),
     alone=("presenter absent", "presenter frozen", "own senses only"),
     schedules={"reference, presenter": ("blind receiver",)},
+    admitted=tuple(
+        f"reference, {kind}"
+        for kind in ("presenter", "nominal", "biased", "late", "yielding", "reactive")
+    ),
     binding="presenter frozen, takt 25 s",
     limits=_takt,
 )

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cadenza.cli.output import ExitCode, Quiet, print_json, print_table, print_text, typed_exits
+from cadenza.cli.prereg import Repository, read_registration
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Name = Annotated[str, typer.Argument(help="Its name, e.g. train/crossing.", show_default=False)]
@@ -152,6 +153,10 @@ def admit(
     episodes: Annotated[
         int | None, typer.Option("--episodes", min=2, help="Episodes in each row, at most.")
     ] = None,
+    prereg: Annotated[
+        Path | None, typer.Option("--prereg", help="Registration of the checks' limits.")
+    ] = None,
+    repository: Repository = Path(),
     quiet: Quiet = False,
 ) -> None:
     """Check that a task needs a partner and an ego that feels it, and write the table.
@@ -159,13 +164,25 @@ def admit(
     Ends with code 1 if a check fails.
     """
     with typed_exits():
+        from cadenza.benchmark.admission import THRESHOLDS, as_markdown
         from cadenza.benchmark.admission import admit as play
-        from cadenza.benchmark.admission import as_markdown
         from cadenza.core.files import atomic_write_json, atomic_write_text
         from cadenza.core.progress import progress_bar
+        from cadenza.evaluation.admission import thresholds_in
 
+        registration = None if prereg is None else read_registration(prereg, repository)
+        limits = THRESHOLDS if registration is None else thresholds_in(registration, task)
         with progress_bar("admission", quiet=quiet) as report:
-            record = play(task, episodes=episodes, progress=report)
+            record = play(
+                task,
+                episodes=episodes,
+                thresholds=limits,
+                evidence_root=repository,
+                progress=report,
+            )
+        if registration is not None:
+            lock = {"git_tag": registration.git_tag, "blob_sha": registration.blob_sha}
+            record |= {"prereg": lock}
         atomic_write_json(out / "admission.json", record)
         table = as_markdown(record)
         atomic_write_text(out / "admission.md", table)

@@ -67,6 +67,7 @@ def small_plan(monkeypatch):
         matched=("matched",),
         alone=("alone",),
         schedules={"matched": ("blind",)},
+        admitted=("matched",),
         binding="blind",
         limits=admission.COCARRY.limits,
     )
@@ -87,7 +88,12 @@ def test_co_carry_needs_a_partner_and_an_ego_that_feels_it(small_plan):
     assert checks["A2"] == {"passed": True, "highest": 0.0}
     gap = checks["A3"]["gaps"]["matched"]
     assert gap["difference"] == 1.0 - blind["successes"] / FEW
+    assert checks["A4"]["profile"] == {"cocarry_leader": [*matched["interval"], True]}
+    low, _ = matched["interval"]  # three of three says little
+    assert checks["A4"]["outcome"] == ("PASS" if low >= admission.A4_FLOOR else "INDETERMINATE")
+    assert record["verdict"] == ("ADMITTED" if low >= admission.A4_FLOOR else "INDETERMINATE")
     table = as_markdown(record)
+    assert "| leader | " in table
     assert f"| matched | reference | leader | {FEW} of {FEW} |" in table
     assert "- **A2**: passed yes, highest 0.00" in table
 
@@ -105,7 +111,7 @@ def test_plan_refers_to_its_own_rows():
     plan = admission.COCARRY
     names = [entry.name for entry in plan.rows]
     assert len(set(names)) == len(names)
-    told = {*plan.matched, *plan.alone, plan.binding, *plan.schedules}
+    told = {*plan.matched, *plan.alone, *plan.admitted, plan.binding, *plan.schedules}
     assert told.union(*plan.schedules.values()) <= set(names)
     assert {entry.partner for entry in plan.rows} == set(COCARRY_MJ.partners)
 
@@ -132,5 +138,6 @@ def test_film_writes_a_strip_of_moments_and_a_moving_picture(tmp_path):
 
 @nightly
 def test_whole_plan_admits_the_task():
-    checks = admission.admit("cocarry_mj", episodes=30)["checks"]
-    assert [checks[name]["passed"] for name in ("A1", "A2", "A3", "A4")] == [True] * 4
+    record = admission.admit("cocarry_mj", episodes=30)
+    assert record["verdict"] == "ADMITTED"
+    assert all(check["passed"] for check in record["checks"].values())
