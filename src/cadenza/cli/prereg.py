@@ -1,16 +1,21 @@
 """`cadenza prereg`: write a protocol down, check it, lock it with a git tag, compare."""
 
+import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cadenza.cli.configuration import Settings, explained
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
-from cadenza.core.errors import ConfigurationError, PreregistrationError
+from cadenza.core.errors import ConfigurationError, NotReadyError, PreregistrationError
+from cadenza.core.seeding import derive_substream
 
 if TYPE_CHECKING:
     from cadenza.evaluation.prereg import LockedRegistration, Preregistration
+
+#: True gaps of the curve of `power`.
+_GAPS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 
 _File = Annotated[Path, typer.Argument(help="Registration, a YAML file.")]
 Repository = Annotated[
@@ -88,13 +93,66 @@ def lint(file: _File, as_json: AsJson = False) -> None:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def power(file: _File, as_json: AsJson = False) -> None:
-    """Simulate the registered design: what difference it can show."""
+def power(
+    file: _File,
+    rate: Annotated[
+        float, typer.Option("--rate", min=0.0, max=1.0, help="Success of the reference.")
+    ] = 0.5,
+    seed_sd: Annotated[
+        float, typer.Option("--seed-sd", min=0.0, max=0.5, help="Spread of rates between seeds.")
+    ] = 0.1,
+    target: Annotated[
+        float, typer.Option("--target", min=0.01, max=0.99, help="Power that is wanted.")
+    ] = 0.8,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate the registered design: which difference of two rates it can show."""
     with typed_exits(as_json=as_json):
-        from cadenza.core.errors import NotReadyError
+        statistics = _power_statistics()
+        seeds, episodes, gate = _design(read_protocol(file))
+        rule = statistics.Rule(seeds=seeds, episodes=episodes, gate=gate)
+        world = statistics.World(rate=rate, gap=0.0, seed_sd=seed_sd)
+        gaps = [round(gap, 2) for gap in _GAPS if gap <= 1.0 - rate]
+        rng = derive_substream("prereg.power").default_rng()
+        curve = statistics.power_curve(rule, world, gaps, rng=rng)
+        smallest = statistics.smallest_gap(rule, world, rng=rng, target=target)
+        if as_json:
+            shape = {"seeds": seeds, "episodes": episodes, "gate": gate}
+            points = [[gap, shown] for gap, shown in zip(gaps, curve, strict=True)]
+            print_json({**shape, "power": points, "smallest_gap": smallest, "target": target})
+            return
+        print_text(f"{seeds} seeds of {episodes} pairs, gap shown above {100 * gate:.0f} points")
+        for gap, shown in zip(gaps, curve, strict=True):
+            print_text(f"true gap {100 * gap:3.0f} points: shown in {shown:.0%}")
+        found = "none" if smallest is None else f"{100 * smallest:.0f} points"
+        print_text(f"smallest gap shown in {target:.0%}: {found}")
 
-        read_protocol(file)
-        raise NotReadyError("prereg power: expected a power analysis, got a package without one.")
+
+def _power_statistics() -> Any:
+    """Return the module that simulates designs.
+
+    Raises:
+        NotReadyError: This package has none.
+    """
+    try:
+        return importlib.import_module("cadenza.evaluation.statistics.power")
+    except ModuleNotFoundError as error:
+        raise NotReadyError("prereg power: expected a power analysis, got none here.") from error
+
+
+def _design(protocol: "Preregistration") -> tuple[int, int, float]:
+    """Return seeds, pairs of each seed and the gap that counts as none, of a registration."""
+    from cadenza.benchmark.registration import EVALUATION_BLOCK, block_problems
+    from cadenza.evaluation.leaderboard import GATE_PP
+    from cadenza.evaluation.prereg import PreregDocument
+
+    if not isinstance(protocol, PreregDocument):
+        return len(protocol.seeds), protocol.episodes_per_seed, GATE_PP / 100.0
+    found = block_problems(protocol)
+    if found:
+        raise ConfigurationError(" ".join(found))
+    block = protocol.parameters[EVALUATION_BLOCK]
+    return len(block["seeds"]), block["episodes_per_seed"] * len(block["partners"]), 0.0
 
 
 def freeze(file: _File, repository: Repository = Path(), as_json: AsJson = False) -> None:
