@@ -32,34 +32,29 @@ _REGISTERED: Final = (
     "episodes_per_seed",
 )
 _SUMMARY: Final = "summary"
+_BLOCK: Final = (*_REGISTERED, _SUMMARY)
+#: Fields that settings and stored summaries share, beside what is compared.
+_STATISTICS: Final = ("n_resamples", "bootstrap_root_seed", "headline_condition")
 
 
 def registered_block(plan: EvaluationPlan, settings: SummarySettings) -> dict[str, Any]:
     """Return the block that registers ``plan`` with these statistics."""
-    content = plan.model_dump(mode="json")
-    block = {name: content[name] for name in _REGISTERED}
-    return block | {_SUMMARY: statistics_of(settings)}
+    content = plan.model_dump(mode="json") | {_SUMMARY: statistics_of(settings)}
+    return {name: content[name] for name in _BLOCK}
 
 
 def statistics_of(settings: SummarySettings) -> dict[str, Any]:
     """Return what a summary depends on besides the episodes, as JSON values."""
-    return {
-        "n_resamples": settings.n_resamples,
-        "bootstrap_root_seed": settings.bootstrap_root_seed,
-        "headline_condition": settings.headline_condition,
-        "comparison": None if settings.comparison is None else list(settings.comparison),
-    }
+    compared = None if settings.comparison is None else list(settings.comparison)
+    own = {name: getattr(settings, name) for name in _STATISTICS}
+    return own | {"comparison": compared}
 
 
 def statistics_in(summary: BundleSummary) -> dict[str, Any]:
     """Return the same of a stored summary."""
     treatments = list(dict.fromkeys(row.treatment for row in summary.comparisons))
-    return {
-        "n_resamples": summary.n_resamples,
-        "bootstrap_root_seed": summary.bootstrap_root_seed,
-        "headline_condition": summary.headline_condition,
-        "comparison": [*treatments, summary.comparisons[0].baseline] if treatments else None,
-    }
+    compared = [*treatments, summary.comparisons[0].baseline] if treatments else None
+    return {name: getattr(summary, name) for name in _STATISTICS} | {"comparison": compared}
 
 
 def plan_differences(
@@ -78,18 +73,12 @@ def plan_differences(
     if unreadable:
         return unreadable
     fields: dict[str, Any] = document.parameters[EVALUATION_BLOCK]
-    found = [
-        f"{name}: {wanted!r} registered, {got!r} run"
-        for name, wanted, got in (
-            ("git_tag", document.git_tag, registration.git_tag),
-            ("task_id", document.task_id, plan.env.task),
-        )
-        if wanted != got
-    ]
+    found = _differences("git_tag", document.git_tag, registration.git_tag)
+    found += _differences("task_id", document.task_id, plan.env.task)
     registered = _with_weights(_as_plan(fields, plan), plan)
     wanted = registered.model_dump(mode="json") | {_SUMMARY: fields[_SUMMARY]}
     got = plan.model_dump(mode="json") | {_SUMMARY: dict(statistics)}
-    for name in (*_REGISTERED, _SUMMARY):
+    for name in _BLOCK:
         found += _differences(name, wanted[name], got[name])
     return found
 
@@ -99,7 +88,7 @@ def block_problems(document: PreregDocument) -> list[str]:
     block: object = document.parameters.get(EVALUATION_BLOCK)
     if not isinstance(block, dict):
         return [f"parameters.{EVALUATION_BLOCK}: expected a mapping, got none."]
-    fields, known = cast("dict[str, Any]", block), {*_REGISTERED, _SUMMARY}
+    fields, known = cast("dict[str, Any]", block), set(_BLOCK)
     if fields.keys() != known:
         return [
             f"parameters.{EVALUATION_BLOCK}: expected the keys {', '.join(sorted(known))}, got "

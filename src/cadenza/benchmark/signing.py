@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, StorageError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.core.extras import load_extra
-from cadenza.core.files import atomic_write_bytes, atomic_writer, canonical_json, sha256_bytes
+from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.report.view import Check
 from cadenza.evaluation.results import ResultBundle
@@ -33,7 +33,20 @@ ALLOWED_SIGNERS_NAME: Final = "allowed_signers"
 #: anything else never fits.
 _KIND: Final = "cadenza-bundle-signature/1"
 _DOMAIN: Final = b"cadenza bundle signature 1\n"
+#: Fields of a bundle that the statement repeats for its readers.
+_VOUCHED: Final = (
+    "task_id",
+    "task_version",
+    "policy_id",
+    "git_sha",
+    "dirty",
+    "lock_sha256",
+    "prereg_git_tag",
+    "prereg_blob_sha",
+)
 _KEY_TYPE: Final = "ssh-ed25519"
+#: What comes before a key's 32 bytes: length and type, and their length.
+_KEY_HEAD: Final = b"\0\0\0\x0b" + _KEY_TYPE.encode() + b"\0\0\0\x20"
 _SERIALIZATION: Final = "cryptography.hazmat.primitives.serialization"
 _ED25519: Final = "cryptography.hazmat.primitives.asymmetric.ed25519"
 
@@ -66,19 +79,10 @@ def bundle_root(files: Mapping[str, bytes]) -> str:
 
 def statement_of(bundle: ResultBundle, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return what a signer vouches for."""
-    return {
-        "kind": _KIND,
-        "bundle_root": bundle_root(files),
-        "task": f"{bundle.task_id}@v{bundle.task_version}",
-        "policy": bundle.policy_id,
-        "git_sha": bundle.git_sha,
-        "code_sha256": bundle.metadata.get("code_sha256"),
-        "lock_sha256": bundle.lock_sha256,
-        "prereg_git_tag": bundle.prereg_git_tag,
-        "prereg_blob_sha": bundle.prereg_blob_sha,
-        "prereg_path": bundle.metadata.get("prereg_path"),
-        "prereg_tag_object": bundle.metadata.get("prereg_tag_object"),
-    }
+    places = ("code_sha256", "plan_sha256", "prereg_path", "prereg_tag_object")
+    fields = bundle.model_dump(include=set(_VOUCHED))
+    fields |= {name: bundle.metadata[name] for name in places if name in bundle.metadata}
+    return {"kind": _KIND, "bundle_root": bundle_root(files), **fields}
 
 
 def sign_statement(statement: Mapping[str, Any], key_file: Path) -> bytes:
@@ -97,39 +101,6 @@ def sign_statement(statement: Mapping[str, Any], key_file: Path) -> bytes:
         "signature": key.sign(_DOMAIN + canonical_json(statement)).hex(),
     }
     return canonical_json(document) + b"\n"
-
-
-def sign_bundle(folder: Path, statement: Mapping[str, Any], key_file: Path) -> Path:
-    """Store the signature in a bundle's folder and return its path; errors as `sign_statement`."""
-    path = folder / SIGNATURE_NAME
-    atomic_write_bytes(path, sign_statement(statement, key_file))
-    return path
-
-
-def make_key(path: Path) -> str:
-    """Write a new private key to ``path``, for its owner alone, and return the public line.
-
-    Raises:
-        StorageError: There is a file already, or the file system refused.
-        MissingExtraError: cryptography is not installed.
-    """
-    serialization, ed25519 = load_extra(_SERIALIZATION), load_extra(_ED25519)
-    if path.exists():
-        raise StorageError(f"{path}: expected no such file yet, got one; keys are never replaced.")
-    key = ed25519.Ed25519PrivateKey.generate()
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    with atomic_writer(path, mode=0o600) as file:
-        file.write(private)
-    line = public.decode() + "\n"
-    atomic_write_bytes(path.with_name(path.name + ".pub"), line.encode())
-    return line
 
 
 def read_allowed_signers(path: Path) -> dict[bytes, str]:
@@ -221,23 +192,22 @@ def _private_key(path: Path) -> Any:
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise ConfigurationError(
             f"{path}: expected an Ed25519 private key of OpenSSH without passphrase, got another "
-            "file; `cadenza eval keygen FILE` makes one."
+            "file; `ssh-keygen -t ed25519 -N '' -f FILE` makes one."
         )
     return key
 
 
 def _public_key(text: str) -> bytes | None:
-    """Return the 32 bytes of a key as OpenSSH writes it: length and type, length and key."""
-    head = len(_KEY_TYPE).to_bytes(4, "big") + _KEY_TYPE.encode() + (32).to_bytes(4, "big")
+    """Return the 32 bytes of a key as OpenSSH writes it."""
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error:
         return None
-    return data[len(head) :] if data.startswith(head) and len(data) == len(head) + 32 else None
+    key = data.removeprefix(_KEY_HEAD)
+    return key if len(key) == 32 and len(data) > len(key) else None
 
 
 def _fingerprint(public: bytes) -> str:
     """Return the fingerprint that ``ssh-keygen -l`` shows."""
-    head = len(_KEY_TYPE).to_bytes(4, "big") + _KEY_TYPE.encode() + (32).to_bytes(4, "big")
-    digest = base64.b64encode(hashlib.sha256(head + public).digest()).decode().rstrip("=")
-    return f"SHA256:{digest}"
+    digest = base64.b64encode(hashlib.sha256(_KEY_HEAD + public).digest())
+    return f"SHA256:{digest.decode().rstrip('=')}"

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,7 @@ def run_training(
     return result
 
 
+@runtime_checkable
 class EgoActionFactory(Protocol):
     """Makes the ego of one cell of a spike: called once per (seed, condition), acts in every step.
 

@@ -15,7 +15,7 @@ Older:    CHAMBER's bundles (version 3, no plan, no chains) re-verify by the est
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -48,13 +48,13 @@ from cadenza.benchmark.signing import (
     SIGNATURE_NAME,
     bundle_root,
     read_allowed_signers,
-    sign_bundle,
+    sign_statement,
     signature_checks,
     statement_of,
 )
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import CadenzaError, IntegrityError, MissingExtraError
-from cadenza.core.files import sha256_bytes
+from cadenza.core.files import atomic_write_bytes, sha256_bytes
 from cadenza.core.git import blobs_at_tag, git_blob_sha, tag_object
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
@@ -177,18 +177,31 @@ class BundleUnderTest:
         return found | {"": [episode for episodes in rest.values() for episode in episodes]}
 
 
-def content_checks(case: BundleUnderTest) -> list[CheckResult]:
-    """Return one row per agreement between the files of a bundle."""
-    checks: list[tuple[str, Callable[[BundleUnderTest], Iterable[CheckResult]]]] = [
-        ("plan", _check_plan),
-        ("episodes", _check_episodes),
-        ("failures", _check_failures),
-        ("summary", _check_summary),
-        ("safety", _check_safety_tables),
-        ("partners", _check_partners),
+def content_checks(case: BundleUnderTest, *, is_older: bool = False) -> list[CheckResult]:
+    """Return one row per agreement between the files of a bundle.
+
+    One from before plans and chains has fewer (``is_older``).
+    """
+    older: list[tuple[str, Callable[[BundleUnderTest], Iterable[CheckResult]]]] = [
+        ("summary", _check_older_summary),
+        ("partners", _check_older_partners),
         ("repro", _check_repro),
-        ("prereg", _check_prereg),
+        ("prereg", _check_older_prereg),
     ]
+    checks = (
+        older
+        if is_older
+        else [
+            ("plan", _check_plan),
+            ("episodes", _check_episodes),
+            ("failures", _check_failures),
+            ("summary", _check_summary),
+            ("safety", _check_safety_tables),
+            ("partners", _check_partners),
+            ("repro", _check_repro),
+            ("prereg", _check_prereg),
+        ]
+    )
     return [row for name, check in checks for row in guarded(name, lambda c=check: c(case))]
 
 
@@ -403,37 +416,27 @@ MAX_FILES: Final = 10_000
 MAX_BUNDLE_BYTES: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions:
-    """What a verifier has and asks for.
+def verify_bundle_dir(
+    folder: Path,
+    *,
+    repo_path: Path | None = None,
+    allow_dirty: bool = False,
+    allowed_signers: Path | None = None,
+    require_signature: bool = False,
+    replay: int = 0,
+    artifacts_root: Path = Path(),
+) -> list[CheckResult]:
+    """Check the bundle in ``folder``.
 
-    Attributes:
-        repo_path: Git repository with the registration tag; needed only by bundles with one.
+    Args:
+        folder: Bundle folder.
+        repo_path: Git repository that holds the registration tag; needed only by bundles with one.
         allow_dirty: Accept a bundle made from changed sources, or from others than these without
             a commit.
         allowed_signers: Keys that are trusted; None asks for no name.
         require_signature: Refuse a bundle without a valid signature by one of them.
         replay: Episodes to play again.
         artifacts_root: Folder that ``local://`` addresses of policies are relative to.
-    """
-
-    repo_path: Path | None = None
-    allow_dirty: bool = False
-    allowed_signers: Path | None = None
-    require_signature: bool = False
-    replay: int = 0
-    artifacts_root: Path = Path()
-
-
-def verify_bundle_dir(
-    folder: Path, options: VerifyOptions | None = None, **changes: Any
-) -> list[CheckResult]:
-    """Check the bundle in ``folder``.
-
-    Args:
-        folder: Bundle folder.
-        options: What the verifier has and asks for.
-        **changes: Fields of `VerifyOptions` on top of it.
 
     Returns:
         One row per check; the bundle passes iff all hold (`all_ok`).
@@ -442,9 +445,7 @@ def verify_bundle_dir(
         ConfigurationError: The file of trusted keys cannot be used.
         MissingExtraError: A check needs a package that is not installed.
     """
-    options = replace(options or VerifyOptions(), **changes)
-    keys = options.allowed_signers
-    signers = None if keys is None else read_allowed_signers(keys)
+    signers = None if allowed_signers is None else read_allowed_signers(allowed_signers)
     try:
         files = read_bundle_files(folder)
     except MALFORMED as error:
@@ -459,40 +460,43 @@ def verify_bundle_dir(
     rows.append(
         CheckResult(name="bundle:schema", ok=True, detail=f"version {bundle.schema_version}")
     )
-    case = BundleUnderTest(bundle=bundle, files=files, repo_path=options.repo_path)
+    case = BundleUnderTest(bundle=bundle, files=files, repo_path=repo_path)
     is_older = "kind" not in content and PLAN_NAME not in bundle.manifest
-    rows += guarded(ELIGIBILITY, lambda: _check_eligibility(case, options.allow_dirty))
+    rows += guarded(ELIGIBILITY, lambda: _check_eligibility(case, allow_dirty))
     rows += guarded("manifest", lambda: _check_manifest(bundle, files))
-    rows += older_content_checks(case) if is_older else content_checks(case)
-    required = options.require_signature
+    rows += content_checks(case, is_older=is_older)
     rows += guarded(
-        "signature", lambda: signature_checks(bundle, files, signers=signers, required=required)
+        "signature",
+        lambda: signature_checks(bundle, files, signers=signers, required=require_signature),
     )
-    if options.replay:
-        rows += guarded("replay", lambda: _check_replay(case, options))
+    if replay:
+        rows += guarded("replay", lambda: _check_replay(case, replay, artifacts_root))
     return rows
 
 
-def sign_verified(folder: Path, key_file: Path, **changes: Any) -> Path:
+def sign_verified(
+    folder: Path, key_file: Path, *, repo_path: Path | None = None, allow_dirty: bool = False
+) -> Path:
     """Sign the bundle in ``folder`` if it verifies, and return the signature's path.
-
-    ``changes`` are fields of `VerifyOptions`.
 
     Raises:
         IntegrityError: A check fails.
         ConfigurationError: The key cannot be used.
         MissingExtraError: cryptography is not installed.
     """
-    (folder / SIGNATURE_NAME).unlink(missing_ok=True)
-    failed = [row for row in verify_bundle_dir(folder, **changes) if not row.ok]
-    if failed:
+    path = folder / SIGNATURE_NAME
+    path.unlink(missing_ok=True)
+    rows = verify_bundle_dir(folder, repo_path=repo_path, allow_dirty=allow_dirty)
+    failed = next((row for row in rows if not row.ok), None)
+    if failed is not None:
         raise IntegrityError(
-            f"{folder}: expected a bundle that verifies, got {len(failed)} failed check(s), first "
-            f"{failed[0].name}: {failed[0].detail}; `cadenza eval verify` shows all."
+            f"{folder}: expected a bundle that verifies, got {failed.name}: {failed.detail}; "
+            "`cadenza eval verify` shows all."
         )
     files = read_bundle_files(folder)
     bundle = ResultBundle.model_validate_json(files[BUNDLE_NAME])
-    return sign_bundle(folder, statement_of(bundle, files), key_file)
+    atomic_write_bytes(path, sign_statement(statement_of(bundle, files), key_file))
+    return path
 
 
 def read_bundle_files(folder: Path) -> dict[str, bytes]:
@@ -588,17 +592,6 @@ def _check_manifest(bundle: ResultBundle, files: Mapping[str, bytes]) -> Iterato
     )
 
 
-def older_content_checks(case: BundleUnderTest) -> list[CheckResult]:
-    """Return the agreements of a bundle from before plans and chains."""
-    checks: list[tuple[str, Callable[[BundleUnderTest], Iterable[CheckResult]]]] = [
-        ("summary", _check_older_summary),
-        ("partners", _check_older_partners),
-        ("repro", _check_repro),
-        ("prereg", _check_older_prereg),
-    ]
-    return [row for name, check in checks for row in guarded(name, lambda c=check: c(case))]
-
-
 def _check_older_summary(case: BundleUnderTest) -> Iterator[CheckResult]:
     schedule, stated = case.bundle.seed_schedule, case.bundle.summary
     episodes: list[EpisodeResult] = []
@@ -646,7 +639,7 @@ def _check_older_prereg(case: BundleUnderTest) -> Iterator[CheckResult]:
     yield from _check_tag(case, tag, blob)
 
 
-def _check_replay(case: BundleUnderTest, options: VerifyOptions) -> Iterator[CheckResult]:
+def _check_replay(case: BundleUnderTest, wanted: int, artifacts: Path) -> Iterator[CheckResult]:
     """Play episodes again; the root of the bundle chooses them, so that nobody else does."""
     root = bundle_root(case.files)
     cells = case.plan.cells
@@ -657,11 +650,9 @@ def _check_replay(case: BundleUnderTest, options: VerifyOptions) -> Iterator[Che
         for number, episode in enumerate(episodes)
     ]
     stream = derive_substream("benchmark.replay", root_seed=int(root[:15], 16))
-    count = min(options.replay, len(recorded))
+    count = min(wanted, len(recorded))
     chosen = stream.default_rng().choice(len(recorded), size=count, replace=False)
-    runner = CellRunner(
-        plan=case.plan, folder=Path(), artifacts_root=options.artifacts_root.resolve()
-    )
+    runner = CellRunner(plan=case.plan, folder=Path(), artifacts_root=artifacts.resolve())
     for cell, index, episode in (recorded[int(i)] for i in sorted(chosen)):
         again, _ = runner.replay(cell, index)
         fields = sorted(

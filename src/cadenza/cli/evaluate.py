@@ -154,7 +154,6 @@ def verify(
         from cadenza.benchmark.signing import ALLOWED_SIGNERS_NAME
         from cadenza.benchmark.verify import (
             UNREADABLE,
-            VerifyOptions,
             all_ok,
             render_check_table,
             verify_bundle_dir,
@@ -163,7 +162,8 @@ def verify(
         own = None if repository is None else repository / ALLOWED_SIGNERS_NAME
         if allowed_signers is None and own is not None and own.is_file():
             allowed_signers = own
-        options = VerifyOptions(
+        rows = verify_bundle_dir(
+            bundle,
             repo_path=repository,
             allow_dirty=allow_dirty,
             allowed_signers=allowed_signers,
@@ -171,7 +171,6 @@ def verify(
             replay=replay,
             artifacts_root=artifacts,
         )
-        rows = verify_bundle_dir(bundle, options)
         if rows[0].name == UNREADABLE:
             raise IntegrityError(rows[0].detail)
         if as_json:
@@ -196,16 +195,6 @@ def sign(
 
         path = sign_verified(bundle, key, repo_path=repository, allow_dirty=allow_dirty)
         print_text(f"signed: {path}")
-
-
-def keygen(
-    key: Annotated[Path, typer.Argument(help="File to write; its public half goes to KEY.pub.")],
-) -> None:
-    """Make an Ed25519 key for `cadenza eval sign`."""
-    with typed_exits():
-        from cadenza.benchmark.signing import make_key
-
-        print_text(make_key(key).strip())
 
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cadenza.cli.configuration import Settings, explained
-from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
 from cadenza.core.errors import ConfigurationError, NotReadyError, PreregistrationError
 from cadenza.core.seeding import derive_substream
 
@@ -108,36 +108,27 @@ def power(
 ) -> None:
     """Simulate the registered design: which difference of two rates it can show."""
     with typed_exits(as_json=as_json):
-        statistics = _power_statistics()
         seeds, episodes, gate = _design(read_protocol(file))
+        try:
+            statistics: Any = importlib.import_module("cadenza.evaluation.statistics.power")
+        except ModuleNotFoundError as error:
+            raise NotReadyError("power: expected a power analysis, got none here.") from error
         rule = statistics.Rule(seeds=seeds, episodes=episodes, gate=gate)
         world = statistics.World(rate=rate, gap=0.0, seed_sd=seed_sd)
         gaps = [round(gap, 2) for gap in _GAPS if gap <= 1.0 - rate]
         rng = derive_substream("prereg.power").default_rng()
         curve = statistics.power_curve(rule, world, gaps, rng=rng)
         smallest = statistics.smallest_gap(rule, world, rng=rng, target=target)
+        points = list(zip(gaps, curve, strict=True))
         if as_json:
-            shape = {"seeds": seeds, "episodes": episodes, "gate": gate}
-            points = [[gap, shown] for gap, shown in zip(gaps, curve, strict=True)]
-            print_json({**shape, "power": points, "smallest_gap": smallest, "target": target})
+            shape = {"seeds": seeds, "episodes": episodes, "gate": gate, "target": target}
+            print_json({**shape, "power": points, "smallest_gap": smallest})
             return
-        print_text(f"{seeds} seeds of {episodes} pairs, gap shown above {100 * gate:.0f} points")
-        for gap, shown in zip(gaps, curve, strict=True):
-            print_text(f"true gap {100 * gap:3.0f} points: shown in {shown:.0%}")
+        rows = [(f"{100 * gap:.0f} points", f"{shown:.0%}") for gap, shown in points]
         found = "none" if smallest is None else f"{100 * smallest:.0f} points"
-        print_text(f"smallest gap shown in {target:.0%}: {found}")
-
-
-def _power_statistics() -> Any:
-    """Return the module that simulates designs.
-
-    Raises:
-        NotReadyError: This package has none.
-    """
-    try:
-        return importlib.import_module("cadenza.evaluation.statistics.power")
-    except ModuleNotFoundError as error:
-        raise NotReadyError("prereg power: expected a power analysis, got none here.") from error
+        title = f"{seeds} seeds of {episodes} pairs, a gap above {100 * gate:.0f} points is shown"
+        note = f"smallest gap that is shown in {target:.0%}: {found}"
+        print_table(title, ("true gap", "shown in"), rows, note=note)
 
 
 def _design(protocol: "Preregistration") -> tuple[int, int, float]:
@@ -164,7 +155,11 @@ def freeze(file: _File, repository: Repository = Path(), as_json: AsJson = False
         found = _gaps(protocol)
         if found:
             raise PreregistrationError(" ".join(found))
-        _tell(freeze_registration(protocol, file.absolute(), repo_path=repository), as_json)
+        locked = freeze_registration(protocol, file.absolute(), repo_path=repository)
+        if as_json:
+            print_json({"tag": locked.git_tag, "path": locked.path, "blob": locked.blob_sha})
+        else:
+            print_text(f"{file}: locked by tag {locked.git_tag}, blob {locked.blob_sha}")
 
 
 def verify(
@@ -173,31 +168,21 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare registrations with their git tags; each is told, whatever the others are."""
+    rows: list[dict[str, Any]] = []
     with typed_exits(as_json=as_json):
-        rows = [_verdict(file, repository) for file in files]
+        for file in files:
+            try:
+                found = read_registration(file, repository)
+                ok, detail = True, f"tag {found.git_tag}, blob {found.blob_sha}"
+            except (ConfigurationError, PreregistrationError) as error:
+                ok, detail = False, str(error)
+            rows.append({"file": str(file), "ok": ok, "detail": detail})
+            if not as_json:
+                print_text(f"{'PASS' if ok else 'FAIL'}  {file}  {detail}")
         if as_json:
             print_json({"ok": all(row["ok"] for row in rows), "registrations": rows})
-        else:
-            for row in rows:
-                print_text(f"{'PASS' if row['ok'] else 'FAIL'}  {row['file']}  {row['detail']}")
     if not all(row["ok"] for row in rows):
         raise typer.Exit(ExitCode.PREREG_MISMATCH)
-
-
-def _verdict(file: Path, repository: Path) -> dict[str, Any]:
-    try:
-        found = read_registration(file, repository)
-    except (ConfigurationError, FileNotFoundError, PreregistrationError) as error:
-        return {"file": str(file), "ok": False, "detail": str(error)}
-    detail = f"tag {found.git_tag}, blob {found.blob_sha}"
-    return {"file": str(file), "ok": True, "detail": detail}
-
-
-def _tell(found: "LockedRegistration", as_json: bool) -> None:
-    if as_json:
-        print_json({"tag": found.git_tag, "path": found.path, "blob": found.blob_sha})
-    else:
-        print_text(f"{found.path}: locked by tag {found.git_tag}, blob {found.blob_sha}")
 
 
 def read_protocol(file: Path) -> "Preregistration":

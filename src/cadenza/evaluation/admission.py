@@ -12,11 +12,10 @@ Evidence: committed files, pinned by their digests; figures are computed from th
           other file is read.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-import numpy as np
 from pydantic import Field, ValidationError
 
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, StorageError
@@ -121,22 +120,6 @@ def overall_verdict(a1: Outcome, a2: Outcome, a3: Outcome, a4: Outcome | None = 
     if "FAIL" in (a2, a3):
         return "CONTROL"
     return "UNINSTRUMENTABLE" if a4 == "FAIL" else "ADMITTED"
-
-
-def stress_statistics(
-    episodes: Iterable[EpisodeResult], *, successes_only: bool = True
-) -> dict[str, float]:
-    """Return number and quantiles of the recorded peak forces, N; nothing without any."""
-    forces = [
-        episode.force_peak
-        for episode in episodes
-        if episode.force_peak is not None and (episode.success or not successes_only)
-    ]
-    if not forces:
-        return {}
-    quantiles = np.percentile(forces, [50, 90, 99, 100]).tolist()
-    names = ("stress_p50", "stress_p90", "stress_p99", "stress_max")
-    return {"stress_n": float(len(forces)), **dict(zip(names, quantiles, strict=True))}
 
 
 def wrapped_profile(evidence: WrappedEvidence, repo_path: Path) -> dict[str, tuple[float, float]]:

@@ -154,17 +154,15 @@ def load_prereg(path: Path) -> PreregistrationSpec:
         pydantic.ValidationError: The file has another shape.
     """
     found = parse_prereg(path.read_bytes(), source=str(path))
-    if isinstance(found, PreregistrationSpec):
-        return found
-    return PreregistrationSpec.model_validate(found.model_dump())
+    own = isinstance(found, PreregistrationSpec)
+    return found if own else PreregistrationSpec.model_validate(found.model_dump())
 
 
 def load_prereg_document(path: Path) -> PreregDocument:
     """Return the registration of a protocol in blocks; errors as `load_prereg`."""
     found = parse_prereg(path.read_bytes(), source=str(path))
-    if isinstance(found, PreregDocument):
-        return found
-    return PreregDocument.model_validate(found.model_dump())
+    own = isinstance(found, PreregDocument)
+    return found if own else PreregDocument.model_validate(found.model_dump())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,19 +207,16 @@ def locked_registration(git_tag: str, prereg_path: Path, *, repo_path: Path) -> 
 
     The path may be relative to ``repo_path``.
     """
-    path = (repo_path / prereg_path).resolve()
-    root = repo_path.resolve()
+    root, path = repo_path.resolve(), (repo_path / prereg_path).resolve()
     if not path.is_relative_to(root):
         raise PreregistrationError(
-            f"{prereg_path}: expected a file in the repository {root}, got {path}, outside repo; "
-            "copy it in, commit and tag it."
+            f"{prereg_path}: expected a file in {root}, got {path}, outside repo; copy it in."
         )
-    name = path.relative_to(root).as_posix()
     try:
         content = path.read_bytes()
         top = Path(os.fsdecode(run_git(root, "rev-parse", "--show-toplevel").rstrip(b"\n")))
         name = path.relative_to(top.resolve()).as_posix()
-        tagged = blobs_at_tag(root, git_tag, path=name).get(name)
+        tagged = blobs_at_tag(root, git_tag, path=name).get(name, "none at this path")
         named = tag_object(root, git_tag)
     except IntegrityError as error:
         raise PreregistrationError(
@@ -231,11 +226,6 @@ def locked_registration(git_tag: str, prereg_path: Path, *, repo_path: Path) -> 
     except OSError as error:
         raise PreregistrationError(f"{path}: expected a file, got '{error.strerror}'.") from error
     found = LockedRegistration(content=content, git_tag=git_tag, path=name, tag_object=named)
-    if tagged is None:
-        raise PreregistrationError(
-            f"tag {git_tag!r}: expected it to hold {name}, got a tree without it; register the "
-            "file with `cadenza prereg freeze`."
-        )
     if found.blob_sha != tagged:
         raise PreregistrationError(
             f"{name}: expected blob {tagged}, which tag {git_tag!r} locks, got {found.blob_sha}; "
@@ -247,36 +237,25 @@ def locked_registration(git_tag: str, prereg_path: Path, *, repo_path: Path) -> 
 def freeze_registration(
     spec: Preregistration, prereg_path: Path, *, repo_path: Path
 ) -> LockedRegistration:
-    """Put the annotated tag of ``spec`` on the current commit, which must hold the file as it is.
+    """Put the annotated tag of ``spec`` on the last commit, which must hold the file as it is.
 
-    A tag that locks the file already is left alone.
-
-    Raises:
-        PreregistrationError: The file is not committed or was edited since, or the tag locks
-            something else.
+    A tag that is there already is left alone; errors as `verify_git_tag`.
     """
+    name = str(prereg_path)
     try:
         tag_object(repo_path, spec.git_tag)
     except IntegrityError:
-        pass
-    else:
-        return locked_registration(spec.git_tag, prereg_path, repo_path=repo_path)
-    tracked = _git(repo_path, "ls-files", "--", str(prereg_path))
-    if not tracked or _git(repo_path, "status", "--porcelain", "--", str(prereg_path)):
-        raise PreregistrationError(
-            f"{prereg_path}: expected a file as the last commit has it, got another; commit it."
-        )
-    message = f"Register {prereg_path.name}"
-    _git(repo_path, "tag", "--annotate", "--message", message, "--", spec.git_tag)
-    return locked_registration(spec.git_tag, prereg_path, repo_path=repo_path)
-
-
-def _git(repo_path: Path, *arguments: str) -> bytes:
-    """Return what git prints; its errors are those of the registration."""
+        message = f"Register {prereg_path.name}"
+        try:
+            tracked = run_git(repo_path, "ls-files", "--", name)
+            if tracked and not run_git(repo_path, "status", "--porcelain", "--", name):
+                run_git(repo_path, "tag", "--annotate", "--message", message, "--", spec.git_tag)
+        except IntegrityError as error:
+            raise PreregistrationError(f"{name}: {error}.") from error
     try:
-        return run_git(repo_path, *arguments)
-    except IntegrityError as error:
-        raise PreregistrationError(f"registration: {error}.") from error
+        return locked_registration(spec.git_tag, prereg_path, repo_path=repo_path)
+    except PreregistrationError as error:
+        raise PreregistrationError(f"{error} Is {name} as the last commit has it?") from error
 
 
 def run_differences(spec: PreregistrationSpec, run: SpikeRun) -> list[str]:

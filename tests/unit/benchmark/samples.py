@@ -119,3 +119,14 @@ def make_request(plan: EvaluationPlan | None = None, **changes):
         ),
     }
     return BundleRequest(**(fields | changes))
+
+
+def make_key(path):
+    """Write an Ed25519 key as ``ssh-keygen`` does and return its public line."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key, openssh = Ed25519PrivateKey.generate(), form.PrivateFormat.OpenSSH
+    path.write_bytes(key.private_bytes(form.Encoding.PEM, openssh, form.NoEncryption()))
+    line = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return line.decode() + "\n"

@@ -84,6 +84,9 @@ def test_archives_pipes_links_and_odd_names_are_refused(tmp_path):
     (folder / "link").symlink_to("/dev/zero")
     assert "plain files only" in one_sentence(verify_bundle_dir(folder))
     (folder / "link").unlink()
+    (folder / "folder").mkdir()
+    assert "plain files only" in one_sentence(verify_bundle_dir(folder))
+    (folder / "folder").rmdir()
     (folder / "..x").write_bytes(b"")
     assert "plain files only" in one_sentence(verify_bundle_dir(folder))
 

@@ -9,16 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cadenza.benchmark.bundle import build_bundle_files, write_bundle_dir
-from cadenza.benchmark.signing import (
-    SIGNATURE_NAME,
-    make_key,
-    merkle_root,
-    read_allowed_signers,
-)
+from cadenza.benchmark.signing import SIGNATURE_NAME, merkle_root, read_allowed_signers
 from cadenza.benchmark.verify import sign_verified, verify_bundle_dir
 from cadenza.cli.main import app
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, StorageError
-from tests.unit.benchmark.samples import make_request
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from tests.unit.benchmark.samples import make_key, make_request
 from tests.unit.benchmark.test_verify import edited, failed, reseal
 
 pytest.importorskip("cryptography")
@@ -53,10 +48,10 @@ def test_root_of_three_files_is_the_tree_of_the_header():
 
 
 def test_signed_bundle_verifies_by_name(folder, key, tmp_path):
+    trusted = {"allowed_signers": tmp_path / "allowed_signers", "require_signature": True}
+    assert failed(verify_bundle_dir(folder, **trusted)) == ["signature:absent"]
     assert sign_verified(folder, key) == folder / SIGNATURE_NAME
-    rows = verify_bundle_dir(
-        folder, allowed_signers=tmp_path / "allowed_signers", require_signature=True
-    )
+    rows = verify_bundle_dir(folder, **trusted)
     assert failed(rows) == []
     assert next(r.detail for r in rows if r.name == "signature:signer") == "ada@example.org"
     assert failed(verify_bundle_dir(folder)) == []
@@ -66,37 +61,20 @@ def test_signed_bundle_verifies_by_name(folder, key, tmp_path):
     assert (folder / SIGNATURE_NAME).read_bytes() == first
 
 
-def test_missing_signature_fails_only_where_one_is_required(folder, key, tmp_path):
-    assert failed(verify_bundle_dir(folder)) == []
-    rows = verify_bundle_dir(
-        folder, allowed_signers=tmp_path / "allowed_signers", require_signature=True
-    )
-    assert failed(rows) == ["signature:absent"]
-
-
-def test_stranger_is_named_by_the_fingerprint_of_ssh_keygen(folder, key, tmp_path):
-    make_key(tmp_path / "stranger")
-    sign_verified(folder, tmp_path / "stranger")
+def test_keys_of_ssh_keygen_sign_and_strangers_have_its_fingerprint(folder, key, tmp_path):
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        pytest.skip("no ssh-keygen here")
+    for kind in ("ed25519", "rsa"):
+        command = [program, "-q", "-t", kind, "-N", "", "-f", str(tmp_path / kind)]
+        subprocess.run(command, check=True)
+    sign_verified(folder, tmp_path / "ed25519")
     rows = verify_bundle_dir(folder, allowed_signers=tmp_path / "allowed_signers")
     assert failed(rows) == ["signature:signer"]
-    program = shutil.which("ssh-keygen")
-    if program is None:
-        pytest.skip("no ssh-keygen here")
     told = subprocess.run(
-        [program, "-lf", tmp_path / "stranger.pub"], capture_output=True, text=True, check=True
+        [program, "-lf", tmp_path / "ed25519.pub"], capture_output=True, text=True, check=True
     ).stdout.split()[1]
     assert told in next(r.detail for r in rows if r.name == "signature:signer")
-
-
-def test_key_of_ssh_keygen_signs(folder, tmp_path):
-    program = shutil.which("ssh-keygen")
-    if program is None:
-        pytest.skip("no ssh-keygen here")
-    for name, words in (("own", ["ed25519"]), ("rsa", ["rsa"])):
-        command = [program, "-q", "-t", *words, "-N", "", "-f", str(tmp_path / name)]
-        subprocess.run(command, check=True)
-    sign_verified(folder, tmp_path / "own")
-    assert failed(verify_bundle_dir(folder)) == []
     with pytest.raises(ConfigurationError, match="expected an Ed25519 private key"):
         sign_verified(folder, tmp_path / "rsa")
 
@@ -144,16 +122,11 @@ def test_list_of_trusted_keys_refuses_other_lines(tmp_path, line):
         read_allowed_signers(tmp_path / "none")
 
 
-def test_commands_make_a_key_sign_and_verify(folder, tmp_path):
+def test_commands_sign_and_verify(folder, key, tmp_path):
     def run(*words):
         return CliRunner().invoke(app, ["eval", *map(str, words)])
 
-    made = run("keygen", tmp_path / "k")
-    assert (tmp_path / "k").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(StorageError):
-        make_key(tmp_path / "k")
-    (tmp_path / "allowed_signers").write_text(f"ada {made.output}")
-    assert run("sign", folder, "--key", tmp_path / "k").exit_code == 0
+    assert run("sign", folder, "--key", key).exit_code == 0
     words = ("verify", folder, "--require-signature", "--repo-root", tmp_path, "--json")
     assert json.loads(run(*words).output)["ok"] is True
     (folder / SIGNATURE_NAME).unlink()

@@ -147,17 +147,6 @@ def test_unlisted_file_fails(tmp_path, name):
     assert failed(verify_bundle_dir(folder)) != []
 
 
-def test_subfolder_and_link_are_refused(tmp_path):
-    folder = stored(tmp_path)
-    (folder / "sub").mkdir()
-    assert failed(verify_bundle_dir(folder)) == ["bundle"]
-    (folder / "sub").rmdir()
-    target = tmp_path / "REPRO.txt"
-    (folder / "REPRO.txt").rename(target)
-    (folder / "REPRO.txt").symlink_to(target)
-    assert failed(verify_bundle_dir(folder)) == ["bundle"]
-
-
 def test_removed_journal_line_fails_although_the_checksums_were_rewritten(tmp_path):
     folder = stored(tmp_path)
     path = folder / "episodes_seed0.jsonl"
@@ -202,19 +191,6 @@ def test_changed_bundle_fails_although_the_checksums_were_rewritten(tmp_path, ta
     tamper(folder)
     reseal(folder)
     assert failed(verify_bundle_dir(folder)) == [expected]
-
-
-def test_manifest_name_outside_the_folder_fails_the_schema(tmp_path):
-    folder = stored(tmp_path)
-    edited(lambda c: c["manifest"].update({"../outside": "0" * 64}))(folder)
-    assert "bundle:schema" in failed(verify_bundle_dir(folder))
-
-
-def test_unknown_policy_fails_without_a_traceback(tmp_path):
-    folder = stored(tmp_path)
-    edited(lambda c: c.update(policy_id="nobody"))(folder)
-    reseal(folder)
-    assert "plan" in failed(verify_bundle_dir(folder))
 
 
 def test_unregistered_partner_class_fails(tmp_path):

@@ -15,7 +15,6 @@ from cadenza.evaluation.admission import (
     a4_outcome,
     final,
     overall_verdict,
-    stress_statistics,
     thresholds_in,
     wrapped_profile,
 )
@@ -92,14 +91,6 @@ def episode(seed, k, partner, *, success=True, force=10.0):
         force_peak=force,
         metadata={"member": partner},
     )
-
-
-def test_stress_is_that_of_successes():
-    rows = [episode(0, k, "a", success=k < 3, force=float(k)) for k in range(4)]
-    assert stress_statistics(rows)["stress_max"] == 2.0
-    assert stress_statistics(rows, successes_only=False)["stress_max"] == 3.0
-    assert stress_statistics(rows)["stress_n"] == 3.0
-    assert stress_statistics([]) == {}
 
 
 @pytest.fixture

@@ -45,12 +45,9 @@ def spec(**changes):
 def repo(tmp_path):
     for name, text in (("cm.yaml", json.dumps(SPEC)), ("other.yaml", "task_id: x\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    for words in ("init -q", "add .", "commit -qm x", "tag prereg-cm"):
-        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-        subprocess.run([GIT, *identity, *words.split()], cwd=tmp_path, check=True)
-    monkey = {"user.name": "t", "user.email": "t@example.org"}
-    for key, value in monkey.items():
-        subprocess.run([GIT, "config", key, value], cwd=tmp_path, check=True)
+    identity = ("config user.name t", "config user.email t@example.org")
+    for words in ("init -q", *identity, "add .", "commit -qm x", "tag prereg-cm"):
+        subprocess.run([GIT, *words.split()], cwd=tmp_path, check=True)
     return tmp_path
 
 
@@ -134,7 +131,7 @@ def test_tag_locks_exactly_the_committed_bytes(repo):
         ("no-such-tag", "cm.yaml", "the tag does not exist"),
         ("prereg-cm^{tree}", "cm.yaml", "git failed"),  # an expression is no name
         ("--help", "cm.yaml", "does not exist"),
-        ("prereg-cm", "new.yaml", "a tree without it"),
+        ("prereg-cm", "new.yaml", "none at this path"),
         ("prereg-cm", "none.yaml", "expected a file"),
         ("prereg-cm", "../outside.yaml", "outside repo"),
         ("prereg-cm", "link.yaml", "outside repo"),
@@ -163,7 +160,7 @@ def test_without_a_repository_or_git_nothing_is_registered(tmp_path, repo, monke
 def test_freezing_needs_a_commit_and_repeats_harmlessly(repo):
     other = spec(git_tag="prereg-new")
     (repo / "cm.yaml").write_text(json.dumps(SPEC | {"git_tag": "prereg-new"}))
-    with pytest.raises(PreregistrationError, match="commit it"):
+    with pytest.raises(PreregistrationError, match="as the last commit has it"):
         freeze_registration(other, repo / "cm.yaml", repo_path=repo)
     run_git(repo, "commit", "--all", "--quiet", "--message", "y")
     first = freeze_registration(other, repo / "cm.yaml", repo_path=repo)
@@ -218,7 +215,7 @@ def test_commands_register_check_lock_and_compare(repo):
     path.write_text(path.read_text().replace("decision_rules: ''", "decision_rules: 'A if B'"))
     assert command("lint", path)[0] == 0
     code, told = command("freeze", path, *there)
-    assert (code, "commit it" in told) == (PREREG_MISMATCH_EXIT_CODE, True)
+    assert (code, "as the last commit has it" in told) == (PREREG_MISMATCH_EXIT_CODE, True)
     run_git(repo, "add", ".")
     run_git(repo, "commit", "--quiet", "--message", "z")
     assert command("freeze", path, *there)[0] == 0
