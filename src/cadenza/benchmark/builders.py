@@ -390,10 +390,9 @@ def build_control_models(env: Any) -> Mapping[str, AgentControlModel]:
 
 
 def build_bounds_for_env(env: Any) -> Bounds:
-    """Return the environment's bounds; without any, what its action spaces allow.
+    """Return the environment's bounds, else those of its action boxes taken for accelerations.
 
-    Then an action is taken for an acceleration, may change by its whole range in a step, and
-    neither latency nor force counts. Errors as `build_control_models`.
+    Errors as `build_control_models`.
     """
     own = optional_hook(env, "build_bounds")
     if own is not None:

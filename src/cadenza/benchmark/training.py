@@ -77,13 +77,13 @@ def run_training(
         resume: Go on from the newest intact training state of this run.
         overwrite: Delete the results of an earlier run of this identity first.
         progress: Called with (frames done, frames in total, return of the last episode or None).
-        safety_filter: With what follows, see `cadenza.aht.train.train`, instead of the driver that
-            the configuration describes.
-        safety_state: Its slack.
+        safety_filter: With the parts below, see `cadenza.aht.train.train`, instead of the driver
+            that the configuration describes.
+        safety_state: Conformal slack of every pair.
         safety_bounds: Envelope of the task.
-        safety_snapshot_builder: From the environment to every agent's motion.
+        safety_snapshot_builder: Turns the environment's state into every agent's motion.
         safety_dt: Control step, s.
-        safety_emergency_controllers: Who brakes how.
+        safety_emergency_controllers: How each agent brakes.
 
     Returns:
         Reward curve and trained learner; unpacks as ``curve, trainer``.
@@ -94,7 +94,7 @@ def run_training(
         StorageError: The file system refused.
         IntegrityError: The training has changed the partner's weights.
     """
-    given = {
+    parts: dict[str, Any] = {
         "safety_filter": safety_filter,
         "safety_state": safety_state,
         "safety_bounds": safety_bounds,
@@ -102,7 +102,7 @@ def run_training(
         "safety_dt": safety_dt,
         "safety_emergency_controllers": safety_emergency_controllers,
     }
-    safety_parts: dict[str, Any] = {k: part for k, part in given.items() if part is not None}
+    of_parts = any(part is not None for part in parts.values())
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.trained_with[0])
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
     for each in cfg.trained_with:
@@ -115,13 +115,13 @@ def run_training(
             partner=partner,
             trainer_factory=trainer_factory,
             repo_root=repo_root,
-            safety=None if safety_parts else build_driver(env, cfg.safety),
+            safety=None if of_parts else build_driver(env, cfg.safety),
             evaluator=HeldOutEvaluator(cfg),
             progress=progress,
             resume=resume,
             overwrite=overwrite,
             task_version=get_task(cfg.env.task).version,
-            **safety_parts,
+            **parts,
         )
     if isinstance(partner, PartnerBase):
         partner.verify_weights()

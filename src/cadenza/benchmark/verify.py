@@ -186,7 +186,7 @@ def content_checks(case: BundleUnderTest, *, is_older: bool = False) -> list[Che
         ("summary", _check_older_summary),
         ("partners", _check_older_partners),
         ("repro", _check_repro),
-        ("prereg", _check_older_prereg),
+        ("prereg", _check_registration_file),
     ]
     checks = (
         older
@@ -199,7 +199,8 @@ def content_checks(case: BundleUnderTest, *, is_older: bool = False) -> list[Che
             ("safety", _check_safety_tables),
             ("partners", _check_partners),
             ("repro", _check_repro),
-            ("prereg", _check_prereg),
+            ("prereg", _check_registration_file),
+            ("prereg:conforms", _check_conformance),
         ]
     )
     return [row for name, check in checks for row in guarded(name, lambda c=check: c(case))]
@@ -369,19 +370,26 @@ def _check_repro(case: BundleUnderTest) -> Iterator[CheckResult]:
     yield CheckResult(name="repro:command", ok=same, detail=case.bundle.repro_command)
 
 
-def _check_prereg(case: BundleUnderTest) -> Iterator[CheckResult]:
-    """The copy is the file that the tag holds at its path, and the bundle is what it registers."""
+def _check_registration_file(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """The copy is the file that the tag holds at its path."""
     tag, blob = case.bundle.prereg_git_tag, case.bundle.prereg_blob_sha
     if tag is None or blob is None:
         absent = PREREG_NAME not in case.files
         yield CheckResult(name="prereg:absent", ok=absent, detail="not registered beforehand")
         return
-    copy = LockedRegistration(content=case.files[PREREG_NAME], git_tag=tag)
-    yield CheckResult(name="prereg:copy", ok=copy.blob_sha == blob, detail=f"blob {blob[:12]}")
-    found = plan_differences(copy, case.plan, statistics_in(case.bundle.summary))
-    detail = "; ".join(found)[:_MAX_DETAIL] if found else "plan and statistics as registered"
-    yield CheckResult(name="prereg:conforms", ok=not found, detail=detail)
+    copy = git_blob_sha(case.files[PREREG_NAME])
+    yield CheckResult(name="prereg:copy", ok=copy == blob, detail=f"blob {blob[:12]}")
     yield from guarded("prereg:tag", lambda: _check_tag(case, tag, blob))
+
+
+def _check_conformance(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """The bundle is what was registered."""
+    tag = case.bundle.prereg_git_tag
+    if tag is not None:
+        copy = LockedRegistration(content=case.files[PREREG_NAME], git_tag=tag)
+        found = plan_differences(copy, case.plan, statistics_in(case.bundle.summary))
+        detail = "; ".join(found)[:_MAX_DETAIL] if found else "plan and statistics as registered"
+        yield CheckResult(name="prereg:conforms", ok=not found, detail=detail)
 
 
 def _check_tag(case: BundleUnderTest, tag: str, blob: str) -> Iterator[CheckResult]:
@@ -627,16 +635,6 @@ def _check_older_partners(case: BundleUnderTest) -> Iterator[CheckResult]:
         yield CheckResult(name=f"partner:{name}:registered", ok=ok, detail=spec.class_name)
     ok = fresh == case.bundle.partner_hashes
     yield CheckResult(name="partners:hashes", ok=ok, detail="" if ok else "others now")
-
-
-def _check_older_prereg(case: BundleUnderTest) -> Iterator[CheckResult]:
-    tag, blob = case.bundle.prereg_git_tag, case.bundle.prereg_blob_sha
-    if tag is None or blob is None:
-        yield from _check_prereg(case)
-        return
-    copy = git_blob_sha(case.files[PREREG_NAME])
-    yield CheckResult(name="prereg:copy", ok=copy == blob, detail=f"blob {blob[:12]}")
-    yield from _check_tag(case, tag, blob)
 
 
 def _check_replay(case: BundleUnderTest, wanted: int, artifacts: Path) -> Iterator[CheckResult]:

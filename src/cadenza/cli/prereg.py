@@ -133,16 +133,14 @@ def power(
 
 def _design(protocol: "Preregistration") -> tuple[int, int, float]:
     """Return seeds, pairs of each seed and the gap that counts as none, of a registration."""
-    from cadenza.benchmark.registration import EVALUATION_BLOCK, block_problems
     from cadenza.evaluation.leaderboard import GATE_PP
     from cadenza.evaluation.prereg import PreregDocument
 
     if not isinstance(protocol, PreregDocument):
         return len(protocol.seeds), protocol.episodes_per_seed, GATE_PP / 100.0
-    found = block_problems(protocol)
-    if found:
-        raise ConfigurationError(" ".join(found))
-    block = protocol.parameters[EVALUATION_BLOCK]
+    block = protocol.parameters.get("evaluation")
+    if _gaps(protocol) or block is None:
+        raise ConfigurationError(" ".join(_gaps(protocol)) or "power: expected an evaluation.")
     return len(block["seeds"]), block["episodes_per_seed"] * len(block["partners"]), 0.0
 
 
@@ -221,11 +219,9 @@ def _gaps(protocol: "Preregistration") -> list[str]:
 
     if not isinstance(protocol, PreregDocument):
         return []
-    found: list[str] = []
+    found = block_problems(protocol) if EVALUATION_BLOCK in protocol.parameters else []
     if not protocol.decision_rules.strip():
         found.append("decision_rules: expected what is concluded from which outcome, got nothing.")
-    if EVALUATION_BLOCK in protocol.parameters:
-        found += block_problems(protocol)
-    elif not protocol.parameters:
+    if not protocol.parameters:
         found.append("parameters: expected at least one block, got none; nothing is registered.")
     return found

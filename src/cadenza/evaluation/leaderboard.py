@@ -45,14 +45,10 @@ GATE_PP: Final = 20.0
 
 
 class ConditionResult(Archive):
-    """One axis: success on both sides, and the gap between them.
+    """One axis: success rates of both sides, and their gap in percentage points.
 
-    Attributes:
-        homogeneous_success: Success rate of the control.
-        heterogeneous_success: Success rate of the treatment.
-        gap_pp: Paired difference, percentage points, with the bounds of its 95 % interval.
-        violation_rate: Violating steps of all steps; of all episodes where steps were not counted.
-        fallback_rate: Share of episodes in which the braking fallback acted.
+    ``violation_rate`` counts steps, or episodes where steps were not counted; ``fallback_rate``
+    episodes in which the braking fallback acted.
     """
 
     axis: Identifier
@@ -202,13 +198,7 @@ def leaderboard_entry(
     registrations: Mapping[str, LockedRegistration],
     weights: dict[str, float] | None = None,
 ) -> LeaderboardEntry:
-    """Return the row of a method from one registered run per axis.
-
-    Args:
-        method_id: The method.
-        runs: Its runs.
-        registrations: What a tag locks, by axis; see `prereg.locked_registration`.
-        weights: Weights of the axes.
+    """Return the row of a method from one run per axis; ``registrations`` are locked, by axis.
 
     Raises:
         InputError: A rehearsal, an axis twice, no run, or no axis that survives.

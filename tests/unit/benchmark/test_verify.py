@@ -293,7 +293,7 @@ def test_tag_that_was_moved_fails(tmp_path, registered):
     [
         ({"seeds": [0]}, "seeds: [0] registered, [0, 5] run"),
         ({"episodes_per_seed": 4}, "episodes_per_seed: 4 registered, 3 run"),
-        ({"policies": [{"name": "ego", "source": "zero"}]}, "policies: "),
+        ({"policies": [{"name": "ego", "source": "zero"}]}, "policies: [{"),
         ({"partners": registered_block(make_plan(), SummarySettings())["partners"][:1]}, "partn"),
         ({"task_version": 0}, "task_version: 0 registered, 1 run"),
         (
@@ -305,7 +305,7 @@ def test_tag_that_was_moved_fails(tmp_path, registered):
             "summary.bootstrap_root_seed: 7 registered, 0 run",
         ),
         ({"hidden": 1}, "parameters.evaluation: expected the keys"),
-        ({"seeds": "all"}, "parameters.evaluation.seeds: "),
+        ({"seeds": "all"}, "seeds: 'all' registered"),
     ],
 )
 def test_bundle_that_is_not_what_was_registered_fails(tmp_path, changes, told):
