@@ -114,6 +114,8 @@ def test_run_of_an_installation_is_of_no_commit_whatever_folder_it_starts_in(
 
 
 def test_git_state_of_a_clean_tree_names_the_commit(repository):
+    (repository / "runs").mkdir()  # results in the repository do not block the next run
+    (repository / "runs" / "bundle.json").write_text("{}")
     state = fresh_state(repository)
     assert state == GitState(
         sha=git(repository, "rev-parse", "HEAD"), dirty=False, diff_hash=EMPTY_DIGEST
