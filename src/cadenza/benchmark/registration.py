@@ -7,13 +7,14 @@ Promise:  a plan conforms if every field equals the registered one. A registered
           digest may have any weights; one with a digest has these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from cadenza.benchmark.cells import EvaluationPlan
 from cadenza.core.errors import PreregistrationError
 from cadenza.evaluation.prereg import LockedRegistration, PreregDocument
 from cadenza.evaluation.results import BundleSummary
+from cadenza.evaluation.statistics.estimate import group_by_seed, rate_estimate
 from cadenza.evaluation.summary import SummarySettings
 
 #: Key of the block in a registration.
@@ -36,22 +37,24 @@ _STATISTICS: Final = ("n_resamples", "bootstrap_root_seed", "headline_condition"
 
 def registered_block(plan: EvaluationPlan, settings: SummarySettings) -> dict[str, Any]:
     """Return the block that registers ``plan`` with these statistics."""
-    content = plan.model_dump(mode="json") | {_SUMMARY: statistics_of(settings)}
+    content = plan.model_dump(mode="json") | {_SUMMARY: statistics_of(settings, plan.seeds)}
     return {name: content[name] for name in _BLOCK}
 
 
-def statistics_of(settings: SummarySettings) -> dict[str, Any]:
-    """Return what a summary depends on besides the episodes, as JSON values."""
+def statistics_of(settings: SummarySettings, seeds: Sequence[int]) -> dict[str, Any]:
+    """Return what a summary of ``seeds`` depends on besides the episodes, as JSON values."""
     compared = None if settings.comparison is None else list(settings.comparison)
     own = {name: getattr(settings, name) for name in _STATISTICS}
-    return own | {"comparison": compared}
+    estimator = rate_estimate(group_by_seed((seed, 1.0) for seed in seeds)).estimator
+    return own | {"comparison": compared, "estimator": estimator}
 
 
 def statistics_in(summary: BundleSummary) -> dict[str, Any]:
     """Return the same of a stored summary."""
     treatments = list(dict.fromkeys(row.treatment for row in summary.comparisons))
     compared = [*treatments, summary.comparisons[0].baseline] if treatments else None
-    return {name: getattr(summary, name) for name in _STATISTICS} | {"comparison": compared}
+    own = {name: getattr(summary, name) for name in _STATISTICS}
+    return own | {"comparison": compared, "estimator": summary.estimator}
 
 
 def block_problems(document: PreregDocument) -> list[str]:
@@ -98,7 +101,7 @@ def require_registered(
     Raises:
         PreregistrationError: It departs from it.
     """
-    found = plan_differences(registration, plan, statistics_of(settings))
+    found = plan_differences(registration, plan, statistics_of(settings, plan.seeds))
     if found:
         raise PreregistrationError(
             f"evaluation: expected what tag {registration.git_tag!r} registers, got "

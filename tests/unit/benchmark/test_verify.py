@@ -297,11 +297,11 @@ def test_tag_that_was_moved_fails(tmp_path, registered):
         ({"partners": registered_block(make_plan(), SummarySettings())["partners"][:1]}, "partn"),
         ({"task_version": 0}, "task_version: 0 registered, 1 run"),
         (
-            {"summary": statistics_of(SummarySettings(n_resamples=2000))},
+            {"summary": statistics_of(SummarySettings(n_resamples=2000), (0, 5))},
             "summary.n_resamples: 2000 registered, 0 run",
         ),
         (
-            {"summary": statistics_of(SummarySettings(bootstrap_root_seed=7))},
+            {"summary": statistics_of(SummarySettings(bootstrap_root_seed=7), (0, 5))},
             "summary.bootstrap_root_seed: 7 registered, 0 run",
         ),
         ({"hidden": 1}, "parameters.evaluation: expected the keys"),
@@ -322,7 +322,11 @@ def test_policy_that_was_registered_before_its_training_may_have_any_weights():
     content = registration(policies=block["policies"])
     locked = LockedRegistration(content=content, git_tag="prereg-x")
     request = make_request()
-    assert plan_differences(locked, request.plan, statistics_of(request.settings)) == []
+    statistics = statistics_of(request.settings, request.plan.seeds)
+    assert plan_differences(locked, request.plan, statistics) == []
+    assert plan_differences(locked, request.plan, statistics | {"estimator": "iqm/v0"}) == [
+        f"summary.estimator: {statistics['estimator']!r} registered, 'iqm/v0' run"
+    ]
 
 
 def test_missing_tag_is_a_failed_row(tmp_path, registered):
