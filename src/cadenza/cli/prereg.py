@@ -127,8 +127,8 @@ def power(
         rows = [(f"{100 * gap:.0f} points", f"{shown:.0%}") for gap, shown in points]
         found = "none" if smallest is None else f"{100 * smallest:.0f} points"
         title = f"{seeds} seeds of {episodes} pairs, a gap above {100 * gate:.0f} points is shown"
-        note = f"smallest gap that is shown in {target:.0%}: {found}"
-        print_table(title, ("true gap", "shown in"), rows, note=note)
+        print_table(title, ("true gap", "shown in"), rows)
+        print_text(f"smallest gap that is shown in {target:.0%}: {found}")
 
 
 def _design(protocol: "Preregistration") -> tuple[int, int, float]:
