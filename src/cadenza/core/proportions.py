@@ -87,6 +87,11 @@ def student_quantile(level: float, degrees: float) -> float:
     return float(_special().stdtrit(degrees, level))
 
 
+def student_level(quantile: float, degrees: float) -> float:
+    """Return Student's probability below ``quantile`` with ``degrees`` > 0 of freedom."""
+    return float(_special().stdtr(degrees, quantile))
+
+
 def beta_quantile(level: float, a: float, b: float) -> float:
     """Return the beta quantile of ``level`` in (0, 1) for shapes ``a`` and ``b`` > 0."""
     return float(_special().betaincinv(a, b, level))
