@@ -24,7 +24,6 @@ from typing import Any, Final, cast
 from cadenza.aht.config import SafetyConfig
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
-from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.statistics.paired import Metric, pair_episodes, paired_comparison
 from cadenza.safety.reporting.report import ThreeTableReport
@@ -302,7 +301,7 @@ def _cost(
             return None
         both = [*own, *played[baseline]]
         pairing = pair_episodes(both, treatment=entry.name, baseline=baseline, metric=metric)
-        return paired_comparison(pairing, method=StudentT(), bounds=bounds).difference
+        return paired_comparison(pairing, bounds=bounds).difference
 
     return LinkCost(
         condition=entry.name,

@@ -1,8 +1,9 @@
 """Headline numbers of a bundle, recomputable from its episodes.
 
-Success and contact rates use the clustered exact interval; paired differences use Student t on the
-seed means, or BCa when resamples are asked for. Every statistic draws from its own substream, so
-neither the order of episodes nor a new statistic changes an old number.
+Success and contact rates use the beta-binomial interval over seeds; paired differences Student t on
+the seed differences with its safeguards near 0 and 1, or BCa when resamples are asked for. A stored
+summary is recomputed by the estimators that it names. Every statistic draws from its own substream,
+so neither the order of episodes nor a new statistic changes an old number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,9 @@ from cadenza.evaluation.results import (
 )
 from cadenza.evaluation.statistics.cluster_means import BcaBootstrap, IntervalMethod, StudentT
 from cadenza.evaluation.statistics.estimate import (
+    KORN_GRAUBARD,
     RATE_ESTIMATOR,
+    RATE_ESTIMATORS,
     Estimate,
     cluster_means,
     group_by_seed,
@@ -52,14 +55,16 @@ ComparedMetric = Literal["success", "contact"]
 class SummarySettings:
     """What a summary depends on besides the episodes; stored inside it.
 
-    ``n_resamples`` is 0 for Student t, >= 1000 for BCa; ``headline_condition`` None pools
-    everything; ``comparison`` are treatments, then the baseline that each is compared with.
+    ``n_resamples`` is 0 for the default, >= 1000 for BCa; ``headline_condition`` None pools
+    everything; ``comparison`` are treatments, then the baseline that each is compared with;
+    ``estimator`` is that of rates, and the older one goes with plain Student t of differences.
     """
 
     n_resamples: int = 0
     bootstrap_root_seed: int = 0
     headline_condition: str | None = None
     comparison: tuple[str, ...] | None = None
+    estimator: str = RATE_ESTIMATOR
 
 
 def compute_summary(
@@ -74,7 +79,9 @@ def compute_summary(
     settings = settings or SummarySettings()
     ordered = sorted(episodes, key=_sort_key)
     headline = [e for e in ordered if settings.headline_condition in (None, e.condition)]
-    rate = rate_estimate(group_by_seed((e.seed, success_of(e)) for e in headline))
+    rate = rate_estimate(
+        group_by_seed((e.seed, success_of(e)) for e in headline), estimator=settings.estimator
+    )
     return BundleSummary(
         n_episodes=len(ordered),
         success_mean=rate.value,
@@ -86,7 +93,9 @@ def compute_summary(
         bootstrap_root_seed=settings.bootstrap_root_seed,
         estimator=rate.estimator,
         headline_condition=settings.headline_condition,
-        cells=[_cell(*names, group) for names, group in _cells(ordered).items()],
+        cells=[
+            _cell(*names, group, settings.estimator) for names, group in _cells(ordered).items()
+        ],
         comparisons=_comparisons(ordered, settings),
     )
 
@@ -99,9 +108,9 @@ def recompute_summary(stored: BundleSummary, episodes: Sequence[EpisodeResult]) 
     """
     if stored.estimator == LEGACY_ESTIMATOR:
         return _legacy_summary(stored, episodes)
-    if stored.estimator != RATE_ESTIMATOR:
+    if stored.estimator not in RATE_ESTIMATORS:
         raise InputError(
-            f"BundleSummary.estimator: expected {RATE_ESTIMATOR!r} or {LEGACY_ESTIMATOR!r}, got "
+            f"BundleSummary.estimator: expected one of {[*RATE_ESTIMATORS, LEGACY_ESTIMATOR]}, got "
             f"{stored.estimator!r}; upgrade the package that reads it."
         )
     treatments = tuple(dict.fromkeys(c.treatment for c in stored.comparisons))
@@ -112,6 +121,7 @@ def recompute_summary(stored: BundleSummary, episodes: Sequence[EpisodeResult]) 
             bootstrap_root_seed=stored.bootstrap_root_seed,
             headline_condition=stored.headline_condition,
             comparison=(*treatments, stored.comparisons[0].baseline) if treatments else None,
+            estimator=KORN_GRAUBARD if stored.estimator == KORN_GRAUBARD else RATE_ESTIMATOR,
         ),
     )
 
@@ -164,10 +174,10 @@ def _compared(
     return rows
 
 
-def _method(settings: SummarySettings, statistic: str) -> IntervalMethod:
-    """Return the interval method, with a stream of its own for ``statistic``."""
+def _method(settings: SummarySettings, statistic: str) -> IntervalMethod | None:
+    """Return the interval method, None for the default; ``statistic`` has a stream of its own."""
     if settings.n_resamples == 0:
-        return StudentT()
+        return StudentT() if settings.estimator == KORN_GRAUBARD else None
     stream = derive_substream(
         f"{BOOTSTRAP_SUBSTREAM}.{statistic}", root_seed=settings.bootstrap_root_seed
     )
@@ -185,7 +195,9 @@ def _cells(
     return dict(sorted(cells.items()))
 
 
-def _cell(condition: str, partner: str, episodes: Sequence[EpisodeResult]) -> CellSummary:
+def _cell(
+    condition: str, partner: str, episodes: Sequence[EpisodeResult], estimator: str
+) -> CellSummary:
     """Return the summary of one condition with one partner."""
     successes = group_by_seed((e.seed, success_of(e)) for e in episodes)
     contacts = [(e.seed, float(e.contact)) for e in episodes if e.contact is not None]
@@ -196,8 +208,10 @@ def _cell(condition: str, partner: str, episodes: Sequence[EpisodeResult]) -> Ce
     return CellSummary(
         condition=condition,
         partner=partner,
-        success=interval_record(rate_estimate(successes)),
-        contact=interval_record(rate_estimate(group_by_seed(contacts))) if has_contact else None,
+        success=interval_record(rate_estimate(successes, estimator=estimator)),
+        contact=interval_record(rate_estimate(group_by_seed(contacts), estimator=estimator))
+        if has_contact
+        else None,
         min_distance_m=min(distances, default=None),
         fallback_fired=sum(e.fallback_fired for e in episodes),
         interventions=sum(interventions) if interventions else None,

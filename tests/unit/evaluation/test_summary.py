@@ -4,6 +4,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.bootstrap import cluster_bootstrap
 from cadenza.evaluation.results import LEGACY_ESTIMATOR, BundleSummary, EpisodeResult
+from cadenza.evaluation.statistics.estimate import KORN_GRAUBARD
 from cadenza.evaluation.summary import SummarySettings, compute_summary, recompute_summary
 
 SETTINGS = SummarySettings(headline_condition="on", comparison=("on", "off"))
@@ -48,7 +49,10 @@ def test_summary_headline_is_the_rate_of_its_condition():
     assert summary.success_ci_low < 74 / 80 < summary.success_ci_high
     # (seed, partner) rates: six at 0.75, fourteen at 1; the middle ten of twenty hold one 0.75
     assert summary.success_iqm == pytest.approx((0.75 + 9 * 1.0) / 10)
-    assert summary.estimator == "rate/cluster/korn-graubard/v1"
+    assert summary.estimator == "rate/cluster/beta-binomial/v1"
+    assert {c.difference.estimator for c in summary.comparisons} == {
+        "difference/paired-cluster/t-mover/v1"
+    }
     assert summary.n_resamples == 0
 
 
@@ -60,7 +64,7 @@ def test_summary_cells_hold_counts_of_each_condition_and_partner():
     off_q, on_q = summary.cells[1], summary.cells[3]
     assert off_q.contact.value == pytest.approx(0.25)
     assert on_q.contact.value == 0.0
-    assert on_q.contact.high == pytest.approx(1 - 0.025 ** (1 / 40))
+    assert 1 - 0.025 ** (1 / 40) < on_q.contact.high < 1 - 0.025 ** (1 / 10)  # alike, unknown
     assert (off_q.min_distance_m, on_q.min_distance_m) == (0.3, 0.5)
     assert (on_q.fallback_fired, on_q.interventions, off_q.interventions) == (10, 400, None)
     assert on_q.n_steps == 4000
@@ -152,9 +156,29 @@ def test_recomputed_summary_of_an_older_bundle_uses_its_own_bootstrap():
     assert recompute_summary(stored, []).undefined_reason == "no episodes"
 
 
+def test_recomputed_summary_of_the_clustered_exact_interval_keeps_its_figures():
+    settings = SummarySettings(
+        headline_condition="on", comparison=("on", "off"), estimator=KORN_GRAUBARD
+    )
+    stored = compute_summary(two_conditions(), settings)
+    assert (stored.success_ci_low, stored.success_ci_high) == pytest.approx(
+        (0.7886, 0.9857), abs=1e-4
+    )  # as written before rates had the beta-binomial interval
+    assert stored.cells[3].contact.high == pytest.approx(1 - 0.025 ** (1 / 40))
+    assert stored.comparisons[0].difference.estimator == "mean/paired-cluster/student-t/v1"
+    assert recompute_summary(stored, two_conditions()) == stored
+
+
+def test_summary_of_one_seed_is_recomputed():
+    episodes = [e for e in two_conditions() if e.seed == 4]
+    stored = compute_summary(episodes, SETTINGS)
+    assert stored.estimator == "rate/one-seed/clopper-pearson/v1"
+    assert recompute_summary(stored, episodes) == stored
+
+
 def test_recomputed_summary_of_an_unknown_estimator_is_refused():
     stored = compute_summary(two_conditions()).model_copy(update={"estimator": "magic/v9"})
     with pytest.raises(
-        InputError, match=r"expected 'rate/cluster/korn-graubard/v1' or .*'magic/v9'"
+        InputError, match=r"expected one of .*'rate/cluster/korn-graubard/v1', .*'magic/v9'"
     ):
         recompute_summary(stored, two_conditions())

@@ -31,6 +31,10 @@ from cadenza.evaluation.statistics.paired import (
 MetricName = Literal["success", "contact", "return"]
 
 
+#: Row of all partners together; its warnings are the report's cautions.
+EVERYONE: Final = "All partners"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """What happened under one condition with one partner or group of partners.
@@ -106,14 +110,14 @@ def analyse(view: ReportView) -> Numbers:
         "All seen": [p for p in everyone if p.seen],
         "Unseen that always leave a way": fair if len(fair) < len(unseen) else [],
         "All unseen": unseen,
-        "All partners": everyone,
+        EVERYONE: everyone,
     }
     by_label = {
         label: _row(view, label, plural(len(members), "partner"), members, None)
         for label, members in pooled.items()
         if members
     }
-    overall = by_label.pop("All partners")
+    overall = by_label.pop(EVERYONE)
     groups = tuple(row for label, row in by_label.items() if len(pooled[label]) > 1)
     return Numbers(
         partners=rows,
@@ -212,7 +216,7 @@ def _compare(
             baseline=view.baseline.condition_id,
             metric=metric,
         )
-        compared[name] = paired_comparison(pairing, method=StudentT(), bounds=bounds)
+        compared[name] = paired_comparison(pairing, bounds=bounds)
     return compared
 
 
@@ -235,7 +239,11 @@ def _cautions(view: ReportView, rows: Sequence[Row]) -> list[str]:
                 continue
             if estimate.undefined_reason is not None:
                 cautions.append(f"{row.label}: no interval, {estimate.undefined_reason}.")
-            cautions += [w[0].upper() + w[1:] for w in estimate.warnings if "seeds:" in w]
+            cautions += [
+                w[0].upper() + w[1:]
+                for w in estimate.warnings
+                if "seeds:" in w or row.label == EVERYONE
+            ]
     return cautions
 
 

@@ -551,11 +551,19 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
 
 #: What each estimator does, for the method note.
 ESTIMATORS: Final = {
+    "rate/cluster/beta-binomial/v1": "Rates: posterior of a beta-binomial model, in which "
+    "seeds may differ as much as they feasibly can; 95 % of it lie between the bounds.",
+    "rate/one-seed/clopper-pearson/v1": "Rates of one seed: exact binomial bounds "
+    "(Clopper-Pearson); other seeds are not in them.",
     "rate/cluster/korn-graubard/v1": "Rates: exact binomial bounds (Clopper-Pearson) on the "
     "effective number of episodes, which shrinks when seeds disagree (Korn and Graubard 1998).",
     "mean/cluster/student-t/v1": "Means: Student t on the means of the seeds.",
     "mean/paired-cluster/student-t/v1": "Paired differences: Student t on each seed's mean "
     "difference between the two conditions.",
+    "difference/paired-cluster/t-mover/v1": "Paired differences of rates: Student t on each seed's "
+    "difference; with rates near 0 or 1, wider bounds from both rates (MOVER).",
+    "difference/paired-one-seed/tango/v1": "Paired differences of one seed: score bounds (Tango "
+    "1998); other seeds are not in them.",
 }
 
 
@@ -570,6 +578,7 @@ def render_report(view: ReportView) -> str:
     for statement in view.statements:
         by_kind[statement.kind].append(statement.text)
     by_kind["caution"] += numbers.cautions
+    estimates = estimates_csv(view, numbers)
     environment = _environment()
     style, script = _asset(environment, "style.css"), _asset(environment, "player.js")
     return environment.get_template("report.html.j2").render(
@@ -581,12 +590,12 @@ def render_report(view: ReportView) -> str:
         sections=build_sections(view, numbers),
         badge=_badge(view),
         statements=by_kind,
-        methods=tuple(ESTIMATORS.items()),
+        methods=tuple(item for item in ESTIMATORS.items() if item[0] in estimates),
         condition_css=condition_css(view),
         player_data=player_data(view) if view.rollouts else None,
         recorded={r.partner_id for r in view.rollouts},
         episodes_uri=data_uri(episodes_csv(view.episodes)),
-        estimates_uri=data_uri(estimates_csv(view, numbers)),
+        estimates_uri=data_uri(estimates),
         style=style,
         script=script,
         policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "

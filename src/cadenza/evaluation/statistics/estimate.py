@@ -4,7 +4,8 @@ Episodes of one seed are not independent; seeds are. Every interval is therefore
 observations grouped by seed.
 
 Means:        `mean_estimate`: returns, distances, paired differences.
-Rates:        `rate_estimate`: yes-or-no outcomes. Clopper-Pearson with the effective number of
+Rates:        `rate_estimate`: yes-or-no outcomes. Equal-tailed beta-binomial posterior, see
+              `beta_binomial`. Older bundles name Clopper-Pearson with the effective number of
               episodes: Korn and Graubard 1998, Survey Methodology 24, 193-201.
 Aggregates:   interquartile mean, optimality gap, profile area, of rates of (seed, partner) cells;
               on single 0/1 outcomes the first is the rate clipped at 25 % and 75 % and stretched.
@@ -26,6 +27,7 @@ from cadenza.core.proportions import (
     require_counts,
     student_quantile,
 )
+from cadenza.evaluation.statistics.beta_binomial import beta_binomial_interval
 from cadenza.evaluation.statistics.cluster_means import IntervalMethod
 
 #: Below this many seeds the spread between seeds is itself badly known: the nominal 95 % of a
@@ -255,55 +257,113 @@ def korn_graubard_interval(
     return clopper_pearson_interval(rate * effective, effective, confidence=confidence)
 
 
-#: Pooled rate with the clustered exact interval.
-RATE_ESTIMATOR: Final = "rate/cluster/korn-graubard/v1"
+#: The default: seeds are a sample of all seeds.
+RATE_ESTIMATOR: Final = "rate/cluster/beta-binomial/v1"
+#: What `rate_estimate` does with a single seed: exact binomial bounds, of this seed alone.
+ONE_SEED_ESTIMATOR: Final = "rate/one-seed/clopper-pearson/v1"
+#: Pooled rate with the clustered exact interval, of bundles that name it.
+KORN_GRAUBARD: Final = "rate/cluster/korn-graubard/v1"
+RATE_ESTIMATORS: Final = (RATE_ESTIMATOR, ONE_SEED_ESTIMATOR, KORN_GRAUBARD)
+#: Rates from which a reader compares them with 1.
+_HIGH_RATE: Final = 0.9
+#: Said wherever one training run stands on each side, or alone.
+TRAINING_LUCK: Final = "training luck is not in this interval: it holds for this one seed."
 
 
 def rate_estimate(
     outcomes: Mapping[int, Sequence[bool] | Sequence[float] | FloatArray],
     *,
     confidence: float = 0.95,
+    estimator: str = RATE_ESTIMATOR,
 ) -> Estimate:
     """Return the pooled rate of 0/1 ``outcomes`` per seed with an interval that respects seeds.
 
-    With no or only successes the bounds are Clopper-Pearson on all episodes: 60 of 60 gives [0.940,
-    1.000], never [1.000, 1.000].
+    Five seeds that solve 20 of 20 give [0.806, 1.000]: they say little about a sixth. The interval
+    always holds the pooled rate, also where seeds played very unequal numbers of episodes. A single
+    seed gets exact binomial bounds and a warning that other seeds are not in them. ``estimator`` is
+    one of `RATE_ESTIMATORS`.
 
     Raises:
-        InputError: An outcome is neither 0 nor 1, or confidence is out of range.
+        InputError: An outcome is neither 0 nor 1, confidence is out of range, or the estimator is
+            unknown.
     """
     require_confidence(confidence)
+    if estimator not in RATE_ESTIMATORS:
+        raise InputError(
+            f"rate_estimate.estimator: expected one of {list(RATE_ESTIMATORS)}, got {estimator!r}; "
+            "upgrade the package that reads it."
+        )
     clusters = as_clusters(
         "outcomes", {seed: [float(x) for x in v] for seed, v in outcomes.items()}
     )
+    if estimator == RATE_ESTIMATOR and len(clusters) == 1:
+        estimator = ONE_SEED_ESTIMATOR
     if not clusters:
         return Estimate.undefined(
-            reason="no episodes",
-            estimator=RATE_ESTIMATOR,
-            confidence=confidence,
-            n=0,
-            n_clusters=0,
+            reason="no episodes", estimator=estimator, confidence=confidence, n=0, n_clusters=0
         )
     pooled = np.concatenate(list(clusters.values()))
     if not np.isin(pooled, (0.0, 1.0)).all():
         raise InputError("rate_estimate: expected outcomes 0 or 1; use mean_estimate for others.")
     successes = np.array([array.sum() for array in clusters.values()])
     trials = np.array([float(array.size) for array in clusters.values()])
-    low, high = korn_graubard_interval(successes, trials, confidence=confidence)
+    rate = float(pooled.mean())
+    if estimator == KORN_GRAUBARD:
+        low, high = korn_graubard_interval(successes, trials, confidence=confidence)
+        warnings = _korn_graubard_warnings(rate, len(clusters))
+    elif len(clusters) == 1:
+        low, high = clopper_pearson_interval(
+            float(successes[0]), float(trials[0]), confidence=confidence
+        )
+        warnings = (TRAINING_LUCK, *few_clusters_warning(1))
+    else:
+        low, high = beta_binomial_interval(successes, trials, confidence=confidence)
+        low, high = min(low, rate), max(high, rate)
+        warnings = _rate_warnings(successes, trials, low, confidence)
     return Estimate(
-        value=float(pooled.mean()),
+        value=rate,
         low=low,
         high=high,
         confidence=confidence,
-        estimator=RATE_ESTIMATOR,
+        estimator=estimator,
         n=pooled.size,
         n_clusters=len(clusters),
-        warnings=_warnings(float(pooled.mean()), len(clusters)),
+        warnings=warnings,
     )
 
 
-def _warnings(rate: float, n_clusters: int) -> tuple[str, ...]:
-    """Return what a reader should know about this rate."""
+def _rate_warnings(
+    successes: FloatArray, trials: FloatArray, low: float, confidence: float
+) -> tuple[str, ...]:
+    """Return what a reader should know about a rate over S seeds, (S,) each."""
+    seeds, n = successes.size, int(trials.sum())
+    odd = int(np.count_nonzero(successes < trials)), int(np.count_nonzero(successes > 0.0))
+    tail = (1.0 - confidence) / 2.0
+    said: list[str] = []
+    if 0 in odd:
+        word, bound, won = (
+            ("succeeded", "lower", True) if odd[0] == 0 else ("failed", "upper", False)
+        )
+        alike, nothing = (
+            limit if won else 1.0 - limit for limit in (tail ** (1.0 / n), tail ** (1.0 / seeds))
+        )
+        said.append(
+            f"every episode {word}: {n} episodes say nothing about seeds that were not drawn, so "
+            f"the {bound} bound rests on the assumption about the spread between seeds; it would "
+            f"be {alike:.3f} if all seeds were alike, {nothing:.3f} if nothing were assumed."
+        )
+    elif 1 in odd and seeds > 2:
+        said.append("the spread between seeds rests on one seed: all others agree.")
+    if odd[0] and seeds < FEW_CLUSTERS and low > 0.5 and successes.sum() > _HIGH_RATE * n:
+        limit, _ = beta_binomial_interval(trials, trials, confidence=confidence)
+        said.append(
+            f"rates above {limit:.2f} cannot be told apart with {seeds} seeds of so many episodes."
+        )
+    return (*said, *few_clusters_warning(seeds))
+
+
+def _korn_graubard_warnings(rate: float, n_clusters: int) -> tuple[str, ...]:
+    """Return the warnings as older bundles store them."""
     if rate in (0.0, 1.0):
         return (
             "every outcome is the same: the bounds are exact binomial (Clopper-Pearson) and "

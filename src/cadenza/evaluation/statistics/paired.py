@@ -2,7 +2,8 @@
 
 Pairing:   two episodes belong together when partner, seed, episode index and initial state agree.
            What finds no partner is counted; a key that occurs twice on one side is an error.
-Estimate:  mean of ``treatment - baseline``, seeds as clusters. An interquartile mean of 0/1
+Estimate:  mean of ``treatment - baseline``, seeds as clusters: `comparison.compare` for yes-or-no
+           outcomes, Student t on the seed means for others. An interquartile mean of 0/1
            outcomes is an affine map of the rate clipped at 25 % and 75 %; it is not used here.
 Limits:    says nothing about initial states or partners that were not played.
 """
@@ -16,7 +17,8 @@ import numpy as np
 from cadenza.core.errors import InputError
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.evaluation.results import EpisodeResult
-from cadenza.evaluation.statistics.cluster_means import IntervalMethod
+from cadenza.evaluation.statistics.cluster_means import IntervalMethod, StudentT
+from cadenza.evaluation.statistics.comparison import compare
 from cadenza.evaluation.statistics.estimate import (
     Estimate,
     all_equal,
@@ -121,28 +123,40 @@ def pair_episodes(
 def paired_comparison(
     pairing: Pairing,
     *,
-    method: IntervalMethod,
+    method: IntervalMethod | None = None,
     confidence: float = 0.95,
     bounds: tuple[float, float] | None = None,
 ) -> PairedComparison:
     """Return the mean difference of ``pairing`` with an interval that respects seeds.
 
-    When every pair of yes-or-no outcomes has the same difference, the bounds are exact binomial on
-    the number of pairs that could have disagreed, so they never have zero width. The interval is
-    cut to ``bounds``, the range of the difference.
+    Without a ``method``, yes-or-no outcomes get the intervals of `comparison.compare`, others
+    Student t. With one, when every pair of yes-or-no outcomes has the same difference, the bounds
+    are exact binomial on the number of pairs that could have disagreed. Neither has zero width. The
+    interval is cut to ``bounds``, the range of the difference.
 
     Raises:
         InputError: A difference outside ``bounds``, or confidence out of range.
     """
     pairs = pairing.pairs
-    clusters = group_by_seed((pair.seed, pair.difference) for pair in pairs)
-    estimate = mean_estimate(
-        clusters, method=method, confidence=confidence, bounds=bounds, design="paired-cluster"
-    )
     differences = np.array([pair.difference for pair in pairs])
     outcomes = {value for pair in pairs for value in (pair.treatment, pair.baseline)}
-    if pairs and outcomes <= {0.0, 1.0} and all_equal(differences):  # every pair agrees
-        estimate = _exact(estimate, float(differences[0]), len(pairs))
+    if pairs and outcomes <= {0.0, 1.0} and method is None:
+        estimate = compare(
+            group_by_seed((pair.seed, pair.treatment) for pair in pairs),
+            group_by_seed((pair.seed, pair.baseline) for pair in pairs),
+            paired=True,
+            confidence=confidence,
+        ).difference
+    else:
+        estimate = mean_estimate(
+            group_by_seed((pair.seed, pair.difference) for pair in pairs),
+            method=method or StudentT(),
+            confidence=confidence,
+            bounds=bounds,
+            design="paired-cluster",
+        )
+        if pairs and outcomes <= {0.0, 1.0} and all_equal(differences):  # every pair agrees
+            estimate = _exact(estimate, float(differences[0]), len(pairs))
     return PairedComparison(
         difference=estimate,
         treatment_mean=float(np.mean([p.treatment for p in pairs])) if pairs else None,

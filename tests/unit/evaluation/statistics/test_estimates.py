@@ -5,6 +5,7 @@ from scipy import stats
 from cadenza.core.errors import InputError
 from cadenza.evaluation.statistics.cluster_means import BcaBootstrap, StudentT
 from cadenza.evaluation.statistics.estimate import (
+    KORN_GRAUBARD,
     as_clusters,
     cluster_means,
     mean_estimate,
@@ -16,15 +17,42 @@ def test_rate_estimate_pools_episodes_and_names_its_estimator():
     estimate = rate_estimate({0: [True, False], 1: [True, True], 2: [False, True]})
     assert estimate.value == pytest.approx(4 / 6)
     assert (estimate.n, estimate.n_clusters) == (6, 3)
-    assert estimate.estimator == "rate/cluster/korn-graubard/v1"
+    assert estimate.estimator == "rate/cluster/beta-binomial/v1"
     assert estimate.low < 4 / 6 < estimate.high
 
 
 @pytest.mark.parametrize(("outcome", "bounds"), [(True, (0.9404, 1.0)), (False, (0.0, 0.0596))])
-def test_rate_estimate_of_equal_outcomes_is_exact_binomial(outcome, bounds):
-    estimate = rate_estimate({seed: [outcome] * 6 for seed in range(10)})
+def test_rate_estimate_of_the_older_estimator_is_exact_binomial(outcome, bounds):
+    estimate = rate_estimate({seed: [outcome] * 6 for seed in range(10)}, estimator=KORN_GRAUBARD)
     assert (estimate.low, estimate.high) == pytest.approx(bounds, abs=5e-5)
     assert any("Clopper-Pearson" in warning for warning in estimate.warnings)
+
+
+@pytest.mark.parametrize(("outcome", "bound"), [(1, "lower"), (0, "upper")])
+def test_rate_estimate_of_equal_outcomes_says_what_its_bound_rests_on(outcome, bound):
+    estimate = rate_estimate({seed: [outcome] * 20 for seed in range(5)})
+    assert (estimate.low, estimate.high) == pytest.approx(
+        (0.8062, 1.0) if outcome else (0.0, 1 - 0.8062), abs=1e-4
+    )
+    limits = 0.025 ** (1 / 100), 0.025 ** (1 / 5)  # seeds alike; nothing assumed
+    alike, nothing = limits if outcome else (1 - limit for limit in limits)
+    assert f"the {bound} bound rests on the assumption" in estimate.warnings[0]
+    assert f"{alike:.3f} if all seeds were alike, {nothing:.3f}" in estimate.warnings[0]
+
+
+def test_rate_estimate_warns_where_one_seed_carries_the_spread_and_rates_cannot_be_told_apart():
+    estimate = rate_estimate({0: [1] * 47 + [0] * 3} | {seed: [1] * 50 for seed in range(1, 5)})
+    assert "rests on one seed" in estimate.warnings[0]
+    # five seeds, 50 of 50 each: the lower bound is .814
+    assert "rates above 0.81 cannot be told apart with 5 seeds" in estimate.warnings[1]
+
+
+def test_rate_estimate_of_one_seed_is_exact_and_says_what_it_leaves_out():
+    estimate = rate_estimate({3: [1] * 9 + [0]})
+    expected = stats.binomtest(9, 10).proportion_ci(method="exact")
+    assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
+    assert estimate.estimator == "rate/one-seed/clopper-pearson/v1"
+    assert "training luck is not in this interval" in estimate.warnings[0]
 
 
 def test_rate_estimate_of_nothing_is_undefined_with_a_reason():
