@@ -26,6 +26,7 @@ from cadenza.core.proportions import require_confidence, student_level
 
 #: Draws of the joint distribution; its 95 % quantile is then known to about 0.5 %.
 JOINT_DRAWS: Final = 20_000
+_JOINT_BLOCK: Final = 1000
 
 
 def holm(p: FloatArray) -> FloatArray:
@@ -79,10 +80,10 @@ def max_t_bounds(
 ) -> SimultaneousBounds:
     """Return mean +- c s / sqrt(S) of all columns of ``values``, (S, K), S >= 2, at once.
 
-    c is the quantile of max_k |T_k|, T multivariate t with S - 1 degrees and the correlation of the
-    columns over seeds: each draw weighs the standardised residuals of whole seeds with the same
-    normal numbers, so columns keep their dependence. A column without spread gets no width, hence
-    give differences that vary.
+    c is the quantile of max_k |T_k| of normal data of S seeds with the correlation of the columns,
+    simulated; with few seeds correlations look larger than they are, so they are shrunk by what S
+    seeds of independent columns would show (mean r^2 = 1 / (S - 1)). A column without spread gets
+    no width, hence give differences that vary.
 
     Raises:
         InputError: Fewer than two seeds, no columns, or confidence out of range.
@@ -95,10 +96,8 @@ def max_t_bounds(
     seeds = values.shape[0]
     mean, error = values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(seeds)
     spread = np.where(error > 0.0, error, 1.0)
-    residuals = (values - mean) / (spread * math.sqrt(seeds * (seeds - 1.0)))
-    normal = rng.standard_normal((draws, seeds)) @ residuals
-    scale = np.sqrt(rng.chisquare(seeds - 1.0, size=(draws, 1)) / (seeds - 1.0))
-    largest = np.sort(np.abs(normal / scale).max(axis=1))
+    residuals = (values - mean) / (spread * math.sqrt(seeds * (seeds - 1.0)))  # columns of length 1
+    largest = np.sort(_largest_statistics(residuals, draws, rng))
     critical = float(np.quantile(largest, confidence))
     statistic = np.where(error > 0.0, np.abs(mean) / spread, np.where(mean == 0.0, 0.0, np.inf))
     at_least = draws - np.searchsorted(largest, statistic, side="left")
@@ -109,6 +108,24 @@ def max_t_bounds(
         p=np.asarray((at_least + 1.0) / (draws + 1.0), dtype=np.float64),
         critical=critical,
     )
+
+
+def _largest_statistics(residuals: FloatArray, draws: int, rng: np.random.Generator) -> FloatArray:
+    """Return max_k |T_k| of ``draws`` simulated data sets with the columns' correlation, (B,)."""
+    seeds, columns = residuals.shape
+    chance = 1.0 / (seeds - 1.0)
+    other = ~np.eye(columns, dtype=bool)
+    squares = float(((residuals.T @ residuals)[other] ** 2).mean()) if columns > 1 else 1.0
+    kept = 1.0 if columns == 1 else max(0.0, squares - chance) / max(1.0 - chance, chance)
+    share = math.sqrt(kept / squares) if squares > 0.0 else 0.0
+    largest: list[FloatArray] = []
+    for start in range(0, draws, _JOINT_BLOCK):
+        size = min(_JOINT_BLOCK, draws - start), seeds
+        data = math.sqrt(share) * rng.standard_normal((*size, seeds)) @ residuals
+        data += math.sqrt(1.0 - share) * rng.standard_normal((*size, columns))
+        error = data.std(axis=1, ddof=1) / math.sqrt(seeds)
+        largest.append(np.abs(data.mean(axis=1) / error).max(axis=1))
+    return np.concatenate(largest)
 
 
 def equivalence_p(differences: FloatArray, *, margin: float) -> float:

@@ -23,7 +23,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.proportions import normal_level, normal_quantile, require_counts
 
-#: Pairs above which the conditional test is used; it differs by less than 7 % of p there.
+#: Pairs above which the conditional test is used; p differs little there, and time grows as n^2.
 MAX_PAIRS: Final = 1000
 #: Episodes a side above which the score test replaces Boschloo's.
 MAX_RUNS: Final = 500
@@ -164,7 +164,9 @@ def _score_bounds(
     if p is not None:
         observed = abs(statistic(0.0))
         shown = p <= 1.0 - confidence
-        critical = min(critical, observed * (1 - 1e-6)) if shown else max(critical, observed)
+        critical = (
+            min(critical, observed * (1 - 1e-6)) if shown else max(critical, observed * (1 + 1e-6))
+        )
 
     def crossing(inside: float, outside: float) -> float:
         if abs(statistic(outside)) < critical:
