@@ -51,7 +51,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
-	@$(PIP) --editable '.[dev,bench-jax,bench-vmas]'
+	@$(PIP) --editable '.[dev,bench-jax,bench-vmas,bench-rliable]'
 	@touch $@
 
 demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot; write the report (about two minutes, more on a slow machine)

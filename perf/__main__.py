@@ -14,7 +14,10 @@ from perf.record import measured_with
 from perf.timing import Row, print_table, rows_document
 
 #: Modules, in the order of the printed tables.
-BENCHMARKS = ("envs", "comm", "safety", "batched", "oscbf", "training", "sac", "memory", "stream")
+BENCHMARKS = (
+    "envs", "comm", "safety", "batched", "oscbf", "training", "sac", "memory", "stream",
+    "statistics",
+)  # fmt: skip
 
 
 def main() -> None:
