@@ -166,6 +166,33 @@ def betting_bounds(values: FloatArray, *, level: float, most: float) -> tuple[fl
     return _largest(refuted(values)), 1.0 - _largest(refuted(1.0 - values))
 
 
+def seed_difference_bounds(
+    differences: FloatArray, *, level: float, most: int
+) -> tuple[float, float]:
+    """Return bounds of the mean seed difference that hold after every further seed at once.
+
+    By betting on (d + 1) / 2, whatever the distribution: stop for success when the lower bound
+    exceeds the gate, for futility when the upper one falls below it, or at ``most`` seeds. The
+    exact rule, `sign_bounds`, is for pairs of one training run a side.
+
+    Args:
+        differences: Candidate's minus reference's mean, in [-1, 1], in the order of the plan, (S,).
+        level: Probability with which each bound ever fails, in (0, 1).
+        most: Seeds of the whole plan, fixed before the first.
+
+    Raises:
+        InputError: No difference, one outside [-1, 1], or more of them than planned.
+    """
+    inside = bool((np.abs(differences) <= 1.0).all())
+    if differences.ndim != 1 or not 0 < differences.size <= most or not inside:
+        raise InputError(
+            f"seed_difference_bounds: expected 1 to {most} differences in [-1, 1], got "
+            f"{differences.tolist()}."
+        )
+    low, high = betting_bounds((differences[:, None] + 1.0) / 2.0, level=level, most=most)
+    return 2.0 * low - 1.0, 2.0 * high - 1.0
+
+
 def _largest(holds: Callable[[float], bool]) -> float:
     """Return the largest number in [0, 1] at which what falls with it ``holds``; 0 for none."""
     low, high = 0.0, 1.0
