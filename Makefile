@@ -104,7 +104,7 @@ verify-%: $(VENV)/.installed-dev
 	@$(VERIFY) --partners 1 delays=[none] stationary=false steps=25000000 compared_share=0.0001 $(BOUNDS_$*)
 
 # Every campaign is run, whatever became of those before it.
-nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, coverage, Python 3.12 and 3.13, new examples, torn reads, the filter, speed (hours)
+nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, coverage of code and of intervals, Python 3.12 and 3.13, new examples, torn reads, the filter, speed (hours)
 	@failed=0; run() { echo "== $$*"; "$$@" || failed=1; }; \
 	run env CADENZA_TESTS=nightly $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal \
 		--cov=cadenza --cov-report=html:runs/nightly/coverage; \
@@ -115,6 +115,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 			echo "No python$$version: not tested with it" >&2; \
 		fi; \
 	done; \
+	run $(BIN)/python -m tools.coverage_table --check; \
 	for part in test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
 	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
