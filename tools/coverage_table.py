@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cadenza.evaluation.statistics.beta_binomial import beta_binomial_interval
-from cadenza.evaluation.statistics.cluster_means import StudentT
+from cadenza.core.proportions import student_quantile
+from cadenza.evaluation.statistics.beta_binomial import beta_binomial_intervals
 from cadenza.evaluation.statistics.differences import seed_difference
 from cadenza.evaluation.statistics.estimate import korn_graubard_interval
 
@@ -29,7 +29,8 @@ UNEQUAL = ((0.6, 0.5), (0.9, 0.8), (0.97, 0.9), (0.99, 0.95))
 REPLICATES, REPEATED = 4000, 40_000
 LEAST, MOST_FALSE = 0.93, 0.055
 
-Interval = Callable[[np.ndarray, np.ndarray], tuple[float, float]]
+#: Bounds of many experiments, (B, 2), of successes (B, S) and the episodes of a seed.
+Intervals = Callable[[np.ndarray, int], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,27 +89,34 @@ def logit_normal(p: float, sd: float) -> tuple[float, float]:
     return shift, scale
 
 
-def student_t(successes: np.ndarray, trials: np.ndarray) -> tuple[float, float]:
+def korn_graubard(successes: np.ndarray, episodes: int) -> np.ndarray:
+    """Return the older default."""
+    trials = np.full(successes.shape[1], float(episodes))
+    return np.array([korn_graubard_interval(row.astype(float), trials) for row in successes])
+
+
+def student_t(successes: np.ndarray, episodes: int) -> np.ndarray:
     """Return t on seed means; a point where they agree."""
-    means = successes / trials
-    return StudentT().interval(means, confidence=0.95) if np.ptp(means) else (means[0], means[0])
+    means = successes / episodes
+    seeds = successes.shape[1]
+    half = student_quantile(0.975, seeds - 1) * means.std(axis=1, ddof=1) / np.sqrt(seeds)
+    return means.mean(axis=1)[:, None] + half[:, None] * np.array([-1.0, 1.0])
 
 
-METHODS: dict[str, Interval] = {
-    "beta-binomial (default)": beta_binomial_interval,
-    "Korn-Graubard": korn_graubard_interval,
+METHODS: dict[str, Intervals] = {
+    "beta-binomial (default)": beta_binomial_intervals,
+    "Korn-Graubard": korn_graubard,
     "Student t on seed means": student_t,
 }
 
 
-def coverage(world: World, interval: Interval, replicates: int) -> tuple[float, float]:
+def coverage(world: World, intervals: Intervals, replicates: int) -> tuple[float, float]:
     """Return the share of intervals that hold the rate, and their mean width."""
     rng = np.random.default_rng([world.seeds, world.episodes, round(1e4 * world.rate)])
     successes = rng.binomial(world.episodes, world.rates(rng, replicates))
     # the order of seeds does not matter, so each set of counts is bounded once
     rows, repeats = np.unique(np.sort(successes, axis=1), axis=0, return_counts=True)
-    trials = np.full(world.seeds, float(world.episodes))
-    low, high = np.array([interval(row.astype(float), trials) for row in rows]).T
+    low, high = intervals(rows, world.episodes).T
     held = (low <= world.rate + 1e-12) & (world.rate - 1e-12 <= high)
     return float(held @ repeats / replicates), float((high - low) @ repeats / replicates)
 

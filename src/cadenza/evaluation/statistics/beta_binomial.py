@@ -32,6 +32,8 @@ SPREADS: Final = 24
 _EXPONENT: Final = 1.5
 #: Most episodes of a seed for which a table is kept (25 MB); above it sums come from Stirling.
 MAX_TABLE: Final = 512
+#: Experiments whose posteriors are held at once: 256 x 256 x 24 float64 are 12 MB.
+_BLOCK: Final = 256
 
 #: Edges of the grid of phi = asin(sqrt(p)), shape (P + 1,).
 _EDGES: Final[FloatArray] = np.linspace(0.0, math.pi / 2.0, RATES + 1)
@@ -66,16 +68,53 @@ def rate_posterior(
 ) -> Callable[[float], tuple[float, float]]:
     """Return the bounds of `beta_binomial_interval` as a function of the confidence alone."""
     posterior = log_posterior(successes, trials)
-    weights = np.exp(posterior - posterior.max()).sum(axis=1)
-    mass = np.concatenate([[0.0], np.cumsum(weights)])
+    mass = np.exp(posterior - posterior.max()).sum(axis=1)
     won, played = float(successes.sum()), float(trials.sum())
+    return lambda confidence: _bounds(mass, won, played, confidence)
 
-    def bounds(confidence: float) -> tuple[float, float]:
-        tail = (1.0 - confidence) / 2.0
-        low, high = np.sin(np.interp([tail, 1.0 - tail], mass / mass[-1], _EDGES)) ** 2
-        return (0.0 if won == 0.0 else float(low)), (1.0 if won == played else float(high))
 
+def beta_binomial_intervals(
+    successes: NDArray[np.int64], episodes: int, *, confidence: float = 0.95
+) -> FloatArray:
+    """Return the bounds of many experiments of S seeds with as many ``episodes`` each, (B, 2).
+
+    The sum over seeds is a matrix product, as only the number of seeds with each count matters:
+    about five times as fast as one by one, to the same digits but for rounding.
+
+    Args:
+        successes: In 0 to ``episodes``, shape (B, S), S >= 2.
+        episodes: At most `MAX_TABLE`.
+        confidence: As `beta_binomial_interval`.
+
+    Raises:
+        InputError: Counts, sizes or confidence out of range.
+    """
+    require_confidence(confidence)
+    outside = successes.size == 0 or successes.min() < 0 or successes.max() > episodes
+    if successes.ndim != 2 or successes.shape[1] < 2 or outside or not 0 < episodes <= MAX_TABLE:
+        raise InputError(
+            f"beta_binomial_intervals: expected counts in 0..{episodes} of two or more seeds and "
+            f"at most {MAX_TABLE} episodes, got shape {successes.shape}."
+        )
+    rising, total = _tables(episodes)
+    seed = (rising + rising[::-1, ::-1] - total[episodes]).reshape(episodes + 1, -1)
+    bounds = np.empty((len(successes), 2))
+    for start in range(0, len(successes), _BLOCK):
+        block = successes[start : start + _BLOCK]
+        counts = (block[:, :, None] == np.arange(episodes + 1)).sum(axis=1).astype(np.float64)
+        posterior = (counts @ seed).reshape(len(block), RATES, SPREADS) + _LOG_WEIGHTS
+        mass = np.exp(posterior - posterior.max(axis=(1, 2), keepdims=True)).sum(axis=2)
+        for at, (row, won) in enumerate(zip(mass, block.sum(axis=1).tolist(), strict=True)):
+            bounds[start + at] = _bounds(row, won, block.shape[1] * episodes, confidence)
     return bounds
+
+
+def _bounds(mass: FloatArray, won: float, played: float, confidence: float) -> tuple[float, float]:
+    """Return the quantiles of a posterior with this mass in each step of phi, (P,)."""
+    reached = np.concatenate([[0.0], np.cumsum(mass)])
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.sin(np.interp([tail, 1.0 - tail], reached / reached[-1], _EDGES)) ** 2
+    return (0.0 if won == 0.0 else float(low)), (1.0 if won == played else float(high))
 
 
 def log_posterior(successes: FloatArray, trials: FloatArray) -> FloatArray:

@@ -6,7 +6,10 @@ from scipy import stats
 
 from cadenza.core.errors import InputError
 from cadenza.evaluation.statistics import beta_binomial
-from cadenza.evaluation.statistics.beta_binomial import beta_binomial_interval
+from cadenza.evaluation.statistics.beta_binomial import (
+    beta_binomial_interval,
+    beta_binomial_intervals,
+)
 
 
 def interval(successes, trials, **options):
@@ -82,3 +85,12 @@ def test_more_seeds_narrow_the_interval_and_more_episodes_hardly_do():
 def test_other_counts_are_refused(successes, trials):
     with pytest.raises(InputError, match="beta_binomial_interval"):
         interval(successes, trials)
+
+
+def test_many_experiments_at_once_have_the_bounds_of_each():
+    successes = np.random.default_rng(0).binomial(20, 0.9, size=(300, 6))
+    successes[0], successes[1] = 20, 0
+    for row, bounds in zip(successes, beta_binomial_intervals(successes, 20), strict=True):
+        assert tuple(bounds) == pytest.approx(interval(row, 20), abs=1e-9)
+    with pytest.raises(InputError, match=r"counts in 0\.\.20"):
+        beta_binomial_intervals(successes + 1, 20)
