@@ -1,9 +1,10 @@
 """Statistics: estimates with intervals over episodes that come in clusters of one seed.
 
-Start at:    `rates.rate_estimate` (success, contact), `means.mean_estimate` (returns, distances),
-             `paired.paired_comparison` (with against without),
-             `paired_outcomes.paired_outcome_interval` (the same for yes or no, exact),
-             `sequential` (the same, asked again after every pair).
+Start at:    `estimate.rate_estimate` (success, contact), `estimate.mean_estimate` (returns, distances),
+             `comparison.compare` and `rank` (one method against others, with a verdict),
+             `paired.paired_comparison` (with against without), `scores.ScoreTensor` (many methods,
+             partners and seeds), `power` (before a run), `multiplicity` (many questions),
+             `sequential` (asked again after every pair or seed), `resampling` (the kernels).
 Promise:     an estimate names its estimator; nothing undefined is hidden in NaN; no interval has
              zero width only because nothing happened.
 May import:  `core`, `evaluation.results`.

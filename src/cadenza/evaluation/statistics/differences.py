@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
@@ -120,6 +121,28 @@ def seed_difference(
         boundary=boundary,
         smallest_shown=shown if defined and not (sides.rates and shown > 1.0) else None,
     )
+
+
+def paired_outcome_bounds(
+    candidate: NDArray[np.bool_], reference: NDArray[np.bool_], *, confidence: float = 0.95
+) -> FloatArray:
+    """Return the paired bounds of many experiments of S seeds of E pairs, (B, S, E) to (B, 2).
+
+    Those of `seed_difference`; experiments away from the boundary are bounded all at once.
+    """
+    means = candidate.mean(axis=2), reference.mean(axis=2)
+    differences = means[0] - means[1]
+    seeds = differences.shape[1]
+    value, spread = differences.mean(axis=1), differences.std(axis=1, ddof=1)
+    half = student_quantile(0.5 + confidence / 2.0, seeds - 1.0) * spread / math.sqrt(seeds)
+    bounds = np.stack([value - half, value + half], axis=1)
+    pooled = np.stack([side.mean(axis=1) for side in means])
+    near = (np.abs(pooled - 0.5) > NEAR_ONE - 0.5).any(axis=0) | (spread < _SAME)
+    for run in np.flatnonzero(near).tolist():
+        sides = [list(side[run].astype(np.float64)) for side in (candidate, reference)]
+        found = seed_difference(*sides, paired=True, confidence=confidence, with_p=False)
+        bounds[run] = found.low, found.high
+    return bounds
 
 
 class _Sides:

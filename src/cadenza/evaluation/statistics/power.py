@@ -18,8 +18,8 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.core.proportions import require_confidence, student_quantile
-from cadenza.evaluation.statistics.differences import NEAR_ONE, seed_difference
+from cadenza.core.proportions import require_confidence
+from cadenza.evaluation.statistics.differences import paired_outcome_bounds
 
 #: Replicates of one power.
 REPLICATES: Final = 2000
@@ -87,18 +87,8 @@ def power(
     luck = rng.random((*shape, rule.episodes))
     same = rng.random(luck.shape) < world.shared_luck
     won = luck < ours, np.where(same, luck, rng.random(luck.shape)) < theirs
-    means = [side.mean(axis=2) for side in won]  # (B, S)
-    differences = means[0] - means[1]
-    value, spread = differences.mean(axis=1), differences.std(axis=1, ddof=1)
-    half = student_quantile(0.5 + rule.confidence / 2.0, rule.seeds - 1.0) * spread
-    shown = value - half / np.sqrt(rule.seeds) > rule.gate
-    pooled = np.stack([side.mean(axis=1) for side in means])
-    near = (np.abs(pooled - 0.5) > NEAR_ONE - 0.5).any(axis=0) | (spread < 1e-12)
-    for run in np.flatnonzero(near).tolist():
-        a, b = (list(side[run].astype(np.float64)) for side in won)
-        bounds = seed_difference(a, b, paired=True, confidence=rule.confidence, with_p=False)
-        shown[run] = bounds.low > rule.gate
-    return float(shown.mean())
+    low = paired_outcome_bounds(*won, confidence=rule.confidence)[:, 0]
+    return float((low > rule.gate).mean())
 
 
 def power_curve(
