@@ -1,6 +1,6 @@
 """Statistics: estimates with intervals over episodes that come in clusters of one seed.
 
-Start at:    `estimate.rate_estimate` (success, contact), `estimate.mean_estimate` (returns, distances),
+Start at:    `estimate.rate_estimate` (success, contact), `mean_estimate` (returns, distances),
              `comparison.compare` and `rank` (one method against others, with a verdict),
              `paired.paired_comparison` (with against without), `scores.ScoreTensor` (many methods,
              partners and seeds), `power` (before a run), `multiplicity` (many questions),
