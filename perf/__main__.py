@@ -15,9 +15,18 @@ from perf.timing import Row, print_table, rows_document
 
 #: Modules, in the order of the printed tables.
 BENCHMARKS = (
-    "envs", "comm", "safety", "batched", "oscbf", "training", "sac", "memory", "stream",
+    "envs",
+    "comm",
+    "safety",
+    "batched",
+    "oscbf",
+    "training",
+    "sac",
+    "memory",
+    "stream",
     "statistics",
-)  # fmt: skip
+    "evaluation",
+)
 
 
 def main() -> None:

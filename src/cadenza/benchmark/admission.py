@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 import cadenza
-from cadenza.benchmark.policies import EgoPolicy, ego_seat, load_policy
+from cadenza.benchmark.policies import LanePolicy, ego_seat, load_policy
 from cadenza.benchmark.tasks import (
     COCARRY_MJ,
     HANDOVER_MJ,
@@ -66,12 +66,6 @@ THRESHOLDS: Final = AdmissionThresholds(
 )
 #: Episodes played side by side.
 COPIES: Final = 25
-
-
-class _BatchEgo(EgoPolicy, Protocol):
-    """An ego that acts on a batch and can begin an episode in one row."""
-
-    def reset_row(self, row: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,17 +133,17 @@ def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) 
         return _play(env, ego, partner, row.first_seed, total)
 
 
-def _load_ego(row: AdmissionRow, env: Any) -> _BatchEgo:
+def _load_ego(row: AdmissionRow, env: Any) -> LanePolicy:
     ego = load_policy(row.ego, seat=ego_seat(env, "ego"), artifacts_root=Path())
-    if not hasattr(ego, "reset_row"):
+    if not isinstance(ego, LanePolicy):
         raise ConfigurationError(
             f"admission row {row.name!r}: expected a scripted ego that acts on a batch, got "
-            f"{row.ego!r}; name one with a method reset_row."
+            f"{row.ego!r}; name one with a method act_rows."
         )
-    return cast("_BatchEgo", ego)
+    return ego
 
 
-def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> list[Played]:
+def _play(env: Any, ego: LanePolicy, partner: Any, first: int, total: int) -> list[Played]:
     """Play seeds first ... first + total - 1; copy i plays first + i, then every N-th."""
     copies: int = env.num_envs
     seeds = list(range(first, first + copies))
@@ -160,7 +154,7 @@ def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> lis
         partner.reset_row(row, seed=seeds[row])
     outcomes: dict[int, Played] = {}
     while len(outcomes) < total:
-        actions = {"ego": ego.act(obs), "partner": partner.act(obs)}
+        actions = {"ego": ego.act_rows(obs["agent"]["ego"]["state"]), "partner": partner.act(obs)}
         obs, _, terminated, truncated, info = env.step(actions)
         for row in np.flatnonzero(terminated | truncated).tolist():
             seed = seeds[row]
@@ -170,7 +164,7 @@ def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> lis
                 stratum = strata[row] if strata else None
                 outcomes[seed] = Played(seed=seed, stratum=stratum, info=last)
             seeds[row] += copies
-            ego.reset_row(row)
+            ego.reset_row(row, seed=seeds[row])
             partner.reset_row(row, seed=seeds[row])
     return [outcomes[seed] for seed in sorted(outcomes)]
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.tasks import EnvRequest, TaskEnv, TaskSpec, get_task
+from cadenza.core.arrays import BLOCK_ROWS
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
@@ -69,7 +70,7 @@ class BackgroundRobots:
     """Two-seat view of one environment; every other attribute is the environment's own."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
-        self._env = env
+        self._env: Any = env
         self._robots = dict(robots)
         self.robot_uids: tuple[str, ...] = env.agent_uids
         self.agent_uids: tuple[str, ...] = env.agent_uids[:SEATS]
@@ -140,15 +141,32 @@ class BatchedBackgroundRobots(BackgroundRobots):
         super().__init__(env, robots)
         self.num_envs = num_envs
         self._next_seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
+        self._prescribed = False
+
+    def reset_rows(
+        self, rows: Sequence[int], seeds: Sequence[int], roots: Sequence[int]
+    ) -> Observation:
+        """Start prescribed episodes, see `EpisodeBatch.reset_rows`, and the robots' own."""
+        self._obs = obs = self._env.reset_rows(rows, seeds, roots)
+        for uid, robot in self._robots.items():
+            if not self._prescribed:
+                robot.pad_products(BLOCK_ROWS)
+                robot.reset(seed=background_seed(uid, seeds[0]))
+            for row, seed in zip(rows, seeds, strict=True):
+                robot.reset_row(row, seed=background_seed(uid, seed))
+        self._prescribed = True
+        return two_seats(obs, self.agent_uids)
 
     def step(self, action: ActionDict) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
         """Advance every environment; background robots begin anew where an episode ended."""
         obs, reward, terminated, truncated, info = super().step(action)
-        self._begin_rows(np.flatnonzero(terminated | truncated))
+        if not self._prescribed:
+            self._begin_rows(np.flatnonzero(terminated | truncated))
         final = {key: two_seats(info[key], self.agent_uids) for key in _FINAL_KEYS if key in info}
         return obs, reward, terminated, truncated, {**info, **final}
 
     def _begin(self, seed: int | None) -> None:
+        self._prescribed = False
         if seed is not None:
             self._next_seeds = seed + np.arange(self.num_envs, dtype=np.int64)
         self._begin_rows(np.arange(self.num_envs))
@@ -338,13 +356,14 @@ def build_safety_driver(
 
 
 def build_batched_safety_driver(
-    env: Any, safety_config: SafetyConfig
+    env: Any, safety_config: SafetyConfig, *, max_rows: int | None = None
 ) -> "BatchedSafetyDriver | None":
     """Build the safety driver of a batch of environments, the one that will be stepped.
 
     Args:
         env: Batch with the safety hooks.
         safety_config: Settings of the filter.
+        max_rows: Most environments that the filter decides in one pass.
 
     Returns:
         The driver; None if the filter is disabled.
@@ -358,7 +377,7 @@ def build_batched_safety_driver(
 
     _require_hooks(env, _BATCH_SAFETY_HOOKS)
     return BatchedSafetyDriver.from_env(
-        env, ego_uid=env.ego_uid, options=safety_config.to_options()
+        env, ego_uid=env.ego_uid, options=safety_config.to_options(), max_rows=max_rows
     )
 
 

@@ -72,6 +72,7 @@ class BundleRequest:
         failures: Cells that failed for good; not empty only under ``best_effort``.
         settings: Headline condition, comparison and intervals of the summary.
         config_sha256: Digest of the training configuration, if known.
+        network_sha256: How networks round where the episodes were played, if known.
         prereg: Registered protocol, if any.
     """
 
@@ -83,6 +84,7 @@ class BundleRequest:
     failures: Sequence[JobFailure] = ()
     settings: SummarySettings = field(default_factory=SummarySettings)
     config_sha256: str | None = None
+    network_sha256: str | None = None
     prereg: LockedRegistration | None = None
 
 
@@ -241,6 +243,7 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
         config_sha256=request.config_sha256,
         metadata={
             "plan_sha256": plan.digest,
+            "network_sha256": request.network_sha256,
             "code_sha256": plan.code_sha256,
             "has_success": get_task(plan.env.task, plan.task_version).has_success,
             **_where_registered(request.prereg),

@@ -8,13 +8,18 @@ Pairing:  episode ``i`` of seed ``s`` starts from the state that `initial_state_
           for every policy, condition and partner.
 Index:    ``episode_idx = partner_index * episodes_per_seed + i``: unique within (policy,
           condition, seed), equal across policies and conditions.
+Engine:   lanes (`cadenza.benchmark.lanes`), or the scalar loop where there is no batch: for links,
+          tasks without lanes, and options of the filter that only one environment follows. The plan
+          says which for each condition, and the sizes of blocks, for both are part of the bits;
+          the number of lanes is not. A batch of cells shares policy, condition and partner.
 Layout:   ``cells/<key>.jsonl``, one atomic write: a header line that names the cell, one line per
           episode, and a last line with the number of episodes and the SHA-256 of all bytes before.
+          The header tells how networks round where the cell was played (`network_fingerprint`).
 Resume:   a set difference: a cell whose file is whole is done; any other is run again.
 """
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -43,19 +48,32 @@ from cadenza.benchmark.episodes import (
     record_episode,
     run_episode,
 )
+from cadenza.benchmark.lanes import (
+    DEFAULT_LANES,
+    FILTER_ROWS,
+    LaneWorld,
+    open_lanes,
+    play_lanes,
+    record_in_lanes,
+)
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
 from cadenza.benchmark.tasks import TaskSpec, adopt
-from cadenza.core.device import single_torch_thread
-from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
+from cadenza.core.arrays import BLOCK_ROWS
+from cadenza.core.device import network_fingerprint, single_torch_thread
+from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.results import EpisodeResult, episode_line
 
 #: Version of the plan's layout; part of every key.
-PLAN_SCHEMA_VERSION: Final = 1
+PLAN_SCHEMA_VERSION: Final = 2
 #: File name of a plan.
 PLAN_NAME: Final = "plan.json"
+#: What plays cells.
+LANES: Final = "lanes/1"
+SCALAR: Final = "scalar/1"
+_SIZES: Final = (BLOCK_ROWS, FILTER_ROWS)
 #: Hex digits of a cell key: 128 bits.
 CELL_KEY_DIGITS: Final = 32
 #: What names of policies, partners and conditions may look like: policies name folders.
@@ -139,6 +157,27 @@ class ConditionEntry(PlanModel):
         return fields
 
 
+class EngineEntry(PlanModel):
+    """How cells are played; part of their bits.
+
+    Attributes:
+        conditions: ``lanes/1`` or ``scalar/1`` by the name of the condition.
+        block_rows: Rows of every product of a network in lanes.
+        filter_rows: Most lanes that the filter decides in one pass.
+    """
+
+    conditions: dict[str, Literal["lanes/1", "scalar/1"]]
+    block_rows: int = Field(default=BLOCK_ROWS, gt=0)
+    filter_rows: int = Field(default=FILTER_ROWS, gt=0)
+
+    def of(self, condition: str) -> dict[str, Any]:
+        """Return what plays the cells of ``condition``, as JSON values."""
+        name = self.conditions[condition]
+        if name == SCALAR:
+            return {"name": name}
+        return {"name": name, "block_rows": self.block_rows, "filter_rows": self.filter_rows}
+
+
 class Cell(PlanModel):
     """One unit of evaluation: consecutive episodes of one combination."""
 
@@ -160,9 +199,12 @@ class Cell(PlanModel):
 
 
 class EvaluationPlan(PlanModel):
-    """Everything that determines the results of an evaluation."""
+    """Everything that determines the results of an evaluation.
 
-    schema_version: Literal[1] = PLAN_SCHEMA_VERSION
+    Plans of schema 1 have no ``engine``: the scalar loop plays them.
+    """
+
+    schema_version: Literal[1, 2] = PLAN_SCHEMA_VERSION
     task_version: int = Field(ge=0)
     env: EnvConfig
     policies: tuple[PolicyEntry, ...] = Field(min_length=1)
@@ -175,6 +217,14 @@ class EvaluationPlan(PlanModel):
     block_size: int = Field(gt=0)
     code_sha256: _Sha256
     package_version: str
+    engine: EngineEntry | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_engine(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if self.engine is None:
+            fields.pop("engine", None)
+        return fields
 
     @model_validator(mode="after")
     def _check_names_and_env(self) -> Self:
@@ -188,6 +238,11 @@ class EvaluationPlan(PlanModel):
                 raise ValueError(f"{kind}: expected distinct names, got {names}")
         if self.env.num_envs != 1:
             raise ValueError(f"env.num_envs: expected 1, got {self.env.num_envs}")
+        engine = self.engine
+        if (engine is None) != (self.schema_version == 1):
+            raise ValueError("engine: expected one in schema 2 and none in schema 1")
+        if engine is not None and set(engine.conditions) != {c.name for c in self.conditions}:
+            raise ValueError(f"engine: expected every condition, got {[*engine.conditions]}")
         return self
 
     @cached_property
@@ -216,6 +271,10 @@ class EvaluationPlan(PlanModel):
     def condition(self, name: str) -> ConditionEntry:
         """Return the condition called ``name``."""
         return _named("condition", self.conditions, name)
+
+    def plays_in_lanes(self, cell: Cell) -> bool:
+        """Return whether lanes play ``cell``; otherwise the scalar loop does."""
+        return self.engine is not None and self.engine.conditions[cell.condition] == LANES
 
     def episode_idx(self, cell: Cell, episode: int) -> int:
         """Return the index of ``episode`` (within the seed) that results of ``cell`` carry."""
@@ -269,6 +328,8 @@ class EvaluationPlan(PlanModel):
             "first_episode_idx": self.episode_idx(cell, cell.first_episode),
             "code_sha256": self.code_sha256,
         }
+        if self.engine is not None:
+            description["engine"] = self.engine.of(cell.condition)
         return sha256_bytes(canonical_json(description))[:CELL_KEY_DIGITS]
 
 
@@ -305,6 +366,8 @@ def store_plan(folder: Path, plan: EvaluationPlan) -> None:
 
 #: Folder of finished cells inside an evaluation's output folder.
 CELLS_FOLDER: Final = "cells"
+#: Key of the fingerprint in a cell's header.
+NETWORK_KEY: Final = "network_sha256"
 #: Kind and version of a cell file.
 _KIND: Final = "cadenza-cell/1"
 
@@ -317,11 +380,13 @@ class ResumeState:
         done: Keys whose files are whole, in plan order.
         missing: Keys still to run, in plan order; includes the damaged ones.
         damaged: Why a file that exists cannot be used, by key.
+        networks: `network_fingerprint` of where the whole cells were played.
     """
 
     done: tuple[str, ...]
     missing: tuple[str, ...]
     damaged: dict[str, str]
+    networks: frozenset[str]
 
 
 def cell_path(folder: Path, key: str) -> Path:
@@ -335,10 +400,20 @@ def write_cell(folder: Path, key: str, cell: Cell, episodes: Sequence[EpisodeRes
     Raises:
         StorageError: The file system refused; an earlier file is unchanged.
     """
-    lines = [episode_line(episode) for episode in episodes]
-    body = b"".join([_header_line(key, cell) + b"\n", *lines])
-    data = body + _closing_line(body, len(episodes)) + b"\n"
+    store_cell(folder, key, encode_cell(key, cell, episodes))
+
+
+def store_cell(folder: Path, key: str, data: bytes) -> None:
+    """Write the bytes of `encode_cell` in one durable step; raises StorageError."""
     atomic_write_bytes(cell_path(folder, key), data)
+
+
+def encode_cell(key: str, cell: Cell, episodes: Sequence[EpisodeResult]) -> bytes:
+    """Return the file of a cell that was played here."""
+    lines = [episode_line(episode) for episode in episodes]
+    header = {**_header(key, cell), NETWORK_KEY: network_fingerprint()}
+    body = b"".join([canonical_json(header) + b"\n", *lines])
+    return body + _closing_line(body, len(episodes)) + b"\n"
 
 
 def read_cell(folder: Path, key: str, plan: EvaluationPlan) -> list[EpisodeResult]:
@@ -348,6 +423,19 @@ def read_cell(folder: Path, key: str, plan: EvaluationPlan) -> list[EpisodeResul
         FileNotFoundError: The cell was never finished.
         IntegrityError: The file is torn, was changed, or belongs to another cell.
     """
+    path, (_, lines) = cell_path(folder, key), _read_lines(folder, key, plan)
+    episodes = [_parse_episode(line, f"{path.name}, line {n}") for n, line in enumerate(lines, 2)]
+    check_cell_episodes(plan, plan.cells[key], episodes)
+    return episodes
+
+
+def _read_lines(folder: Path, key: str, plan: EvaluationPlan) -> tuple[str, list[bytes]]:
+    """Return a stored cell's fingerprint and the lines of its episodes, whole but not parsed.
+
+    Raises:
+        FileNotFoundError: As `read_cell`.
+        IntegrityError: As `read_cell`.
+    """
     path = cell_path(folder, key)
     data = path.read_bytes()
     body, closing_line = _split_last_line(data, path)
@@ -355,11 +443,15 @@ def read_cell(folder: Path, key: str, plan: EvaluationPlan) -> list[EpisodeResul
     if closing_line != _closing_line(body, len(lines)):
         raise IntegrityError(f"{path}: expected the recorded SHA-256, got other bytes.")
     cell = plan.cells[key]
-    if header != _header_line(key, cell):
+    facts = parse_json_object(header, source=str(path))
+    network = facts.pop(NETWORK_KEY, "")  # older files have none
+    if facts != _header(key, cell):
         raise IntegrityError(f"{path}: expected the file of {cell.label}, got another one.")
-    episodes = [_parse_episode(line, f"{path.name}, line {n}") for n, line in enumerate(lines, 2)]
-    check_cell_episodes(plan, cell, episodes)
-    return episodes
+    if len(lines) != cell.n_episodes:
+        raise IntegrityError(
+            f"{path}: expected {cell.n_episodes} episodes of {cell.label}, got {len(lines)}."
+        )
+    return str(network), lines
 
 
 def check_cell_episodes(
@@ -388,13 +480,17 @@ def check_cell_episodes(
 
 
 def find_missing_cells(folder: Path, plan: EvaluationPlan) -> ResumeState:
-    """Return which cells of ``plan`` are whole in ``folder`` and which must run."""
+    """Return which cells of ``plan`` are whole in ``folder`` and which must run.
+
+    Checksums tell; episodes are parsed when they are read.
+    """
     done: list[str] = []
     missing: list[str] = []
     damaged: dict[str, str] = {}
+    networks = set[str]()
     for key in plan.cells:
         try:
-            read_cell(folder, key, plan)
+            networks.add(_read_lines(folder, key, plan)[0])
         except FileNotFoundError:
             missing.append(key)
         except IntegrityError as error:
@@ -402,11 +498,16 @@ def find_missing_cells(folder: Path, plan: EvaluationPlan) -> ResumeState:
             damaged[key] = str(error)
         else:
             done.append(key)
-    return ResumeState(done=tuple(done), missing=tuple(missing), damaged=damaged)
+    return ResumeState(
+        done=tuple(done),
+        missing=tuple(missing),
+        damaged=damaged,
+        networks=frozenset(networks - {""}),
+    )
 
 
-def _header_line(key: str, cell: Cell) -> bytes:
-    return canonical_json({"kind": _KIND, "key": key, "cell": cell.model_dump(mode="json")})
+def _header(key: str, cell: Cell) -> dict[str, Any]:
+    return {"kind": _KIND, "key": key, "cell": cell.model_dump(mode="json")}
 
 
 def _closing_line(body: bytes, n_episodes: int) -> bytes:
@@ -431,56 +532,113 @@ def _parse_episode(line: bytes, source: str) -> EpisodeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRunnerFactory:
-    """Builds the runner of one process; travels to workers as plain values."""
+    """Builds the runner of one process; travels to workers as plain values.
 
-    folder: Path
+    Attributes:
+        plan: Bytes of the plan.
+        artifacts_root: Where each worker finds the weights.
+        task: The plan's task, and what registers the rest.
+        modules: Modules that register the partners when they are imported.
+        lanes: Most lanes of a batch; no byte depends on it.
+    """
+
+    plan: bytes
     artifacts_root: Path
-    plan_sha256: str
     task: TaskSpec
     modules: tuple[str, ...] = ()
+    lanes: int = DEFAULT_LANES
 
     def __call__(self) -> "CellRunner":
-        """Return a runner for the stored plan."""
-        plan = EvaluationPlan.from_bytes((self.folder / PLAN_NAME).read_bytes())
-        if plan.digest != self.plan_sha256:
-            raise IntegrityError(
-                f"{self.folder / PLAN_NAME}: expected plan {self.plan_sha256[:16]}, got "
-                f"{plan.digest[:16]}; another run has replaced it."
-            )
+        """Return a runner for the plan."""
         adopt(self.task, self.modules)
-        return CellRunner(plan=plan, folder=self.folder, artifacts_root=self.artifacts_root)
+        plan = EvaluationPlan.from_bytes(self.plan)
+        return CellRunner(plan=plan, artifacts_root=self.artifacts_root, lanes=self.lanes)
 
 
 class CellRunner:
-    """Plays the episodes of a cell and stores them; holds what cells of one process share."""
+    """Plays cells."""
 
-    def __init__(self, *, plan: EvaluationPlan, folder: Path, artifacts_root: Path) -> None:
-        self._plan = plan
-        self._folder = folder
-        self._artifacts_root = artifacts_root
-        self._policies: dict[str, EgoPolicy] = {}
+    def __init__(
+        self, *, plan: EvaluationPlan, artifacts_root: Path, lanes: int = DEFAULT_LANES
+    ) -> None:
+        self._plan, self._artifacts_root, self._lanes = plan, artifacts_root, lanes
+        engine = plan.engine
+        if engine is not None and (engine.block_rows, engine.filter_rows) != _SIZES:
+            raise ConfigurationError(
+                f"plan: expected (block_rows, filter_rows) = {_SIZES}, got {engine.block_rows} and "
+                f"{engine.filter_rows}; play it with the release that wrote it."
+            )
 
-    def __call__(self, key: str, /) -> None:
-        """Run the cell ``key`` and store it."""
+    def __call__(self, key: str, /) -> bytes:
+        """Play the cell ``key`` and return its file.
+
+        Raises:
+            CadenzaError: As an episode raises; the message names the episode.
+        """
         cell = self._plan.cells[key]
-        write_cell(self._folder, key, cell, self.play(cell))
+        try:
+            ((_, data),) = self.batch((key,))
+        except CadenzaError as error:
+            raise self._located(cell, error) from error
+        return data
 
-    def play(self, cell: Cell) -> list[EpisodeResult]:
-        """Return the episodes of ``cell``."""
-        indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
-        with single_torch_thread(), self._world(cell) as world:
-            return [run_episode(world, self._tag(cell, index)) for index in indices]
+    def batch(self, keys: Sequence[str], /) -> Iterator[tuple[str, bytes]]:
+        """Play cells of one policy, condition and partner; yield key and file as each ends."""
+        cells = [self._plan.cells[key] for key in keys]
+        if not self._plan.plays_in_lanes(cells[0]):
+            for key, cell in zip(keys, cells, strict=True):
+                with single_torch_thread(), self._world(cell) as world:
+                    episodes = [run_episode(world, tag) for tag in self._tags(cell)]
+                yield key, encode_cell(key, cell, episodes)
+            return
+        whose = [n for n, cell in enumerate(cells) for _ in range(cell.n_episodes)]
+        firsts = [whose.index(n) for n in range(len(cells))]
+        played: list[dict[int, EpisodeResult]] = [{} for _ in cells]
+        tags = [tag for cell in cells for tag in self._tags(cell)]
+        with single_torch_thread(), self._lane_world(cells[0], len(tags)) as world:
+            for index, result in play_lanes(world, tags):
+                n = whose[index]
+                played[n][index - firsts[n]] = result
+                if len(played[n]) == cells[n].n_episodes:
+                    episodes = [played[n][i] for i in range(cells[n].n_episodes)]
+                    yield keys[n], encode_cell(keys[n], cells[n], episodes)
+                    played[n] = {}
 
     def replay(self, cell: Cell, episode: int) -> tuple[EpisodeResult, Trajectory]:
         """Play one episode of ``cell`` again and also return where everyone was."""
-        with single_torch_thread(), self._world(cell) as world:
-            return record_episode(world, self._tag(cell, episode))
+        tag = self._tag(cell, episode)
+        with single_torch_thread():
+            if self._plan.plays_in_lanes(cell):
+                with self._lane_world(cell, 1) as world:
+                    return record_in_lanes(world, tag)[:2]
+            with self._world(cell) as world:
+                return record_episode(world, tag)
 
-    @contextmanager
-    def _world(self, cell: Cell) -> Generator[EpisodeWorld]:
+    def _located(self, cell: Cell, error: CadenzaError) -> CadenzaError:
+        """Return ``error`` with the name of the first episode that raises it alone."""
+        if str(error).startswith("episode "):
+            return error
+        for tag in self._tags(cell):
+            try:
+                self._play_alone(cell, tag)
+            except CadenzaError as found:
+                label = "" if str(found).startswith("episode ") else f"{tag.label}: "
+                return type(found)(f"{label}{found}")
+        return error
+
+    def _play_alone(self, cell: Cell, tag: EpisodeTag) -> None:
+        with single_torch_thread():
+            if self._plan.plays_in_lanes(cell):
+                with self._lane_world(cell, 1) as world:
+                    list(play_lanes(world, [tag]))
+            else:
+                with self._world(cell) as world:
+                    run_episode(world, tag)
+
+    def _world(self, cell: Cell) -> AbstractContextManager[EpisodeWorld]:
         partner = self._plan.partner(cell.partner)
         condition = self._plan.condition(cell.condition)
-        with open_world(
+        return open_world(
             env=self._plan.env,
             partner=partner.partner,
             weights_sha256=partner.weights_sha256,
@@ -488,19 +646,32 @@ class CellRunner:
             link=condition.link,
             root_seed=cell.seed,
             make_policy=lambda seat: self._policy(cell.policy, seat),
-        ) as world:
-            yield world
+        )
+
+    def _lane_world(self, cell: Cell, episodes: int) -> AbstractContextManager[LaneWorld]:
+        """Return lanes for so many episodes."""
+        partner = self._plan.partner(cell.partner)
+        return open_lanes(
+            env=self._plan.env,
+            partner=partner.partner,
+            weights_sha256=partner.weights_sha256,
+            safety=self._plan.condition(cell.condition).safety,
+            lanes=min(self._lanes, episodes),
+            make_policy=lambda seat: self._policy(cell.policy, seat),
+        )
 
     def _policy(self, name: str, seat: EgoSeat) -> EgoPolicy:
-        if name not in self._policies:
-            entry = self._plan.policy(name)
-            self._policies[name] = load_policy(
-                entry.source,
-                seat=seat,
-                artifacts_root=self._artifacts_root,
-                weights_sha256=entry.weights_sha256,
-            )
-        return self._policies[name]
+        entry = self._plan.policy(name)
+        return load_policy(
+            entry.source,
+            seat=seat,
+            artifacts_root=self._artifacts_root,
+            weights_sha256=entry.weights_sha256,
+        )
+
+    def _tags(self, cell: Cell) -> list[EpisodeTag]:
+        indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
+        return [self._tag(cell, index) for index in indices]
 
     def _tag(self, cell: Cell, episode: int) -> EpisodeTag:
         return EpisodeTag(
@@ -511,3 +682,23 @@ class CellRunner:
             condition=cell.condition,
             partner=cell.partner,
         )
+
+
+def batches(
+    plan: EvaluationPlan, keys: Sequence[str], *, episodes: int
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (key, configuration, batch) for each of ``keys``: what is played together.
+
+    A configuration shares environment and partner; a batch, policy and condition as well, and holds
+    about so many ``episodes``, of several blocks and seeds. The scalar loop's cells are alone.
+    """
+    before: dict[str, int] = {}
+    for key in keys:
+        cell = plan.cells[key]
+        if not plan.plays_in_lanes(cell):
+            yield key, cell.partner, key
+            continue
+        group = f"{cell.policy} / {cell.condition} / {cell.partner}"
+        count = before.get(group, 0)
+        before[group] = count + cell.n_episodes
+        yield key, cell.partner, f"{group} / {count // episodes}"

@@ -100,6 +100,14 @@ class EpisodeTag:
     condition: str
     partner: str
 
+    @property
+    def label(self) -> str:
+        """Name of the episode for people."""
+        return (
+            f"episode {self.episode_idx} of seed {self.seed} "
+            f"(initial_state_seed {self.initial_state_seed})"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: holds live objects
 class EpisodeWorld:
@@ -139,8 +147,8 @@ class Trajectory:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """Running figures of one episode."""
+class Tally:
+    """Figures of one episode so far."""
 
     n_steps: int = 0
     episode_return: float = 0.0
@@ -157,6 +165,7 @@ class _Tally:
 
     @property
     def intervention_mean(self) -> float:
+        """Mean size of the filter's changes; 0 without any."""
         return self.intervention_sum / self.interventions if self.interventions else 0.0
 
     def add_step(self, reward: float, info: Mapping[str, Any]) -> None:
@@ -177,6 +186,7 @@ class _Tally:
         self.contact = self.contact or bool(info.get("contact", False))
 
     def add_filter_step(self, step: SafetyStep, intervention: float) -> None:
+        """Count what the filter did."""
         self.fallbacks += step.braked
         self.infeasible += step.infeasible
         self.uncertified += step.uncertified
@@ -235,7 +245,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
     seen = obs if link is None else link.begin(tag.initial_state_seed, obs)
     if recorder is not None:
         recorder.record(0.0, info)
-    tally = _Tally()
+    tally = Tally()
     terminated = truncated = False
     while not (terminated or truncated):
         if tally.n_steps >= MAX_STEPS:
@@ -261,7 +271,17 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         tally.add_step(reward, info)
         if recorder is not None:
             recorder.record(intervention, info)
-    return _result(world, tag, tally, info, truncated=truncated and not terminated)
+    return episode_result(
+        tag,
+        tally,
+        info,
+        truncated=truncated and not terminated,
+        filtered=world.guard is not None,
+        has_success=world.has_success,
+        stratum=getattr(world.partner, "stratum", None),
+        link=None if link is None else link.record(),
+        safety=None if world.monitor is None else world.monitor.record(),
+    )
 
 
 def intervention_size(nominal: NDArray[Any], executed: FloatArray, seat: EgoSeat) -> float:
@@ -287,20 +307,23 @@ def _begin(world: EpisodeWorld, seed: int) -> tuple[Mapping[str, Any], Mapping[s
     return obs, info
 
 
-def _result(
-    world: EpisodeWorld,
+def episode_result(
     tag: EpisodeTag,
-    tally: _Tally,
+    tally: Tally,
     info: Mapping[str, Any],
     *,
     truncated: bool,
+    filtered: bool,
+    has_success: bool,
+    stratum: str | None = None,
+    link: Mapping[str, float] | None = None,
+    safety: SafetyRecord | None = None,
 ) -> EpisodeResult:
-    filtered = world.guard is not None
+    """Return the record of an episode that ended with ``info``."""
     distance = info.get("goal_distance")
     metadata: dict[str, JsonValue] = {"policy": tag.policy}
-    if world.link is not None:
-        metadata["link"] = dict(world.link.record())
-    stratum = getattr(world.partner, "stratum", None)
+    if link is not None:
+        metadata["link"] = dict(link)
     if stratum is not None:
         metadata["stratum"] = stratum
     return EpisodeResult(
@@ -310,7 +333,7 @@ def _result(
         condition=tag.condition,
         partner=tag.partner,
         metadata=metadata,
-        success=world.has_success and bool(info["success"]),
+        success=has_success and bool(info["success"]),
         n_steps=tally.n_steps,
         truncated=truncated,
         episode_return=tally.episode_return,
@@ -325,7 +348,7 @@ def _result(
         intervention_peak=tally.intervention_peak if filtered else None,
         infeasible_steps=tally.infeasible if filtered else None,
         uncertified_steps=tally.uncertified if filtered else None,
-        safety=None if world.monitor is None else world.monitor.record(),
+        safety=safety,
     )
 
 

@@ -6,10 +6,11 @@ Output:   ``plan.json`` (immutable), ``cells/`` (one file per finished cell) and
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
 from pydantic import Field, ValidationError
 
@@ -24,8 +25,11 @@ from cadenza.benchmark.bundle import (
 )
 from cadenza.benchmark.cells import (
     CELLS_FOLDER,
+    LANES,
+    SCALAR,
     CellRunnerFactory,
     ConditionEntry,
+    EngineEntry,
     EvaluationPlan,
     Name,
     PartnerEntry,
@@ -33,9 +37,11 @@ from cadenza.benchmark.cells import (
     PolicyChoice,
     PolicyEntry,
     ResumeState,
+    batches,
     find_missing_cells,
     from_name,
     read_cell,
+    store_cell,
     store_plan,
 )
 from cadenza.benchmark.executor import (
@@ -44,12 +50,16 @@ from cadenza.benchmark.executor import (
     JobFailure,
     JobProgress,
     default_workers,
+    require_same,
     run_jobs,
 )
+from cadenza.benchmark.lanes import DEFAULT_LANES, has_lanes
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.policies import policy_weights_sha256
+from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
 from cadenza.benchmark.registration import require_registered
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
+from cadenza.core.device import network_fingerprint
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
 from cadenza.core.key_values import apply_settings
@@ -61,7 +71,12 @@ from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest
 from cadenza.partners.zoo_member import ZOO_MEMBER
+from cadenza.safety.batched.vector_engine import follows
 
+#: Episodes that are kept in memory once they are read, about 3 kB each.
+MAX_KEPT: Final = 50_000
+#: Longest queue of episodes of one batch, per lane.
+_QUEUE: Final = 4
 #: Episodes per cell: a few seconds of work, so that little is lost and the pool stays busy.
 DEFAULT_BLOCK_SIZE: Final = 20
 
@@ -92,6 +107,8 @@ class EvaluationConfig(PlanModel):
         block_size: Episodes per cell, the unit of resuming.
         failure_policy: ``strict`` stops at the first failed cell, ``best_effort`` goes on and
             records the failure in the bundle.
+        cell_time_limit_s: Most seconds that a cell may take; one that takes longer has failed. None
+            for no limit.
         n_resamples: 0 for Student-t intervals on seed means, else bootstrap replicates.
         bootstrap_root_seed: Root seed of those replicates.
         artifacts_root: Folder that ``local://`` addresses are relative to. Partners load theirs
@@ -117,6 +134,7 @@ class EvaluationConfig(PlanModel):
     episodes_per_seed: int = Field(default=20, gt=0)
     block_size: int = Field(default=DEFAULT_BLOCK_SIZE, gt=0)
     failure_policy: FailurePolicy = "strict"
+    cell_time_limit_s: float | None = Field(default=None, gt=0)
     n_resamples: int = Field(default=0, ge=0)
     bootstrap_root_seed: int = Field(default=0, ge=0)
     artifacts_root: Path = Path()
@@ -138,16 +156,17 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
     _check_fit(config, task)
     root = config.artifacts_root
     partners = tuple(_partner_entry(partner, config) for partner in _partners(config))
+    env = EnvConfig(
+        task=config.task,
+        condition_id=config.condition_id,
+        episode_length=config.episode_length or task.episode_length,
+        agent_uids=config.agent_uids,
+        options=dict(task.complete_options(config.options)),
+    )
     try:
         return EvaluationPlan(
             task_version=task.version,
-            env=EnvConfig(
-                task=config.task,
-                condition_id=config.condition_id,
-                episode_length=config.episode_length or task.episode_length,
-                agent_uids=config.agent_uids,
-                options=dict(task.complete_options(config.options)),
-            ),
+            env=env,
             policies=tuple(
                 PolicyEntry(
                     **policy.model_dump(),
@@ -164,12 +183,27 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             block_size=config.block_size,
             code_sha256=code_digest(task, (entry.partner.class_name for entry in partners)),
             package_version=cadenza.__version__,
+            engine=_engine(config, task, env, partners),
         )
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in first["loc"])
         what = first["msg"].removeprefix("Value error, ").removesuffix(".")
         raise ConfigurationError(f"evaluation: {where}{what}.") from error
+
+
+def _engine(
+    config: EvaluationConfig, task: TaskSpec, env: EnvConfig, partners: Sequence[PartnerEntry]
+) -> EngineEntry:
+    """Return what plays each condition: lanes wherever there is a batch."""
+    possible = has_lanes(task, env, partners[0].partner)
+
+    def engine(condition: ConditionEntry) -> Literal["lanes/1", "scalar/1"]:
+        filtered = condition.safety.enabled
+        vectorised = not filtered or follows(condition.safety.to_options())
+        return LANES if possible and vectorised and condition.link is None else SCALAR
+
+    return EngineEntry(conditions={entry.name: engine(entry) for entry in config.conditions})
 
 
 def summary_settings(config: EvaluationConfig) -> SummarySettings:
@@ -277,6 +311,8 @@ def run_evaluation(
     *,
     out: Path,
     workers: int | None = None,
+    lanes: int = DEFAULT_LANES,
+    cluster: RayCluster | None = None,
     resume: bool = False,
     overwrite: bool = False,
     repo_root: Path | None = None,
@@ -290,7 +326,9 @@ def run_evaluation(
     Args:
         config: Checked configuration.
         out: Output folder.
-        workers: Processes; by default one per core.
+        workers: Processes; by default one per core of this machine, or of the cluster.
+        lanes: Most episodes that a process plays side by side; no byte depends on it.
+        cluster: Ray cluster whose actors play; None for processes of this machine.
         resume: Continue an earlier run in ``out``.
         overwrite: Delete an earlier run in ``out`` first.
         repo_root: Source tree for the provenance; by default this package's own checkout.
@@ -314,9 +352,12 @@ def run_evaluation(
         state = find_missing_cells(out, plan)
         for key, reason in state.damaged.items():
             _logger.warning("Running %s again: %s", plan.cells[key].label, reason)
-        failures = _run_cells(config, plan, state, out, workers, progress)
+        network = network_fingerprint() if state.missing else min(state.networks, default=None)
+        for other in state.networks:
+            require_same(network or "", other, f"{out}: finished cells")
+        failures = _run_cells(config, plan, state, out, _Means(workers, lanes, cluster), progress)
         remove_temporaries(out / CELLS_FOLDER)
-        episodes = {p.name: _collect(out, plan, p.name, failures) for p in plan.policies}
+        episodes = StoredEpisodes(out, plan, {failure.key for failure in failures})
         template = BundleRequest(
             plan=plan,
             policy="",
@@ -326,6 +367,7 @@ def run_evaluation(
             settings=summary_settings(config),
             config_sha256=config_sha256,
             prereg=registration,
+            network_sha256=network,
         )
         bundles = _seal(out, template, episodes, failures)
     return EvaluationOutcome(
@@ -349,48 +391,91 @@ def _mode(*, resume: bool, overwrite: bool) -> OutputMode:
     return "resume" if resume else "new"
 
 
+class _Means(NamedTuple):
+    """With what cells are played."""
+
+    workers: int | None
+    lanes: int
+    cluster: RayCluster | None
+
+
 def _run_cells(
     config: EvaluationConfig,
     plan: EvaluationPlan,
     state: ResumeState,
     out: Path,
-    workers: int | None,
+    means: _Means,
     progress: JobProgress | None,
 ) -> list[JobFailure]:
     """Run the missing cells and return the failures."""
     done = len(state.done)
+    if means.lanes < 1:
+        raise ConfigurationError(f"run_evaluation: expected lanes >= 1, got {means.lanes}.")
 
     def report(finished: int, _: int, label: str) -> None:
         if progress is not None:
             progress(done + finished, len(plan.cells), label)
 
     report(0, 0, "")
-    return run_jobs(
-        [Job(key=key, label=plan.cells[key].label) for key in state.missing],
-        CellRunnerFactory(
-            folder=out.resolve(),
-            artifacts_root=config.artifacts_root.resolve(),
-            plan_sha256=plan.digest,
-            task=get_task(plan.env.task, plan.task_version),
-            modules=outside_modules(entry.partner.class_name for entry in plan.partners),
-        ),
-        workers=default_workers() if workers is None else workers,
-        failure_policy=config.failure_policy,
-        progress=report,
+    factory = CellRunnerFactory(
+        plan=plan.to_bytes(),
+        artifacts_root=config.artifacts_root.resolve(),
+        task=get_task(plan.env.task, plan.task_version),
+        modules=outside_modules(entry.partner.class_name for entry in plan.partners),
+        lanes=means.lanes,
     )
-
-
-def _collect(
-    out: Path, plan: EvaluationPlan, policy: str, failures: Sequence[JobFailure]
-) -> list[EpisodeResult]:
-    """Return the stored episodes of one policy, in plan order."""
-    failed = {failure.key for failure in failures}
-    return [
-        episode
-        for key, cell in plan.cells.items()
-        if cell.policy == policy and key not in failed
-        for episode in read_cell(out, key, plan)
+    workers = default_workers() if means.workers is None else means.workers
+    missing = sum(plan.cells[key].n_episodes for key in state.missing)
+    # Queues longer than there are lanes keep them full; shorter ones keep workers busy.
+    size = max(means.lanes, min(_QUEUE * means.lanes, -(-missing // max(workers, 1))))
+    jobs = [
+        Job(key=key, label=plan.cells[key].label, batch=batch, configuration=configuration)
+        for key, configuration, batch in batches(plan, state.missing, episodes=size)
     ]
+    common: dict[str, Any] = {
+        "failure_policy": config.failure_policy,
+        "progress": report,
+        "store": partial(store_cell, out),
+        "time_limit_s": config.cell_time_limit_s,
+        "fingerprint": network_fingerprint,
+    }
+    if means.cluster is not None:
+        return run_jobs_on_ray(jobs, factory, cluster=means.cluster, actors=means.workers, **common)
+    return run_jobs(jobs, factory, workers=workers, **common)
+
+
+class StoredEpisodes(Mapping[str, Sequence[EpisodeResult]]):
+    """The episodes of each policy, in plan order, read when asked for.
+
+    They are kept as far as there are no more than `MAX_KEPT`; more are read again each time.
+    """
+
+    def __init__(self, folder: Path, plan: EvaluationPlan, failed: set[str]) -> None:
+        self._folder, self._plan, self._failed = folder, plan, failed
+        self._kept: dict[str, list[EpisodeResult]] = {}
+
+    def __getitem__(self, policy: str) -> list[EpisodeResult]:
+        """Return the stored episodes of one policy."""
+        if policy in self._kept:
+            return self._kept[policy]
+        self._plan.policy(policy)
+        episodes = [
+            episode
+            for key, cell in self._plan.cells.items()
+            if cell.policy == policy and key not in self._failed
+            for episode in read_cell(self._folder, key, self._plan)
+        ]
+        if sum(map(len, self._kept.values())) + len(episodes) <= MAX_KEPT:
+            self._kept[policy] = episodes
+        return episodes
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the policies' names."""
+        return (entry.name for entry in self._plan.policies)
+
+    def __len__(self) -> int:
+        """Return the number of policies."""
+        return len(self._plan.policies)
 
 
 def _seal(

@@ -1,32 +1,30 @@
-"""Run independent jobs in this process, in a pool of local processes, or on a Ray cluster.
+"""Run independent jobs in this process or in a pool of local processes.
 
-A job is a key; the runner does the work and stores the result itself, atomically: a job that was
-killed leaves nothing behind and a job that ran twice leaves the same bytes. Hence the order of
-jobs, the number of workers and retries cannot change a result.
+A job is a key. Its runner returns bytes that the driver stores, or stores the result itself,
+atomically: a job that was killed leaves nothing behind and one that ran twice leaves the same
+bytes. Hence the order of jobs, the number of workers and retries cannot change a result.
 
-A worker that dies (killed, out of memory) costs its job one retry in a fresh process; a job that
-fails by an error is deterministic and is not retried.
-
-Ray:     needs the extra ``ray``, a folder that all nodes see at the same path, and the same
-         installation on all nodes. The cluster is the one that ``RAY_ADDRESS`` names, else one of
-         this machine.
+Batch:    jobs that share one are given to a worker together, and answered one by one. Where a batch
+          fails or loses its worker, what is left of it runs job by job: only the guilty one fails.
+Retries:  a worker that dies (killed, out of memory) costs its jobs one retry in a fresh process; a
+          job that fails by an error, or alone exceeds its time, is not retried.
+Ray:      `cadenza.benchmark.ray_executor`.
 """
 
-import importlib
 import multiprocessing
 import os
 import signal
-import socket
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import cadenza.core.errors as error_types
-from cadenza.core.errors import CadenzaError, ConfigurationError, MissingExtraError, NotReadyError
+from cadenza.core.errors import CadenzaError, ConfigurationError
 
 #: How often a job may lose its worker before the run gives up on it.
 MAX_LOST_WORKERS: Final = 2
@@ -43,10 +41,27 @@ REPORTED_ERRORS: Final = (
 )
 
 FailurePolicy: TypeAlias = Literal["strict", "best_effort"]
-#: Does the work of the job with this key and stores its result.
-JobRunner: TypeAlias = Callable[[str], None]
+#: Does the work of the job with this key; returns what to store, None if it has stored it itself.
+JobRunner: TypeAlias = Callable[[str], bytes | None]
 #: Builds the runner of a process; holds only plain values, so that it travels to workers.
 RunnerFactory: TypeAlias = Callable[[], JobRunner]
+#: Stores the bytes of the job with this key.
+Store: TypeAlias = Callable[[str, bytes], None]
+#: Says what all processes must agree on, as a digest; a function of a module.
+Fingerprint: TypeAlias = Callable[[], str]
+
+
+@runtime_checkable
+class BatchRunner(Protocol):
+    """A `JobRunner` that also does several jobs at once."""
+
+    def __call__(self, key: str, /) -> bytes | None:
+        """Do one job; see `JobRunner`."""
+        ...
+
+    def batch(self, keys: Sequence[str], /) -> Iterator[tuple[str, bytes]]:
+        """Do the jobs; yield key and bytes of each as soon as it is done."""
+        ...
 
 
 class JobError(CadenzaError, RuntimeError):
@@ -55,10 +70,19 @@ class JobError(CadenzaError, RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One unit of work."""
+    """One unit of work.
+
+    Attributes:
+        key: What the runner is given.
+        label: Name for people.
+        batch: Jobs with the same one run together; alone if empty.
+        configuration: Jobs with the same one suit one worker; used by Ray.
+    """
 
     key: str
     label: str
+    batch: str = ""
+    configuration: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,29 +114,42 @@ def run_jobs(
     workers: int,
     failure_policy: FailurePolicy = "strict",
     progress: JobProgress | None = None,
+    store: Store | None = None,
+    time_limit_s: float | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> list[JobFailure]:
     """Run every job and return the failures, sorted by key.
 
-    The factory is called once in each process; ``workers`` = 1 runs the jobs in this one.
-    ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
+    Args:
+        jobs: What to do.
+        factory: Builds the runner, once in each process.
+        workers: Processes; 1 runs the jobs in this one, unless there is a time limit.
+        failure_policy: ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
+        progress: Told of every job that is done or failed.
+        store: Stores what runners return, in this process.
+        time_limit_s: Time of one job, a batch having that of all its jobs; None for no limit.
+        fingerprint: What workers must agree on with this process.
 
     Raises:
-        ConfigurationError: ``workers`` < 1 or two jobs share a key.
+        ConfigurationError: ``workers`` < 1, two jobs share a key, or a worker differs.
         CadenzaError: A job failed and the policy is strict.
+        StorageError: ``store`` failed.
     """
     if workers < 1:
         raise ConfigurationError(f"run_jobs: expected workers >= 1, got {workers}.")
-    if len({job.key for job in jobs}) != len(jobs):
-        raise ConfigurationError("run_jobs: expected distinct job keys, got duplicates.")
+    board = Board(jobs, failure_policy, progress, store)
     if not jobs:
         return []
-    board = _Board(jobs, failure_policy, progress)
-    if workers == 1 or len(jobs) == 1:
-        _run_inline(jobs, factory, board)
+    if time_limit_s is None and (workers == 1 or len(board.waiting) == 1):
+        runner = factory()
+        while board.waiting:
+            given = {job.key: job for job in board.waiting.popleft()}
+            for answer in answers(runner, list(given)):
+                board.record(given[answer.key], answer)
     else:
-        with _Pool(factory, min(workers, len(jobs))) as pool:
+        with _Pool(factory, min(workers, len(board.waiting)), time_limit_s, fingerprint) as pool:
             pool.run(board)
-    return sorted(board.failures, key=lambda failure: failure.key)
+    return board.result()
 
 
 def default_workers() -> int:
@@ -120,74 +157,144 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class _Board:
+class Answer(NamedTuple):
+    """What became of a job: type and message of its error, two blanks if done, and its bytes."""
+
+    key: str
+    error: str = ""
+    message: str = ""
+    data: bytes | None = None
+
+
+def answers(runner: JobRunner, keys: Sequence[str]) -> Iterator[Answer]:
+    """Do jobs, together where the runner can; yield each answer as soon as it is known."""
+    left = list(keys)
+    if len(keys) > 1 and isinstance(runner, BatchRunner):
+        with suppress(*REPORTED_ERRORS):  # each by itself shows whose error it is
+            for key, data in runner.batch(keys):
+                left.remove(key)
+                yield Answer(key, data=data)
+    for key in left:
+        try:
+            data = runner(key)
+        except REPORTED_ERRORS as error:
+            yield Answer(key, type(error).__name__, str(error))
+        else:
+            yield Answer(key, data=data)
+
+
+class Board:
     """What is still to do, what failed, and whom to tell."""
 
     def __init__(
-        self, jobs: Sequence[Job], policy: FailurePolicy, progress: JobProgress | None
+        self,
+        jobs: Sequence[Job],
+        policy: FailurePolicy,
+        progress: JobProgress | None,
+        store: Store | None,
     ) -> None:
-        self.waiting = deque(jobs)
+        if len({job.key for job in jobs}) != len(jobs):
+            raise ConfigurationError("run_jobs: expected distinct job keys, got duplicates.")
+        together = dict[str, list[Job]]()
+        for job in jobs:
+            together.setdefault(f"batch {job.batch}" if job.batch else job.key, []).append(job)
+        #: Batches that no worker has.
+        self.waiting: deque[list[Job]] = deque(together.values())
         self.failures: list[JobFailure] = []
-        self._total = len(jobs)
-        self._done = 0
-        self._policy = policy
-        self._progress = progress
+        self._total, self._done = len(jobs), 0
+        self._policy, self._progress, self._store = policy, progress, store
         self._lost: dict[str, int] = {}
 
     @property
     def finished(self) -> bool:
+        """Whether every job is done or failed."""
         return self._done + len(self.failures) == self._total
 
-    def record(self, job: Job, error: str, message: str) -> None:
-        """Note what became of ``job``; ``error`` is empty where it was done."""
-        if error:
-            failure = JobFailure(key=job.key, label=job.label, error=error, message=message)
+    def result(self) -> list[JobFailure]:
+        """Return the failures, sorted by key."""
+        return sorted(self.failures, key=lambda failure: failure.key)
+
+    def record(self, job: Job, answer: Answer) -> None:
+        """Store what ``job`` returned, or note why it failed.
+
+        Raises:
+            CadenzaError: It failed, and the policy is strict; or it cannot be stored.
+        """
+        if answer.error:
+            failure = JobFailure(
+                key=job.key, label=job.label, error=answer.error, message=answer.message
+            )
             if self._policy == "strict":
                 raise failure.as_exception()
             self.failures.append(failure)
         else:
+            if self._store is not None and answer.data is not None:
+                self._store(job.key, answer.data)
             self._done += 1
         if self._progress is not None:
             self._progress(self._done + len(self.failures), self._total, job.label)
 
-    def record_lost_worker(self, job: Job, reason: str) -> None:
-        """Queue ``job`` again, or fail it when it has lost too many workers."""
-        lost = self._lost.get(job.key, 0) + 1
-        self._lost[job.key] = lost
-        if lost < MAX_LOST_WORKERS:
-            self.waiting.appendleft(job)
+    def record_lost_worker(self, jobs: Sequence[Job], reason: str) -> None:
+        """Queue what a dead worker has not answered, alone; fail a job that has lost too many."""
+        for job in jobs:
+            lost = self._lost[job.key] = self._lost.get(job.key, 0) + 1
+            if lost < MAX_LOST_WORKERS:
+                self.waiting.appendleft([job])
+                continue
+            text = (
+                f"expected its worker process to finish, got {lost} lost in a row ({reason}); "
+                "check the memory, then run again: finished cells are kept"
+            )
+            self.record(job, Answer(job.key, "WorkerLost", text))
+
+    def record_overrun(self, jobs: Sequence[Job], limit_s: float) -> None:
+        """Queue what a worker that was stopped has not answered, alone; fail a job that was so."""
+        if len(jobs) > 1:
+            self.waiting.extendleft([job] for job in jobs)
             return
-        self.record(
-            job,
-            "WorkerLost",
-            f"expected its worker process to finish, got {lost} lost in a row ({reason}); "
-            "check the memory, then run again: finished cells are kept",
+        text = f"expected an end within {limit_s:g} s, got none; raise the time limit"
+        for job in jobs:
+            self.record(job, Answer(job.key, "TimeLimitExceeded", text))
+
+
+def require_same(ours: str, theirs: str, who: str) -> None:
+    """Raise unless ``who`` computes what this process does.
+
+    Raises:
+        ConfigurationError: The fingerprints differ.
+    """
+    if ours != theirs:
+        raise ConfigurationError(
+            f"{who}: expected the bits of this process ({ours[:16]}), got others ({theirs[:16]}): "
+            "its processor or libraries round networks differently; use equal machines, or start "
+            "all with MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=avx2."
         )
-
-
-def _run_inline(jobs: Sequence[Job], factory: RunnerFactory, board: _Board) -> None:
-    runner = factory()
-    for job in jobs:
-        board.record(job, *_outcome(runner, job.key))
 
 
 @dataclass(slots=True, eq=False)  # eq=False: a worker is itself only
 class _Worker:
-    """One process and the job it works on."""
+    """One process and the jobs it has not answered."""
 
     process: BaseProcess
     connection: Connection
     ready: bool = False
-    job: Job | None = None
+    jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    deadline: float = float("inf")
 
 
 class _Pool:
     """A fixed number of worker processes; lost ones are replaced."""
 
-    def __init__(self, factory: RunnerFactory, size: int) -> None:
+    def __init__(
+        self,
+        factory: RunnerFactory,
+        size: int,
+        time_limit_s: float | None,
+        fingerprint: Fingerprint | None,
+    ) -> None:
         self._context = multiprocessing.get_context("spawn")
-        self._factory = factory
-        self._size = size
+        self._factory, self._size, self._limit = factory, size, time_limit_s
+        self._fingerprint = fingerprint
         self._workers: list[_Worker] = []
         self._starts_lost = 0
 
@@ -199,7 +306,7 @@ class _Pool:
     def __exit__(self, *exception: object) -> None:
         """Stop every worker: politely first, then for certain."""
         for worker in self._workers:
-            if worker.job is not None:
+            if worker.jobs:
                 worker.process.terminate()
             worker.connection.close()  # an idle worker reads the end of its pipe and leaves
         for worker in self._workers:
@@ -208,61 +315,79 @@ class _Pool:
                 worker.process.kill()
                 worker.process.join()
 
-    def run(self, board: _Board) -> None:
+    def run(self, board: Board) -> None:
         """Feed the workers until every job is done or failed."""
         while not board.finished:
             for worker in list(self._workers):
-                if worker.ready and worker.job is None and board.waiting:
+                if worker.ready and not worker.jobs and board.waiting:
                     self._give(worker, board.waiting.popleft(), board)
-            heard = wait([worker.connection for worker in self._workers])
+            due = min(worker.deadline for worker in self._workers) - time.monotonic()
+            limit = None if self._limit is None or due == float("inf") else max(due, 0.0)
+            heard = wait([worker.connection for worker in self._workers], limit)
             for worker in [one for one in self._workers if one.connection in heard]:
                 self._attend(worker, board)
+            for worker in [one for one in self._workers if one.deadline <= time.monotonic()]:
+                self._stop(worker, board)
 
     def _start_worker(self) -> None:
         ours, theirs = self._context.Pipe()
+        given = (theirs, self._factory, self._fingerprint)
         process = self._context.Process(
-            target=_work, args=(theirs, self._factory), name="cadenza-worker", daemon=True
+            target=_work, args=given, name="cadenza-worker", daemon=True
         )
         process.start()
         theirs.close()
         self._workers.append(_Worker(process=process, connection=ours))
 
-    def _give(self, worker: _Worker, job: Job, board: _Board) -> None:
-        worker.job = job
+    def _give(self, worker: _Worker, jobs: list[Job], board: Board) -> None:
+        worker.jobs = {job.key: job for job in jobs}
+        if self._limit is not None:
+            worker.deadline = time.monotonic() + self._limit * len(jobs)
         try:
-            worker.connection.send(job.key)
-        except OSError:  # it died while idle, so the job is none of its losses
-            worker.job = None
-            board.waiting.appendleft(job)
+            worker.connection.send(list(worker.jobs))
+        except OSError:  # it died while idle, so the jobs are none of its losses
+            worker.jobs = {}
+            board.waiting.appendleft(jobs)
             self._replace(worker, board)
 
-    def _attend(self, worker: _Worker, board: _Board) -> None:
+    def _attend(self, worker: _Worker, board: Board) -> None:
         """Handle what one worker said, or its death."""
         try:
-            error, message = worker.connection.recv()
+            answer: Answer = worker.connection.recv()
         except (EOFError, OSError):  # the operating system closed its end: it died
             self._replace(worker, board)
             return
         if not worker.ready:
-            if error:
+            if answer.error:
                 raise JobFailure(
-                    key="", label="worker start", error=error, message=message
+                    key="", label="worker start", error=answer.error, message=answer.message
                 ).as_exception()
+            if self._fingerprint is not None:
+                require_same(self._fingerprint(), answer.message, "worker process")
             worker.ready, self._starts_lost = True, 0
             return
-        job, worker.job = worker.job, None
-        assert job is not None, "a ready worker answers what it was given"  # noqa: S101
-        board.record(job, error, message)
+        job = worker.jobs.pop(answer.key)
+        if not worker.jobs:
+            worker.deadline = float("inf")
+        board.record(job, answer)
 
-    def _replace(self, worker: _Worker, board: _Board) -> None:
+    def _stop(self, worker: _Worker, board: Board) -> None:
+        """Kill a worker whose time is over."""
+        jobs, worker.jobs = [*worker.jobs.values()], {}
+        worker.process.kill()
+        self._replace(worker, board)
+        board.record_overrun(jobs, self._limit or 0.0)
+
+    def _replace(self, worker: _Worker, board: Board) -> None:
         worker.process.join()
         worker.connection.close()
         self._workers.remove(worker)
         if not worker.ready:
             self._bear_lost_start(worker.process.exitcode or 0)
         self._start_worker()
-        if worker.job is not None:
-            board.record_lost_worker(worker.job, f"exit code {worker.process.exitcode}")
+        if worker.jobs:
+            reason = f"exit code {worker.process.exitcode}"
+            board.record_lost_worker([*worker.jobs.values()], reason)
 
     def _bear_lost_start(self, exit_code: int) -> None:
         """Raise unless a worker that died before it was ready is worth another start.
@@ -283,98 +408,21 @@ class _Pool:
             )
 
 
-def _work(connection: Connection, factory: RunnerFactory) -> None:
-    """Body of a worker process: build the runner, then do one job after the other."""
+def _work(connection: Connection, factory: RunnerFactory, fingerprint: Fingerprint | None) -> None:
+    """Body of a worker process: build the runner, then do one batch after the other."""
     # Ctrl-C reaches the whole process group; the parent decides when its workers stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone: nobody to tell
         try:
             runner = factory()
         except REPORTED_ERRORS as error:
-            connection.send((type(error).__name__, str(error)))
+            connection.send(Answer("", type(error).__name__, str(error)))
             return
-        connection.send(("", ""))
+        connection.send(Answer("", "", "" if fingerprint is None else fingerprint()))
         while True:
             try:
-                key: str = connection.recv()
+                keys: list[str] = connection.recv()
             except EOFError:
                 return  # the parent closed the pipe or died
-            connection.send(_outcome(runner, key))
-
-
-def _outcome(runner: JobRunner, key: str) -> tuple[str, str]:
-    """Do a job; return type and message of an error that is reported by name, or two blanks."""
-    try:
-        runner(key)
-    except REPORTED_ERRORS as error:
-        return type(error).__name__, str(error)
-    return "", ""
-
-
-#: Namespace of the tasks.
-_NAMESPACE: Final = "cadenza-jobs"
-#: Seconds within which the head of a cluster accepts a connection.
-_CONNECT_S: Final = 10.0
-
-
-def run_jobs_on_ray(jobs: Sequence[Job], factory: RunnerFactory) -> None:
-    """Run every job as a task that takes one CPU of the cluster and builds its own runner.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        NotReadyError: There is no cluster.
-        CadenzaError: A job failed; those that run are cancelled.
-    """
-    if not jobs:
-        return
-    ray = _connected()
-    task = ray.remote(num_cpus=1, max_retries=MAX_LOST_WORKERS - 1)(do_job)
-    waiting = {task.remote(factory, job.key): job for job in jobs}
-    try:
-        while waiting:
-            (done,), _ = ray.wait(list(waiting), num_returns=1)
-            job = waiting.pop(done)
-            try:
-                kind, message = ray.get(done)
-            except ray.exceptions.RayError as error:
-                kind, message = "WorkerLost", str(error)
-            if kind:
-                raise JobFailure(
-                    key=job.key, label=job.label, error=kind, message=message
-                ).as_exception()
-    finally:
-        for running in waiting:
-            ray.cancel(running, force=True)
-
-
-def do_job(factory: RunnerFactory, key: str) -> tuple[str, str]:
-    """Build a runner and do one job; return what `_outcome` does."""
-    return _outcome(lambda key: factory()(key), key)
-
-
-def _connected() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"jobs on Ray: expected Ray, got '{error}'; install 'cadenza[ray]'."
-        ) from error
-    if not ray.is_initialized():
-        address = os.environ.get("RAY_ADDRESS") or "auto"
-        try:
-            _require_listener(address)
-            ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False)
-        except OSError as error:
-            raise NotReadyError(
-                f"jobs on Ray: expected a cluster at {address!r}, got '{error}'; start one (ray "
-                "start --head), name it in RAY_ADDRESS, or use --executor local."
-            ) from error
-    return ray
-
-
-def _require_listener(address: str) -> None:
-    """Raise `OSError` if nobody listens at ``HOST:PORT``; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and "/" not in host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+            for answer in answers(runner, keys):
+                connection.send(answer)

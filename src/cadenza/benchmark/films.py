@@ -4,7 +4,7 @@ Formats:  ``.png`` holds a few moments side by side, ``.gif`` every second tick;
           tick and needs the package imageio-ffmpeg.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -12,9 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.aht.config import EnvConfig, PartnerConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_env, build_partner
-from cadenza.benchmark.policies import ego_seat, load_policy
+from cadenza.benchmark.episodes import EpisodeTag
+from cadenza.benchmark.lanes import has_lanes, open_lanes, record_in_lanes
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.extras import load_extra
@@ -66,15 +68,24 @@ def film(
 def _play(
     config: EnvConfig, ego_source: str, partner_config: PartnerConfig, seed: int, root: Path
 ) -> tuple[list[NDArray[np.uint8]], dict[str, Any], float]:
+    """Return pictures, last info and pictures per second of what a cell would play."""
+
+    def make_policy(seat: EgoSeat) -> EgoPolicy:
+        return load_policy(ego_source, seat=seat, artifacts_root=root)
+
     env = build_env(config, root_seed=0, render_mode="rgb_array", partner=partner_config)
     with closing(env):
-        partner = build_partner(partner_config, env=env)
-        seat = ego_seat(env, env.ego_uid)
-        ego = load_policy(ego_source, seat=seat, artifacts_root=root)
         obs, info = env.reset(seed=seed)
+        frames: list[NDArray[np.uint8]] = [env.render()]
+        if has_lanes(get_task(config.task), config, partner_config):
+            for actions in _actions_in_lanes(config, partner_config, seed, make_policy):
+                info = env.step(actions)[-1]
+                frames.append(env.render())
+            return frames, dict(info), 1.0 / env.control_timestep
+        partner = build_partner(partner_config, env=env)
+        ego = make_policy(ego_seat(env, env.ego_uid))
         partner.reset(seed=seed)
         ego.reset(seed=seed)
-        frames: list[NDArray[np.uint8]] = [env.render()]
         over = False
         while not over:
             actions = {env.ego_uid: ego.act(obs), env.partner_uid: partner.act(obs)}
@@ -82,6 +93,28 @@ def _play(
             frames.append(env.render())
             over = terminated or truncated
         return frames, dict(info), 1.0 / env.control_timestep
+
+
+def _actions_in_lanes(
+    config: EnvConfig,
+    partner: PartnerConfig,
+    seed: int,
+    make_policy: Callable[[EgoSeat], EgoPolicy],
+) -> list[dict[str, NDArray[Any]]]:
+    """Return the actions of an episode; the environment of one copy has the bytes of a lane."""
+    tag = EpisodeTag(
+        seed=0,
+        episode_idx=0,
+        initial_state_seed=seed,
+        policy="film",
+        condition="filter_off",
+        partner=partner.class_name,
+    )
+    opened = open_lanes(
+        env=config, partner=partner, safety=SafetyConfig(), lanes=1, make_policy=make_policy
+    )
+    with opened as world:
+        return record_in_lanes(world, tag)[2]
 
 
 def _images(frames: list[NDArray[np.uint8]]) -> list[Any]:

@@ -6,23 +6,26 @@ policy file (see `cadenza.learn.nn.portable`), what `Agent.save` or a training o
 wrote, or an actor that HARL saved. ONNX graphs end in ``.onnx``. Equal episode seeds give equal
 actions.
 
+Lanes:   policies that play many episodes at once are `LanePolicy`; of any other, `lane_policy`
+         makes one per lane.
+
 Adding one:  a class built from an `EgoSeat`, registered with `register_policy` in a module that the
              entry-point group ``cadenza.policies`` names.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import Float32Array
+from cadenza.core.arrays import Float32Array, in_blocks
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     is_foreign,
@@ -77,12 +80,61 @@ class EgoPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class LanePolicy(Protocol):
+    """A policy that plays one episode in each of N lanes; no lane's actions depend on another's."""
+
+    def reset(self, *, seed: int) -> None:
+        """Forget all lanes."""
+        ...
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start an episode in one lane, which then acts as one policy does after `reset`."""
+        ...
+
+    def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Return the ego's actions, float32, (N, A), for its states in N lanes, (N, D)."""
+        ...
+
+
 class MemorylessPolicy:
     """Base of policies whose action depends on the observation alone."""
 
     def reset(self, *, seed: int) -> None:
         """Nothing to forget."""
         del seed
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Nothing to forget."""
+        del row, seed
+
+
+class _PolicyPerLane:
+    """As many policies as there are lanes."""
+
+    def __init__(self, make: Callable[[], EgoPolicy], uid: str) -> None:
+        self._make, self._uid, self._policies = make, uid, dict[int, EgoPolicy]()
+
+    def reset(self, *, seed: int) -> None:
+        """See `LanePolicy`."""
+        del seed
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """See `LanePolicy`."""
+        if row not in self._policies:
+            self._policies[row] = self._make()
+        self._policies[row].reset(seed=seed)
+
+    def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
+        """See `LanePolicy`."""
+        seen = [{"agent": {self._uid: {"state": state}}} for state in states]
+        return np.stack([self._policies[row].act(seen[row]) for row in range(len(seen))])
+
+
+def lane_policy(make: Callable[[], EgoPolicy], uid: str) -> LanePolicy:
+    """Return what plays the policy of ``make`` in the seat ``uid`` of every lane."""
+    policy = make()
+    return policy if isinstance(policy, LanePolicy) else _PolicyPerLane(make, uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
@@ -121,7 +173,7 @@ def ego_seat(env: Any, uid: str) -> EgoSeat:
         InputError: The seat's state space is not a Box of rank 1, or its action space neither that
             nor Discrete.
     """
-    single = "single_" if issubclass(type(env), VectorEnv) else ""
+    single = "single_" if hasattr(env, "single_observation_space") else ""
     state_space = getattr(env, f"{single}observation_space")["agent"][uid]["state"]
     action_space: Any = getattr(env, f"{single}action_space")[uid]
     choice = action_space
@@ -303,7 +355,7 @@ class NetworkPolicy(MemorylessPolicy):
         wanted = int(seat.high[0] - seat.low[0]) + 1
         if isinstance(policy, OnnxGraph):
             sizes, choices, first = policy.sizes, wanted, float(seat.low[0])
-            self._act: Callable[[NDArray[Any]], NDArray[Any]] = policy.actions
+            self._act: Callable[[NDArray[Any]], NDArray[Any]] = partial(in_blocks, policy.actions)
         else:
             table, self._act = policy.output.choices, policy.act
             choices, sizes = policy.num_choices, (policy.observation_dim, policy.action_dim)
@@ -329,7 +381,7 @@ class NetworkPolicy(MemorylessPolicy):
     def act_rows(self, states: NDArray[Any]) -> Float32Array:
         """Return actions (N, A), float32, for states (N, D).
 
-        None depends on how many there are, nor on the others, ONNX graphs excepted.
+        None depends on how many there are, nor on the others.
         """
         return self._act(states).reshape(len(states), -1).astype(np.float32)
 
@@ -346,6 +398,10 @@ class ZeroPolicy(MemorylessPolicy):
         del obs
         return self._action.copy()
 
+    def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Return zeros, shape (N, A)."""
+        return np.zeros((len(states), len(self._action)), dtype=np.float32)
+
 
 @register_policy("random")
 class RandomPolicy:
@@ -357,18 +413,34 @@ class RandomPolicy:
                 f"random policy: expected finite action bounds, got {seat.low} and {seat.high}."
             )
         self._low, self._high, self._chooses = seat.low, seat.high, seat.chooses
-        self._rng = derive_substream("evaluation.policy.random").default_rng()
+        self._rng = _episode_generator(0)
+        self._lanes: dict[int, np.random.Generator] = {}
 
     def reset(self, *, seed: int) -> None:
         """Start the episode's own random stream."""
-        self._rng = derive_substream("evaluation.policy.random", root_seed=seed).default_rng()
+        self._rng, self._lanes = _episode_generator(seed), {}
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start the episode's own random stream in one lane."""
+        self._lanes[row] = _episode_generator(seed)
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return a uniform draw, float32, shape (A,)."""
         del obs
+        return self._draw(self._rng)
+
+    def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Return a draw of each lane's own stream, (N, A)."""
+        return np.stack([self._draw(self._lanes[row]) for row in range(len(states))])
+
+    def _draw(self, rng: np.random.Generator) -> NDArray[Any]:
         if self._chooses:
-            return np.floor(self._rng.uniform(self._low, self._high + 1.0)).astype(np.float32)
-        return self._rng.uniform(self._low, self._high).astype(np.float32)
+            return np.floor(rng.uniform(self._low, self._high + 1.0)).astype(np.float32)
+        return rng.uniform(self._low, self._high).astype(np.float32)
+
+
+def _episode_generator(seed: int) -> np.random.Generator:
+    return derive_substream("evaluation.policy.random", root_seed=seed).default_rng()
 
 
 @register_policy("goal_pd")
@@ -392,8 +464,11 @@ class GoalPolicy(MemorylessPolicy):
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return a critically damped pull towards the goal, clipped to the bounds, shape (2,)."""
-        pull = goal_pull(obs["agent"][self._uid]["state"])
-        return np.clip(pull, self._low, self._high).astype(np.float32)
+        return self.act_rows(obs["agent"][self._uid]["state"])
+
+    def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Return the same for states (N, D), shape (N, 2)."""
+        return np.clip(goal_pull(states), self._low, self._high).astype(np.float32)
 
 
 def goal_pull(state: NDArray[Any]) -> NDArray[Any]:

@@ -280,7 +280,7 @@ def _learning(run: QuickstartRun) -> LearningCurve:
 
 def _rollouts(run: QuickstartRun) -> Iterator[Rollout]:
     """Replay a typical and a telling start per partner under every condition."""
-    runner = CellRunner(plan=run.plan, folder=run.folder, artifacts_root=run.config.artifacts_root)
+    runner = CellRunner(plan=run.plan, artifacts_root=run.config.artifacts_root)
     cells = {(c.policy, c.partner, c.condition, c.seed): c for c in run.plan.cells.values()}
     for name, _, _ in run.partners:
         starts = _starts(run, name)

@@ -81,16 +81,16 @@ class ScriptedEgo(MemorylessPolicy, ABC):
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the action, float32, (A,) or (N, A)."""
         state = obs["agent"][self._uid]["state"]
-        actions = self.actions(np.atleast_2d(state)).astype(np.float32)
+        actions = self.act_rows(np.atleast_2d(state))
         return actions[0] if state.ndim == 1 else actions
 
     @abstractmethod
     def actions(self, states: NDArray[Any]) -> FloatArray:
         """Return the actions, (N, A), for states (N, D)."""
 
-    def reset_row(self, row: int) -> None:
-        """Begin an episode in one row of a batch: nothing to forget."""
-        del row
+    def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions in N lanes, float32, (N, A)."""
+        return self.actions(states).astype(np.float32)
 
 
 class CarryingEgo(ScriptedEgo):
@@ -121,8 +121,9 @@ class CoCarryReference(CarryingEgo):
         del seed
         self._waited = np.zeros(0)
 
-    def reset_row(self, row: int) -> None:
+    def reset_row(self, row: int, *, seed: int) -> None:
         """See `ScriptedEgo`."""
+        del seed
         self._waited[row : row + 1] = 0.0
 
     def steps(self, view: View) -> FloatArray:
@@ -162,8 +163,9 @@ class CoCarryBlindNominal(CarryingEgo):
         del seed
         self._law = None
 
-    def reset_row(self, row: int) -> None:
+    def reset_row(self, row: int, *, seed: int) -> None:
         """See `ScriptedEgo`."""
+        del seed
         if self._law is not None:
             self._law.restart(row)
 

@@ -650,7 +650,7 @@ def _check_replay(case: BundleUnderTest, wanted: int, artifacts: Path) -> Iterat
     stream = derive_substream("benchmark.replay", root_seed=int(root[:15], 16))
     count = min(wanted, len(recorded))
     chosen = stream.default_rng().choice(len(recorded), size=count, replace=False)
-    runner = CellRunner(plan=case.plan, folder=Path(), artifacts_root=artifacts.resolve())
+    runner = CellRunner(plan=case.plan, artifacts_root=artifacts.resolve())
     for cell, index, episode in (recorded[int(i)] for i in sorted(chosen)):
         again, _ = runner.replay(cell, index)
         fields = sorted(

@@ -19,11 +19,12 @@ from cadenza.cli.output import (
     typed_exits,
 )
 from cadenza.cli.prereg import Repository, read_registration
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome
+    from cadenza.benchmark.ray_executor import RayCluster
     from cadenza.evaluation.prereg import LockedRegistration
     from cadenza.evaluation.results import CellSummary, EpisodeResult, IntervalRecord
 
@@ -50,6 +51,17 @@ def run(
         int | None,
         typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
     ] = None,
+    lanes: Annotated[
+        int | None,
+        typer.Option("--lanes", min=1, help="Episodes side by side in a process; 128 by default."),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help="local, or ray: actors of a cluster.")
+    ] = "local",
+    resources: Annotated[
+        list[str] | None,
+        typer.Option("--resource", help="What a Ray actor takes, e.g. CPU=2, GPU=0.5 or sim=1."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the evaluation in the folder.")
     ] = False,
@@ -71,6 +83,7 @@ def run(
             load_evaluation_config,
             run_evaluation,
         )
+        from cadenza.benchmark.lanes import DEFAULT_LANES
         from cadenza.core.shipped_configs import find_config
 
         registration = None if prereg is None else read_registration(prereg, repository)
@@ -84,6 +97,8 @@ def run(
                 evaluation,
                 out=out,
                 workers=workers,
+                lanes=lanes or DEFAULT_LANES,
+                cluster=_cluster(executor, resources or []),
                 resume=resume,
                 overwrite=overwrite,
                 repro_command=_repro_command(config, changes, registration),
@@ -97,6 +112,29 @@ def run(
             _print_outcome(payload)
     if outcome.failures:
         raise typer.Exit(ExitCode.INCOMPLETE)
+
+
+def _cluster(executor: str, resources: Sequence[str]) -> "RayCluster | None":
+    """Return the cluster that the flags name; None for this machine."""
+    from cadenza.benchmark.ray_executor import RayCluster
+
+    if executor not in ("local", "ray"):
+        raise ConfigurationError(f"--executor: expected local or ray, got {executor!r}.")
+    taken: dict[str, float] = {}
+    for text in resources:
+        name, _, amount = text.partition("=")
+        try:
+            taken[name] = float(amount)
+        except ValueError:
+            taken[name] = -1.0
+        if executor == "local" or not name or not taken[name] >= 0.0:
+            raise ConfigurationError(
+                f"--resource: expected NAME=AMOUNT beside --executor ray, got {text!r}."
+            )
+    if executor == "local":
+        return None
+    cpus, gpus = taken.pop("CPU", 1.0), taken.pop("GPU", 0.0)
+    return RayCluster(num_cpus=cpus, num_gpus=gpus, resources=taken)
 
 
 def _repro_command(

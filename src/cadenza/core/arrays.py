@@ -5,7 +5,8 @@ one line per argument and reads on.
 """
 
 import math
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,3 +47,21 @@ def require_finite(name: str, array: NDArray[Any]) -> None:
         f"{name}: expected finite numbers, got {array[first]} at index {first} "
         f"({int(finite.size - finite.sum())} of {finite.size} entries are not finite)."
     )
+
+
+#: Rows of a policy's matrix products: below 16, torch's results depend on how many there are.
+BLOCK_ROWS: Final = 64
+
+
+def in_blocks(
+    function: Callable[[NDArray[Any]], NDArray[Any]], rows: NDArray[Any], size: int = BLOCK_ROWS
+) -> NDArray[Any]:
+    """Return ``function(rows)`` computed on blocks of ``size`` rows, the last padded with zeros.
+
+    Libraries compute a product of few rows in another order than one of many, so that a row's last
+    bits depend on how many others there are. In blocks of one size they do not.
+    """
+    padded = np.zeros((-(-len(rows) // size) * size, *rows.shape[1:]), dtype=rows.dtype)
+    padded[: len(rows)] = rows
+    parts = [function(padded[k : k + size]) for k in range(0, len(padded), size)]
+    return np.concatenate(parts)[: len(rows)]

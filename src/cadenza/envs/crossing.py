@@ -471,10 +471,10 @@ class VectorCrossingEnv(PlanarVectorEnv):
         super().__init__(task, options, NumpyBackend())
         self.num_robots: int = len(uids)
         shape = (self.num_robots, 2, num_envs)
-        self._goals: FloatArray = np.empty(shape)
-        self._positions: FloatArray = np.empty(shape)
-        self._velocities: FloatArray = np.empty(shape)
-        self._goal_distance: FloatArray = np.empty(num_envs)
+        self._goals: FloatArray = np.zeros(shape)
+        self._positions: FloatArray = np.zeros(shape)
+        self._velocities: FloatArray = np.zeros(shape)
+        self._goal_distance: FloatArray = np.zeros(num_envs)
 
     def build_agent_batch(self) -> AgentBatch:
         """Return the current motion of every robot, as the batched safety filter reads it.

@@ -8,6 +8,8 @@ Auto-reset:  "same_step": the step that ends an episode returns the next episode
              observation, and ``info["final_observation"]`` holds those before the reset.
              "next_step": the following step ignores that copy's action, returns the next episode's
              first observation, reward 0 and no flags.
+Prescribed:  `EpisodeBatch.reset_rows` says which episode each copy plays, under which root seed;
+             from then on no copy resets itself, so that nothing depends on N.
 Axes:        N = copies, n = robots, D = entries of one `state`. Coordinates are stored with N last,
              so that every operation runs over contiguous memory.
 """
@@ -98,7 +100,9 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
     """N copies of any task that count their episodes; see the module for identities and resets."""
 
     owner: str
+    root_seed: int
     _ready = False
+    _prescribed = False
 
     def _open(self, num_envs: int, states: gym.spaces.Dict, actions: gym.spaces.Dict) -> None:
         """Take the number of copies and the spaces of one."""
@@ -125,6 +129,7 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
             InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
         """
         del options
+        self._prescribed = False
         if seed is None:
             self._episodes += 1
         else:
@@ -133,6 +138,36 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
         self._start(np.arange(self.num_envs, dtype=np.int64))
         self._ready = True
         return self._observe(), {}
+
+    def reset_rows(
+        self, rows: Sequence[int], seeds: Sequence[int], roots: Sequence[int]
+    ) -> dict[str, Any]:
+        """Start prescribed episodes in the copies ``rows``; return what all copies see now.
+
+        Copy ``rows[k]`` begins what the scalar task plays after ``reset(seed=seeds[k])`` under the
+        root seed ``roots[k]``. No copy resets itself any more, until `reset` is called; one whose
+        episode has ended plays on.
+
+        Raises:
+            InputError: A seed is not an integer in [0, 2^62), or there is not one per row.
+            NotReadyError: Nothing was started yet, and some copies are left out.
+        """
+        chosen = np.array(rows, dtype=np.int64)
+        if not self._ready and chosen.size < self.num_envs:
+            raise NotReadyError(
+                f"{self.owner}.reset_rows: expected all {self.num_envs} copies at first, got "
+                f"{chosen.size}."
+            )
+        self._prescribed = True
+        self._seeds[chosen] = checked_seeds(self.owner, seeds, chosen.size)
+        self._episodes[chosen] = 0
+        before, own = self.root_seed, np.array(roots)
+        for root in dict.fromkeys(roots):
+            self.root_seed = root
+            self._start(chosen[own == root])
+        self.root_seed = before
+        self._ready = True
+        return self._observe()
 
     @abstractmethod
     def _start(self, rows: NDArray[np.int64]) -> None:
@@ -214,7 +249,8 @@ class PlanarVectorEnv(EpisodeBatch):
         reward, terminated, info = self._advance(self._commands(actions))
         self._steps += 1
         truncated = (self._steps >= self.episode_length) & ~terminated
-        if self._options.autoreset == "next_step" and self._finished.any():
+        resets = None if self._prescribed else self._options.autoreset
+        if resets == "next_step" and self._finished.any():
             waiting = np.flatnonzero(self._finished)
             self._episodes[waiting] += 1
             self._start(waiting)
@@ -223,7 +259,7 @@ class PlanarVectorEnv(EpisodeBatch):
             self._blank_info(info, waiting)
         self._finished = terminated | truncated
         states = self._seen()
-        if self._options.autoreset == "same_step" and self._finished.any():
+        if resets == "same_step" and self._finished.any():
             states = self._reset_finished(states, info)
         from_host = self._backend.from_host
         return self._observation(states), reward, from_host(terminated), from_host(truncated), info

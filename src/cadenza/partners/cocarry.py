@@ -258,7 +258,11 @@ class CoCarryPartner(TraitPartner):
     @property
     def stratum(self) -> str | None:
         """Role of the episode of a scalar partner; None before the first."""
-        return self.strata[0] if self.strata else None
+        return self.stratum_of(0)
+
+    def stratum_of(self, row: int) -> str | None:
+        """See `PartnerBase.stratum_of`."""
+        return self.strata[row] if row < len(self.strata) else None
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start a new episode; see `PartnerBase.reset`."""

@@ -99,6 +99,16 @@ class VariedBodyPartner(PartnerBase):
         """The inner partner's."""
         return getattr(self._inner, "stratum", None)
 
+    def stratum_of(self, row: int) -> str | None:
+        """See `PartnerBase.stratum_of`."""
+        inner = self._inner
+        return inner.stratum_of(row) if isinstance(inner, PartnerBase) else self.stratum
+
+    def pad_products(self, rows: int) -> None:
+        """See `PartnerBase.pad_products`."""
+        if isinstance(self._inner, PartnerBase):
+            self._inner.pad_products(rows)
+
     def bind(self, action_space: Any) -> None:
         """Bind both partners; see `PartnerBase.bind`.
 

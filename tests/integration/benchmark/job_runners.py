@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,3 +65,51 @@ class RecordingFactory:
         with path.open("ab") as file:
             file.write(b"x")
         return path.stat().st_size
+
+
+@dataclass(frozen=True)
+class ReturningFactory:
+    """Returns the bytes of each job, several at once; misbehaves on the keys it is told to.
+
+    Attributes:
+        folder: Where attempts are counted.
+        failing: Keys that raise.
+        lethal: Keys that kill their worker, always.
+        slow: Keys that take a minute.
+    """
+
+    folder: Path
+    failing: tuple[str, ...] = ()
+    lethal: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+
+    def __call__(self) -> "ReturningRunner":
+        return ReturningRunner(self)
+
+
+class ReturningRunner:
+    """See `ReturningFactory`."""
+
+    def __init__(self, behaviour: ReturningFactory) -> None:
+        self._behaviour = behaviour
+
+    def __call__(self, key: str) -> bytes:
+        ((_, data),) = self.batch((key,))
+        return data
+
+    def batch(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        with (self._behaviour.folder / "calls").open("a") as file:
+            file.write(" ".join(keys) + "\n")
+        for key in keys:
+            if key in self._behaviour.failing:
+                raise InputError(f"job {key} was told to fail")
+            if key in self._behaviour.lethal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if key in self._behaviour.slow:
+                time.sleep(60.0)
+            yield key, f"bytes of {key}".encode()
+
+
+def process_number() -> str:
+    """A fingerprint on which no two processes agree."""
+    return str(os.getpid())

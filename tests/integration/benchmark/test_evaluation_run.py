@@ -7,12 +7,21 @@ import time
 
 import pytest
 
-from cadenza.benchmark.cells import CellRunner, CellRunnerFactory, cell_path
+from cadenza.benchmark.cells import (
+    CellRunner,
+    EvaluationPlan,
+    cell_path,
+    initial_state_seed,
+    read_cell,
+    store_cell,
+)
+from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.evaluation_run import EvaluationConfig, make_plan, run_evaluation
-from cadenza.benchmark.policies import ZeroPolicy
-from cadenza.benchmark.tasks import CROSSING
+from cadenza.benchmark.policies import GoalPolicy, ZeroPolicy
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from cadenza.core.device import network_fingerprint, single_torch_thread
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.files import canonical_json, sha256_bytes
 from tests.campaigns import nightly, size
 from tests.e2e.commands import LIMIT_S, Started
 
@@ -65,14 +74,89 @@ def test_filter_prevents_every_contact_and_contacts_occur_without_it(reference):
     assert contacts["filter_off"] >= 10.0  # of 18: driving straight at a crossing robot
 
 
-def test_number_of_workers_does_not_change_a_byte(reference, tmp_path):
-    evaluate(config(), tmp_path / "out", workers=2)
+@pytest.mark.parametrize(("workers", "lanes"), [(2, 3), (1, 2)])
+def test_neither_workers_nor_lanes_change_a_byte(reference, tmp_path, workers, lanes):
+    evaluate(config(), tmp_path / "out", workers=workers, lanes=lanes)
     assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
+    for path in (reference / "cells").iterdir():
+        assert (tmp_path / "out" / "cells" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_cells_of_a_machine_that_rounds_otherwise_are_not_continued(reference, tmp_path):
+    shutil.copytree(reference, tmp_path / "out")
+    first, second = list(make_plan(config()).cells)[:2]
+    cell_path(tmp_path / "out", first).unlink()
+    path = cell_path(tmp_path / "out", second)
+    header, *lines, _ = path.read_bytes().splitlines(keepends=True)
+    body = header.replace(network_fingerprint().encode(), b"0" * 64) + b"".join(lines)
+    closing = canonical_json({"episodes": len(lines), "sha256": sha256_bytes(body)})
+    path.write_bytes(body + closing + b"\n")
+    with pytest.raises(ConfigurationError, match=r"finished cells: expected the bits of this"):
+        evaluate(config(), tmp_path / "out", resume=True)
+
+
+def test_plan_names_what_plays_each_condition():
+    safety = {"enabled": True}
+    conditions = [
+        {"name": "filter_on", "safety": safety},
+        {"name": "strict", "safety": safety | {"rate_limit": "soft"}},
+        {"name": "heard", "link": "wifi"},
+    ]
+    engine = make_plan(config(conditions=conditions)).engine
+    assert engine.conditions == {
+        "filter_on": "lanes/1", "strict": "scalar/1", "heard": "scalar/1",
+    }  # fmt: skip
+    assert engine.of("filter_on") == {"name": "lanes/1", "block_rows": 32, "filter_rows": 128}
+
+
+def test_plan_of_the_first_schema_is_played_by_the_scalar_loop(tmp_path):
+    plan = make_plan(config(seeds=[3], partners=["crossing_wanderer"]))
+    old = plan.model_copy(update={"schema_version": 1, "engine": None})
+    assert b"engine" not in old.to_bytes()
+    assert EvaluationPlan.from_bytes(old.to_bytes()) == old
+    assert not set(old.cells) & set(plan.cells)
+    (key, cell), *_ = old.cells.items()
+    store_cell(tmp_path, key, CellRunner(plan=old, artifacts_root=tmp_path)(key))
+    world = open_world(
+        env=old.env,
+        partner=old.partner(cell.partner).partner,
+        safety=old.condition(cell.condition).safety,
+        root_seed=3,
+        make_policy=GoalPolicy,
+    )
+    with single_torch_thread(), world as one:
+        alone = run_episode(
+            one,
+            EpisodeTag(
+                seed=3,
+                episode_idx=0,
+                initial_state_seed=initial_state_seed(3, 0),
+                policy="goal_pd",
+                condition=cell.condition,
+                partner=cell.partner,
+            ),
+        )
+    assert read_cell(tmp_path, key, old)[0] == alone
+
+
+def test_cell_that_takes_too_long_is_recorded_and_nothing_is_dropped(tmp_path):
+    hurried = config(
+        cell_time_limit_s=1e-3,
+        failure_policy="best_effort",
+        seeds=[3],
+        partners=["crossing_chaser"],
+        conditions=[{"name": "filter_off"}],
+        episodes_per_seed=1,
+    )
+    outcome = evaluate(hurried, tmp_path)
+    assert [failure.error for failure in outcome.failures] == ["TimeLimitExceeded"]
+    rows = verify_bundle_dir(outcome.bundles["goal_pd"], allow_dirty=True)
+    assert "failures:none" in [row.name for row in rows if not row.ok]
 
 
 def test_same_seed_gives_the_same_start_under_every_condition_and_partner(reference):
     plan = make_plan(config())
-    runner = CellRunner(plan=plan, folder=reference, artifacts_root=reference)
+    runner = CellRunner(plan=plan, artifacts_root=reference)
     starts = {}
     for cell in plan.cells.values():
         if cell.first_episode == 0:
@@ -85,7 +169,7 @@ def test_same_seed_gives_the_same_start_under_every_condition_and_partner(refere
 
 def test_replay_gives_the_stored_episode(reference):
     outcome = evaluate(config(), reference, workers=1, resume=True)
-    runner = CellRunner(plan=outcome.plan, folder=reference, artifacts_root=reference)
+    runner = CellRunner(plan=outcome.plan, artifacts_root=reference)
     cell = next(c for c in outcome.plan.cells.values() if c.first_episode == 2)
     result, trajectory = runner.replay(cell, 2)
     stored = next(
@@ -188,16 +272,18 @@ def test_other_settings_in_the_same_folder_are_refused(reference):
 def failing_policy(monkeypatch):
     """Settings whose policy raises on every second episode seed."""
 
-    def reset(self, *, seed):
+    def reset_row(self, row, *, seed):
         if seed % 2:
             raise InputError("this policy dislikes odd seeds")
 
-    monkeypatch.setattr(ZeroPolicy, "reset", reset)
+    monkeypatch.setattr(ZeroPolicy, "reset_row", reset_row)
     return config(policies=["zero"], partners=["crossing_stationary"], block_size=1)
 
 
 def test_strict_run_names_the_failed_cell_and_keeps_the_others(failing_policy, tmp_path):
-    with pytest.raises(InputError, match=r"cell zero / .* episodes .*dislikes odd seeds"):
+    with pytest.raises(
+        InputError, match=r"cell zero / .* episodes .*: episode \d .*dislikes odd seeds"
+    ):
         evaluate(failing_policy, tmp_path)
     assert not (tmp_path / "bundles").exists()
 
@@ -218,7 +304,7 @@ def test_several_partners_in_one_scene_are_played_and_sealed(tmp_path):
     outcome = evaluate(crowd, tmp_path)
     rows = verify_bundle_dir(outcome.bundles["goal_pd"], allow_dirty=True)
     assert [row for row in rows if not row.ok] == []
-    runner = CellRunner(plan=outcome.plan, folder=tmp_path, artifacts_root=tmp_path)
+    runner = CellRunner(plan=outcome.plan, artifacts_root=tmp_path)
     _, trajectory = runner.replay(next(iter(outcome.plan.cells.values())), 0)
     assert sorted(trajectory.frames[0]) == ["ego", "partner", "robot_2", "robot_3"]
 
@@ -240,11 +326,3 @@ def test_task_without_success_predicate_says_so(tmp_path):
     assert content["metadata"]["has_success"] is False
     # -sum of landmark distances over 50 steps: negative, and about -66 on average
     assert all(-200.0 < episode.episode_return < 0.0 for episode in outcome.episodes["zero"])
-
-
-def test_worker_that_finds_another_plan_refuses_to_run(reference):
-    factory = CellRunnerFactory(
-        folder=reference, artifacts_root=reference, plan_sha256="0" * 64, task=CROSSING
-    )
-    with pytest.raises(IntegrityError, match="expected plan 0000000000000000"):
-        factory()

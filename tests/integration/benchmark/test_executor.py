@@ -7,7 +7,11 @@ import pytest
 from cadenza.benchmark import executor
 from cadenza.benchmark.executor import Job, JobError, run_jobs
 from cadenza.core.errors import ConfigurationError, InputError, StorageError
-from tests.integration.benchmark.job_runners import RecordingFactory
+from tests.integration.benchmark.job_runners import (
+    RecordingFactory,
+    ReturningFactory,
+    process_number,
+)
 
 JOBS = [Job(key=f"job{n}", label=f"job number {n}") for n in range(6)]
 
@@ -114,3 +118,60 @@ def test_run_jobs_that_fails_leaves_no_process_even_if_workers_ignore_requests(
     with pytest.raises(InputError, match="told to fail"):
         run_jobs(JOBS, factory, workers=2)
     assert set(multiprocessing.active_children()) <= before
+
+
+#: Two batches of three.
+BATCHED = [Job(key=f"job{n}", label=f"job number {n}", batch=f"batch {n // 3}") for n in range(6)]
+
+
+def run_batched(folder, workers, **behaviour):
+    """Failures, stored bytes and the calls of the runner."""
+    stored: dict[str, bytes] = {}
+    limits = {"time_limit_s": behaviour.pop("time_limit_s", None)}
+    failures = run_jobs(
+        BATCHED,
+        ReturningFactory(folder, **behaviour),
+        workers=workers,
+        failure_policy="best_effort",
+        store=stored.__setitem__,
+        **limits,
+    )
+    return failures, stored, sorted((folder / "calls").read_text().splitlines())
+
+
+def bytes_but(*missing):
+    return {f"job{n}": f"bytes of job{n}".encode() for n in range(6) if f"job{n}" not in missing}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_are_done_together_and_stored_by_the_driver(tmp_path, workers):
+    failures, stored, calls = run_batched(tmp_path, workers)
+    assert (failures, stored) == ([], bytes_but())
+    assert calls == ["job0 job1 job2", "job3 job4 job5"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_job_that_fails_in_a_batch_fails_alone(tmp_path, workers):
+    (failure,), stored, calls = run_batched(tmp_path, workers, failing=("job1",))
+    assert (failure.key, failure.message) == ("job1", "job job1 was told to fail")
+    assert stored == bytes_but("job1")
+    assert calls == ["job0 job1 job2", "job1", "job2", "job3 job4 job5"]
+
+
+def test_job_that_kills_its_worker_in_a_batch_is_lost_alone(tmp_path):
+    (failure,), stored, calls = run_batched(tmp_path, 2, lethal=("job4",))
+    assert (failure.key, failure.error) == ("job4", "WorkerLost")
+    assert stored == bytes_but("job4")
+    assert calls == ["job0 job1 job2", "job3 job4 job5", "job4", "job5"]
+
+
+def test_job_that_takes_too_long_is_stopped_and_its_batch_goes_on(tmp_path):
+    (failure,), stored, _ = run_batched(tmp_path, 1, slow=("job1",), time_limit_s=1.0)
+    assert (failure.key, failure.error) == ("job1", "TimeLimitExceeded")
+    assert "expected an end within 1 s" in failure.message
+    assert stored == bytes_but("job1")
+
+
+def test_worker_that_rounds_otherwise_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"worker process: expected the bits .*MKL_CBWR"):
+        run_jobs(BATCHED, ReturningFactory(tmp_path), workers=2, fingerprint=process_number)

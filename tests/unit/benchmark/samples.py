@@ -41,7 +41,9 @@ def make_plan(**changes):
         "code_sha256": "cd" * 32,
         "package_version": "0.1.0",
     }
-    return EvaluationPlan.model_validate(fields | changes)
+    fields |= changes
+    lanes = {condition.name: "lanes/1" for condition in fields["conditions"]}
+    return EvaluationPlan.model_validate({"engine": {"conditions": lanes}} | fields)
 
 
 def make_safety_record(i: int) -> SafetyRecord:

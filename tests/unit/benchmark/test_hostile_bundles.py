@@ -211,7 +211,7 @@ def played(tmp_path_factory):
         seeds=(3,),
         episodes_per_seed=2,
     )
-    runner = CellRunner(plan=plan, folder=tmp_path_factory.mktemp("x"), artifacts_root=None)
+    runner = CellRunner(plan=plan, artifacts_root=None)
     episodes = [
         runner.replay(cell, cell.first_episode + k)[0]
         for cell in plan.cells.values()

@@ -216,7 +216,7 @@ def _run(
     )
     with _watched(folder, keys, missing, rollouts_of(config), progress):
         if executor == "ray":
-            from cadenza.benchmark.executor import run_jobs_on_ray
+            from cadenza.benchmark.ray_executor import run_jobs_on_ray
 
             run_jobs_on_ray(jobs, factory)
         else:

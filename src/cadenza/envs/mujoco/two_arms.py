@@ -473,7 +473,7 @@ class VectorTwoArmEnv(TwoArms[CopiesT], EpisodeBatch):
         reward, success, failure, info = copies.advance(*self._actions(actions, self.num_envs))
         terminated, truncated = copies.ends(success, failure, self.episode_length)
         finished = terminated | truncated
-        if finished.any():
+        if finished.any() and not self._prescribed:
             self._restart(finished, self._observation(), info)
         return self._observation(), reward, terminated, truncated, info
 

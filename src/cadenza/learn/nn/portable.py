@@ -11,9 +11,9 @@ File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSO
              ``facts``        run_id, seed, step, algorithm, ...: where it comes from, which does
                               not change what it is and so stands outside the content id
              ``sha256``       of the whole header without it.
-Exactness:   rows go through the layers in whole blocks of `BLOCK`, the last one filled with zeros,
-             and images one by one: an action does not depend on how many rows are asked together,
-             in which order, or beside which neighbours.
+Exactness:   rows go through the layers in whole blocks of `BLOCK_ROWS`, the last one filled up
+             with zeros, and images one by one: an action does not depend on how many rows are
+             asked together, in which order, or beside which neighbours.
 Axes:        N = rows, P = N filled up to whole blocks, O = flat observation, A = action,
              C = choices.
 """
@@ -34,6 +34,7 @@ from safetensors import SafetensorError
 from safetensors import torch as tensor_files
 from torch import Tensor, nn
 
+from cadenza.core.arrays import BLOCK_ROWS
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
@@ -43,8 +44,6 @@ FORMAT: Final = "cadenza-policy/1"
 SUFFIX: Final = ".policy.safetensors"
 #: Fact in a checkpoint's sidecar: content id of the policy file beside it, or ids by seat.
 POLICY_FACT: Final = "policy"
-#: Rows that are multiplied together: below 16, torch's products depend on how many there are.
-BLOCK: Final = 64
 #: Largest file and header that are read, bytes; most tensors; deepest nesting of ``parts``.
 MAX_BYTES: Final = 2**30
 MAX_HEADER: Final = 2**20
@@ -132,9 +131,11 @@ class Kind:
 
 def _blocks(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return W x + b, block by block."""
-    if len(x) == BLOCK:
+    if len(x) == BLOCK_ROWS:
         return nn.functional.linear(x, weight, bias)
-    return torch.cat([nn.functional.linear(block, weight, bias) for block in torch.split(x, BLOCK)])
+    return torch.cat(
+        [nn.functional.linear(block, weight, bias) for block in torch.split(x, BLOCK_ROWS)]
+    )
 
 
 def _linear(x: Tensor, layer: Layer, _: int) -> Tensor:
@@ -328,7 +329,9 @@ class PortableNetwork:
         scales = bool(self.layers) and self.layers[0].kind == "standardise"
         kept = rows.dtype == np.float64 and scales  # by moments in double precision
         count = len(rows)
-        filled = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), rows.dtype if kept else "f4")
+        filled = np.zeros(
+            (-(-count // BLOCK_ROWS) * BLOCK_ROWS, rows.shape[1]), rows.dtype if kept else "f4"
+        )
         filled[:count] = rows
         with torch.inference_mode():
             return _run(self.layers, torch.as_tensor(filled), count)[:count].numpy()
@@ -355,7 +358,7 @@ class PortableNetwork:
         """Try the shapes of all layers and of the output, without numbers."""
         width, wanted = self.observation_dim, self.num_choices or self.action_dim
         try:
-            x = torch.zeros((BLOCK, width), device="meta")
+            x = torch.zeros((BLOCK_ROWS, width), device="meta")
             y = tuple(_run(_frozen(self.layers, device="meta"), x, 1).shape)
         except (RuntimeError, ValueError, TypeError, IndexError, OverflowError) as error:
             raise CheckpointError(
@@ -369,7 +372,7 @@ class PortableNetwork:
         if self.output.kind != "choice":
             bounds = {"low": shape, "high": shape}
         known = self.output.kind in _OUTPUTS
-        if not known or y != (BLOCK, wanted) or spread != (wanted,) or ends != bounds:
+        if not known or y != (BLOCK_ROWS, wanted) or spread != (wanted,) or ends != bounds:
             raise CheckpointError(
                 f"policy: expected an output of {', '.join(_OUTPUTS)} of {wanted} numbers, with "
                 f"{bounds}, got {self.output.kind!r} of {y[1:]}, with {ends}."

@@ -60,6 +60,7 @@ class RowwiseEngine:
         for runtime in self._runtimes:
             runtime.told = self._runtimes[0].told
         partners = sorted(uid for uid in hooks.control_models if uid != ego_uid)
+        self._uids = (ego_uid, *partners)
         self._keys = [canonical_pair_key(ego_uid, uid) for uid in partners]
 
     @property
@@ -77,6 +78,12 @@ class RowwiseEngine:
         """Forget everything."""
         for runtime in self._runtimes:
             runtime.begin_run(seed)
+
+    def begin_run_rows(self, rows: Iterable[int], seeds: Iterable[int]) -> None:
+        """Forget everything of the environments ``rows``."""
+        for row, seed in zip(rows, seeds, strict=True):
+            self._runtimes[row].begin_run(seed)
+            self._runtimes[row].begin_episode()
 
     def begin_rows(self, rows: Iterable[int]) -> None:
         """Forget the last state of the environments ``rows``."""
@@ -142,6 +149,7 @@ class RowwiseEngine:
             braked=flags("braked"),
             infeasible=flags("infeasible"),
             uncertified=flags("uncertified"),
+            breached=np.array([[uid in step.breached for uid in self._uids] for step in steps]),
             intervention=np.array([step.intervention for step in steps]),
             lambda_=self._table([step.lambda_ for step in steps]),
             used_lambda=self._table([step.info["lambda"] for step in steps]),
@@ -178,6 +186,7 @@ class BatchedSafetyDriver:
         options: Configuration.
         emergency_controller: Turns a push into the ego's action; needed unless the ego's action
             is its Cartesian acceleration.
+        max_rows: Most environments decided in one pass, see `BatchedEgoFilter`.
 
     Raises:
         ConfigurationError: The ego has no control model or needs an emergency controller, or there
@@ -192,6 +201,7 @@ class BatchedSafetyDriver:
         ego_uid: str,
         options: SafetyOptions,
         emergency_controller: EmergencyController | None = None,
+        max_rows: int | None = None,
     ) -> None:
         controllers = None if emergency_controller is None else {ego_uid: emergency_controller}
         require_parts(ego_uid, hooks.control_models, hooks.bounds, options, controllers)
@@ -211,7 +221,7 @@ class BatchedSafetyDriver:
         self._controller = emergency_controller
         self._engine: VectorEngine | RowwiseEngine
         if emergency_controller is None and is_vectorised(hooks, ego_uid, options):
-            self._engine = VectorEngine(hooks, ego_uid=ego_uid, options=options)
+            self._engine = VectorEngine(hooks, ego_uid=ego_uid, options=options, max_rows=max_rows)
         else:
             self._engine = self._rowwise_engine()
         self._seed = 0
@@ -225,6 +235,7 @@ class BatchedSafetyDriver:
         ego_uid: str,
         options: SafetyOptions | None = None,
         emergency_controller: EmergencyController | None = None,
+        max_rows: int | None = None,
     ) -> "BatchedSafetyDriver":
         """Build the driver from the batch that will be stepped; see the class.
 
@@ -235,6 +246,7 @@ class BatchedSafetyDriver:
             ego_uid: The agent to guard.
             options: Configuration; None means the defaults.
             emergency_controller: The ego's.
+            max_rows: See the class.
 
         Raises:
             ConfigurationError: A hook is missing or the class refuses the combination.
@@ -245,6 +257,7 @@ class BatchedSafetyDriver:
             ego_uid=ego_uid,
             options=SafetyOptions() if options is None else options,
             emergency_controller=emergency_controller,
+            max_rows=max_rows,
         )
 
     @property
@@ -297,6 +310,10 @@ class BatchedSafetyDriver:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filters."""
         self._seed, self._untouched = seed, True
         self._engine.begin_run(seed)
+
+    def begin_run_rows(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Let a run begin in the environments ``rows``, of one seed each; the others go on."""
+        self._engine.begin_run_rows(rows, seeds)
 
     def begin_episode(self) -> None:
         """Forget the last state of every environment; keep lambda."""

@@ -274,6 +274,8 @@ class BatchedEgoFilter:
         fixed_shape: See `cadenza.safety.batched.projection.project_batch`.
         validate: Raise for bad numbers, which waits for the device. Without it an environment
             with bad numbers gets the status `BAD_INPUT` and a zero action.
+        max_rows: Most environments decided in one pass; with at most `FEW` an environment's bits
+            depend on no other one. None takes as many as memory allows.
         options: Fields of `EgoOnlyOptions` but for ``rate_limit`` and ``prediction_error``, which
             only the filter of one environment follows; ``on_infeasible`` is left out, nothing is
             raised.
@@ -292,6 +294,7 @@ class BatchedEgoFilter:
         dt: float,
         fixed_shape: bool | None = None,
         validate: bool = True,
+        max_rows: int | None = None,
         **options: Unpack[BatchedKeywords],
     ) -> None:
         dt = checked_timestep("BatchedEgoFilter: dt", dt)
@@ -301,7 +304,9 @@ class BatchedEgoFilter:
             bounds=(bounds, Bounds),
             fixed_shape=(fixed_shape, bool | None),
             validate=(validate, bool),
+            max_rows=(max_rows, int | None),
         )
+        self._max_rows = max_rows
         self._options = EgoOnlyOptions(**options, on_infeasible="least_violation")
         if not isinstance(ego_model, DoubleIntegratorControlModel):
             raise ConfigurationError(
@@ -406,6 +411,7 @@ class BatchedEgoFilter:
             step.require_numbers()
         batch = nominal.shape[0]
         size = batch if self._is_fixed(nominal) else chunk_size(self._partners, self._dim)
+        size = size if self._max_rows is None else min(size, self._max_rows)
         if batch <= size:
             return self._filter(step)
         parts = [

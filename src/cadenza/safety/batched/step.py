@@ -83,6 +83,8 @@ class SafetyBatchStep:
     braked: NDArray[np.bool_]  # The emergency controller's action is executed, shape (B,)
     infeasible: NDArray[np.bool_]  # No action met every row, shape (B,)
     uncertified: NDArray[np.bool_]  # The invariance certificate does not cover the step, shape (B,)
+    #: Whose motion since the last step disproved what was declared: ego, then partners, (B, 1 + N)
+    breached: NDArray[np.bool_]
     intervention: FloatArray  # Euclidean distance between executed and nominal action, shape (B,)
     lambda_: FloatArray  # Slack per pair after this step's update, shape (B, N), m/s^2
     used_lambda: FloatArray  # Slack per pair that entered the rows, shape (B, N), m/s^2

@@ -122,6 +122,12 @@ class BatchMemory:
         self.has_forecast[row] = False
         self.seen[row] = self.directions[row] = 0.0
 
+    def begin_run_row(self, row: int, fresh: "BatchMemory") -> None:
+        """Let ``row`` be as in ``fresh``, the memory of a run that begins."""
+        for entry in fields(self):
+            mine, new = getattr(self, entry.name), getattr(fresh, entry.name)
+            mine[row] = {} if entry.name == "kept" else new[row]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; floats survive exactly."""
         return {
@@ -237,8 +243,12 @@ VECTORISED: Final = frozenset(
 
 def is_vectorised(hooks: BatchEnvHooks, ego_uid: str, options: SafetyOptions) -> bool:
     """Return whether `VectorEngine` treats this ego with these options."""
-    if not isinstance(hooks.control_models.get(ego_uid), DoubleIntegratorControlModel):
-        return False
+    ego_model = hooks.control_models.get(ego_uid)
+    return isinstance(ego_model, DoubleIntegratorControlModel) and follows(options)
+
+
+def follows(options: SafetyOptions) -> bool:
+    """Return whether `VectorEngine` treats these options."""
     return all(
         field.name in VECTORISED or getattr(options, field.name) == field.default
         for field in fields(options)
@@ -248,7 +258,14 @@ def is_vectorised(hooks: BatchEnvHooks, ego_uid: str, options: SafetyOptions) ->
 class VectorEngine:
     """Decides for B environments at once, where `is_vectorised`; see `BatchedSafetyDriver`."""
 
-    def __init__(self, hooks: BatchEnvHooks, *, ego_uid: str, options: SafetyOptions) -> None:
+    def __init__(
+        self,
+        hooks: BatchEnvHooks,
+        *,
+        ego_uid: str,
+        options: SafetyOptions,
+        max_rows: int | None = None,
+    ) -> None:
         ego_model = hooks.control_models[ego_uid]
         self.partner_uids: tuple[str, ...] = tuple(
             sorted(uid for uid in hooks.control_models if uid != ego_uid)
@@ -262,6 +279,7 @@ class VectorEngine:
             bounds=hooks.bounds,
             dt=hooks.control_timestep,
             plant=hooks.plant,
+            max_rows=max_rows,
             **options.filter_options(),
         )
         self._brakes = [
@@ -303,13 +321,24 @@ class VectorEngine:
     def begin_run(self, seed: int) -> None:
         """Forget everything; nothing is drawn from ``seed``."""
         del seed
-        self._memory = BatchMemory.fresh(
+        self._memory = self._fresh()
+        for layer in self._brakes:
+            layer.forget()
+
+    def begin_run_rows(self, rows: Iterable[int], seeds: Iterable[int]) -> None:
+        """Forget everything of the environments ``rows``; nothing is drawn from ``seeds``."""
+        del seeds
+        fresh = self._fresh()
+        for row in rows:
+            self._memory.begin_run_row(row, fresh)
+            self._brakes[row].forget()
+
+    def _fresh(self) -> BatchMemory:
+        return BatchMemory.fresh(
             self._shape,
             lambda_safe=self._start_lambda,
             n_warmup_steps=self._options.n_warmup_steps,
         )
-        for layer in self._brakes:
-            layer.forget()
 
     def begin_rows(self, rows: Iterable[int]) -> None:
         """Forget the last state of the environments ``rows``."""
@@ -329,7 +358,7 @@ class VectorEngine:
         require_finite("BatchedSafetyDriver.step: nominal_action", nominal)
         scene = scene_of(agents, self._ego_uid, self.partner_uids)
         self._notice_partners(partner_ids)
-        expected = self._look(scene)
+        expected, breached = self._look(scene)
         loss, scored = self._update_conformal(scene, expected)
         outcome = self._filter.filter(
             torch.as_tensor(nominal),
@@ -344,18 +373,19 @@ class VectorEngine:
             partner_accel=expected,
         )
         self._forecast(scene)
-        step = self._finish(nominal, agents, outcome, loss, scored)
+        step = self._finish(nominal, agents, outcome, loss, scored, breached)
         memory = self._memory
         memory.own = np.stack((scene.ego_position, scene.ego_velocity, step.action), axis=1)
         if outcome.directions.shape[1] > 0:  # errors of measurement are stated
             memory.directions = np.where(step.braked[:, None, None], 0.0, outcome.directions)
         return step
 
-    def _look(self, scene: Scene) -> Tensor | None:
+    def _look(self, scene: Scene) -> tuple[Tensor | None, NDArray[np.bool_]]:
         """Compare how everyone moved with what was declared; return what to expect of partners.
 
         Returns:
-            Accelerations, shape (B, N), m/s^2; None while all declarations hold.
+            Accelerations, shape (B, N), m/s^2, None while all declarations hold; and who broke one
+            since the last step, shape (B, 1 + N).
         """
         memory, options, dt = self._memory, self._options, self._hooks.control_timestep
         errors = options.position_error, options.velocity_error
@@ -376,9 +406,10 @@ class VectorEngine:
             for row in np.flatnonzero(found.any(1)).tolist():
                 tell(self._broken(row), self._ego_uid, self._told)
         if not memory.seen.any():
-            return None
+            return None, found
         missing = np.minimum(memory.seen[:, :1], self._capacity)
-        return torch.as_tensor(np.maximum(memory.seen[:, 1:], self._declared[1:]) + missing)
+        expected = np.maximum(memory.seen[:, 1:], self._declared[1:]) + missing
+        return torch.as_tensor(expected), found
 
     def _broken(self, row: int) -> dict[str, Breach]:
         """Return the disproved declarations of an environment."""
@@ -480,6 +511,7 @@ class VectorEngine:
         outcome: BatchedStep,
         loss: FloatArray,
         scored: NDArray[np.bool_],
+        breached: NDArray[np.bool_],
     ) -> SafetyBatchStep:
         """Brake where no action met the rows, and return the record of the step."""
         action = outcome.action.numpy().copy()
@@ -508,6 +540,7 @@ class VectorEngine:
             braked=braked,
             infeasible=infeasible,
             uncertified=outcome.uncertified.numpy(),
+            breached=breached,
             intervention=intervention,
             lambda_=self.lambda_,
             used_lambda=outcome.lambda_.numpy(),
