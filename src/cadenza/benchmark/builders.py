@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.tasks import EnvRequest, TaskEnv, TaskSpec, get_task
-from cadenza.core.arrays import BLOCK_ROWS
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
@@ -150,7 +149,6 @@ class BatchedBackgroundRobots(BackgroundRobots):
         self._obs = obs = self._env.reset_rows(rows, seeds, roots)
         for uid, robot in self._robots.items():
             if not self._prescribed:
-                robot.pad_products(BLOCK_ROWS)
                 robot.reset(seed=background_seed(uid, seeds[0]))
             for row, seed in zip(rows, seeds, strict=True):
                 robot.reset_row(row, seed=background_seed(uid, seed))

@@ -37,7 +37,7 @@ from cadenza.benchmark.episodes import (
 )
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, LanePolicy, ego_seat, lane_policy
 from cadenza.benchmark.tasks import TaskSpec, get_task
-from cadenza.core.arrays import BLOCK_ROWS, FloatArray
+from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
@@ -121,9 +121,6 @@ class _PartnerPerLane:
 
     def __init__(self, make: Callable[[], FrozenPartner]) -> None:
         self._make, self._partners = make, dict[int, Any]()
-
-    def pad_products(self, rows: int) -> None:
-        """Nothing to do: each computes its own row."""
 
     def reset(self, *, seed: int) -> None:
         """Nothing to do: `reset_row` starts each."""
@@ -319,7 +316,6 @@ class _Play:
     def run(self) -> Iterator[tuple[int, EpisodeResult]]:
         """Play until every episode has ended."""
         world, first = self._world, self._tags[0].initial_state_seed
-        world.partner.pad_products(BLOCK_ROWS)
         world.partner.reset(seed=first)  # once per call: it checks the weights
         world.policy.reset(seed=first)
         obs = self._begin(range(world.lanes))

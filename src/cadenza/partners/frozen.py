@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from cadenza.core.arrays import Float32Array, in_blocks
+from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -115,10 +115,7 @@ class StatePolicyPartner(DrawingPartner):
             )
         states = np.ascontiguousarray(np.atleast_2d(state), dtype=np.float32)
         noise = None if deterministic else self._noise(len(states), width)
-        if noise is None and self._block is not None:
-            actions = in_blocks(lambda block: self.actions(block, None), states, self._block)
-        else:
-            actions = self.actions(states, noise)
+        actions = self.actions(states, noise)
         return self.checked(actions if state.ndim == 2 else actions[0])
 
     def _noise(self, rows: int, width: int) -> Float32Array:

@@ -96,8 +96,6 @@ class PartnerBase:
     """
 
     card: ClassVar[PartnerCard | None] = None
-    #: Rows of every product of a network, see `pad_products`; None computes rows as they come.
-    _block: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse subclasses that offer a forbidden name, inherited from a mixin or own."""
@@ -142,13 +140,6 @@ class PartnerBase:
         """Return the `stratum` of the episode in one row of a batch."""
         del row
         return self.stratum
-
-    def pad_products(self, rows: int) -> None:
-        """From now on compute networks on blocks of ``rows`` states, the last one padded.
-
-        No row's action then depends on how many others there are; see `core.arrays.in_blocks`.
-        """
-        self._block = rows
 
     def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
         """From now on check every action's shape and finiteness and clip it to ``action_space``.

@@ -42,11 +42,6 @@ class PartnerMixture(DrawingPartner):
         for member in self.members:
             member.bind(action_space)
 
-    def pad_products(self, rows: int) -> None:
-        """See `PartnerBase.pad_products`."""
-        for member in self.members:
-            member.pad_products(rows)
-
     def verify_weights(self) -> str | None:
         """Check every member's weights; see `PartnerBase.verify_weights`."""
         for member in self.members:

@@ -104,11 +104,6 @@ class VariedBodyPartner(PartnerBase):
         inner = self._inner
         return inner.stratum_of(row) if isinstance(inner, PartnerBase) else self.stratum
 
-    def pad_products(self, rows: int) -> None:
-        """See `PartnerBase.pad_products`."""
-        if isinstance(self._inner, PartnerBase):
-            self._inner.pad_products(rows)
-
     def bind(self, action_space: Any) -> None:
         """Bind both partners; see `PartnerBase.bind`.
 

@@ -106,7 +106,7 @@ def test_plan_names_what_plays_each_condition():
     assert engine.conditions == {
         "filter_on": "lanes/1", "strict": "scalar/1", "heard": "scalar/1",
     }  # fmt: skip
-    assert engine.of("filter_on") == {"name": "lanes/1", "block_rows": 32, "filter_rows": 128}
+    assert engine.of("filter_on") == {"name": "lanes/1", "block_rows": 64, "filter_rows": 128}
 
 
 def test_plan_of_the_first_schema_is_played_by_the_scalar_loop(tmp_path):

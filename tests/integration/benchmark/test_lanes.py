@@ -9,7 +9,7 @@ from cadenza.benchmark import lanes
 from cadenza.benchmark.cells import initial_state_seed
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.lanes import open_lanes, play_lanes
-from cadenza.benchmark.policies import GoalPolicy, PortablePolicy, load_policy
+from cadenza.benchmark.policies import GoalPolicy, NetworkPolicy, load_policy
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.arrays import in_blocks
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
@@ -17,7 +17,6 @@ from cadenza.core.device import network_fingerprint, single_torch_thread
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.evaluation.results import episode_line
 from cadenza.learn.nn.mlp_policy import MlpPolicy
-from cadenza.partners.frozen import StatePolicyPartner
 from tests.campaigns import size
 
 FILTERED = SafetyConfig(enabled=True)
@@ -59,9 +58,8 @@ def network(inputs, outputs, *, limit):
 
 
 def make_network(seat):
-    return PortablePolicy(
-        network(seat.observation_dim, seat.action_dim, limit=float(seat.high[0])), seat
-    )
+    made = network(seat.observation_dim, seat.action_dim, limit=float(seat.high[0]))
+    return NetworkPolicy(made.network(), seat)
 
 
 def builtin(name, root):
@@ -161,8 +159,6 @@ def test_frozen_networks_act_the_same_beside_any_number_of_others(tmp_path, monk
     whole = played(episodes, 128, **many)
     assert played(episodes[-24:], 16, **many) == whole[-24:]
     assert played(episodes[:3], 2, **many) == whole[:3]
-    monkeypatch.setattr(StatePolicyPartner, "pad_products", lambda self, rows: None)
-    assert played(episodes[:3], 2, **many) != whole[:3]  # so the blocks are needed
 
 
 #: Numbers that may be rounded otherwise; lambda is a step function of them.
