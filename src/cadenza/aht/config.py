@@ -517,7 +517,8 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
                     f"{section!r}; write {{}} for none."
                 )
         naming = [word for word in changes if _key_of(word) == "algo"]
-        chosen = str(apply_settings(settings, naming).get("algo"))
+        default = EgoAHTConfig.model_fields["algo"].default
+        chosen = str(apply_settings(settings, naming).get("algo", default))
         settings = merged(settings, own.get(chosen, {}))
     settings = apply_settings(settings, changes)
     return EgoAHTConfig.model_validate(resolved(settings, settings))

@@ -1,6 +1,5 @@
 """`cadenza prereg`: write a protocol down, check it, lock it with a git tag, compare."""
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -8,7 +7,7 @@ import typer
 
 from cadenza.cli.configuration import Settings, explained
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
-from cadenza.core.errors import ConfigurationError, NotReadyError, PreregistrationError
+from cadenza.core.errors import ConfigurationError, PreregistrationError
 from cadenza.core.seeding import derive_substream
 
 if TYPE_CHECKING:
@@ -108,17 +107,15 @@ def power(
 ) -> None:
     """Simulate the registered design: which difference of two rates it can show."""
     with typed_exits(as_json=as_json):
+        from cadenza.evaluation.statistics.power import Rule, World, power_curve, smallest_gap
+
         seeds, episodes, gate = _design(read_protocol(file))
-        try:
-            statistics: Any = importlib.import_module("cadenza.evaluation.statistics.power")
-        except ModuleNotFoundError as error:
-            raise NotReadyError("power: expected a power analysis, got none here.") from error
-        rule = statistics.Rule(seeds=seeds, episodes=episodes, gate=gate)
-        world = statistics.World(rate=rate, gap=0.0, seed_sd=seed_sd)
+        rule = Rule(seeds=seeds, episodes=episodes, gate=gate)
+        world = World(rate=rate, gap=0.0, seed_sd=seed_sd)
         gaps = [round(gap, 2) for gap in _GAPS if gap <= 1.0 - rate]
         rng = derive_substream("prereg.power").default_rng()
-        curve = statistics.power_curve(rule, world, gaps, rng=rng)
-        smallest = statistics.smallest_gap(rule, world, rng=rng, target=target)
+        curve = power_curve(rule, world, gaps, rng=rng)
+        smallest = smallest_gap(rule, world, rng=rng, target=target)
         points = list(zip(gaps, curve, strict=True))
         if as_json:
             shape = {"seeds": seeds, "episodes": episodes, "gate": gate, "target": target}
@@ -126,8 +123,8 @@ def power(
             return
         rows = [(f"{100 * gap:.0f} points", f"{shown:.0%}") for gap, shown in points]
         found = "none" if smallest is None else f"{100 * smallest:.0f} points"
-        title = f"{seeds} seeds of {episodes} pairs, a gap above {100 * gate:.0f} points is shown"
-        print_table(title, ("true gap", "shown in"), rows)
+        print_text(f"{seeds} seeds of {episodes} pairs; shown: a gap above {100 * gate:.0f} points")
+        print_table("power", ("true gap", "shown in"), rows)
         print_text(f"smallest gap that is shown in {target:.0%}: {found}")
 
 

@@ -137,6 +137,12 @@ def test_key_that_only_the_chosen_algorithm_sets_can_be_removed(changes, tmp_pat
         load_config(config_path=path, overrides=["algo=random", "~total_frames"])
 
 
+def test_file_without_an_algorithm_takes_the_settings_of_the_default(tmp_path):
+    path = file_with(tmp_path, f"{{{minimal().algo}: {{total_frames: 9}}}}")
+    path.write_text(path.read_text().removeprefix("algo: ppo\n"))
+    assert load_config(config_path=path).total_frames == 9
+
+
 def test_shipped_crossing_configuration_turns_the_filter_on():
     config = load_config(config_path=CONFIGS / "crossing.yaml")
     assert config.safety.enabled
