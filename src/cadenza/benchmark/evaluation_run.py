@@ -242,7 +242,7 @@ def _partner_entry(choice: PartnerChoice, config: EvaluationConfig) -> PartnerEn
     if choice.class_name == ZOO_MEMBER:  # reads relative to its own option
         extra.setdefault("root", str(config.artifacts_root))
     if choice.weights_uri is not None:
-        root = Path(extra.get("root", config.artifacts_root))
+        root = Path(extra["root"]) if "root" in extra else None  # None: the artifacts folder
         digest = weights_digest(choice.weights_uri, artifacts_root=root)
     own = choice.model_dump(exclude={"name", "seen", "extra"})
     partner = PartnerConfig(**own, extra=extra)

@@ -83,15 +83,18 @@ def local_folder(owner: str, spec: PartnerSpec) -> Path:
     return folder
 
 
-def weights_digest(uri: str, *, artifacts_root: Path) -> str | None:
+def weights_digest(uri: str, *, artifacts_root: Path | None = None) -> str | None:
     """Return the digest of the weights behind ``uri``; None for a repository.
 
-    It is the content id of a policy file, the SHA-256 of the bytes of others.
+    It is the content id of a policy file, the SHA-256 of the bytes of others. Without
+    ``artifacts_root`` the weights lie where `load_weights` looks for them.
     """
     from cadenza.core.checkpoints import LOCAL_URI_SCHEME, is_foreign, read_metadata, resolve_uri
 
     if not uri.startswith(LOCAL_URI_SCHEME):
         return None
+    if artifacts_root is None:
+        uri, artifacts_root = _relative(uri), artifacts_folder()
     path = resolve_uri(uri, artifacts_root=artifacts_root)
     if path.is_dir():
         return tree_digest(path)

@@ -34,9 +34,8 @@ def agents(tmp_path_factory):
 
 def test_evaluation_plays_agents_and_meets_them_as_partners(agents, tmp_path, monkeypatch):
     assert {f"best{SUFFIX}", f"last{SUFFIX}"} <= {path.name for path in agents.iterdir()}
-    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(agents / "artifacts"))
-    (agents / "artifacts").mkdir()
-    shutil.copy(agents / f"best{SUFFIX}", agents / "artifacts" / f"mate{SUFFIX}")
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(tmp_path))  # of partners, another folder
+    shutil.copy(agents / f"best{SUFFIX}", tmp_path / f"mate{SUFFIX}")
     cadenza.PPO.load(agents / "ppo").export_onnx(agents / "ppo.onnx")
     names = (f"best{SUFFIX}", "best", f"ppo{SUFFIX}", "ppo.onnx")
     config = EvaluationConfig(
