@@ -8,7 +8,6 @@ import typer
 from cadenza.cli.configuration import Settings, explained
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
 from cadenza.core.errors import ConfigurationError, PreregistrationError
-from cadenza.core.seeding import derive_substream
 
 if TYPE_CHECKING:
     from cadenza.evaluation.prereg import LockedRegistration, Preregistration
@@ -107,6 +106,7 @@ def power(
 ) -> None:
     """Simulate the registered design: which difference of two rates it can show."""
     with typed_exits(as_json=as_json):
+        from cadenza.core.seeding import derive_substream
         from cadenza.evaluation.statistics.power import Rule, World, power_curve, smallest_gap
 
         seeds, episodes, gate = _design(read_protocol(file))
