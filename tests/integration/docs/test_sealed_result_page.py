@@ -48,7 +48,7 @@ def walked(tmp_path, monkeypatch):
         monkeypatch.setenv(f"GIT_{role}_EMAIL", "ada@example.org")
     told = ""
     for block in blocks(PAGE, "console"):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", "").splitlines():
             code, told = run(line)
             assert code == 0, f"{line}\n{told}"
     return tmp_path, told
