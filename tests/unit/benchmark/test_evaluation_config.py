@@ -118,21 +118,23 @@ def test_configuration_the_package_does_not_ship_is_refused():
         load_evaluation_config(Path("crosing"))
 
 
-def test_partner_weights_are_part_of_the_plan(tmp_path):
+def test_partner_weights_are_part_of_the_plan(tmp_path, monkeypatch):
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(tmp_path))  # where the partner loads them
     metadata = CheckpointMetadata(run_id="r", seed=0, step=1, git_sha="x", pyproject_hash="y")
-    uri = "local://artifacts/partner.pt"
-    save_checkpoint(state_dict={"step": 1}, uri=uri, metadata=metadata, artifacts_root=tmp_path)
-    partner = {"name": "frozen", "class_name": "crossing_stationary", "weights_uri": uri}
-    plan = make_plan(config(partners=[partner], artifacts_root=tmp_path))
-    payload = (tmp_path / "artifacts" / "partner.pt").read_bytes()
-    assert plan.partners[0].weights_sha256 == sha256_bytes(payload)
-    (tmp_path / "artifacts" / "partner.onnx").write_bytes(b"graph")
+    save_checkpoint(
+        state_dict={"step": 1}, uri="local://partner.pt", metadata=metadata, artifacts_root=tmp_path
+    )
+    (tmp_path / "partner.onnx").write_bytes(b"graph")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_bytes(b"w")
+    partner = {"name": "frozen", "class_name": "crossing_stationary"}
     for uri, digest in [
+        ("local://artifacts/partner.pt", sha256_bytes((tmp_path / "partner.pt").read_bytes())),
         ("local://artifacts/partner.onnx", sha256_bytes(b"graph")),
-        ("local://artifacts", tree_digest(tmp_path / "artifacts")),
+        ("local://artifacts/model", tree_digest(tmp_path / "model")),
         ("someone/policy", None),
     ]:
-        plan = make_plan(config(partners=[partner | {"weights_uri": uri}], artifacts_root=tmp_path))
+        plan = make_plan(config(partners=[partner | {"weights_uri": uri}]))
         assert plan.partners[0].weights_sha256 == digest
 
 
