@@ -174,7 +174,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._show: Callable[[], None] = lambda: None  # moves the progress bar of a training
         self.envs = self._environments(env, num_envs)
-        self._build()
+        with self._threads():
+            self._build()
 
     def __init_subclass__(cls) -> None:
         """Let `help` and notebooks show every setting with its default, for ``**settings``."""
