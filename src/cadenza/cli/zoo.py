@@ -188,26 +188,47 @@ def matrix(
     zoos: _Zoos,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for matrix.json and matrix.png; the first zoo's."),
+        typer.Option("--out", "-o", help="Output folder; `matrix` in the first zoo's by default."),
     ] = None,
     ego: Annotated[
         list[Path] | None,
         typer.Option("--ego", help="Policy file, agent, checkpoint or ONNX file of a further ego."),
     ] = None,
-    episodes: Annotated[int, typer.Option("--episodes", min=2, help="Episodes of a cell.")] = 50,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the episodes.")] = 0,
+    episodes: Annotated[
+        int, typer.Option("--episodes", min=5, help="Episodes of a cell, over five seeds.")
+    ] = 50,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Chooses the seeds.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the matrix there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the matrix there.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Play every learned ego with every partner."""
+    """Play every learned ego with every partner; seal the results."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
         from cadenza.benchmark.zoo.selecting import family_diversity
 
+        out = out or zoos[0] / "matrix"
         with progress_bar("cross-play", quiet=quiet or as_json) as report:
-            result = cross_play(zoos, egos=ego or (), episodes=episodes, seed=seed, progress=report)
+            result = cross_play(
+                zoos,
+                out=out,
+                egos=ego or (),
+                episodes=episodes,
+                seed=seed,
+                workers=workers,
+                resume=resume,
+                overwrite=overwrite,
+                progress=report,
+            )
         diversity = family_diversity(zoos, seed=seed)
-        table, picture = write_matrix(out or zoos[0], result, diversity)
+        table, picture = write_matrix(out, result, diversity)
         if as_json:
             print_text(table.read_text("utf-8").rstrip())
             return

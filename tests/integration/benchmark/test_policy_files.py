@@ -82,8 +82,9 @@ def test_files_of_other_tasks_and_torn_pairs_are_refused(agents, tmp_path):
 
 def test_matrix_takes_agents_as_egos(agents, tmp_path):
     zoo = tmp_path / "zoo"
-    made(zoo, population=1)
-    result = cross_play([zoo], egos=[agents / "best", agents / f"ppo{SUFFIX}"], episodes=2)
+    made(zoo, population=1, task="crossing")
+    egos = [agents / "best", agents / f"ppo{SUFFIX}"]
+    result = cross_play([zoo], egos=egos, episodes=5, out=tmp_path / "matrix", workers=1)
     assert result.egos[1:] == ("best", "ppo.policy")
     member = load_policy_file(zoo / "members" / f"fcp-s0-0-final.ego{SUFFIX}")
     assert member.seat == "ego"

@@ -166,11 +166,15 @@ def test_plain_policy_acts_as_the_network_with_robot_and_identity_told(robot, id
 
 def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
     made(tmp_path / "scripted", "scripted", population=3)
-    result = cross_play([fcp, tmp_path / "scripted"], episodes=4)
+
+    def matrix(name, *zoos, **more):
+        return cross_play(zoos, episodes=5, out=tmp_path / name, workers=1, **more)
+
+    result = matrix("one", fcp, tmp_path / "scripted")
     assert result.egos == ("fcp-s0-0-final", "fcp-s0-1-final")
     assert result.values.shape == (2, 9)
     assert sorted(result.column_order) == list(range(9))
-    again = cross_play([tmp_path / "scripted", fcp], episodes=4)
+    again = matrix("two", tmp_path / "scripted", fcp)
     assert again.values[:, 3:].tolist() == result.values[:, :6].tolist()  # starts are common
     egos = []
     for run in ("a", "b"):  # two runs, one name for their files
@@ -179,8 +183,8 @@ def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
             member = fcp / "members" / f"fcp-s0-{len(egos)}-final{end}"
             shutil.copyfile(member, tmp_path / run / f"policy{end}")
         egos.append(tmp_path / run / "policy.pt")
-    twins = cross_play([fcp], egos=egos, episodes=4)
-    assert twins.egos[2:] == tuple(map(str, egos))
+    twins = matrix("three", fcp, egos=egos)
+    assert twins.egos[2:] == ("a-policy", "b-policy")
     assert twins.values[2:].tolist() == result.values[:, :6].tolist()
     diversity = family_diversity([fcp, tmp_path / "scripted"])
     assert diversity["scripted"]["members"] == 2
@@ -188,7 +192,7 @@ def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
     made(tmp_path / "physical", "physical", population=3)
     assert family_diversity([fcp, tmp_path / "physical"])["physical"]["jsd"][0] > 0.0
     table, picture = write_matrix(tmp_path, result, diversity)
-    assert json.loads(table.read_text())["cells"][0][0]["episodes"] == 4
+    assert json.loads(table.read_text())["cells"][0][0]["episodes"] == 5
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
@@ -202,10 +206,10 @@ def test_selected_zoo_is_a_zoo_and_holds_the_chosen_weights(fcp, tmp_path):
 
 def test_zoos_of_other_settings_or_the_same_members_are_not_mixed(fcp, tmp_path):
     with pytest.raises(ConfigurationError, match=r"distinct members, got 'fcp-s0-0-final' twice"):
-        cross_play([fcp, fcp], episodes=4)
+        cross_play([fcp, fcp], out=tmp_path / "m")
     made(tmp_path, "scripted", episode_length=11)
     with pytest.raises(ConfigurationError, match=r"10 steps.*11 steps"):
-        cross_play([fcp, tmp_path], episodes=4)
+        cross_play([fcp, tmp_path], out=tmp_path / "m")
 
 
 @nightly

@@ -9,6 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
+from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.cli.main import app
 from cadenza.partners.zoo_manifest import Skill, read_manifest, write_manifest
 
@@ -94,9 +95,14 @@ def test_selection_and_matrix_are_written(zoo, tmp_path):
         # pe and fcp both choose the first and the last member
         gains = re.findall("more than by the criterion fcp: (.*)", told)
         assert gains == (["+0 [0, 0]"] if criterion == "pe" else [])
-    ended = cadenza(f"matrix {zoo} --episodes 4 --out {tmp_path}")
+    out = tmp_path / "m"
+    ended = cadenza(f"matrix {zoo} --episodes 5 --out {out} -j 1")
     assert ended.exit_code == 0, ended.output
-    assert len(json.loads((tmp_path / "matrix.json").read_text())["cells"][0]) == 3
+    assert len(json.loads((out / "matrix.json").read_text())["cells"][0]) == 3
+    bundle = out / "bundles" / "fcp-s0-0-final"
+    assert all_ok(verify_bundle_dir(bundle, allow_dirty=True))
+    assert cadenza(f"matrix {zoo} --episodes 5 --out {out}").exit_code == 2  # it is in use
+    assert "a multiple of 5" in cadenza(f"matrix {zoo} --episodes 7 --out {out}").stderr
 
 
 def test_swapped_weights_end_with_the_code_of_damaged_data(zoo, tmp_path):

@@ -1,13 +1,14 @@
 """Everybody with everybody: the cross-play matrix of zoos, with an interval for every cell.
 
 Cell (i, j): mean score of ego i beside partner j, success where the task has it, else the return;
-             every cell plays the same starts, from the root seed stored with it.
+             every cell plays the same starts.
+Played by:   the evaluation of `evaluation_run`: a killed matrix goes on, every row is sealed.
 Order:       rows and columns by average-linkage clustering of what they score.
 Axes:        I = egos, J = partners, M = episodes.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,27 +16,32 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.benchmark.policies import EgoSeat, NetworkPolicy, read_policy
+from cadenza.benchmark.cells import ConditionEntry, PolicyChoice
+from cadenza.benchmark.evaluation_run import (
+    EvaluationConfig,
+    EvaluationOutcome,
+    PartnerChoice,
+    run_evaluation,
+)
+from cadenza.benchmark.executor import JobProgress
 from cadenza.benchmark.zoo.config import ZooConfig
-from cadenza.benchmark.zoo.events import events_of
-from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
 from cadenza.core.arrays import FloatArray
-from cadenza.core.device import single_torch_thread
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_json, atomic_writer
-from cadenza.core.progress import ProgressReport
-from cadenza.core.seeding import derive_substream
-from cadenza.learn.nn.portable import PortableNetwork
-from cadenza.partners.frozen import OnnxGraph
-from cadenza.partners.interface import PartnerBase
-from cadenza.partners.registry import load_partner
+from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.statistics.cluster_means import StudentT
+from cadenza.evaluation.statistics.estimate import group_by_seed, mean_estimate, rate_estimate
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember, read_manifest
-from cadenza.partners.zoo_member import ZOO_MEMBER, load_member
+from cadenza.partners.zoo_member import ZOO_MEMBER
 
-#: Default episodes of a cell.
+#: Seeds of a cell's episodes, and default of how many these are.
+SEEDS: Final = 5
 DEFAULT_EPISODES: Final = 50
+#: The only condition of the evaluation.
+CONDITION: Final = "plain"
 MATRIX_JSON: Final = "matrix.json"
 MATRIX_PNG: Final = "matrix.png"
 #: Inches of the heat map per cell and for its labels.
@@ -99,7 +105,7 @@ class CrossPlay:
         egos: Names of the rows, (I,): members, and files by their stem or, if shared, path.
         partners: Members of the columns, (J,).
         skills: Cells, I rows of J.
-        seed: Root of the episodes' seeds.
+        seeds: Of the episodes, the clusters of the intervals.
         row_order: Rows by clustering.
         column_order: Columns by clustering.
     """
@@ -107,7 +113,7 @@ class CrossPlay:
     egos: tuple[str, ...]
     partners: tuple[ZooMember, ...]
     skills: tuple[tuple[Skill, ...], ...]
-    seed: int
+    seeds: tuple[int, ...]
     row_order: tuple[int, ...]
     column_order: tuple[int, ...]
 
@@ -125,7 +131,7 @@ class CrossPlay:
                 for m in self.partners
             ],
             "cells": [[skill.model_dump(mode="json") for skill in row] for row in self.skills],
-            "episode_root_seed": self.seed,
+            "seeds": list(self.seeds),
             "row_order": list(self.row_order),
             "column_order": list(self.column_order),
         }
@@ -134,19 +140,27 @@ class CrossPlay:
 def cross_play(
     folders: Sequence[Path],
     *,
+    out: Path,
     egos: Sequence[Path] = (),
     episodes: int = DEFAULT_EPISODES,
     seed: int = 0,
-    progress: ProgressReport | None = None,
+    workers: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: JobProgress | None = None,
 ) -> CrossPlay:
-    """Play every ego with every member.
+    """Play every ego with every member: an evaluation in ``out``, with a sealed bundle per ego.
 
     Args:
         folders: Zoos of one task; egos are their learned members as they were at the end.
+        out: Folder of plan, cells and bundles.
         egos: Further egos, files of any kind that `cadenza.benchmark.policies` reads.
-        episodes: M of every cell.
-        seed: Root of the episodes' seeds.
-        progress: Called with (cells done, cells in all, the ego).
+        episodes: M of every cell, a multiple of `SEEDS`.
+        seed: Chooses the seeds of the episodes.
+        workers: Processes; by default one per core.
+        resume: Go on with the evaluation in ``out``.
+        overwrite: Delete the evaluation in ``out`` first.
+        progress: Called with (cells done, cells in all, the last one).
 
     Raises:
         IntegrityError: A manifest or member is not what was sealed.
@@ -154,42 +168,98 @@ def cross_play(
         ConfigurationError: The zoos do not fit together, or there is no ego.
     """
     manifest, entries = open_zoos(folders)
-    config = settings_of(manifest, seed)
-    root = derive_substream("zoo.matrix", root_seed=seed).integer_seed()
-    policies: list[tuple[str, PortableNetwork | OnnxGraph]] = [
-        (entry.member.name, load_member(entry.folder, entry.member.name).ego.network())
-        for entry in entries
-        if entry.member.class_name == ZOO_MEMBER and entry.member.tier == "final"
-    ]
-    taken = [name for name, _ in policies] + [path.stem for path in egos]
-    for path in egos:  # a file's name says who it is only where no other has it
-        name = path.stem if taken.count(path.stem) == 1 else str(path)
-        policies.append((name, read_policy(path)[0]))
-    if not policies:
+    learned = [e for e in entries if e.member.class_name == ZOO_MEMBER and e.member.tier == "final"]
+    files = {e.member.name: e.folder / e.member.file for e in learned}
+    files |= dict(zip(_names_of(egos, files), egos, strict=True))
+    if not files or episodes < 1 or episodes % SEEDS:
         raise ConfigurationError(
-            "zoo matrix: expected a learned member or an ego, got scripted members only; pass "
-            "--ego CHECKPOINT or another zoo."
+            "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
+            f"{SEEDS} episodes, got {len(files)} egos and {episodes}."
         )
-    rows: list[tuple[Skill, ...]] = []
-    with single_torch_thread(), closing(open_pairs(config, episodes)) as env:
-        for number, (name, policy) in enumerate(policies):
-            cells: list[Skill] = []
-            for column, entry in enumerate(entries):
-                played = play_pair(env, config, ego_policy(env, policy, name), entry, seed=root)
-                cells.append(played.skill())
-                if progress is not None:
-                    done = number * len(entries) + column + 1
-                    progress(done, len(policies) * len(entries), name)
-            rows.append(tuple(cells))
-    values = np.array([[skill.value for skill in row] for row in rows])
+    places = [Path(os.path.realpath(path)) for path in (*folders, *(p.parent for p in egos))]
+    root = Path(os.path.relpath(os.path.commonpath(places)))
+
+    def address(path: Path) -> str:
+        return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
+
+    config = EvaluationConfig(
+        task=manifest.task,
+        episode_length=settings_of(manifest, seed).horizon,
+        options=manifest.options,
+        policies=tuple(PolicyChoice(name=n, source=address(path)) for n, path in files.items()),
+        partners=tuple(_partner(entry, address) for entry in entries),
+        conditions=(ConditionEntry(name=CONDITION),),
+        seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
+        episodes_per_seed=episodes // SEEDS,
+        artifacts_root=root,
+    )
+    played = run_evaluation(
+        config,
+        out=out,
+        workers=workers,
+        resume=resume,
+        overwrite=overwrite,
+        repro_command="cadenza zoo matrix",
+        progress=progress,
+    )
+    skills = tuple(_skills(played, name, entries) for name in files)
+    values = np.array([[skill.value for skill in row] for row in skills])
     return CrossPlay(
-        egos=tuple(name for name, _ in policies),
+        egos=tuple(files),
         partners=tuple(entry.member for entry in entries),
-        skills=tuple(rows),
-        seed=root,
+        skills=skills,
+        seeds=config.seeds,
         row_order=clustered(values),
         column_order=clustered(values.T),
     )
+
+
+def _names_of(egos: Sequence[Path], taken: Iterable[str]) -> list[str]:
+    """Return a name for each file: its stem, after its folder's where another has the same."""
+    stems = [path.stem for path in egos]
+    known = [*taken, *stems]
+    return [
+        stem if known.count(stem) == 1 else f"{path.resolve().parent.name}-{stem}"
+        for path, stem in zip(egos, stems, strict=True)
+    ]
+
+
+def _partner(entry: ZooEntry, address: Callable[[Path], str]) -> PartnerChoice:
+    """Return a member as a partner of an evaluation."""
+    member = entry.member
+    if member.class_name != ZOO_MEMBER:
+        extra = {key: str(value) for key, value in member.options.items()}
+        return PartnerChoice(name=member.name, class_name=member.class_name, extra=extra)
+    return PartnerChoice(
+        name=member.name,
+        class_name=ZOO_MEMBER,
+        seed=member.seed,
+        checkpoint_step=member.step,
+        weights_uri=address(entry.folder / member.file),
+    )
+
+
+def _skills(played: EvaluationOutcome, ego: str, entries: Sequence[ZooEntry]) -> tuple[Skill, ...]:
+    """Return the row of one ego."""
+    groups: dict[str | None, list[EpisodeResult]] = {}
+    for episode in played.episodes[ego]:
+        groups.setdefault(episode.partner, []).append(episode)
+
+    def skill(episodes: Sequence[EpisodeResult]) -> Skill:
+        if played.has_success:
+            found = rate_estimate(group_by_seed((e.seed, float(e.success)) for e in episodes))
+        else:
+            returns = group_by_seed((e.seed, e.episode_return or 0.0) for e in episodes)
+            found = mean_estimate(returns, method=StudentT())
+        return Skill(
+            metric="success" if played.has_success else "return",
+            value=cast("float", found.value),
+            low=found.low,
+            high=found.high,
+            episodes=found.n,
+        )
+
+    return tuple(skill(groups[entry.member.name]) for entry in entries)
 
 
 def settings_of(manifest: ZooManifest, seed: int) -> ZooConfig:
@@ -201,41 +271,6 @@ def settings_of(manifest: ZooManifest, seed: int) -> ZooConfig:
         options=manifest.options,
         seed=seed,
     )
-
-
-def play_pair(
-    env: PairEnv, config: ZooConfig, ego: PairPolicy, entry: ZooEntry, *, seed: int
-) -> PairEpisodes:
-    """Play one episode of ``ego`` and a member in every environment."""
-    partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
-    if env.choices is None:
-        partner.bind(env.env.single_action_space[env.uids[1]])
-    partner.reset(seed=seed)
-    stream = derive_substream("zoo.matrix.partner", root_seed=seed)
-    for row, child in enumerate(stream.spawn(env.num_envs)):
-        partner.reset_row(row, seed=child.integer_seed())
-    return play(
-        env,
-        ego,
-        lambda states: partner.act(env.observation(states)),
-        horizon=config.horizon,
-        events=events_of(config.task),
-        seed=seed,
-    )
-
-
-def ego_policy(env: PairEnv, policy: PortableNetwork | OnnxGraph, name: str) -> PairPolicy:
-    """Return ``policy`` for the ego's place."""
-    width = env.observation_dims[0]
-    seat = EgoSeat(
-        uid=env.uids[0],
-        observation_dim=width,
-        low=env.low[0],
-        high=env.high[0],
-        chooses=env.choices is not None,
-    )
-    player = NetworkPolicy(policy, seat, source=f"ego {name!r}")
-    return lambda states: player.act_rows(states[0][:, :width])
 
 
 def clustered(values: FloatArray) -> tuple[int, ...]:

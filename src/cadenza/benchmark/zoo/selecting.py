@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.zoo.config import ZooConfig
-from cadenza.benchmark.zoo.matrix import ZooEntry, ego_policy, open_zoos, play_pair, settings_of
-from cadenza.benchmark.zoo.pairs import PairEnv, PairPolicy, open_pairs
+from cadenza.benchmark.zoo.events import events_of
+from cadenza.benchmark.zoo.matrix import ZooEntry, open_zoos, settings_of
+from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
 from cadenza.core.checkpoints import sidecar_path
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError
@@ -190,7 +191,8 @@ def _counterpart(env: PairEnv, entry: ZooEntry, entries: Sequence[ZooEntry]) -> 
                 "members, got scripted ones only."
             )
         name, folder = learned[0].member.counterpart or "", learned[0].folder
-    return ego_policy(env, load_member(folder, name).ego.network(), name)
+    network, width = load_member(folder, name).ego.network(), env.observation_dims[0]
+    return lambda states: network.act(states[0][:, :width])
 
 
 def _distribution(
@@ -214,3 +216,24 @@ def _distribution(
     else:
         acted = partner.act(seen)
     return (acted - middle) / half, None, False
+
+
+def play_pair(
+    env: PairEnv, config: ZooConfig, ego: PairPolicy, entry: ZooEntry, *, seed: int
+) -> PairEpisodes:
+    """Play one episode of ``ego`` and a member in every environment."""
+    partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
+    if env.choices is None:
+        partner.bind(env.env.single_action_space[env.uids[1]])
+    partner.reset(seed=seed)
+    stream = derive_substream("zoo.matrix.partner", root_seed=seed)
+    for row, child in enumerate(stream.spawn(env.num_envs)):
+        partner.reset_row(row, seed=child.integer_seed())
+    return play(
+        env,
+        ego,
+        lambda states: partner.act(env.observation(states)),
+        horizon=config.horizon,
+        events=events_of(config.task),
+        seed=seed,
+    )
