@@ -18,7 +18,7 @@ Layout:   ``cells/<key>.jsonl``, one atomic write: a header line that names the 
 Resume:   a set difference: a cell whose file is whole is done; any other is run again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,7 +57,7 @@ from cadenza.benchmark.lanes import (
     record_in_lanes,
 )
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
-from cadenza.benchmark.tasks import TaskSpec, adopt
+from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt
 from cadenza.core.arrays import BLOCK_ROWS
 from cadenza.core.device import network_fingerprint, single_torch_thread
 from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError, UnknownNameError
@@ -65,6 +65,7 @@ from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.results import EpisodeResult, episode_line
+from cadenza.partners.wrapped import INNER
 
 #: Version of the plan's layout; part of every key.
 PLAN_SCHEMA_VERSION: Final = 2
@@ -136,25 +137,47 @@ class PartnerEntry(PlanModel):
 
 
 class ConditionEntry(PlanModel):
-    """One condition: the safety filter with its settings, or none, and a link, or none.
+    """One condition: the safety filter, the link, and what else is different in it.
+
+    What follows ``safety`` is left out where it is not given, so that older plans keep their bytes.
 
     Attributes:
         name: How results call it.
         safety: Filter settings; ``enabled=False``, the default, executes the policy's actions.
         link: What the ego hears of the others; the bare name of a preset is enough. None lets it
-            see the truth and is left out, so that plans without links keep their bytes.
+            see the truth.
+        options: Settings of the task's environment on top of the evaluation's.
+        condition_id: The one of the task's conditions; None takes the evaluation's.
+        wrapper: Partner class that each partner plays inside, with its options, e.g. `varied_body`;
+            the bare name is enough.
     """
 
     name: Name
     safety: SafetyConfig = Field(default_factory=SafetyConfig)
     link: Annotated[LinkConfig, from_name("profile")] | None = None
+    options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
+    condition_id: str | None = None
+    wrapper: PartnerConfig | None = None
 
     @model_serializer(mode="wrap")
-    def _without_absent_link(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_what_is_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
-        if self.link is None:
-            fields.pop("link", None)
-        return fields
+        absent = ("link", "options", "condition_id", "wrapper")
+        return {k: v for k, v in fields.items() if k not in absent or getattr(self, k)}
+
+    def env_of(self, env: EnvConfig) -> EnvConfig:
+        """Return the environment of an evaluation as it is in this condition."""
+        own = {"condition_id": self.condition_id} if self.condition_id else {}
+        return env.model_copy(update={"options": {**env.options, **self.options}, **own})
+
+    def partner_of(self, partner: PartnerConfig) -> PartnerConfig:
+        """Return a partner as it plays in this condition; weights stay those of the inner one."""
+        if self.wrapper is None:
+            return partner
+        inner = {INNER + key: value for key, value in partner.extra.items() if key != "uid"}
+        uid = {key: value for key, value in partner.extra.items() if key == "uid"}
+        extra = {**uid, **inner, "partner": partner.class_name, **self.wrapper.extra}
+        return partner.model_copy(update={"class_name": self.wrapper.class_name, "extra": extra})
 
 
 class EngineEntry(PlanModel):
@@ -331,6 +354,14 @@ class EvaluationPlan(PlanModel):
         if self.engine is not None:
             description["engine"] = self.engine.of(cell.condition)
         return sha256_bytes(canonical_json(description))[:CELL_KEY_DIGITS]
+
+
+def partner_classes(
+    partners: Iterable[PartnerEntry], conditions: Iterable[ConditionEntry]
+) -> list[str]:
+    """Return the classes of partners and of what they play inside."""
+    inside = [entry.wrapper.class_name for entry in conditions if entry.wrapper is not None]
+    return [*(entry.partner.class_name for entry in partners), *inside]
 
 
 def _named(kind: str, entries: tuple[_Entry, ...], name: str) -> _Entry:
@@ -639,8 +670,8 @@ class CellRunner:
         partner = self._plan.partner(cell.partner)
         condition = self._plan.condition(cell.condition)
         return open_world(
-            env=self._plan.env,
-            partner=partner.partner,
+            env=condition.env_of(self._plan.env),
+            partner=condition.partner_of(partner.partner),
             weights_sha256=partner.weights_sha256,
             safety=condition.safety,
             link=condition.link,
@@ -651,11 +682,12 @@ class CellRunner:
     def _lane_world(self, cell: Cell, episodes: int) -> AbstractContextManager[LaneWorld]:
         """Return lanes for so many episodes."""
         partner = self._plan.partner(cell.partner)
+        condition = self._plan.condition(cell.condition)
         return open_lanes(
-            env=self._plan.env,
-            partner=partner.partner,
+            env=condition.env_of(self._plan.env),
+            partner=condition.partner_of(partner.partner),
             weights_sha256=partner.weights_sha256,
-            safety=self._plan.condition(cell.condition).safety,
+            safety=condition.safety,
             lanes=min(self._lanes, episodes),
             make_policy=lambda seat: self._policy(cell.policy, seat),
         )
@@ -695,10 +727,13 @@ def batches(
     before: dict[str, int] = {}
     for key in keys:
         cell = plan.cells[key]
+        condition = plan.condition(cell.condition)
+        changed = condition.options or condition.condition_id or condition.wrapper
+        configuration = f"{cell.partner} / {cell.condition}" if changed else cell.partner
         if not plan.plays_in_lanes(cell):
-            yield key, cell.partner, key
+            yield key, configuration, key
             continue
         group = f"{cell.policy} / {cell.condition} / {cell.partner}"
         count = before.get(group, 0)
         before[group] = count + cell.n_episodes
-        yield key, cell.partner, f"{group} / {count // episodes}"
+        yield key, configuration, f"{group} / {count // episodes}"

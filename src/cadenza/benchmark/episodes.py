@@ -28,6 +28,7 @@ from pydantic import JsonValue
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.aht.safety_telemetry import RunningMoments
+from cadenza.aht.types import playing_ids_of
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat
@@ -258,7 +259,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         partner_action = world.partner.act(obs)
         intervention = 0.0
         if world.guard is not None:
-            step = world.guard.step(action, partner_id=tag.partner)
+            step = world.guard.step(action, partner_id=_playing_id(world.partner))
             intervention = intervention_size(action, step.action, world.seat)
             tally.add_filter_step(step, intervention)
             if world.monitor is not None:
@@ -282,6 +283,12 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         link=None if link is None else link.record(),
         safety=None if world.monitor is None else world.monitor.record(),
     )
+
+
+def _playing_id(partner: PartnerLike) -> str | None:
+    """Return who plays now; the filter's adaptation begins anew where it changes."""
+    ids = playing_ids_of(partner, 1)
+    return ids[0] if isinstance(ids, list) else ids
 
 
 def intervention_size(nominal: NDArray[Any], executed: FloatArray, seat: EgoSeat) -> float:

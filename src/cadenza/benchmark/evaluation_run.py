@@ -40,6 +40,7 @@ from cadenza.benchmark.cells import (
     batches,
     find_missing_cells,
     from_name,
+    partner_classes,
     read_cell,
     store_cell,
     store_plan,
@@ -156,6 +157,9 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
     _check_fit(config, task)
     root = config.artifacts_root
     partners = tuple(_partner_entry(partner, config) for partner in _partners(config))
+    for condition in config.conditions:  # refuses unknown options before anything is written
+        task.complete_options({**config.options, **condition.options})
+        build_partner(condition.partner_of(partners[0].partner))
     env = EnvConfig(
         task=config.task,
         condition_id=config.condition_id,
@@ -181,7 +185,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             seeds=config.seeds,
             episodes_per_seed=config.episodes_per_seed,
             block_size=config.block_size,
-            code_sha256=code_digest(task, (entry.partner.class_name for entry in partners)),
+            code_sha256=code_digest(task, partner_classes(partners, config.conditions)),
             package_version=cadenza.__version__,
             engine=_engine(config, task, env, partners),
         )
@@ -196,12 +200,15 @@ def _engine(
     config: EvaluationConfig, task: TaskSpec, env: EnvConfig, partners: Sequence[PartnerEntry]
 ) -> EngineEntry:
     """Return what plays each condition: lanes wherever there is a batch."""
-    possible = has_lanes(task, env, partners[0].partner)
+    first = partners[0].partner
 
     def engine(condition: ConditionEntry) -> Literal["lanes/1", "scalar/1"]:
         filtered = condition.safety.enabled
         vectorised = not filtered or follows(condition.safety.to_options())
-        return LANES if possible and vectorised and condition.link is None else SCALAR
+        if not vectorised or condition.link is not None:
+            return SCALAR
+        possible = has_lanes(task, condition.env_of(env), condition.partner_of(first))
+        return LANES if possible else SCALAR
 
     return EngineEntry(conditions={entry.name: engine(entry) for entry in config.conditions})
 
@@ -209,16 +216,16 @@ def _engine(
 def summary_settings(config: EvaluationConfig) -> SummarySettings:
     """Return what the bundle's summary compares.
 
-    Conditions with links are compared with the first condition, if it has the same filter;
-    otherwise filtered with unfiltered, where both exist.
+    Conditions with the filter of the first one, but another link or other settings, are compared
+    with it; otherwise filtered with unfiltered, where both exist.
     """
     first, *others = config.conditions
     filtered = [c.name for c in config.conditions if c.safety.enabled]
     unfiltered = [c.name for c in config.conditions if not c.safety.enabled]
     comparison = (filtered[0], unfiltered[0]) if filtered and unfiltered else None
-    linked = tuple(c.name for c in others if c.link is not None and c.safety == first.safety)
-    if linked:
-        comparison = (*linked, first.name)
+    alike = tuple(c.name for c in others if c.safety == first.safety)
+    if alike:
+        comparison = (*alike, first.name)
     return SummarySettings(
         n_resamples=config.n_resamples,
         bootstrap_root_seed=config.bootstrap_root_seed,
@@ -421,7 +428,7 @@ def _run_cells(
         plan=plan.to_bytes(),
         artifacts_root=config.artifacts_root.resolve(),
         task=get_task(plan.env.task, plan.task_version),
-        modules=outside_modules(entry.partner.class_name for entry in plan.partners),
+        modules=outside_modules(partner_classes(plan.partners, plan.conditions)),
         lanes=means.lanes,
     )
     workers = default_workers() if means.workers is None else means.workers

@@ -122,6 +122,11 @@ class _PartnerPerLane:
     def __init__(self, make: Callable[[], FrozenPartner]) -> None:
         self._make, self._partners = make, dict[int, Any]()
 
+    @property
+    def playing_ids(self) -> str:
+        """Who plays every row."""
+        return self._partners[0].spec.partner_id
+
     def reset(self, *, seed: int) -> None:
         """Nothing to do: `reset_row` starts each."""
 
@@ -364,7 +369,7 @@ class _Play:
         partner_action = world.partner.act(obs)
         size = np.zeros(world.lanes)
         if world.guard is not None and self._monitor is not None:
-            step = world.guard.step(action, self._tags[0].partner)
+            step = world.guard.step(action, world.partner.playing_ids)
             size = intervention_sizes(action, step.action, world.seat)
             self._tallies.add_filter_step(step, size)
             self._monitor.observe(step)

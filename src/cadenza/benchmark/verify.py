@@ -41,7 +41,13 @@ from cadenza.benchmark.bundle import (
     partner_material,
     sealed_partner_spec,
 )
-from cadenza.benchmark.cells import PLAN_NAME, CellRunner, EvaluationPlan, check_cell_episodes
+from cadenza.benchmark.cells import (
+    PLAN_NAME,
+    CellRunner,
+    EvaluationPlan,
+    check_cell_episodes,
+    partner_classes,
+)
 from cadenza.benchmark.registration import plan_differences, statistics_in
 from cadenza.benchmark.safety_tables import safety_report
 from cadenza.benchmark.signing import (
@@ -570,7 +576,7 @@ def _check_eligibility(case: BundleUnderTest, allow_dirty: bool) -> Iterator[Che
     bundle = case.bundle
     ok, detail = not bundle.dirty, f"commit {bundle.git_sha[:12]}, clean"
     if bundle.dirty and bundle.git_sha == GIT_SHA_UNKNOWN and PLAN_NAME in case.files:
-        partners = (entry.partner.class_name for entry in case.plan.partners)
+        partners = partner_classes(case.plan.partners, case.plan.conditions)
         ours = code_digest(get_task(case.plan.env.task), partners)
         ok = bundle.metadata.get("code_sha256") == ours
         detail = f"no commit, sources {'equal' if ok else 'differ from'} those that verify"

@@ -48,6 +48,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.cocarry",
     "cadenza.partners.foraging",
     "cadenza.partners.zoo_member",
+    "cadenza.partners.wrapped",
     "cadenza.partners.varied_body",
     "cadenza.partners.handover",
 )

@@ -18,15 +18,14 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.partners.interface import PartnerBase, PartnerCard, RowGenerators
-from cadenza.partners.options import NumberOption, refuse_unknown_options
-from cadenza.partners.registry import load_partner, register_partner
+from cadenza.partners.interface import PartnerCard, RowGenerators
+from cadenza.partners.options import NumberOption
+from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
+from cadenza.partners.wrapped import INNER, WrappedPartner
 
 #: Name the class is registered under.
 VARIED_BODY: Final = "varied_body"
-#: Prefix of the options that the inner partner takes.
-INNER: Final = "partner."
 
 _HOLD: Final = NumberOption(
     key="hold_steps", default=1, low=1, high=100, low_excluded=False,
@@ -47,7 +46,7 @@ _NUMBERS: Final = (_HOLD, _LOSS, _DELAY, _REACH)
 
 
 @register_partner(VARIED_BODY)
-class VariedBodyPartner(PartnerBase):
+class VariedBodyPartner(WrappedPartner):
     """Plays the partner that its option ``partner`` names, on a worse body.
 
     Weights and seed of the spec are the inner partner's; so are options that begin with
@@ -64,45 +63,18 @@ class VariedBodyPartner(PartnerBase):
         },
     )
 
+    own_options = tuple(number.key for number in _NUMBERS)
+
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        owner, extra = type(self).__name__, dict(spec.extra)
-        nested = {k.removeprefix(INNER): extra.pop(k) for k in spec.extra if k.startswith(INNER)}
-        known = ("partner", *(number.key for number in _NUMBERS))
-        refuse_unknown_options(owner, extra, known)
-        inner = extra.get("partner", "")
-        if inner in ("", VARIED_BODY):
-            raise ConfigurationError(
-                f"{owner}: option 'partner': expected the name of another partner class, got "
-                f"{inner!r}; `cadenza partners list` prints them."
-            )
+        owner = type(self).__name__
         hold, self._loss, delay, self._reach = (
             number.read(owner, spec.extra) for number in _NUMBERS
         )
         self._hold, self._delay = _whole(owner, _HOLD, hold), _whole(owner, _DELAY, delay)
-        self._inner = load_partner(
-            PartnerSpec(
-                inner,
-                spec.seed,
-                spec.checkpoint_step,
-                spec.weights_uri,
-                {"uid": extra.get("uid", "partner"), **nested},
-                spec.weights_sha256,
-            )
-        )
         self._rows: RowGenerators | None = None
         self._age = np.zeros(0, np.int64)
         self._underway = np.zeros((self._delay + 1, 0, 0), np.float32)
-
-    @property
-    def stratum(self) -> str | None:
-        """The inner partner's."""
-        return getattr(self._inner, "stratum", None)
-
-    def stratum_of(self, row: int) -> str | None:
-        """See `PartnerBase.stratum_of`."""
-        inner = self._inner
-        return inner.stratum_of(row) if isinstance(inner, PartnerBase) else self.stratum
 
     def bind(self, action_space: Any) -> None:
         """Bind both partners; see `PartnerBase.bind`.
@@ -116,24 +88,16 @@ class VariedBodyPartner(PartnerBase):
                 f"{type(self).__name__}.bind: expected a Box, got {action_space}; a partner that "
                 "chooses has no body to vary."
             )
-        if isinstance(self._inner, PartnerBase):
-            self._inner.bind(action_space)
-
-    def verify_weights(self) -> str | None:
-        """Return what the inner partner's `PartnerBase.verify_weights` does."""
-        inner = self._inner
-        return inner.verify_weights() if isinstance(inner, PartnerBase) else None
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start a new episode: nothing has been sent or arrived."""
-        self._inner.reset(seed=seed)
+        super().reset(seed=seed)
         self._rows = RowGenerators(self.episode_stream(seed))
         self._age = np.zeros(0, np.int64)
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
-        if isinstance(self._inner, PartnerBase):
-            self._inner.reset_row(row, seed=seed)
+        super().reset_row(row, seed=seed)
         self._generators().restart(row, self.episode_stream(seed))
         if row < len(self._age):
             self._age[row] = 0
@@ -166,7 +130,7 @@ class VariedBodyPartner(PartnerBase):
         return self.checked(self._cut(self._decided(obs, True)))
 
     def _decided(self, obs: Mapping[str, Any], deterministic: bool) -> Float32Array:
-        return np.asarray(self._inner.act(obs, deterministic=deterministic), np.float32)
+        return np.asarray(self.inner.act(obs, deterministic=deterministic), np.float32)
 
     def _arrive(self, due: Any) -> Any:
         """Return in which rows a decision is sent and not lost, (N,)."""
