@@ -13,7 +13,7 @@ import logging
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -35,7 +35,7 @@ from cadenza.benchmark.evaluation_run import (
     run_evaluation,
 )
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
-from cadenza.benchmark.safety_tables import safety_report, solver_version_of
+from cadenza.benchmark.reporting import SealedRun, report_view
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
@@ -50,31 +50,24 @@ from cadenza.core.files import (
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config, source_checkout
 from cadenza.core.signals import ends_on_signals
+from cadenza.core.tables import Table
 from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import render_report, verdict
 from cadenza.evaluation.report.view import (
     Check,
-    ConditionView,
     EvaluationPoint,
     Fact,
     LearningCurve,
-    PartnerView,
     ReportView,
     Rollout,
     Statement,
-    Table,
 )
 from cadenza.evaluation.results import CellSummary, EpisodeResult, ResultBundle, load_run_archive
 from cadenza.evaluation.statistics.paired import PairedComparison
 from cadenza.partners.registry import partner_card
-from cadenza.safety.reporting.rendering import (
-    INTERVAL_NOTE,
-    JSON_NAME,
-    MARKDOWN_NAME,
-    report_tables,
-)
+from cadenza.safety.reporting.rendering import JSON_NAME, MARKDOWN_NAME
 
 #: Episodes in the moving mean of the learning curve.
 _LEARNING_WINDOW: Final = 50
@@ -125,79 +118,30 @@ class QuickstartRun:
 
 def build_view(run: QuickstartRun) -> ReportView:
     """Return the report's content; equal runs give equal views."""
-    task = get_task(run.plan.env.task, run.plan.task_version)
-    return ReportView(
-        title="An ego robot meets partners it has never met",
-        subtitle=task.summary,
-        task=f"{task.task_id}@v{task.version}",
-        statements=tuple(_statements(run)),
-        provenance=tuple(_provenance(run)),
-        verification=tuple(run.checks),
-        conditions=tuple(_conditions(run)),
-        partners=tuple(_partner_views(run)),
-        episodes=run.episodes,
-        has_success=task.has_success,
+    sealed = SealedRun(
+        bundle=run.bundle, plan=run.plan, episodes=run.episodes, checks=tuple(run.checks)
+    )
+    view = report_view([sealed], title="An ego robot meets partners it has never met")
+    return replace(
+        view,
+        statements=(*view.statements, *_statements(view)),
+        provenance=(
+            *view.provenance,
+            Fact(label="Training run", value=run.curve.run_id, code=True),
+        ),
         success_meaning="the ego reached its goal in time without contact",
         contact_distance_m=CONTACT_DISTANCE,
-        ego_uid=run.plan.env.agent_uids[0],
         control_timestep_s=CONTROL_TIMESTEP,
-        learning=_learning(run),
+        learning=_learning(run, view),
         rollouts=tuple(_rollouts(run)),
         picks=_PICKS,
-        tables=(*_safety_tables(run), *_settings(run)),
-        repro_command=run.bundle.repro_command,
+        tables=(*view.tables, *_settings(run)),
     )
 
 
-def _conditions(run: QuickstartRun) -> Iterator[ConditionView]:
-    for entry in run.plan.conditions:
-        filtered = entry.safety.enabled
-        yield ConditionView(
-            condition_id=entry.name,
-            label="with the filter" if filtered else "without the filter",
-            filtered=filtered,
-            description="The safety filter may change the policy's action before it is executed."
-            if filtered
-            else "The same policy; its actions are executed unchanged.",
-        )
-
-
-def _partner_views(run: QuickstartRun) -> Iterator[PartnerView]:
-    for entry, (name, seen, leaves_way) in zip(run.plan.partners, run.partners, strict=True):
-        summary = partner_card(entry.partner.class_name).summary
-        options = {k: v for k, v in entry.partner.extra.items() if k != "uid"}
-        settings = ", ".join(f"{key} {value}" for key, value in options.items())
-        yield PartnerView(
-            partner_id=name,
-            label=_label(run, name),
-            seen=seen,
-            leaves_way=leaves_way,
-            description=f"{summary} Played with {settings}." if settings else summary,
-        )
-
-
-def _label(run: QuickstartRun, partner: str) -> str:
-    """Return the partner's name without the task's."""
-    return partner.removeprefix(f"{run.plan.env.task}_").replace("_", " ")
-
-
-def _statements(run: QuickstartRun) -> Iterator[Statement]:
-    """Say what the numbers mean to a reader who knows none of the terms."""
-    plan = run.plan
-    per_cell = plan.episodes_per_seed * len(plan.seeds)
-    hunters = [_label(run, name) for name, _, way in run.partners if not way]
-    yield Statement(
-        kind="measured",
-        text=f"{len(run.episodes)} episodes: {per_cell} per partner and condition "
-        f"({len(plan.seeds)} seeds with {plan.episodes_per_seed} starts each). Every partner and "
-        "both conditions get the same starts, so the conditions are compared pair by pair.",
-    )
-    yield Statement(kind="measured", text=_filter_statement(run))
-    yield Statement(
-        kind="caution",
-        text="The ego was trained once, with one training seed. The intervals cover the choice of "
-        "starts, not the luck of training; train with further seeds before comparing methods.",
-    )
+def _statements(view: ReportView) -> Iterator[Statement]:
+    """Say what this filter and these partners allow to conclude."""
+    hunters = [partner.label for partner in view.partners if not partner.leaves_way]
     if hunters:
         yield Statement(
             kind="caution",
@@ -212,51 +156,13 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
         "that satisfies every constraint; such steps are counted above. It says nothing about "
         "partners among themselves, and nothing once a bound is exceeded.",
     )
-    if run.bundle.dirty:
-        yield Statement(
-            kind="caution",
-            text="No clean commit stands behind these results: to repeat them you need the sources "
-            "with the digest below.",
-        )
     yield Statement(
         kind="not_measured",
         text="Sensor noise, delays, lost messages, other robot shapes and real hardware.",
     )
 
 
-def _filter_statement(run: QuickstartRun) -> str:
-    """Say how often the filter's guarantee held, from the filtered episodes."""
-    filtered = [e for e in run.episodes if e.uncertified_steps is not None]
-    steps = sum(e.n_steps or 0 for e in filtered)
-    uncertified = sum(e.uncertified_steps or 0 for e in filtered)
-    infeasible = sum(e.infeasible_steps or 0 for e in filtered)
-    braked = sum(e.fallback_fired for e in filtered)
-    contacts = sum(bool(e.contact) for e in filtered)
-    return (
-        f"With the filter, {contacts} of {len(filtered)} episodes had a contact. On {uncertified} "
-        f"of {steps} control steps the filter worked outside its certificate, on {infeasible} no "
-        f"action met every constraint, and on {braked} it braked."
-    )
-
-
-def _provenance(run: QuickstartRun) -> Iterator[Fact]:
-    bundle, plan = run.bundle, run.plan
-    commit = bundle.git_sha + (" with local changes" if bundle.diff_sha256 else "")
-    yield Fact(label="Commit", value=commit, code=True)
-    yield Fact(label="Package", value=f"cadenza {bundle.package_version}")
-    yield Fact(label="Training run", value=run.curve.run_id, code=True)
-    yield Fact(label="Policy weights, SHA-256", value=bundle.policy_sha256 or "", code=True)
-    yield Fact(label="Evaluation plan, SHA-256", value=plan.digest, code=True)
-    yield Fact(label="Source code, SHA-256", value=plan.code_sha256, code=True)
-    platform = bundle.platform
-    yield Fact(label="Platform", value=f"{platform.os}, {platform.device}")
-    versions = f"Python {platform.python}, numpy {platform.numpy}, torch {platform.torch}"
-    yield Fact(label="Libraries", value=versions)
-    failed = [f"{check.name}: {check.detail}" for check in run.checks if not check.ok]
-    yield Fact(label="Bundle verification", value="; ".join(failed) or "every check passed")
-
-
-def _learning(run: QuickstartRun) -> LearningCurve:
+def _learning(run: QuickstartRun, view: ReportView) -> LearningCurve:
     complete = [episode for episode in run.curve.episodes if episode.complete]
     points = [
         EvaluationPoint(
@@ -267,7 +173,7 @@ def _learning(run: QuickstartRun) -> LearningCurve:
         )
         for record in run.curve.evaluations
     ]
-    seen = [_label(run, name) for name, seen, _ in run.partners if seen]
+    seen = [partner.label for partner in view.partners if partner.seen]
     return LearningCurve(
         steps=tuple(episode.end_frame for episode in complete),
         returns=tuple(episode.episode_return for episode in complete),
@@ -346,20 +252,6 @@ def _replay(runner: CellRunner, cell: Cell, episode: int, pick: str, alike: str)
         alike=alike,
         interventions=trajectory.interventions,
     )
-
-
-def _safety_tables(run: QuickstartRun) -> Iterator[Table]:
-    """Yield the tables of ``three_tables.md``; none if the filter never ran."""
-    report = safety_report(run.plan, run.episodes, solver_version=solver_version_of(run.plan))
-    if report is None:
-        return
-    for table in report_tables(report):
-        yield Table(
-            title=f"Safety, {table.title[0].lower()}{table.title[1:]}",
-            columns=table.header,
-            rows=table.rows,
-            caption=INTERVAL_NOTE if table.rows else table.empty,
-        )
 
 
 def _settings(run: QuickstartRun) -> Iterator[Table]:

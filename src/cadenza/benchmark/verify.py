@@ -464,13 +464,33 @@ def verify_bundle_dir(
         files = read_bundle_files(folder)
     except MALFORMED as error:
         return [CheckResult(name=UNREADABLE, ok=False, detail=" ".join(str(error).split()))]
+    case, rows = verify_files(files, repo_path=repo_path, allow_dirty=allow_dirty)
+    if case is None:
+        return rows
+    rows += guarded(
+        "signature",
+        lambda: signature_checks(case.bundle, files, signers=signers, required=require_signature),
+    )
+    if replay:
+        rows += guarded("replay", lambda: _check_replay(case, replay, artifacts_root))
+    return rows
+
+
+def verify_files(
+    files: Mapping[str, bytes], *, repo_path: Path | None = None, allow_dirty: bool = False
+) -> tuple[BundleUnderTest | None, list[CheckResult]]:
+    """Check what `read_bundle_files` returned, but for signature and replay.
+
+    Returns:
+        The bundle, None if it is malformed, and one row per check.
+    """
     rows = guarded("sha256sums", lambda: sums_checks(files))
     try:
         content = parse_json_object(files[BUNDLE_NAME], source=BUNDLE_NAME)
         bundle = ResultBundle.model_validate(content)
     except MALFORMED as error:
         detail = " ".join(str(error).split())[:_MAX_DETAIL]
-        return [*rows, CheckResult(name="bundle:schema", ok=False, detail=detail)]
+        return None, [*rows, CheckResult(name="bundle:schema", ok=False, detail=detail)]
     rows.append(
         CheckResult(name="bundle:schema", ok=True, detail=f"version {bundle.schema_version}")
     )
@@ -479,13 +499,7 @@ def verify_bundle_dir(
     rows += guarded(ELIGIBILITY, lambda: _check_eligibility(case, allow_dirty))
     rows += guarded("manifest", lambda: _check_manifest(bundle, files))
     rows += content_checks(case, is_older=is_older)
-    rows += guarded(
-        "signature",
-        lambda: signature_checks(bundle, files, signers=signers, required=require_signature),
-    )
-    if replay:
-        rows += guarded("replay", lambda: _check_replay(case, replay, artifacts_root))
-    return rows
+    return case, rows
 
 
 def sign_verified(

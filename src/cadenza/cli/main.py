@@ -16,6 +16,7 @@ from cadenza.cli import (
     listings,
     prereg,
     quickstart,
+    report,
     safety,
     stream,
     train,
@@ -59,6 +60,7 @@ app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("imitate")(train.imitate)
 app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
 configs_app.command("list")(listings.configs)
 configs_app.command("show")(listings.show_config)
 configs_app.command("copy")(listings.copy_config)

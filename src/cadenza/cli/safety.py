@@ -140,7 +140,7 @@ def tables(
             print_text((render_latex if latex else render_markdown)(report).rstrip("\n"))
         else:
             for table in report_tables(report):
-                print_table(table.title, table.header, table.rows)
+                print_table(table.title, table.columns, table.rows)
             print_text(INTERVAL_NOTE)
             for name, value in provenance_lines(report.details):
                 print_text(f"{name}: {value}")

@@ -10,12 +10,13 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cadenza.core.tables import Table, markdown_text
 from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
@@ -44,12 +45,12 @@ from cadenza.evaluation.report.svg import (
 from cadenza.evaluation.report.view import (
     ConditionView,
     ReportView,
-    Table,
     condition_css,
     player_data,
 )
-from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.results import Archive, EpisodeResult, IntervalRecord
 from cadenza.evaluation.statistics.estimate import Estimate
+from cadenza.evaluation.summary import interval_record
 
 _CONFIDENCE: Final = f"95{NBSP}% interval"
 
@@ -567,8 +568,19 @@ ESTIMATORS: Final = {
 }
 
 
-def render_report(view: ReportView) -> str:
-    """Return the page; equal views give equal text.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Everything that a report says, in any format."""
+
+    view: ReportView
+    numbers: Numbers
+    verdict: str
+    sections: tuple[Section, ...]
+    statements: dict[str, list[str]]
+
+
+def compose(view: ReportView) -> Page:
+    """Return what the report of ``view`` says.
 
     Raises:
         InputError: Two episodes of one condition share partner, seed, index and initial state.
@@ -578,18 +590,31 @@ def render_report(view: ReportView) -> str:
     for statement in view.statements:
         by_kind[statement.kind].append(statement.text)
     by_kind["caution"] += numbers.cautions
+    return Page(
+        view=view,
+        numbers=numbers,
+        verdict=verdict(view, numbers),
+        sections=build_sections(view, numbers),
+        statements=by_kind,
+    )
+
+
+def render_report(view: ReportView) -> str:
+    """Return the page; equal views give equal text; errors as `compose`."""
+    page = compose(view)
+    numbers = page.numbers
     estimates = estimates_csv(view, numbers)
     environment = _environment()
     style, script = _asset(environment, "style.css"), _asset(environment, "player.js")
     return environment.get_template("report.html.j2").render(
         view=view,
         numbers=numbers,
-        verdict=verdict(view, numbers),
+        verdict=page.verdict,
         tiles=headline_tiles(view, numbers),
         main=_main_condition(view),
-        sections=build_sections(view, numbers),
+        sections=page.sections,
         badge=_badge(view),
-        statements=by_kind,
+        statements=page.statements,
         methods=tuple(item for item in ESTIMATORS.items() if item[0] in estimates),
         condition_css=condition_css(view),
         player_data=player_data(view) if view.rollouts else None,
@@ -601,6 +626,83 @@ def render_report(view: ReportView) -> str:
         policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
         f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
     )
+
+
+def render_markdown(view: ReportView) -> str:
+    """Return what the page says without its pictures, as Markdown; errors as `compose`."""
+    page = compose(view)
+    parts = [
+        f"# {markdown_text(view.title)}",
+        markdown_text(f"{view.task}. {_badge(view)['text']}."),
+    ]
+    parts += [markdown_text(page.verdict)] if page.verdict else []
+    parts += ["\n".join(f"- {markdown_text(t)}" for t in _statements(page))]
+    parts += [table.to_markdown() for section in page.sections for table in section.tables]
+    parts += ["\n".join(f"- {markdown_text(f'{f.label}: {f.value}')}" for f in view.provenance)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def render_latex(view: ReportView) -> str:
+    r"""Return the report's tables as LaTeX; the document needs ``\usepackage{booktabs}``."""
+    page = compose(view)
+    head = [f"% {' '.join(text.split())}" for text in (view.title, view.task, *_statements(page))]
+    tables = [table.to_latex() for section in page.sections for table in section.tables]
+    return "\n\n".join(["\n".join(head), *tables]) + "\n"
+
+
+class EstimateRecord(IntervalRecord):
+    """One estimate of a report: of which partner or group, under which condition, of what."""
+
+    row: str
+    condition: str
+    statistic: str
+
+
+class ReportRecord(Archive):
+    """A report for programs; ``checks`` maps those of the verification to whether they hold."""
+
+    schema_version: Literal[1] = 1
+    title: str
+    task: str
+    verdict: str
+    statements: dict[str, list[str]]
+    provenance: dict[str, str]
+    checks: dict[str, bool]
+    estimates: list[EstimateRecord]
+
+
+def render_json(view: ReportView) -> str:
+    """Return the report as a `ReportRecord`; errors as `compose`."""
+    page = compose(view)
+    record = ReportRecord(
+        title=view.title,
+        task=view.task,
+        verdict=page.verdict,
+        statements=page.statements,
+        provenance={fact.label: fact.value for fact in view.provenance},
+        checks={check.name: check.ok for check in view.verification},
+        estimates=[
+            EstimateRecord(
+                row=row, condition=condition, statistic=name, **interval_record(e).model_dump()
+            )
+            for row, condition, name, e in estimates_of(view, page.numbers)
+        ],
+    )
+    return record.model_dump_json(indent=2) + "\n"
+
+
+#: What writes a report in each format.
+FORMATS: Final = {
+    "html": render_report,
+    "markdown": render_markdown,
+    "latex": render_latex,
+    "json": render_json,
+}
+
+
+def _statements(page: Page) -> list[str]:
+    kinds = {"measured": "", "not_measured": "Not measured: ", "caution": "Caution: "}
+    return [lead + text for kind, lead in kinds.items() for text in page.statements[kind]]
 
 
 def _environment() -> Environment:
@@ -654,13 +756,8 @@ def episodes_csv(episodes: Iterable[EpisodeResult]) -> str:
     return _csv(EPISODE_COLUMNS, rows)
 
 
-def estimates_csv(view: ReportView, numbers: Numbers) -> str:
-    """Return every estimate of the report with its bounds and estimator."""
-    header = (
-        "row", "condition", "statistic", "value", "low", "high",
-        "confidence", "estimator", "n", "n_seeds", "undefined_reason",
-    )  # fmt: skip
-    rows: list[list[Any]] = []
+def estimates_of(view: ReportView, numbers: Numbers) -> Iterator[tuple[str, str, str, Estimate]]:
+    """Yield (row, condition, statistic, estimate) for every estimate of the report."""
     for row in (*numbers.partners, *numbers.groups, numbers.overall):
         for condition, cell in zip(view.conditions, row.cells, strict=True):
             if cell is None:
@@ -671,15 +768,20 @@ def estimates_csv(view: ReportView, numbers: Numbers) -> str:
                 "return": cell.episode_return,
                 "intervention_share": cell.intervention_share,
             }
-            rows += [
-                [row.label, condition.condition_id, name, *_estimate_cells(estimate)]
-                for name, estimate in estimates.items()
-                if estimate is not None
-            ]
+            for name, estimate in estimates.items():
+                if estimate is not None:
+                    yield row.label, condition.condition_id, name, estimate
         for name, comparison in row.comparisons.items():
-            rows.append(
-                [row.label, "paired difference", name, *_estimate_cells(comparison.difference)]
-            )
+            yield row.label, "paired difference", name, comparison.difference
+
+
+def estimates_csv(view: ReportView, numbers: Numbers) -> str:
+    """Return every estimate of the report with its bounds and estimator."""
+    header = (
+        "row", "condition", "statistic", "value", "low", "high",
+        "confidence", "estimator", "n", "n_seeds", "undefined_reason",
+    )  # fmt: skip
+    rows = ([*names, *_estimate_cells(e)] for *names, e in estimates_of(view, numbers))
     return _csv(header, rows)
 
 

@@ -13,13 +13,14 @@ from typing import Any, Final, Literal, NamedTuple
 from markupsafe import Markup
 
 from cadenza.core.errors import InputError
+from cadenza.core.tables import Table
 from cadenza.evaluation.results import EpisodeResult
 
 #: A point of the plane, m.
 Point = tuple[float, float]
 
-#: Colours, markers and table columns are laid out for this many conditions.
-MAX_CONDITIONS: Final = 2
+#: There are colours for this many conditions.
+MAX_CONDITIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +51,16 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionView:
-    """One way of running the ego, with the identifier that episodes carry."""
+    """One way of running the ego, or one method, with the identifier that episodes carry.
+
+    ``row_id`` names the baseline that it is, if any.
+    """
 
     condition_id: str
     label: str
     filtered: bool
     description: str = ""
+    row_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,7 @@ class PartnerView:
     seen: bool
     leaves_way: bool = True
     description: str = ""
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,23 +132,13 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """One table of the page; ``text_columns`` hold words, not numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-    text_columns: tuple[int, ...] = (0,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportView:
     """Everything the report shows; partners and rows in display order.
 
     Attributes:
         verification: Checks of the bundle; empty when it was not verified.
-        conditions: One or two conditions; the comparison is filtered minus unfiltered.
+        conditions: Conditions of one method, of which filtered is compared with unfiltered, or
+            methods.
         episodes: Every evaluation episode; each carries ``condition`` and ``partner``.
         has_success: Whether the task has a success predicate; otherwise returns are shown.
         success_meaning: What success means in this task, as the end of "Success means ...".
@@ -153,6 +149,7 @@ class ReportView:
         picks: Ways in which recorded starts were chosen, in display order: name to rule, a sentence
             for the reader.
         tables: Further tables, e.g. the filter's settings.
+        seed_kind: What a seed is: drawn to train a policy, or to choose starts.
     """
 
     title: str
@@ -175,6 +172,7 @@ class ReportView:
     picks: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: tuple[Table, ...] = ()
     repro_command: str = ""
+    seed_kind: Literal["evaluation seed", "training seed"] = "evaluation seed"
     #: Filled in: the filtered condition and the one it is compared with, when both exist.
     treatment: ConditionView | None = field(init=False, default=None)
     baseline: ConditionView | None = field(init=False, default=None)
@@ -185,7 +183,7 @@ class ReportView:
         if len(conditions) > MAX_CONDITIONS:
             raise InputError(
                 f"ReportView.conditions: expected at most {MAX_CONDITIONS}, got {len(conditions)}; "
-                "write one report per pair."
+                "write several reports."
             )
         for episode in self.episodes:
             _known("episodes", episode.condition, conditions, episode.partner, partners)
@@ -212,10 +210,15 @@ class ReportView:
 
 
 def condition_css(view: ReportView) -> tuple[str, ...]:
-    """Return the class of each condition: ``"on"`` is drawn filled, ``"off"`` hollow."""
-    if view.treatment is not None:
+    """Return the class of each condition.
+
+    ``"on"`` is drawn filled, ``"off"`` hollow; several methods are ``"m m0"``, ``"m m1"`` and on.
+    """
+    if view.treatment is not None and len(view.conditions) == 2:
         return tuple("on" if c.filtered else "off" for c in view.conditions)
-    return ("on", "off")[: len(view.conditions)]
+    if len(view.conditions) == 1:
+        return ("on",)
+    return tuple(f"m m{index}" for index in range(len(view.conditions)))
 
 
 def _unique(name: str, ids: list[str]) -> set[str]:

@@ -6,7 +6,7 @@ first: who sees a new record finds the text that belongs to it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from cadenza.core.errors import InputError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.strict_json import parse_json_object
+from cadenza.core.tables import Table, latex_text, markdown_text
 from cadenza.safety.errors import ReportError
 from cadenza.safety.reporting.report import ThreeTableReport, canonical_text, require_intact
 from cadenza.safety.reporting.rows import ConditionDetails, ReportDetails
@@ -25,23 +26,6 @@ MARKDOWN_NAME: Final = "three_tables.md"
 MAX_REPORT_BYTES: Final = 1 << 24
 
 _TITLE: Final = "Safety report"
-_MARKDOWN_ESCAPES: Final = str.maketrans(
-    {sign: f"\\{sign}" for sign in "\\|`*_[]"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-)
-_LATEX_ESCAPES: Final = str.maketrans(
-    {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    | {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
-        "—": "---",
-        "λ": r"$\lambda$",
-    }
-)
 
 #: Cell without a value.
 MISSING: Final = "—"
@@ -53,18 +37,7 @@ INTERVAL_NOTE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """One table as text."""
-
-    title: str  # Heading
-    header: tuple[str, ...]  # Column heads
-    rows: tuple[tuple[str, ...], ...]  # Cells, one per column; empty if there is nothing to show
-    empty: str  # Sentence that stands for an empty table
-    numeric: int  # Columns from this one on hold numbers
-
-
-def report_tables(report: ThreeTableReport) -> tuple[TextTable, ...]:
+def report_tables(report: ThreeTableReport) -> tuple[Table, ...]:
     """Return the three tables, and a fourth with the details if there are any."""
     tables = (_assumptions(report), _conditions(report), _gap(report))
     details = report.details
@@ -90,7 +63,7 @@ def provenance_lines(details: ReportDetails | None) -> tuple[tuple[str, str], ..
     return tuple((name, value) for name, value in entries if value)
 
 
-def _assumptions(report: ThreeTableReport) -> TextTable:
+def _assumptions(report: ThreeTableReport) -> Table:
     rows = [
         (
             row.assumption,
@@ -101,16 +74,16 @@ def _assumptions(report: ThreeTableReport) -> TextTable:
         )
         for row in report.table_1
     ]
-    return TextTable(
+    return Table(
         title="Table 1: assumptions",
-        header=("Assumption", "Description", "Violations", "Steps", "Rate", "95 % interval"),
+        columns=("Assumption", "Description", "Violations", "Steps", "Rate", "95 % interval"),
         rows=tuple(rows),
-        empty="No assumption was checked.",
-        numeric=2,
+        caption="" if rows else "No assumption was checked.",
+        text_columns=range(2),
     )
 
 
-def _conditions(report: ThreeTableReport) -> TextTable:
+def _conditions(report: ThreeTableReport) -> Table:
     details: Sequence[ConditionDetails | None] = (
         report.details.conditions if report.details is not None else ()
     ) or [None] * len(report.table_2)
@@ -130,9 +103,9 @@ def _conditions(report: ThreeTableReport) -> TextTable:
                 *_rate(violating, row.n_episodes),
             )
         )
-    return TextTable(
+    return Table(
         title="Table 2: conditions",
-        header=(
+        columns=(
             "Predictor",
             "Conformal mode",
             "Vendor compliance",
@@ -145,12 +118,12 @@ def _conditions(report: ThreeTableReport) -> TextTable:
             "95 % interval",
         ),
         rows=tuple(rows),
-        empty="No condition was run.",
-        numeric=3,
+        caption="" if rows else "No condition was run.",
+        text_columns=range(3),
     )
 
 
-def _gap(report: ThreeTableReport) -> TextTable:
+def _gap(report: ThreeTableReport) -> Table:
     rows = [
         (
             row.condition,
@@ -161,12 +134,11 @@ def _gap(report: ThreeTableReport) -> TextTable:
         )
         for row in report.table_3
     ]
-    return TextTable(
+    return Table(
         title="Table 3: conservativeness gap",
-        header=("Condition", "λ mean", "λ variance", "Oracle λ mean", "Gap"),
+        columns=("Condition", "λ mean", "λ variance", "Oracle λ mean", "Gap"),
         rows=tuple(rows),
-        empty="No oracle was run, so there is no gap to show.",
-        numeric=1,
+        caption="" if rows else "No oracle was run, so there is no gap to show.",
     )
 
 
@@ -186,7 +158,7 @@ _DETAILS: Final = (
 )
 
 
-def _details(conditions: Sequence[ConditionDetails]) -> TextTable:
+def _details(conditions: Sequence[ConditionDetails]) -> Table:
     def cell(value: float | None) -> str:
         return str(value) if isinstance(value, int) else number(value)
 
@@ -198,12 +170,10 @@ def _details(conditions: Sequence[ConditionDetails]) -> TextTable:
         )
         for entry in conditions
     ]
-    return TextTable(
+    return Table(
         title="Details",
-        header=("Condition", *(head for head, _ in _DETAILS), "Braked for, pairs"),
+        columns=("Condition", *(head for head, _ in _DETAILS), "Braked for, pairs"),
         rows=tuple(rows),
-        empty="",
-        numeric=1,
     )
 
 
@@ -227,16 +197,16 @@ def _reasons(entry: ConditionDetails) -> str:
     return ", ".join(counts) or "never"
 
 
-def _without_empty_columns(table: TextTable) -> TextTable:
+def _without_empty_columns(table: Table) -> Table:
     """Return the table, its first column named, without columns that are missing throughout."""
     kept = [
         column
-        for column in range(len(table.header))
+        for column in range(len(table.columns))
         if any(row[column] != MISSING for row in table.rows)
     ]
     return replace(
         table,
-        header=tuple(table.header[column] for column in kept),
+        columns=tuple(table.columns[column] for column in kept),
         rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
     )
 
@@ -244,22 +214,24 @@ def _without_empty_columns(table: TextTable) -> TextTable:
 def render_markdown(report: ThreeTableReport) -> str:
     """Return the report as Markdown, with its hashes in comments and a newline at its end."""
     parts = ["\n".join(f"<!-- {line} -->" for line in _hash_lines(report)), f"# {_TITLE}"]
-    parts += [_markdown_table(table) for table in report_tables(report)]
+    parts += [table.to_markdown() for table in report_tables(report)]
     parts.append(INTERVAL_NOTE)
-    origin = [f"- {name}: {_markdown(value)}" for name, value in provenance_lines(report.details)]
+    origin = [
+        f"- {name}: {markdown_text(value)}" for name, value in provenance_lines(report.details)
+    ]
     if origin:
         parts.append("\n".join(origin))
     notes = () if report.details is None else report.details.notes
-    parts += [_markdown(note) for note in notes]
+    parts += [markdown_text(note) for note in notes]
     return "\n\n".join(parts) + "\n"
 
 
 def render_latex(report: ThreeTableReport) -> str:
     r"""Return the report as LaTeX tables; the document needs ``\usepackage{booktabs}``."""
     head = [f"% {line}" for line in _hash_lines(report)]
-    tables = [_latex_table(table) for table in report_tables(report)]
+    tables = [table.to_latex() for table in report_tables(report)]
     notes = () if report.details is None else report.details.notes
-    text = [_latex(note) for note in (INTERVAL_NOTE, *notes)]
+    text = [latex_text(note) for note in (INTERVAL_NOTE, *notes)]
     return "\n\n".join(["\n".join(head), *tables, *text]) + "\n"
 
 
@@ -364,39 +336,3 @@ def _hash_lines(report: ThreeTableReport) -> list[str]:
     document = report.to_document()
     names = ("content_hash", "details_hash", "schema_version")
     return [f"{name}: {document[name]}" for name in names if name in document]
-
-
-def _markdown_table(table: TextTable) -> str:
-    title = f"## {_markdown(table.title)}"
-    if not table.rows:
-        return f"{title}\n\n{_markdown(table.empty)}"
-    rule = ["---" if i < table.numeric else "---:" for i in range(len(table.header))]
-    lines = [table.header, *table.rows]
-    cells = [[_markdown(cell) for cell in line] for line in lines]
-    cells.insert(1, rule)
-    return f"{title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-
-def _latex_table(table: TextTable) -> str:
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
-    if table.rows:
-        columns = "".join("l" if i < table.numeric else "r" for i in range(len(table.header)))
-        header, *rows = (
-            " & ".join(_latex(cell) for cell in line) + r" \\"
-            for line in (table.header, *table.rows)
-        )
-        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule"]
-        lines += [*rows, r"\bottomrule", r"\end{tabular}"]
-    else:
-        lines.append(_latex(table.empty))
-    return "\n".join([*lines, r"\end{table}"])
-
-
-def _markdown(text: str) -> str:
-    """Return ``text`` for one line of Markdown, table cells included."""
-    return "<br>".join(line.translate(_MARKDOWN_ESCAPES) for line in text.splitlines())
-
-
-def _latex(text: str) -> str:
-    """Return ``text`` for one table cell of LaTeX."""
-    return " ".join(line.translate(_LATEX_ESCAPES) for line in text.splitlines())

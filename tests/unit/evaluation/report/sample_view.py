@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from cadenza.core.tables import Table
 from cadenza.evaluation.report.view import (
     Check,
     ConditionView,
@@ -15,7 +16,6 @@ from cadenza.evaluation.report.view import (
     ReportView,
     Rollout,
     Statement,
-    Table,
 )
 from cadenza.evaluation.results import EpisodeResult
 

@@ -46,9 +46,9 @@ def test_view_with_repeated_or_missing_names_is_refused():
         replace(view, partners=view.partners[:1] * 2)
     with pytest.raises(InputError, match="rollouts: expected at least one and no repeats"):
         replace(view, rollouts=(rollout(), rollout()))
-    third = replace(view.conditions[0], condition_id="third")
-    with pytest.raises(InputError, match="expected at most 2, got 3; write one report per pair"):
-        replace(view, conditions=(*view.conditions, third))
+    more = tuple(replace(view.conditions[0], condition_id=f"c{index}") for index in range(7))
+    with pytest.raises(InputError, match="expected at most 8, got 9; write several reports"):
+        replace(view, conditions=(*view.conditions, *more))
 
 
 def test_view_finds_what_is_compared_in_either_order():

@@ -182,7 +182,7 @@ def _draw_lane(drawing: Drawing, scale: Scale, lane: Lane, y: float, *, grouped:
             square = [(x + 0.85 * radius * dx, mark_y + 0.85 * radius * dy) for dx, dy in corners]
             drawing.polygon(square, "mark diff", lane.tip)
         else:
-            drawing.circle(x, mark_y, radius, "mark on", lane.tip)
+            drawing.circle(x, mark_y, radius, f"mark {lane.css}", lane.tip)
     drawing.text(scale.end + 18, mark_y + 4, lane.text, f"value {lane.css}")
 
 

@@ -1,0 +1,359 @@
+"""What a report shows of sealed results: bundles in, one `ReportView` out.
+
+Method:    a policy; bundles that name one ``method`` and different training seeds are one method,
+           whose clusters are then the training seeds, so that its intervals hold training luck.
+One run:   a single method is shown under every condition, filtered against unfiltered.
+Several:   methods are shown under the condition that their bundles headline; task, settings,
+           partners and filter must be the same, or nobody could tell what a difference comes from.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cadenza.benchmark.bundle import BUNDLE_NAME
+from cadenza.benchmark.cells import EvaluationPlan
+from cadenza.benchmark.evaluation_run import BUNDLES_FOLDER
+from cadenza.benchmark.safety_tables import safety_report
+from cadenza.benchmark.tasks import get_task
+from cadenza.benchmark.verify import ELIGIBILITY, read_bundle_files, verify_files
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from cadenza.core.tables import Table
+from cadenza.evaluation.report.view import (
+    Check,
+    ConditionView,
+    Fact,
+    PartnerView,
+    ReportView,
+    Statement,
+)
+from cadenza.evaluation.results import EpisodeResult, ResultBundle
+from cadenza.partners.registry import partner_card
+from cadenza.partners.zoo_member import ZOO_MEMBER
+from cadenza.safety.reporting.rendering import INTERVAL_NOTE, report_tables
+
+#: Where bundles lie in the folder of an evaluation, and in that of a quickstart.
+_PLACES: Final = (BUNDLES_FOLDER, f"evaluation/{BUNDLES_FOLDER}")
+#: Rows of baselines by what their policy is called, in the order of tables; names that stand for a
+#: family match as prefixes.
+_BASELINES: Final = {
+    "cocarry_reference": "REF-SCRIPT",
+    "handover_reference": "REF-SCRIPT",
+    "random": "B-RND",
+    "zero": "B-STAT",
+    "happo_blind": "B-BLIND",
+    "happo": "B-AHT",
+    "joint": "B-JOINT",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedRun:
+    """A bundle with its plan, its episodes in the order of their journals, and its checks."""
+
+    bundle: ResultBundle
+    plan: EvaluationPlan
+    episodes: tuple[EpisodeResult, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def method(self) -> str:
+        """The method that was judged."""
+        return str(self.bundle.metadata.get("method", self.bundle.policy_id))
+
+    @property
+    def training_seed(self) -> int | None:
+        """The seed it was trained with, if the bundle says so."""
+        seed = self.bundle.metadata.get("training_seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def row_id(self) -> str:
+        """The baseline that the policy is, or its name."""
+        source = self.plan.policy(self.bundle.policy_id).source
+        names = self.bundle.policy_id, source
+        return next((b for k, b in _BASELINES.items() for n in names if n.startswith(k)), names[0])
+
+
+def find_bundles(paths: Sequence[Path]) -> list[Path]:
+    """Return the bundle folders in ``paths``: bundles, folders of evaluations or of quickstarts.
+
+    Raises:
+        ConfigurationError: There is none in a path.
+    """
+    found: list[Path] = []
+    for path in paths:
+        inside = [p.parent for place in _PLACES for p in path.glob(f"{place}/*/{BUNDLE_NAME}")]
+        own = [path] if (path / BUNDLE_NAME).is_file() else sorted(inside)
+        if not own:
+            raise ConfigurationError(
+                f"{path}: expected a bundle, or the folder of an evaluation or quickstart that "
+                f"holds some, got no {BUNDLE_NAME} in it."
+            )
+        found += own
+    return list(dict.fromkeys(found))
+
+
+def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = False) -> SealedRun:
+    """Read and check the bundle in ``folder``.
+
+    Args:
+        folder: Bundle folder.
+        repo_path: Git repository that holds the registration tag, if there is one.
+        strict: Refuse results of uncommitted sources too.
+
+    Raises:
+        IntegrityError: A check fails; without ``strict``, other than that of the sources.
+    """
+    case, rows = verify_files(read_bundle_files(folder), repo_path=repo_path)
+    failed = [r for r in rows if not r.ok and (strict or r.name != ELIGIBILITY)]
+    if case is None or failed:
+        raise IntegrityError(
+            f"{folder}: expected a bundle that verifies, got {failed[0].name}: {failed[0].detail}; "
+            "`cadenza eval verify` shows all."
+        )
+    return SealedRun(
+        bundle=case.bundle,
+        plan=case.plan,
+        episodes=tuple(e for episodes in case.episodes.values() for e in episodes),
+        checks=tuple(rows),
+    )
+
+
+def report_view(runs: Sequence[SealedRun], *, title: str = "") -> ReportView:
+    """Return what a report shows of ``runs``.
+
+    Raises:
+        InputError: They cannot be compared, or one method is there twice.
+    """
+    methods = _methods(runs)
+    first = runs[0]
+    task = get_task(first.plan.env.task, first.plan.task_version)
+    slug = f"{task.task_id}@v{task.version}"
+    several = len(methods) > 1
+    episodes = tuple(e for name, group in methods.items() for e in _played(name, group, several))
+    named = title or (f"{len(methods)} methods on {slug}" if several else f"{next(iter(methods))}")
+    return ReportView(
+        title=named,
+        subtitle=task.summary,
+        task=slug,
+        statements=tuple(_statements(runs, methods, len(episodes))),
+        provenance=tuple(f for run in runs for f in _provenance(run, several=len(runs) > 1)),
+        verification=tuple(_checks(runs)),
+        conditions=tuple(
+            [_method_view(name, group) for name, group in methods.items()]
+            if several
+            else conditions_of(first)
+        ),
+        partners=tuple(_partner_views(first.plan)),
+        episodes=episodes,
+        has_success=task.has_success,
+        ego_uid=first.plan.env.agent_uids[0],
+        control_timestep_s=_timestep(episodes),
+        tables=tuple(t for name, group in methods.items() for t in _safety(name, group, several)),
+        repro_command=first.bundle.repro_command if len(runs) == 1 else "",
+        seed_kind="training seed" if first.training_seed is not None else "evaluation seed",
+    )
+
+
+def _methods(runs: Sequence[SealedRun]) -> dict[str, list[SealedRun]]:
+    """Return the runs by method, checked to be comparable."""
+    methods: dict[str, list[SealedRun]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+        different = [
+            name
+            for name, one, other in (
+                ("task", _rules(runs[0])[0], _rules(run)[0]),
+                ("partners", runs[0].bundle.partner_hashes, run.bundle.partner_hashes),
+                ("filter", _rules(runs[0])[1], _rules(run)[1]),
+                ("training seeds", runs[0].training_seed is None, run.training_seed is None),
+            )
+            if one != other
+        ]
+        if different:
+            raise InputError(
+                f"{run.method}: expected the {different[0]} of {runs[0].method}, got another; "
+                "compare what was played under the same rules."
+            )
+    for name, group in methods.items():
+        seeds = [run.training_seed for run in group]
+        if len(group) > 1 and (None in seeds or len(set(seeds)) < len(seeds)):
+            raise InputError(
+                f"{name}: expected one bundle per training seed, got {len(group)} with the seeds "
+                f"{seeds}; leave out what is the same."
+            )
+    return methods
+
+
+def _rules(run: SealedRun) -> tuple[object, object]:
+    """Return the task with its settings, and the filter of the headline condition."""
+    plan, name = run.plan, run.bundle.summary.headline_condition
+    filters = [c.safety for c in plan.conditions if name in (None, c.name)]
+    return (plan.task_version, plan.env), filters
+
+
+def _played(name: str, group: Sequence[SealedRun], several: bool) -> Iterator[EpisodeResult]:
+    """Yield a method's episodes: with the training seed as cluster, the method as condition."""
+    for run in group:
+        headline = run.bundle.summary.headline_condition
+        for episode in run.episodes:
+            changes: dict[str, object] = {}
+            if run.training_seed is not None:
+                changes["seed"] = run.training_seed
+            if several:
+                changes["condition"] = name
+            if not several or headline in (None, episode.condition):
+                yield episode.model_copy(update=changes) if changes else episode
+
+
+def conditions_of(run: SealedRun) -> Iterator[ConditionView]:
+    """Yield the conditions of one run."""
+    filters = {entry.safety.enabled for entry in run.plan.conditions}
+    for entry in run.plan.conditions:
+        filtered = entry.safety.enabled
+        words = "with the filter" if filtered else "without the filter"
+        yield ConditionView(
+            condition_id=entry.name,
+            label=words if len(filters) == len(run.plan.conditions) else entry.name,
+            filtered=filtered,
+            description="The safety filter may change the policy's action before it is executed."
+            if filtered
+            else "The policy's actions are executed unchanged.",
+            row_id=run.row_id,
+        )
+
+
+def _method_view(name: str, group: Sequence[SealedRun]) -> ConditionView:
+    run = group[0]
+    headline = run.bundle.summary.headline_condition
+    source = run.plan.policy(run.bundle.policy_id).source
+    digests = ", ".join((r.bundle.policy_sha256 or "built in")[:12] for r in group)
+    return ConditionView(
+        condition_id=name,
+        label=name,
+        filtered=any(c.safety.enabled for c in run.plan.conditions if c.name == headline),
+        description=f"{source}, weights {digests}; condition {headline or 'all'}.",
+        row_id=run.row_id,
+    )
+
+
+def _partner_views(plan: EvaluationPlan) -> Iterator[PartnerView]:
+    for entry in plan.partners:
+        partner = entry.partner
+        card = partner_card(partner.class_name)
+        options = {k: v for k, v in partner.extra.items() if k not in ("uid", "root")}
+        settings = ", ".join(f"{key} {value}" for key, value in options.items())
+        yield PartnerView(
+            partner_id=entry.name,
+            label=entry.name.removeprefix(f"{plan.env.task}_").replace("_", " "),
+            seen=entry.seen,
+            leaves_way=card.leaves_way,
+            description=f"{card.summary} Played with {settings}." if settings else card.summary,
+            family=entry.name.rpartition("_")[0]
+            if partner.class_name == ZOO_MEMBER
+            else partner.class_name,
+        )
+
+
+def _statements(
+    runs: Sequence[SealedRun], methods: dict[str, list[SealedRun]], n_episodes: int
+) -> Iterator[Statement]:
+    """Say what the numbers mean to a reader who knows none of the terms."""
+    plan = runs[0].plan
+    per_cell = plan.episodes_per_seed * len(plan.seeds)
+    learned = [run for run in runs if run.bundle.policy_sha256 is not None]
+    seeds = f"{len(plan.seeds)} seeds with {plan.episodes_per_seed} starts each"
+    yield Statement(
+        kind="measured",
+        text=f"{n_episodes} episodes: {per_cell} per trained policy, partner and condition "
+        f"({seeds}). Every partner, method and condition gets the same starts, so they are "
+        "compared pair by pair.",
+    )
+    for name, group in methods.items():
+        text = _filter_statement(group)
+        if text:
+            lead = f"{name}: {text[0].lower()}{text[1:]}" if len(methods) > 1 else text
+            yield Statement(kind="measured", text=lead)
+    if learned and runs[0].training_seed is None:
+        who = "The ego" if len(methods) == 1 else "Every ego"
+        yield Statement(
+            kind="caution",
+            text=f"{who} was trained once, with one training seed. The intervals cover the choice "
+            "of starts, not the luck of training; train with further seeds before comparing "
+            "methods.",
+        )
+    if any(run.bundle.dirty for run in runs):
+        yield Statement(
+            kind="caution",
+            text="No clean commit stands behind these results: to repeat them you need the sources "
+            "with the digest below.",
+        )
+
+
+def _filter_statement(group: Sequence[SealedRun]) -> str:
+    """Say how often the filter's guarantee held, from the filtered episodes."""
+    filtered = [e for run in group for e in run.episodes if e.uncertified_steps is not None]
+    if not filtered:
+        return ""
+    steps = sum(e.n_steps or 0 for e in filtered)
+    uncertified = sum(e.uncertified_steps or 0 for e in filtered)
+    infeasible = sum(e.infeasible_steps or 0 for e in filtered)
+    braked = sum(e.fallback_fired for e in filtered)
+    contacts = sum(bool(e.contact) for e in filtered)
+    return (
+        f"With the filter, {contacts} of {len(filtered)} episodes had a contact. On {uncertified} "
+        f"of {steps} control steps the filter worked outside its certificate, on {infeasible} no "
+        f"action met every constraint, and on {braked} it braked."
+    )
+
+
+def _provenance(run: SealedRun, *, several: bool) -> Iterator[Fact]:
+    bundle, plan = run.bundle, run.plan
+    commit = bundle.git_sha + (" with local changes" if bundle.diff_sha256 else "")
+    weights = bundle.policy_sha256 or "none, built in"
+    if several:
+        facts = f"commit {commit[:12]}, plan {plan.digest[:12]}, weights {weights[:12]}"
+        trained = "" if run.training_seed is None else f", training seed {run.training_seed}"
+        yield Fact(label=bundle.policy_id, value=facts + trained, code=True)
+        return
+    yield Fact(label="Commit", value=commit, code=True)
+    yield Fact(label="Package", value=f"cadenza {bundle.package_version}")
+    yield Fact(label="Policy weights, SHA-256", value=weights, code=True)
+    yield Fact(label="Evaluation plan, SHA-256", value=plan.digest, code=True)
+    yield Fact(label="Source code, SHA-256", value=plan.code_sha256, code=True)
+    platform = bundle.platform
+    yield Fact(label="Platform", value=f"{platform.os}, {platform.device}")
+    versions = f"Python {platform.python}, numpy {platform.numpy}, torch {platform.torch}"
+    yield Fact(label="Libraries", value=versions)
+    failed = [f"{check.name}: {check.detail}" for check in run.checks if not check.ok]
+    yield Fact(label="Bundle verification", value="; ".join(failed) or "every check passed")
+
+
+def _checks(runs: Sequence[SealedRun]) -> Iterator[Check]:
+    for run in runs:
+        for check in run.checks:
+            name = f"{run.bundle.policy_id}: {check.name}" if len(runs) > 1 else check.name
+            yield Check(name=name, ok=check.ok, detail=check.detail)
+
+
+def _safety(name: str, group: Sequence[SealedRun], several: bool) -> Iterator[Table]:
+    """Yield the safety tables over all runs of a method; none if the filter never ran."""
+    episodes = [episode for run in group for episode in run.episodes]
+    report = safety_report(group[0].plan, episodes, solver_version=None)
+    for table in () if report is None else report_tables(report):
+        title = f"Safety{f' of {name}' if several else ''}, {table.title[0].lower()}"
+        yield Table(
+            title=title + table.title[1:],
+            columns=table.columns,
+            rows=table.rows,
+            caption=INTERVAL_NOTE if table.rows else table.caption,
+            text_columns=table.text_columns,
+        )
+
+
+def _timestep(episodes: Sequence[EpisodeResult]) -> float | None:
+    """Return the length of a control step that the safety records agree on."""
+    steps = {e.safety.control_timestep_s for e in episodes if e.safety is not None}
+    return steps.pop() if len(steps) == 1 else None

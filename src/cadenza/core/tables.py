@@ -1,0 +1,81 @@
+"""Tables as plain values, and as Markdown or LaTeX: text from outside cannot break either."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_MARKDOWN_ESCAPES: Final = str.maketrans(
+    {sign: f"\\{sign}" for sign in "\\|`*_[]"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+)
+_LATEX_ESCAPES: Final = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "–": "--",
+        "—": "---",
+        "−": r"$-$",
+        "λ": r"$\lambda$",
+        "²": r"\textsuperscript{2}",
+        "\u00a0": "~",
+        "\u202f": r"\,",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table as text; ``text_columns`` hold words, not numbers.
+
+    ``caption`` is a note below it, or what stands for it if there are no rows.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    text_columns: Sequence[int] = (0,)
+
+    def to_markdown(self) -> str:
+        """Return a heading of level two, the table and its note."""
+        parts = [f"## {markdown_text(self.title)}"]
+        if self.rows:
+            columns = range(len(self.columns))
+            rule = ["---" if i in self.text_columns else "---:" for i in columns]
+            lines = [[markdown_text(cell) for cell in row] for row in (self.columns, *self.rows)]
+            lines.insert(1, rule)
+            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        if self.caption:
+            parts.append(markdown_text(self.caption))
+        return "\n\n".join(parts)
+
+    def to_latex(self) -> str:
+        r"""Return a float; the document needs ``\usepackage{booktabs}``."""
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(self.title)}}}"]
+        if self.rows:
+            indices = range(len(self.columns))
+            columns = "".join("l" if i in self.text_columns else "r" for i in indices)
+            header, *rows = (
+                " & ".join(latex_text(cell) for cell in row) + r" \\"
+                for row in (self.columns, *self.rows)
+            )
+            lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule"]
+            lines += [*rows, r"\bottomrule", r"\end{tabular}"]
+        if self.caption:
+            lines.append(latex_text(self.caption))
+        return "\n".join([*lines, r"\end{table}"])
+
+
+def markdown_text(text: str) -> str:
+    """Return ``text`` for one line of Markdown, table cells included."""
+    return "<br>".join(line.translate(_MARKDOWN_ESCAPES) for line in text.splitlines())
+
+
+def latex_text(text: str) -> str:
+    """Return ``text`` for one table cell of LaTeX."""
+    return " ".join(line.translate(_LATEX_ESCAPES) for line in text.splitlines())
