@@ -2,8 +2,8 @@
 
 Files:    ``bundle.json`` (schedule, headline numbers, manifest), ``plan.json``, one hash-chained
           ``episodes_seed<seed>.jsonl`` per seed, ``partners.json``, ``REPRO.txt``, optionally
-          ``prereg.yaml`` and ``failures.json``, where the filter ran ``three_tables.json`` and
-          ``three_tables.md``, and ``SHA256SUMS.txt`` over all others.
+          ``prereg.yaml``, ``failures.json`` and a spike's ``spike_run.json``, where the filter ran
+          ``three_tables.json`` and ``three_tables.md``, and ``SHA256SUMS.txt`` over all others.
 Promise:  equal episodes, plan and code give equal bytes; nothing in a bundle depends on time, host
           paths or the number of workers, except the declared platform fingerprint and
           the version of the filter's solver.
@@ -16,7 +16,7 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -30,14 +30,20 @@ from cadenza.benchmark.executor import JobFailure
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import StorageError
-from cadenza.core.files import fsync_folder, make_folder, sha256_bytes
+from cadenza.core.files import canonical_json, fsync_folder, make_folder, sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, compute_run_metadata
 from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.results import (
+    RIG_REASON,
+    Archive,
+    ConditionPair,
     EpisodeResult,
+    Identifier,
     PlatformFingerprint,
     ResultBundle,
     SeedSchedule,
+    SpikeRun,
+    SubStage,
     episode_line,
 )
 from cadenza.evaluation.summary import SummarySettings, compute_summary
@@ -48,6 +54,7 @@ BUNDLE_NAME: Final = "bundle.json"
 SUMS_NAME: Final = "SHA256SUMS.txt"
 PARTNERS_NAME: Final = "partners.json"
 REPRO_NAME: Final = "REPRO.txt"
+SPIKE_NAME: Final = "spike_run.json"
 PREREG_NAME: Final = "prereg.yaml"
 FAILURES_NAME: Final = "failures.json"
 #: Metadata key of an episode line that holds the SHA-256 of the line before it.
@@ -55,8 +62,53 @@ CHAIN_KEY: Final = "previous_line_sha256"
 #: Metadata keys of a bundle: path of the registration at its tag, and the object the tag named.
 PREREG_PATH_KEY: Final = "prereg_path"
 TAG_OBJECT_KEY: Final = "prereg_tag_object"
+#: Metadata key of a bundle that holds what the spike is, see `SpikeLabel`.
+SPIKE_KEY: Final = "spike"
 #: Random streams behind an episode; ``{seed}`` and ``{episode}`` stand for numbers.
 SUBSTREAM_LABELS: Final = ("evaluation.episode.{episode}", "evaluation.policy.random")
+
+
+class SpikeLabel(Archive):
+    """What makes an evaluation a spike: axis, stage and the conditions that are compared."""
+
+    axis: Identifier
+    sub_stage: SubStage
+    condition_pair: ConditionPair
+
+    def run_of(
+        self,
+        policy: str,
+        episodes: Iterable[EpisodeResult],
+        *,
+        seeds: Sequence[int],
+        git_tag: str | None,
+        blob_sha: str | None,
+    ) -> SpikeRun:
+        """Return the archive of one policy; episodes of other conditions are left out."""
+        sides = (self.condition_pair.homogeneous_id, self.condition_pair.heterogeneous_id)
+        played = [_without_chain(episode) for episode in episodes if episode.condition in sides]
+        played.sort(key=lambda e: (e.seed, e.condition or "", e.episode_idx))
+        return SpikeRun(
+            spike_id=f"{self.axis}-{self.sub_stage}-{policy}",
+            prereg_sha=blob_sha or "",
+            git_tag=git_tag or "",
+            axis=self.axis,
+            sub_stage=self.sub_stage,
+            condition_pair=self.condition_pair,
+            seeds=list(seeds),
+            episode_results=played,
+        )
+
+
+def rehearsal_of(bundle: ResultBundle) -> str | None:
+    """Return why a bundle counts for nothing: it tries a spike's rig; None for any other."""
+    label: Any = bundle.metadata.get(SPIKE_KEY) or {}
+    return RIG_REASON if label.get("sub_stage") == "1a" else None
+
+
+def _without_chain(episode: EpisodeResult) -> EpisodeResult:
+    metadata = {k: v for k, v in episode.metadata.items() if k != CHAIN_KEY}
+    return episode.model_copy(update={"metadata": metadata})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +126,7 @@ class BundleRequest:
         config_sha256: Digest of the training configuration, if known.
         network_sha256: How networks round where the episodes were played, if known.
         prereg: Registered protocol, if any.
+        spike: What spike it is, if any.
     """
 
     plan: EvaluationPlan
@@ -86,6 +139,7 @@ class BundleRequest:
     config_sha256: str | None = None
     network_sha256: str | None = None
     prereg: LockedRegistration | None = None
+    spike: SpikeLabel | None = None
 
 
 def sealed_partner_spec(entry: PartnerEntry) -> PartnerSpec:
@@ -165,6 +219,15 @@ def build_bundle_files(request: BundleRequest) -> dict[str, bytes]:
     files[REPRO_NAME] = request.repro_command.encode() + b"\n"
     if request.prereg is not None:
         files[PREREG_NAME] = request.prereg.content
+    if request.spike is not None:
+        run = request.spike.run_of(
+            request.policy,
+            request.episodes,
+            seeds=plan.seeds,
+            git_tag=request.prereg and request.prereg.git_tag,
+            blob_sha=request.prereg and request.prereg.blob_sha,
+        )
+        files[SPIKE_NAME] = spike_bytes(run)
     if request.failures:
         files[FAILURES_NAME] = _pretty_json(_failure_material(request))
     tables = safety_report(plan, request.episodes, solver_version=solver_version_of(plan))
@@ -173,6 +236,11 @@ def build_bundle_files(request: BundleRequest) -> dict[str, bytes]:
     files[BUNDLE_NAME] = _pretty_json(_bundle(request, files).model_dump(mode="json"))
     files[SUMS_NAME] = encode_sums({name: sha256_bytes(data) for name, data in files.items()})
     return files
+
+
+def spike_bytes(run: SpikeRun) -> bytes:
+    """Return the file of a spike's archive: equal runs, equal bytes."""
+    return canonical_json(run.model_dump(mode="json", exclude_none=True)) + b"\n"
 
 
 def encode_sums(digests: Mapping[str, str]) -> bytes:
@@ -247,6 +315,7 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
             "code_sha256": plan.code_sha256,
             "has_success": get_task(plan.env.task, plan.task_version).has_success,
             **_where_registered(request.prereg),
+            **({} if request.spike is None else {SPIKE_KEY: request.spike.model_dump(mode="json")}),
         },
     )
 

@@ -19,6 +19,7 @@ from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_partner, code_digest, require_player
 from cadenza.benchmark.bundle import (
     BundleRequest,
+    SpikeLabel,
     build_bundle_files,
     current_provenance,
     write_bundle_dir,
@@ -326,6 +327,7 @@ def run_evaluation(
     repro_command: str = "cadenza eval run",
     config_sha256: str | None = None,
     registration: LockedRegistration | None = None,
+    spike: SpikeLabel | None = None,
     progress: JobProgress | None = None,
 ) -> EvaluationOutcome:
     """Run every cell that is not finished yet, and seal the results.
@@ -342,6 +344,7 @@ def run_evaluation(
         repro_command: Command line that repeats the evaluation; no host paths, it is hashed.
         config_sha256: Digest of the training configuration behind the policies, if known.
         registration: Protocol that was registered for this evaluation, locked by its tag.
+        spike: What spike it is, if any; bundles then hold its archive.
         progress: Called with (cells done, cells in all, label of the last one).
 
     Raises:
@@ -375,6 +378,7 @@ def run_evaluation(
             config_sha256=config_sha256,
             prereg=registration,
             network_sha256=network,
+            spike=spike,
         )
         bundles = _seal(out, template, episodes, failures)
     return EvaluationOutcome(

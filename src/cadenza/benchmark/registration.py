@@ -3,6 +3,8 @@
 Block:    ``parameters.evaluation`` of a registration: the plan without what a later commit or a
           later training decides (code, package, size of a cell, weights of policies that are not
           there yet), and ``summary``, which fixes the statistics.
+Axis:     the registration of a spike's axis fixes conditions, seeds and episodes; the rest of its
+          plan is that of the axis, see `cadenza.benchmark.spike_axes`.
 Promise:  a plan conforms if every field equals the registered one. A registered policy without
           digest may have any weights; one with a digest has these.
 """
@@ -11,8 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from cadenza.benchmark.cells import EvaluationPlan
+from cadenza.benchmark.spike_axes import axis_differences
 from cadenza.core.errors import PreregistrationError
-from cadenza.evaluation.prereg import LockedRegistration, PreregDocument
+from cadenza.evaluation.prereg import (
+    LockedRegistration,
+    PreregDocument,
+    PreregistrationSpec,
+)
 from cadenza.evaluation.results import BundleSummary
 from cadenza.evaluation.statistics.estimate import group_by_seed, rate_estimate
 from cadenza.evaluation.summary import SummarySettings
@@ -79,8 +86,8 @@ def plan_differences(
         pydantic.ValidationError: It has the wrong shape.
     """
     document = registration.protocol
-    if not isinstance(document, PreregDocument):
-        return ["registration: expected a protocol in blocks, got one of an axis"]
+    if isinstance(document, PreregistrationSpec):
+        return axis_differences(document, plan, registration.git_tag)
     unreadable = block_problems(document)
     if unreadable:
         return unreadable

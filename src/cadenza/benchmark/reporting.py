@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cadenza.benchmark.bundle import BUNDLE_NAME
+from cadenza.benchmark.bundle import BUNDLE_NAME, rehearsal_of
 from cadenza.benchmark.cells import EvaluationPlan
 from cadenza.benchmark.evaluation_run import BUNDLES_FOLDER
 from cadenza.benchmark.safety_tables import safety_report
@@ -105,6 +105,7 @@ def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = Fals
 
     Raises:
         IntegrityError: A check fails; without ``strict``, other than that of the sources.
+        InputError: It is the rehearsal of a spike.
     """
     case, rows = verify_files(read_bundle_files(folder), repo_path=repo_path)
     failed = [r for r in rows if not r.ok and (strict or r.name != ELIGIBILITY)]
@@ -112,6 +113,11 @@ def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = Fals
         raise IntegrityError(
             f"{folder}: expected a bundle that verifies, got {failed[0].name}: {failed[0].detail}; "
             "`cadenza eval verify` shows all."
+        )
+    rehearsal = rehearsal_of(case.bundle)
+    if rehearsal is not None:
+        raise InputError(
+            f"{folder}: expected results that count, got {rehearsal}; it never reaches a table."
         )
     return SealedRun(
         bundle=case.bundle,

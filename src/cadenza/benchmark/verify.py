@@ -32,14 +32,18 @@ from cadenza.benchmark.bundle import (
     PREREG_NAME,
     PREREG_PATH_KEY,
     REPRO_NAME,
+    SPIKE_KEY,
+    SPIKE_NAME,
     SUMS_NAME,
     TAG_OBJECT_KEY,
+    SpikeLabel,
     encode_sums,
     episode_file_name,
     journal_genesis,
     partner_hash,
     partner_material,
     sealed_partner_spec,
+    spike_bytes,
 )
 from cadenza.benchmark.cells import (
     PLAN_NAME,
@@ -203,6 +207,7 @@ def content_checks(case: BundleUnderTest, *, is_older: bool = False) -> list[Che
             ("failures", _check_failures),
             ("summary", _check_summary),
             ("safety", _check_safety_tables),
+            ("spike", _check_spike),
             ("partners", _check_partners),
             ("repro", _check_repro),
             ("prereg", _check_registration_file),
@@ -334,6 +339,23 @@ def _check_safety_tables(case: BundleUnderTest) -> Iterator[CheckResult]:
     text = case.files.get(MARKDOWN_NAME) == report_files(report)[MARKDOWN_NAME]
     detail = "" if text else f"not the text of {JSON_NAME}"
     yield CheckResult(name="safety:markdown", ok=text, detail=detail)
+
+
+def _check_spike(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """The archive of a spike is the one that label and episodes give."""
+    label, bundle = case.bundle.metadata.get(SPIKE_KEY), case.bundle
+    if label is None and SPIKE_NAME not in case.files:
+        return
+    fresh = SpikeLabel.model_validate(label).run_of(
+        bundle.policy_id,
+        (episode for group in case.episodes.values() for episode in group),
+        seeds=case.plan.seeds,
+        git_tag=bundle.prereg_git_tag,
+        blob_sha=bundle.prereg_blob_sha,
+    )
+    same = case.files.get(SPIKE_NAME) == spike_bytes(fresh)
+    detail = fresh.spike_id if same else "other than what the episodes give"
+    yield CheckResult(name="spike:archive", ok=same, detail=detail)
 
 
 def equal_within(a: object, b: object, relative: float) -> bool:

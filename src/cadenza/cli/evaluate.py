@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -40,6 +40,21 @@ _LINK_DIFFERENCES = {
     "steps": ("steps", ""),
 }
 
+#: Options of commands that play evaluations.
+Workers: TypeAlias = Annotated[
+    int | None, typer.Option("--workers", "-j", min=1, help="Processes; one per core by default.")
+]
+Executor: TypeAlias = Annotated[
+    str, typer.Option("--executor", help="local, or ray: actors of a cluster.")
+]
+Resources: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--resource", help="What a Ray actor takes, e.g. CPU=2, GPU=0.5 or sim=1."),
+]
+AllowDirty: TypeAlias = Annotated[
+    bool, typer.Option("--allow-dirty", help="Accept results of uncommitted or other sources.")
+]
+
 
 def run(
     config: Annotated[
@@ -47,21 +62,13 @@ def run(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for cells and bundles.")],
     settings: Settings = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
-    ] = None,
+    workers: Workers = None,
     lanes: Annotated[
         int | None,
         typer.Option("--lanes", min=1, help="Episodes side by side in a process; 128 by default."),
     ] = None,
-    executor: Annotated[
-        str, typer.Option("--executor", help="local, or ray: actors of a cluster.")
-    ] = "local",
-    resources: Annotated[
-        list[str] | None,
-        typer.Option("--resource", help="What a Ray actor takes, e.g. CPU=2, GPU=0.5 or sim=1."),
-    ] = None,
+    executor: Executor = "local",
+    resources: Resources = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the evaluation in the folder.")
     ] = False,
@@ -98,7 +105,7 @@ def run(
                 out=out,
                 workers=workers,
                 lanes=lanes or DEFAULT_LANES,
-                cluster=_cluster(executor, resources or []),
+                cluster=cluster_of(executor, resources or []),
                 resume=resume,
                 overwrite=overwrite,
                 repro_command=_repro_command(config, changes, registration),
@@ -114,7 +121,7 @@ def run(
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _cluster(executor: str, resources: Sequence[str]) -> "RayCluster | None":
+def cluster_of(executor: str, resources: Sequence[str]) -> "RayCluster | None":
     """Return the cluster that the flags name; None for this machine."""
     from cadenza.benchmark.ray_executor import RayCluster
 
@@ -156,9 +163,6 @@ def _repro_command(
 
 
 _Bundle = Annotated[Path, typer.Argument(help="Folder that holds bundle.json.")]
-_AllowDirty = Annotated[
-    bool, typer.Option("--allow-dirty", help="Accept results of uncommitted or other sources.")
-]
 _TagRepository = Annotated[
     Path | None,
     typer.Option("--repo-root", help="Git repository that holds the registration tag."),
@@ -167,7 +171,7 @@ _TagRepository = Annotated[
 
 def verify(
     bundle: _Bundle,
-    allow_dirty: _AllowDirty = False,
+    allow_dirty: AllowDirty = False,
     repository: _TagRepository = None,
     require_signature: Annotated[
         bool, typer.Option("--require-signature", help="Refuse without one by a trusted key.")
@@ -224,7 +228,7 @@ def sign(
     key: Annotated[
         Path, typer.Option("--key", help="Ed25519 private key, as `ssh-keygen` writes it.")
     ],
-    allow_dirty: _AllowDirty = False,
+    allow_dirty: AllowDirty = False,
     repository: _TagRepository = None,
 ) -> None:
     """Verify a bundle and vouch for it: writes bundle.sig."""

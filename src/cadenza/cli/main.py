@@ -18,6 +18,7 @@ from cadenza.cli import (
     quickstart,
     report,
     safety,
+    spike,
     stream,
     train,
     zoo,
@@ -50,6 +51,9 @@ partners_app: typer.Typer = typer.Typer(
 safety_app: typer.Typer = typer.Typer(
     help="Attack the safety filter, show reports.", no_args_is_help=True
 )
+spike_app: typer.Typer = typer.Typer(
+    help="Play and judge staged spikes: what heterogeneity costs.", no_args_is_help=True
+)
 stream_app: typer.Typer = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
 zoo_app: typer.Typer = typer.Typer(
     help="Train and compare populations of partners.", no_args_is_help=True
@@ -79,6 +83,11 @@ prereg_app.command("freeze")(prereg.freeze)
 prereg_app.command("verify")(prereg.verify)
 safety_app.command("verify")(safety.verify)
 safety_app.command("tables")(safety.tables)
+spike_app.command("list")(spike.list_axes)
+spike_app.command("run")(spike.run)
+spike_app.command("verify")(spike.verify)
+spike_app.command("summarise")(spike.summarise)
+spike_app.command("next-stage")(spike.next_stage)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
 partners_app.command("train-draft-zoo")(zoo.train_draft_zoo)
@@ -96,6 +105,7 @@ app.add_typer(configs_app, name="configs")
 app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")
 app.add_typer(safety_app, name="safety")
+app.add_typer(spike_app, name="spike")
 app.add_typer(stream_app, name="stream")
 app.add_typer(loop_app, name="loop")
 app.add_typer(partners_app, name="partners")

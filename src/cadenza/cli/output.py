@@ -66,6 +66,8 @@ class ExitCode(IntEnum):
     LEARNING_CHECK = 3
     #: A registered protocol was edited, its tag is missing, or a run is not the registered one.
     PREREG_MISMATCH = 4
+    #: No axis of a spike's stage passes its gate.
+    GATE_NOT_MET = 5
     #: The working tree has changes that the command refuses to work from.
     DIRTY_TREE = 7
     #: Safety audit: the conformal margin sits at its limit.

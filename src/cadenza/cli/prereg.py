@@ -23,7 +23,8 @@ Repository = Annotated[
 
 def new(
     config: Annotated[
-        Path, typer.Argument(help="Evaluation: a YAML file, or the name of a shipped one.")
+        Path,
+        typer.Argument(help="Evaluation: YAML file or shipped name; or a spike's axis, e.g. CM."),
     ],
     tag: Annotated[str, typer.Option("--tag", help="Git tag that will lock it.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
@@ -35,8 +36,13 @@ def new(
     ] = False,
     settings: Settings = None,
 ) -> None:
-    """Write down what `cadenza eval run` will do with a configuration."""
+    """Write down what `cadenza eval run` will do with a configuration, or a spike with an axis."""
     with typed_exits():
+        if out.exists():
+            raise ConfigurationError(f"{out}: expected no such file yet, got one; name another.")
+        if _is_axis(config):
+            _new_axis(str(config), tag, out, settings or [])
+            return
         import yaml
 
         from cadenza.benchmark.cells import PolicyChoice, PolicyEntry
@@ -51,8 +57,6 @@ def new(
         from cadenza.core.shipped_configs import find_config
         from cadenza.evaluation.prereg import PreregDocument
 
-        if out.exists():
-            raise ConfigurationError(f"{out}: expected no such file yet, got one; name another.")
         config = find_config(config, "eval")
         evaluation = explained(
             config, EvaluationConfig, lambda: load_evaluation_config(config, settings or [])
@@ -77,6 +81,35 @@ def new(
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
         atomic_write_text(out, text)
         print_text(f"{out}: {plan.n_episodes} episodes, {len(plan.cells)} cells; not locked yet")
+
+
+def _is_axis(config: Path) -> bool:
+    from cadenza.evaluation.prereg import CANONICAL_AXIS_ORDER
+
+    return str(config) in CANONICAL_AXIS_ORDER and not config.exists()
+
+
+def _new_axis(axis: str, tag: str, out: Path, settings: list[str]) -> None:
+    """Write the registration of an axis; settings: ``task``, ``seeds``, ``episodes_per_seed``."""
+    import yaml
+    from pydantic import TypeAdapter
+
+    from cadenza.benchmark.spikes.runs import axis_registration, plan_spike
+    from cadenza.core.files import atomic_write_text
+    from cadenza.core.key_values import apply_settings
+
+    given = apply_settings({}, settings)
+    known = {"task": str, "seeds": list[int], "episodes_per_seed": int}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigurationError(f"{key}: expected one of {', '.join(known)}, got another key.")
+        given[key] = TypeAdapter(known[key]).validate_python(value)
+    spec = axis_registration(plan_spike(axis, egos=("zero",), **given), tag)
+    content = spec.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    atomic_write_text(out, text)
+    count = 2 * len(spec.seeds) * spec.episodes_per_seed
+    print_text(f"{out}: {count} episodes that are compared; not locked yet")
 
 
 def lint(file: _File, as_json: AsJson = False) -> None:

@@ -35,6 +35,8 @@ MIN_RESAMPLES: Final = 1000
 MAX_RESAMPLES: Final = 1_000_000
 
 SubStage = Literal["1a", "1b", "2", "3"]
+#: Why a run of stage 1a counts for nothing.
+RIG_REASON: Final = "stage 1a, which only tries the rig"
 
 Integer = Annotated[int, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -473,7 +475,7 @@ class SpikeRun(Archive):
         if self.kind == "dry_run" or "dry-run" in (self.git_tag, self.prereg_sha[:7]):
             return "a dry run"
         if self.sub_stage == "1a":
-            return "stage 1a, which only tries the rig"
+            return RIG_REASON
         return None
 
     @model_validator(mode="after")

@@ -69,6 +69,7 @@ class Constant:
     """Ego or partner that always does the same."""
 
     spec = None
+    playing_ids = "seeker"
 
     def __init__(self, action):
         self.action = np.asarray(action, np.float32)
