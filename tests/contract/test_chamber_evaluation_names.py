@@ -63,7 +63,7 @@ run_training(cfg, *, trainer_factory=None, repo_root=None, safety_filter=None, s
 #: Defaults on the wire; every other field is required.
 DEFAULTS = {
     "EpisodeResult": {"constraint_violation_peak": 0.0, "fallback_fired": 0, "force_peak": None},
-    "LeaderboardEntry": {"schema_version": 3},
+    "LeaderboardEntry": {"schema_version": 3, "outcomes": []},
     "PreregistrationSpec": {
         "bootstrap_method": "cluster",
         "failure_policy": "strict",

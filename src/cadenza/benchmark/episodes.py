@@ -345,6 +345,7 @@ def episode_result(
         truncated=truncated,
         episode_return=tally.episode_return,
         contact=tally.contact if "contact" in info else None,
+        force_peak=float(info["max_force"]) if "max_force" in info else None,
         min_distance_m=tally.min_distance if np.isfinite(tally.min_distance) else None,
         goal_distance_m=None if distance is None else float(distance),
         constraint_violation_peak=tally.violation_peak,

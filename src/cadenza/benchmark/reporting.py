@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cadenza.benchmark.admission import PLANS
 from cadenza.benchmark.bundle import BUNDLE_NAME, rehearsal_of
 from cadenza.benchmark.cells import EvaluationPlan
 from cadenza.benchmark.evaluation_run import BUNDLES_FOLDER
@@ -20,6 +21,7 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.verify import ELIGIBILITY, read_bundle_files, verify_files
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.core.tables import Table
+from cadenza.evaluation.best_responses import load_best_responses
 from cadenza.evaluation.report.view import (
     Check,
     ConditionView,
@@ -70,10 +72,9 @@ class SealedRun:
 
     @property
     def row_id(self) -> str:
-        """The baseline that the policy is, or its name."""
-        source = self.plan.policy(self.bundle.policy_id).source
-        names = self.bundle.policy_id, source
-        return next((b for k, b in _BASELINES.items() for n in names if n.startswith(k)), names[0])
+        """The baseline that the policy is; empty for any other."""
+        names = self.bundle.policy_id, self.plan.policy(self.bundle.policy_id).source
+        return next((b for k, b in _BASELINES.items() for n in names if n.startswith(k)), "")
 
 
 def find_bundles(paths: Sequence[Path]) -> list[Path]:
@@ -127,11 +128,24 @@ def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = Fals
     )
 
 
-def report_view(runs: Sequence[SealedRun], *, title: str = "") -> ReportView:
-    """Return what a report shows of ``runs``.
+def task_views(
+    runs: Sequence[SealedRun], *, best_responses: Path | None = None
+) -> list[ReportView]:
+    """Return one view of each task, with its settings and partners; errors as `report_view`."""
+    groups: dict[str, list[SealedRun]] = {}
+    for run in runs:
+        groups.setdefault(repr(_rules(run)), []).append(run)
+    return [report_view(group, best_responses=best_responses) for group in groups.values()]
+
+
+def report_view(
+    runs: Sequence[SealedRun], *, title: str = "", best_responses: Path | None = None
+) -> ReportView:
+    """Return what a report shows of ``runs``, measured against a file of best responses.
 
     Raises:
         InputError: They cannot be compared, or one method is there twice.
+        ConfigurationError: The file cannot be used.
     """
     methods = _methods(runs)
     first = runs[0]
@@ -157,6 +171,8 @@ def report_view(runs: Sequence[SealedRun], *, title: str = "") -> ReportView:
         has_success=task.has_success,
         ego_uid=first.plan.env.agent_uids[0],
         control_timestep_s=_timestep(episodes),
+        best_responses=best_responses and load_best_responses(best_responses, task=slug),
+        stress_limit=_force_limit(task.task_id),
         tables=tuple(t for name, group in methods.items() for t in _safety(name, group, several)),
         repro_command=first.bundle.repro_command if len(runs) == 1 else "",
         seed_kind="training seed" if first.training_seed is not None else "evaluation seed",
@@ -164,20 +180,13 @@ def report_view(runs: Sequence[SealedRun], *, title: str = "") -> ReportView:
 
 
 def _methods(runs: Sequence[SealedRun]) -> dict[str, list[SealedRun]]:
-    """Return the runs by method, checked to be comparable."""
+    """Return the runs by method, baselines first, checked to be comparable."""
+    order = list(_BASELINES.values())
     methods: dict[str, list[SealedRun]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.method):
         methods.setdefault(run.method, []).append(run)
-        different = [
-            name
-            for name, one, other in (
-                ("task", _rules(runs[0])[0], _rules(run)[0]),
-                ("partners", runs[0].bundle.partner_hashes, run.bundle.partner_hashes),
-                ("filter", _rules(runs[0])[1], _rules(run)[1]),
-                ("training seeds", runs[0].training_seed is None, run.training_seed is None),
-            )
-            if one != other
-        ]
+        rules = zip(_rules(runs[0]).items(), _rules(run).values(), strict=True)
+        different = [name for (name, one), other in rules if one != other]
         if different:
             raise InputError(
                 f"{run.method}: expected the {different[0]} of {runs[0].method}, got another; "
@@ -190,14 +199,19 @@ def _methods(runs: Sequence[SealedRun]) -> dict[str, list[SealedRun]]:
                 f"{name}: expected one bundle per training seed, got {len(group)} with the seeds "
                 f"{seeds}; leave out what is the same."
             )
-    return methods
+    ranked = sorted(methods, key=lambda m: order.index(b) if (b := methods[m][0].row_id) else 99)
+    return {name: methods[name] for name in ranked}
 
 
-def _rules(run: SealedRun) -> tuple[object, object]:
-    """Return the task with its settings, and the filter of the headline condition."""
+def _rules(run: SealedRun) -> dict[str, object]:
+    """Return what must be the same for runs to be compared."""
     plan, name = run.plan, run.bundle.summary.headline_condition
-    filters = [c.safety for c in plan.conditions if name in (None, c.name)]
-    return (plan.task_version, plan.env), filters
+    return {
+        "task": (plan.task_version, plan.env),
+        "partners": run.bundle.partner_hashes,
+        "condition": [c for c in plan.conditions if name in (None, c.name)],
+        "kind of seed": run.training_seed is None,
+    }
 
 
 def _played(name: str, group: Sequence[SealedRun], several: bool) -> Iterator[EpisodeResult]:
@@ -357,6 +371,12 @@ def _safety(name: str, group: Sequence[SealedRun], several: bool) -> Iterator[Ta
             caption=INTERVAL_NOTE if table.rows else table.caption,
             text_columns=table.text_columns,
         )
+
+
+def _force_limit(task_id: str) -> float | None:
+    """Return the peak force that the task allows, N, if it limits forces."""
+    plan = PLANS.get(task_id)
+    return None if plan is None else plan.limits().get("max_force")
 
 
 def _timestep(episodes: Sequence[EpisodeResult]) -> float | None:

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from cadenza.cli.output import print_text, typed_exits
+from cadenza.cli.output import ExitCode, print_text, typed_exits
+from cadenza.core.errors import ConfigurationError
 
 Format: TypeAlias = Literal["html", "markdown", "latex", "json"]
 Sealed = Annotated[
@@ -18,6 +19,12 @@ Registered = Annotated[
 ]
 
 
+Best = Annotated[
+    Path | None,
+    typer.Option("--best-responses", help="YAML of what best responses to the partners score."),
+]
+
+
 def report(
     paths: Sealed,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
@@ -25,6 +32,7 @@ def report(
         Format | None,
         typer.Option("--format", help="By default what the file's ending says, else html."),
     ] = None,
+    best_responses: Best = None,
     repository: Registered = None,
 ) -> None:
     """Write one self-contained report about one result, or compare several of one task."""
@@ -33,8 +41,43 @@ def report(
         from cadenza.core.files import atomic_write_text
         from cadenza.evaluation.report.render import FORMATS
 
-        view = report_view([load_run(f, repo_path=repository) for f in find_bundles(paths)])
+        runs = [load_run(folder, repo_path=repository) for folder in find_bundles(paths)]
+        view = report_view(runs, best_responses=best_responses)
         endings: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".json": "json"}
         chosen = form or endings.get(out.suffix, "html")
         atomic_write_text(out, FORMATS[chosen](view))
         print_text(f"report: {out}")
+
+
+def leaderboard(
+    paths: Sealed,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="What to print or write.")] = "markdown",
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; code 1 if --out is not up to date.")
+    ] = False,
+    best_responses: Best = None,
+    repository: Registered = None,
+) -> None:
+    """Rank verified results, one table for each task and setting; others are refused."""
+    with typed_exits():
+        from cadenza.benchmark.reporting import find_bundles, load_run, task_views
+        from cadenza.core.files import atomic_write_text
+        from cadenza.evaluation.report.render import render_leaderboards
+
+        if check and out is None:
+            raise ConfigurationError("eval leaderboard: expected --out FILE beside --check.")
+        bundles = find_bundles(paths)
+        runs = [load_run(folder, repo_path=repository, strict=True) for folder in bundles]
+        text = render_leaderboards(task_views(runs, best_responses=best_responses), form)
+        if out is None:
+            print_text(text.rstrip("\n"))
+            return
+        if not check:
+            atomic_write_text(out, text)
+            print_text(f"leaderboard: {out}")
+            return
+        current = out.is_file() and out.read_text(encoding="utf-8") == text
+        print_text(f"{out}: {'up to date' if current else 'differs from what the bundles give'}")
+    if not current:
+        raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -4,17 +4,25 @@ Gap:       mean paired difference homogeneous - heterogeneous, in percentage poi
            interval on the seed means; no random draw, so neither order nor number of runs matters.
 Survival:  an axis enters the score if the lower bound of its gap reaches `GATE_PP`: an axis that
            costs nothing measures nothing.
-Score:     per axis the heterogeneous success rate; the scalar is their weighted mean. The vector
-           always goes with it.
+Score:     per axis the heterogeneous success rate s; the scalar is G = sum w s / sum w, penalised
+           G (1 - v), v the violation rate. The vector always goes with them.
+Interval:  of the scalar, the wider of Student t on the scalars of shared seeds and MOVER from the
+           axes' rates, G - sqrt(sum (w / sum w)^2 (s - l)^2); of all rows at once by Bonferroni.
+           The penalised one takes v at its value.
+Ranks:     from those intervals: a row is behind another only if their intervals do not touch.
+           Source: Klein, Wright and Wieczorek 2020, JRSS A 183, 589-606.
 Admitted:  runs that a tag registered. Rehearsals (dry runs, stage 1a, debugging) never get here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Literal, Self
 
-from pydantic import model_validator
+import numpy as np
+from pydantic import Field, model_validator
 
 from cadenza.core.errors import InputError, PreregistrationError
+from cadenza.core.tables import Table
 from cadenza.evaluation.prereg import LockedRegistration, PreregistrationSpec, run_differences
 from cadenza.evaluation.results import (
     SCHEMA_VERSION,
@@ -23,12 +31,15 @@ from cadenza.evaluation.results import (
     EpisodeResult,
     Finite,
     Identifier,
+    Integer,
     NonNegative,
     Rate,
     SchemaVersion,
     SpikeRun,
 )
+from cadenza.evaluation.statistics.beta_binomial import beta_binomial_interval
 from cadenza.evaluation.statistics.cluster_means import StudentT
+from cadenza.evaluation.statistics.estimate import Estimate, group_by_seed
 from cadenza.evaluation.statistics.paired import pair_episodes, paired_comparison, success_of
 
 #: Weight of each axis in the scalar, in the order of the headline.
@@ -93,8 +104,17 @@ class HRSVector(Archive):
         return self
 
 
+class SeedOutcome(Archive):
+    """Solved episodes of one seed of a surviving axis, under the heterogeneous condition."""
+
+    axis: Identifier
+    seed: Integer
+    successes: Count
+    episodes: Count
+
+
 class LeaderboardEntry(Archive):
-    """One method: the runs behind it, its scores and its safety."""
+    """One method: the runs behind it, its scores and its safety; older files lack ``outcomes``."""
 
     method_id: Identifier
     spike_runs: list[str]
@@ -102,6 +122,7 @@ class LeaderboardEntry(Archive):
     hrs_scalar: Rate
     violation_rate: Rate
     fallback_rate: Rate
+    outcomes: list[SeedOutcome] = Field(default_factory=list[SeedOutcome])
     schema_version: SchemaVersion = SCHEMA_VERSION
 
 
@@ -230,39 +251,120 @@ def leaderboard_entry(
         hrs_scalar=compute_hrs_scalar(vector),
         violation_rate=sum(r.violation_rate * r.n_episodes for r in results.values()) / total,
         fallback_rate=sum(r.fallback_rate * r.n_episodes for r in results.values()) / total,
+        outcomes=[
+            SeedOutcome(axis=run.axis, seed=seed, successes=int(won.sum()), episodes=won.size)
+            for run in runs
+            if run.axis in surviving
+            for seed, won in group_by_seed(
+                (e.seed, success_of(e))
+                for e in run.episode_results
+                if e.condition == run.condition_pair.heterogeneous_id
+            ).items()
+        ],
     )
 
 
-def render_leaderboard(
+def hrs_estimate(
+    entry: LeaderboardEntry, *, penalised: bool = False, confidence: float = 0.95
+) -> Estimate:
+    """Return the scalar of a row with its interval, raw or times 1 - violation rate."""
+    total = sum(axis.weight for axis in entry.hrs_vector.entries)
+    seeds: dict[int, list[float]] = {}
+    half, below, above, fewest = 0.0, 0.0, 0.0, math.inf
+    for axis in entry.hrs_vector.entries:
+        own = [o for o in entry.outcomes if o.axis == axis.axis]
+        fewest = min(fewest, len(own))
+        if total <= 0.0 or len(own) < 2:
+            continue
+        won = np.array([float(o.successes) for o in own])
+        played = np.array([float(o.episodes) for o in own])
+        low, high = beta_binomial_interval(won, played, confidence=confidence)
+        below += (axis.weight / total * max(0.0, axis.score - low)) ** 2
+        above += (axis.weight / total * max(0.0, high - axis.score)) ** 2
+        for outcome, rate in zip(own, (won / played).tolist(), strict=True):
+            seeds.setdefault(outcome.seed, []).append(axis.weight / total * rate)
+    shared = [sum(r) for r in seeds.values() if len(r) == len(entry.hrs_vector.entries)]
+    if len(shared) > 1:
+        low, high = StudentT().interval(np.array(shared), confidence=confidence)
+        half = (high - low) / 2.0
+    scalar, factor = entry.hrs_scalar, 1.0 - entry.violation_rate if penalised else 1.0
+    reason = "fewer than two seeds recorded" if total <= 0.0 or fewest < 2 else None
+    return Estimate(
+        value=factor * scalar,
+        low=None if reason else factor * max(0.0, scalar - max(half, math.sqrt(below))),
+        high=None if reason else factor * min(1.0, scalar + max(half, math.sqrt(above))),
+        confidence=confidence,
+        estimator="hrs/cluster/t-mover/v1",
+        n=sum(o.episodes for o in entry.outcomes),
+        n_clusters=len(seeds),
+        undefined_reason=reason,
+    )
+
+
+def leaderboard_table(
     entries: Sequence[LeaderboardEntry], *, axes: Sequence[str] = tuple(DEFAULT_AXIS_WEIGHTS)
-) -> str:
-    """Return the leaderboard as Markdown: two rows a method, by falling scalar.
+) -> Table:
+    """Return the leaderboard by falling scalar, intervals and ranks for all rows at once.
 
     A method without some of ``axes``, the declared set, is marked with those it lacks.
 
     Raises:
         InputError: A method has no score of any axis.
     """
-    lines = [
-        "| Rank | Method | HRS scalar | Violation rate | Fallback rate |",
-        "|---|---|---:|---:|---:|",
-    ]
     ranked = sorted(entries, key=lambda entry: entry.hrs_scalar, reverse=True)
-    for rank, entry in enumerate(ranked, 1):
+    level = 1.0 - 0.05 / max(1, len(ranked))
+    found = [hrs_estimate(entry, confidence=level) for entry in ranked]
+    bounds = [(0.0, 1.0) if e.low is None or e.high is None else (e.low, e.high) for e in found]
+    rows: list[tuple[str, ...]] = []
+    for entry, estimate, (low, high) in zip(ranked, found, bounds, strict=True):
         scores = entry.hrs_vector.entries
         if not scores:
             raise InputError(
-                f"render_leaderboard: expected the scores behind the scalar, got none of "
+                f"leaderboard_table: expected the scores behind the scalar, got none of "
                 f"{entry.method_id!r}; no axis survived, so it has no row."
             )
         missing = [axis for axis in axes if axis not in {score.axis for score in scores}]
         mark = f"[PARTIAL: without {', '.join(missing)}] " if missing else ""
-        vector = ", ".join(f"{s.axis}={s.score:.3f}(w={s.weight:.2f})" for s in scores)
-        rates = f"{entry.violation_rate:.1%} | {entry.fallback_rate:.1%}"
-        name = f"{mark}`{_cell(entry.method_id)}`"
-        lines.append(f"| {rank} | {name} | {entry.hrs_scalar:.3f} | {rates} |")
-        lines.append(f"|   | ↳ HRS vector | {_cell(vector)} | | |")
-    return "\n".join(lines) + "\n"
+        first = 1 + sum(other_low > high for other_low, _ in bounds)
+        last = len(bounds) - sum(other_high < low for _, other_high in bounds)
+        rows.append(
+            (
+                f"{first}" if first == last else f"{first} to {last}",
+                f"{mark}{entry.method_id}",
+                _scalar(estimate),
+                _scalar(hrs_estimate(entry, penalised=True, confidence=level)),
+                ", ".join(f"{s.axis}={s.score:.3f} (w={s.weight:.2f})" for s in scores),
+                f"{entry.violation_rate:.1%}",
+                f"{entry.fallback_rate:.1%}",
+            )
+        )
+    return Table(
+        title="Leaderboard",
+        columns=(
+            "Rank", "Method", "HRS scalar", "Penalised", "HRS vector", "Violation rate",
+            "Fallback rate",
+        ),
+        rows=tuple(rows),
+        caption="Penalised: times 1 - violation rate. Intervals hold for all rows at once, 95 % "
+        "(Bonferroni); a rank is the range that they allow.",
+        text_columns=(0, 1, 4),
+    )  # fmt: skip
+
+
+def render_leaderboard(
+    entries: Sequence[LeaderboardEntry],
+    *,
+    axes: Sequence[str] = tuple(DEFAULT_AXIS_WEIGHTS),
+    fmt: Literal["markdown", "latex"] = "markdown",
+) -> str:
+    """Return `leaderboard_table` as text; errors as there."""
+    table = leaderboard_table(entries, axes=axes)
+    return (table.to_latex() if fmt == "latex" else table.to_markdown()) + "\n"
+
+
+def _scalar(estimate: Estimate) -> str:
+    bounds = "" if estimate.low is None else f" [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return f"{estimate.value:.3f}{bounds}"
 
 
 def _require_registered(run: SpikeRun, registration: LockedRegistration | None) -> None:
@@ -288,8 +390,3 @@ def _violation_rate(episodes: Sequence[EpisodeResult]) -> float:
     if all(bad is not None and steps for bad, steps in counted):
         return sum(bad or 0 for bad, _ in counted) / sum(steps or 0 for _, steps in counted)
     return sum(e.constraint_violation_peak > 0.0 for e in episodes) / len(episodes)
-
-
-def _cell(text: str) -> str:
-    """Return ``text`` for one cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("`", "'")

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -12,14 +13,18 @@ from cadenza.evaluation.leaderboard import (
     HRSVector,
     HRSVectorEntry,
     LeaderboardEntry,
+    SeedOutcome,
     compute_hrs_scalar,
     compute_hrs_vector,
     condition_result,
+    hrs_estimate,
     leaderboard_entry,
+    leaderboard_table,
     render_leaderboard,
 )
 from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.results import EpisodeResult, SpikeRun, load_run_archive
+from cadenza.evaluation.statistics.beta_binomial import beta_binomial_interval
 
 
 def result(axis, success=0.5, gap=30.0):
@@ -169,19 +174,64 @@ def entry(method, score, axes=tuple(DEFAULT_AXIS_WEIGHTS)):
     )
 
 
-def test_table_ranks_shows_the_vector_and_names_missing_axes():
-    text = render_leaderboard([entry("b|`x`", 0.25, ("CM", "AS")), entry("a", 0.75)])
-    assert text.splitlines() == [
-        "| Rank | Method | HRS scalar | Violation rate | Fallback rate |",
-        "|---|---|---:|---:|---:|",
-        "| 1 | `a` | 0.750 | 1.5% | 50.0% |",
-        "|   | ↳ HRS vector | CM=0.750(w=1.00), PF=0.750(w=0.90), CR=0.750(w=0.80), "
-        "SA=0.750(w=0.70), OM=0.750(w=0.60), AS=0.750(w=0.50) | | |",
-        "| 2 | [PARTIAL: without PF, CR, SA, OM] `b\\|'x'` | 0.250 | 1.5% | 50.0% |",
-        "|   | ↳ HRS vector | CM=0.250(w=1.00), AS=0.250(w=0.50) | | |",
+def seeded(method, rates, axes=("CM",), episodes=20):
+    """Return a row whose axes have these rates by seed."""
+    row = entry(method, sum(rates) / len(rates), axes)
+    outcomes = [
+        SeedOutcome(axis=axis, seed=seed, successes=round(rate * episodes), episodes=episodes)
+        for axis in axes
+        for seed, rate in enumerate(rates)
     ]
-    complete = render_leaderboard([entry("b", 0.25, ("CM", "AS"))], axes=("AS", "CM"))
+    return row.model_copy(update={"outcomes": outcomes})
+
+
+def test_scalar_of_one_axis_has_the_interval_of_its_rate():
+    runs, registered = [run("CM")], {"CM": spec("CM")}
+    row = leaderboard_entry("ours", runs, registrations=registered)
+    found = hrs_estimate(row)
+    bounds = beta_binomial_interval(np.full(3, 4.0), np.full(3, 10.0), confidence=0.95)
+    assert (found.low, found.high) == pytest.approx(bounds)
+    penalised = hrs_estimate(row, penalised=True)
+    kept = 1.0 - 30 * 5 / (60 * 50)  # violating steps of all steps
+    assert (penalised.value, penalised.low) == pytest.approx((0.4 * kept, bounds[0] * kept))
+    older = row.model_copy(update={"outcomes": []})
+    assert (hrs_estimate(older).value, hrs_estimate(older).low) == (0.4, None)
+
+
+def test_axes_that_share_the_luck_of_their_seeds_do_not_narrow_the_scalar():
+    rates = [0.2, 0.5, 0.8]
+    found = hrs_estimate(seeded("ours", rates, ("CM", "AS")))
+    half = 4.302653 * 0.3 / 3**0.5  # t(0.975, 2) s / sqrt(S): independent axes would give less
+    assert (found.low, found.high) == pytest.approx((max(0.0, 0.5 - half), min(1.0, 0.5 + half)))
+
+
+def test_ranks_are_the_ranges_that_simultaneous_intervals_allow():
+    rows = [
+        seeded("low", [0.05] * 5),
+        seeded("high", [0.9] * 5),
+        seeded("also high", [0.85] * 5),
+    ]
+    table = leaderboard_table(rows, axes=("CM",))
+    assert [row[:2] for row in table.rows] == [
+        ("1 to 2", "high"), ("1 to 2", "also high"), ("3", "low"),
+    ]  # fmt: skip
+    wide, alone = (hrs_estimate(rows[1], confidence=c) for c in (1 - 0.05 / 3, 0.95))
+    assert table.rows[0][2] == f"0.900 [{wide.low:.3f}, {wide.high:.3f}]"
+    assert wide.low < alone.low
+
+
+def test_table_shows_the_vector_and_names_missing_axes():
+    text = render_leaderboard([entry("b|`x`", 0.25, ("CM", "AS")), entry("a", 0.75)])
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[0].startswith("| Rank | Method | HRS scalar | Penalised | HRS vector |")
+    assert rows[2] == (
+        "| 1 to 2 | a | 0.750 | 0.739 | CM=0.750 (w=1.00), PF=0.750 (w=0.90), CR=0.750 (w=0.80), "
+        "SA=0.750 (w=0.70), OM=0.750 (w=0.60), AS=0.750 (w=0.50) | 1.5% | 50.0% |"
+    )
+    assert rows[3].startswith(r"| 1 to 2 | \[PARTIAL: without PF, CR, SA, OM\] b\|\`x\` | 0.250 |")
+    complete = render_leaderboard([entry("b", 0.25, ("CM", "AS"))], axes=("AS", "CM"), fmt="latex")
     assert "PARTIAL" not in complete
+    assert r"1.5\% & 50.0\% \\" in complete
     bare = entry("c", 0.5).model_copy(update={"hrs_vector": HRSVector(entries=[])})
     with pytest.raises(InputError, match="no axis survived"):
         render_leaderboard([bare])

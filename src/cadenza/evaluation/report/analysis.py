@@ -1,17 +1,21 @@
 """Numbers behind the report's figures and tables, computed once from the view's episodes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.seeding import derive_substream
+from cadenza.evaluation.best_responses import Proximity, proximities
 from cadenza.evaluation.report.svg import plural
-from cadenza.evaluation.report.view import PartnerView, ReportView
+from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView, condition_css
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import StudentT
+from cadenza.evaluation.statistics.comparison import Ranking, rank
 from cadenza.evaluation.statistics.estimate import (
+    PROFILE_THRESHOLDS,
     Estimate,
     cluster_means,
     group_by_seed,
@@ -26,7 +30,20 @@ from cadenza.evaluation.statistics.paired import (
     paired_comparison,
     success_of,
 )
+from cadenza.evaluation.statistics.scores import (
+    Profile,
+    ScoreTensor,
+    SeedSpread,
+    WorstCase,
+    aggregate,
+    performance_profile,
+    probability_of_improvement,
+    seed_spread,
+    worst_case,
+)
 
+#: Share of the partners that the CVaR is about.
+TAIL: Final = 0.25
 #: Metrics the report compares between conditions.
 MetricName = Literal["success", "contact", "return"]
 
@@ -40,7 +57,8 @@ class Cell:
     """What happened under one condition with one partner or group of partners.
 
     None is what some episode does not record. Per-seed values are means of the seed; ``distances``
-    are the smallest of each episode that records one, ascending, m; ``intervention_share`` is the
+    are the smallest of each episode that records one, ascending, m, and ``forces`` the peaks, N;
+    ``intervention_share`` is the
     mean share of steps the filter changed, sizes of changes are in the unit of the action.
     ``timeouts_silent`` are those in which the filter changed no action; ``goal_steps`` are the
     control steps of the solved episodes.
@@ -59,6 +77,7 @@ class Cell:
     episode_return: Estimate | None
     seed_return: tuple[float, ...]
     distances: FloatArray
+    forces: FloatArray
     intervention_share: Estimate | None
     intervention_mean: float | None
     intervention_peak: float | None
@@ -85,11 +104,62 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MethodNumbers:
+    """One method, or condition, over all partners; None is what its episodes do not give.
+
+    Attributes:
+        condition: What it is.
+        css: Class of its marks.
+        cell: What happened.
+        score: Success rate or mean return; holds together with those of the others (Bonferroni).
+        seeds: Its mean in each seed.
+        iqm: Interquartile mean of its (seed, partner) cells.
+        ranks: Least and largest rank that the data allow, for all methods at once (Holm).
+        worst: Worst partner.
+        family: Worst family, where families have several partners.
+        tail: Mean of the worst `TAIL` of the partners (CVaR).
+        profile: Share of cells above each score.
+        spread: What more seeds or episodes would bring.
+        proximity: How close it comes to best responses.
+    """
+
+    condition: ConditionView
+    css: str
+    cell: Cell
+    score: Estimate
+    seeds: tuple[float, ...]
+    iqm: Estimate | None
+    ranks: tuple[int, int] | None
+    worst: WorstCase
+    family: WorstCase | None
+    tail: WorstCase
+    profile: Profile | None
+    spread: SeedSpread | None
+    proximity: Proximity | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Methods:
+    """Methods side by side.
+
+    ``improvement`` is the chance that a cell of the first beats one of the second; ``ranking`` has
+    their differences. None and empty where there is one method or one seed.
+    """
+
+    rows: tuple[MethodNumbers, ...]
+    paired: bool
+    improvement: Mapping[tuple[str, str], Estimate]
+    ranking: Ranking | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
     """Everything the report prints: rows of partners in order, and groups of at least two.
 
     ``fair`` are unseen partners that always leave a way, None if all do; all three can be empty.
     """
+
+    methods: Methods
 
     partners: tuple[Row, ...]
     groups: tuple[Row, ...]
@@ -120,6 +190,7 @@ def analyse(view: ReportView) -> Numbers:
     overall = by_label.pop(EVERYONE)
     groups = tuple(row for label, row in by_label.items() if len(pooled[label]) > 1)
     return Numbers(
+        methods=compare_methods(view, overall),
         partners=rows,
         groups=groups,
         overall=overall,
@@ -128,6 +199,94 @@ def analyse(view: ReportView) -> Numbers:
         unseen=by_label.get("All unseen"),
         cautions=tuple(dict.fromkeys(_cautions(view, (*rows, *groups, overall)))),
     )
+
+
+def compare_methods(view: ReportView, overall: Row) -> Methods:
+    """Return the methods, or conditions, that recorded the score, with simultaneous intervals."""
+    metric = success_of if view.has_success else _return
+    played: dict[str, list[EpisodeResult]] = {c.condition_id: [] for c in view.conditions}
+    for episode in view.episodes:
+        played[episode.condition or ""].append(episode)
+    played = {k: v for k, v in played.items() if v and all(metric(e) is not None for e in v)}
+    if not played:
+        return Methods(rows=(), paired=False, improvement={}, ranking=None)
+    families = {p.partner_id: p.family or p.partner_id for p in view.partners}
+    scores = ScoreTensor.from_episodes(played, metric=metric, families=families)
+    clusters = {name: scores.clusters(name) for name in played}
+    starts = [
+        {(e.partner, e.seed, e.episode_idx, e.initial_state_seed) for e in own}
+        for own in played.values()
+    ]
+    paired = all(own == starts[0] for own in starts)
+    several_seeds = all(len(own) > 1 for own in clusters.values())
+    ranking = None
+    if len(played) > 1 and several_seeds:
+        ranking = rank(clusters, paired=paired)
+    close = view.best_responses
+    proximity = {} if close is None else proximities(played, close, families)
+    tau = _thresholds(scores)
+    rows: list[MethodNumbers] = []
+    for condition, css, cell in zip(
+        view.conditions, condition_css(view), overall.cells, strict=True
+    ):
+        name = condition.condition_id
+        if name not in played or cell is None:
+            continue
+        level = 1.0 - 0.05 / len(played)
+        deep = min(array.size for array in clusters[name].values()) > len(scores.partners)
+        rows.append(
+            MethodNumbers(
+                condition=condition,
+                css=css,
+                cell=cell,
+                score=rate_estimate(clusters[name], confidence=level)
+                if view.has_success
+                else mean_estimate(clusters[name], method=StudentT(), confidence=level),
+                seeds=tuple(cluster_means(clusters[name]).tolist()),
+                iqm=aggregate(scores, name, "iqm", rng=_rng("iqm", name)) if deep else None,
+                ranks=ranking.ranks[name] if ranking else None,
+                worst=worst_case(scores, name),
+                family=worst_case(scores, name, by="family")
+                if len(set(families.values())) < len(families)
+                else None,
+                tail=worst_case(scores, name, share=TAIL),
+                profile=performance_profile(scores, name, rng=_rng("profile", name), thresholds=tau)
+                if several_seeds
+                else None,
+                spread=seed_spread(clusters[name]) if several_seeds and deep else None,
+                proximity=proximity.get(name),
+            )
+        )
+    complete = several_seeds and not any(np.isnan(scores.cells(n)).any() for n in played)
+    pairs = [(a, b) for a in played for b in played if a != b] if complete else []
+    return Methods(
+        rows=tuple(rows),
+        paired=paired,
+        improvement={
+            (a, b): probability_of_improvement(scores, a, b, paired=paired) for a, b in pairs
+        },
+        ranking=ranking,
+    )
+
+
+def score_of(view: ReportView, cell: Cell | None) -> Estimate | None:
+    """Return the success rate, or the mean return of a task without success."""
+    if cell is None:
+        return None
+    return cell.success if view.has_success else cell.episode_return
+
+
+def _thresholds(scores: ScoreTensor) -> FloatArray:
+    """Return scores from the least to the largest cell; of rates, from 0 to 1."""
+    if scores.binary:
+        return np.linspace(0.0, 1.0, PROFILE_THRESHOLDS)
+    cells = np.concatenate([scores.cells(name).ravel() for name in scores.methods])
+    return np.linspace(float(np.nanmin(cells)), float(np.nanmax(cells)), PROFILE_THRESHOLDS)
+
+
+def _rng(statistic: str, method: str) -> np.random.Generator:
+    """Return the stream of one statistic of one method, whatever else is in the report."""
+    return derive_substream(f"evaluation.report.{statistic}.{method}", root_seed=0).default_rng()
 
 
 def _partner_note(partner: PartnerView) -> str:
@@ -168,6 +327,7 @@ def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
     returns = _complete(episodes, _return)
     shares = _complete(episodes, _intervention_share)
     distances = [e.min_distance_m for e in episodes if e.min_distance_m is not None]
+    forces = [e.force_peak for e in episodes if e.force_peak is not None]
     timeouts = [e for e in episodes if e.truncated and not e.success]
     solved = [e.n_steps for e in episodes if e.success and e.n_steps is not None]
     return Cell(
@@ -186,6 +346,7 @@ def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
         episode_return=_mean(returns),
         seed_return=tuple(cluster_means(group_by_seed(returns or ())).tolist()),
         distances=np.sort(np.array(distances, dtype=np.float64)),
+        forces=np.sort(np.array(forces, dtype=np.float64)),
         intervention_share=_mean(shares, bounds=(0.0, 1.0)),
         intervention_mean=_mean_intervention(episodes),
         intervention_peak=max(

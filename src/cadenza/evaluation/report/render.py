@@ -8,20 +8,39 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cadenza.core.errors import InputError
 from cadenza.core.tables import Table, markdown_text
-from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row, analyse
+from cadenza.evaluation.report.analysis import (
+    TAIL,
+    Cell,
+    MethodNumbers,
+    MetricName,
+    Numbers,
+    Row,
+    analyse,
+    score_of,
+)
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
+    stress_figure,
     trajectory_figure,
+)
+from cadenza.evaluation.report.figures.methods import (
+    difference_forest,
+    heat_map,
+    improvement_figure,
+    profile_figure,
+    rank_range,
+    score_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
     Figure,
@@ -40,6 +59,8 @@ from cadenza.evaluation.report.svg import (
     plural,
     points,
     points_interval,
+    score,
+    score_interval,
     signed,
 )
 from cadenza.evaluation.report.view import (
@@ -52,6 +73,10 @@ from cadenza.evaluation.results import Archive, EpisodeResult, IntervalRecord
 from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.summary import interval_record
 
+Format: TypeAlias = Literal["html", "markdown", "latex", "json"]
+
+#: Most conditions whose long tables are not folded.
+MAX_SHOWN: Final = 2
 _CONFIDENCE: Final = f"95{NBSP}% interval"
 
 
@@ -67,6 +92,8 @@ class Tile:
 
 def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
     """Return contacts, what the filter changes, outcomes by group, time-outs and time to goal."""
+    if view.treatment is None and numbers.methods.ranking:
+        return tuple(_method_tile(view, row) for row in numbers.methods.rows)
     tiles = [
         _contact_tile(condition, cell, css)
         for condition, css, cell in zip(
@@ -87,6 +114,20 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
     A gain or loss is clear if the 95 % interval of the paired difference excludes zero; without an
     interval it cannot be judged.
     """
+    if view.treatment is None and (ranking := numbers.methods.ranking):
+        labels = {c.condition_id: c.label for c in view.conditions}
+        best = " and ".join(labels[name] for name in ranking.best)
+        rows = sorted(
+            numbers.methods.rows, key=lambda row: -ranking.means[row.condition.condition_id]
+        )
+        scores = ", ".join(
+            f"{row.condition.label} {score(row.score.value, view.has_success)} "
+            f"{score_interval(row.score, view.has_success)}"
+            for row in rows
+        )
+        told = "was shown to be best" if len(ranking.best) == 1 else "cannot be told from the best"
+        what = "Share of episodes solved" if view.has_success else "Mean return"
+        return f"{best} {told}. {what} over all partners: {scores}."
     contacts = [
         f"{count(cell.n_contacts)} of {count(cell.n)} episodes {condition.label}"
         for condition, cell in zip(view.conditions, numbers.overall.cells, strict=True)
@@ -171,6 +212,155 @@ def success_table(view: ReportView, numbers: Numbers) -> Table:
         ),
         rows=tuple(rows),
         text_columns=(0, 1),
+    )  # fmt: skip
+
+
+def method_figures(view: ReportView, numbers: Numbers) -> tuple[Figure | None, ...]:
+    """Return the figures of methods side by side; none where no score was recorded."""
+    if not numbers.methods.rows:
+        return ()
+    return (
+        score_figure(view, numbers),
+        difference_forest(view, numbers) if view.treatment is None else None,
+        heat_map(view, numbers),
+        profile_figure(view, numbers),
+        improvement_figure(numbers),
+    )
+
+
+#: What a reader must know about rows of a leaderboard.
+_ROW_LABELS: Final = {"REF-SCRIPT": "oracle reference", "B-JOINT": "non-AHT upper anchor"}
+
+
+def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return the task's table of methods; columns that no method fills are left out."""
+    rate = view.has_success
+    name = "Success" if rate else "Mean return"
+    columns = (
+        "Row", "Method", f"{name}, simultaneous 95 %", "IQM, 95 %", "Rank", "Worst partner, 95 %",
+        "Worst family, 95 %", f"Worst {TAIL:.0%} (CVaR), 95 %", "Per-partner range",
+        "Stress p90, N", "BRProx, 95 %", f"{view.seed_kind.capitalize()}s", "Episodes",
+    )  # fmt: skip
+
+    def shown(estimate: Estimate | None) -> str:
+        if estimate is None or estimate.value is None:
+            return MISSING
+        return f"{score(estimate.value, rate)} {score_interval(estimate, rate)}"
+
+    labels = {p.partner_id: p.label for p in view.partners}
+    rows: list[tuple[str, ...]] = []
+    for row in numbers.methods.rows:
+        index = view.conditions.index(row.condition)
+        beside = [score_of(view, partner.cells[index]) for partner in numbers.partners]
+        values = [e.value for e in beside if e is not None and e.value is not None]
+        row_id, forces = row.condition.row_id, row.cell.forces
+        close = None if row.proximity is None else row.proximity.mean
+        rows.append((
+            f"{row_id} ({_ROW_LABELS[row_id]})" if row_id in _ROW_LABELS else row_id or MISSING,
+            row.condition.label,
+            shown(row.score),
+            shown(row.iqm),
+            MISSING if row.ranks is None else rank_range(row.ranks),
+            f"{shown(row.worst.estimate)} {', '.join(labels[n] for n in row.worst.names)}",
+            MISSING if row.family is None else shown(row.family.estimate),
+            shown(row.tail.estimate),
+            f"{score(min(values), rate)} to {score(max(values), rate)}",
+            number(float(np.quantile(forces, 0.9)), digits=1) if forces.size else MISSING,
+            MISSING if close is None else f"{number(close.value)} {number_interval(close)}",
+            str(row.cell.success.n_clusters),
+            count(row.cell.n),
+        ))  # fmt: skip
+    if not rows:
+        return None
+    kept = [i for i in range(len(columns)) if any(row[i] not in ("", MISSING) for row in rows)]
+    return Table(
+        title=f"Methods on {view.task}",
+        columns=tuple(columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in rows),
+        caption="Mean over all episodes; IQM: interquartile mean of the (seed, partner) cells. "
+        "Intervals of the mean hold for all rows at once (Bonferroni), as do the ranges of ranks "
+        "(Holm); worst cases pay for having been chosen.",
+        text_columns=tuple(k for k, i in enumerate(kept) if i in (0, 1, 5)),
+    )
+
+
+def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return how close each method comes to best responses, None without any."""
+    best = view.best_responses
+    methods = [(r.condition.label, r.proximity) for r in numbers.methods.rows if r.proximity]
+    if best is None or not methods:
+        return None
+
+    def shown(estimate: Estimate | None) -> str:
+        if estimate is None or estimate.value is None:
+            return MISSING if estimate is None else estimate.undefined_reason or MISSING
+        return f"{number(estimate.value)} {number_interval(estimate)}"
+
+    labels = {p.partner_id: p.label for p in view.partners}
+    rows = [
+        (
+            labels[name],
+            *(shown(proximity.partners[name]) for _, proximity in methods),
+            f"{number(bound.value)}"
+            + ("" if bound.low is None else f" [{number(bound.low)}, {number(bound.high)}]"),
+            bound.trained,
+        )
+        for name, bound in best.partners.items()
+        if name in methods[0][1].partners
+    ]
+    ends: list[tuple[str, list[Estimate | None]]] = [
+        ("Worst partner", [p.worst and p.worst.estimate for _, p in methods]),
+        ("Worst family", [p.family and p.family.estimate for _, p in methods]),
+        ("Mean over partners", [p.mean for _, p in methods]),
+        ("IQM of cells", [p.iqm for _, p in methods]),
+    ]
+    rows += [(label, *map(shown, estimates), "", "") for label, estimates in ends]
+    return Table(
+        title=f"Best-response proximity of the {best.metric}",
+        columns=("Partner", *(label for label, _ in methods), "Best response", "Trained"),
+        rows=tuple(rows),
+        caption="1 is the best response to the partner, 0 a random ego beside it; 95 % intervals, "
+        'the best response taken at its value. "Bound not reached": an ego beats the best '
+        "response, so that is none; the partner counts in no aggregate.",
+        text_columns=(0, len(methods) + 2),
+    )
+
+
+def spread_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return what more episodes or seeds would bring, and what these could have shown."""
+    ranking = numbers.methods.ranking
+    rows: list[tuple[str, ...]] = []
+    for row in numbers.methods.rows:
+        if (spread := row.spread) is None:
+            continue
+        name = row.condition.condition_id
+        found = [c for pair, c in ranking.comparisons.items() if name in pair] if ranking else []
+        shown = [c.smallest_shown for c in found if c.smallest_shown is not None]
+        worth = spread.useful_episodes
+        rows.append((
+            row.condition.label,
+            number(spread.icc, digits=3),
+            number(spread.design_effect, digits=1),
+            f"{spread.episodes:.0f}",
+            "no limit seen" if worth is None else count(worth),
+            percent(spread.gain_of_twice_the_episodes, digits=0),
+            percent(spread.gain_of_twice_the_seeds, digits=0),
+            MISSING if not shown else _change(view, min(shown)),
+        ))  # fmt: skip
+    if not rows:
+        return None
+    return Table(
+        title="How many more episodes are worth running",
+        columns=(
+            "Method", "ICC", "Design effect", "Episodes per seed", "Worth running, per seed",
+            "Twice the episodes narrows by", "Twice the seeds narrows by", "Smallest difference",
+        ),
+        rows=tuple(rows),
+        caption="ICC: share of the variance that lies between seeds. Design effect: so many "
+        "episodes say as much as one independent one. Above the number worth running, even endless "
+        "episodes would narrow the interval by less than 5 %. Smallest difference: from the "
+        "nearest other row, the one that so many seeds and episodes show in four of five "
+        "comparisons (power 80 %); a smaller true one stays undecided.",
     )  # fmt: skip
 
 
@@ -280,6 +470,17 @@ def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:
         detail=f"in {plural(cell.n, 'episode')} with all partners{bounds}",
         css=css,
     )
+
+
+def _method_tile(view: ReportView, row: MethodNumbers) -> Tile:
+    """Return the score of one of several methods, and where it may rank."""
+    detail = f"simultaneous {_CONFIDENCE} {score_interval(row.score, view.has_success)}"
+    if row.ranks is not None:
+        detail += f"; rank {rank_range(row.ranks)}"
+    if row.cell.contact is not None:
+        detail += f"; {count(row.cell.n_contacts)} of {count(row.cell.n)} episodes with contact"
+    value = score(row.score.value, view.has_success)
+    return Tile(value=value, label=row.condition.label, detail=detail, css=row.css)
 
 
 def _outcomes(view: ReportView, numbers: Numbers) -> list[tuple[Cell, str, str]]:
@@ -455,6 +656,11 @@ _TEXTS: Final = {
         "How well it does with each partner",
         "The task has no success predicate, so the mean episode return is shown.",
     ),
+    "methods": (
+        "Compared",
+        "All partners together",
+        "A cell is one {seed_kind} with one partner. {simultaneous}",
+    ),
     "endings": (
         "Endings",
         "How the episodes ended",
@@ -470,7 +676,7 @@ _TEXTS: Final = {
     "distance": (
         "Distances",
         "How close it comes",
-        "Counting contacts hides near misses; the smallest distance of each episode shows them.",
+        "Counting contacts hides near misses; the extremes of each episode show them.",
     ),
     "filter": (
         "Filter at work",
@@ -517,6 +723,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
     meaning = f"Success means {view.success_meaning.rstrip('.')}. " if view.success_meaning else ""
     judged = _judged(view)
     outcome = success_figure if view.has_success else return_figure
+    long = "Show the table" if len(view.conditions) > MAX_SHOWN else ""
     words_only = [replace(t, text_columns=tuple(range(len(t.columns)))) for t in view.tables]
     candidates = (
         _section(
@@ -532,7 +739,22 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             fold="The numbers as a table",
             meaning=meaning,
         ),
-        _section("endings", tables=[endings_table(view, numbers)]),
+        _section(
+            "methods",
+            figures=method_figures(view, numbers),
+            tables=[
+                methods_table(view, numbers),
+                proximity_table(view, numbers),
+                spread_table(view, numbers),
+            ],
+            seed_kind=view.seed_kind,
+            simultaneous=""
+            if len(numbers.methods.rows) < 2
+            else "Intervals of the means hold for "
+            "all rows at once (Bonferroni), rank ranges too (Holm): a method's true rank is one of "
+            "the range.",
+        ),
+        _section("endings", tables=[endings_table(view, numbers)], fold=long),
         _section(
             "change",
             figures=[
@@ -541,13 +763,18 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             ],
             tables=[contact_table(view, numbers)],
         ),
-        _section("distance", figures=[distance_figure(view, numbers)]),
+        _section(
+            "distance", figures=[distance_figure(view, numbers), stress_figure(view, numbers)]
+        ),
         _section("filter", tables=[intervention_table(view, numbers)]),
         _section("learning", figures=[learning_figure(view.learning) if view.learning else None]),
-        _section("safety", tables=[safety_table(view, numbers)]),
+        _section("safety", tables=[safety_table(view, numbers)], fold=long),
         _section("further", tables=words_only, fold="Show the tables"),
     )
-    return tuple(s for s in candidates if s.figures or s.tables)
+    shown = [s for s in candidates if s.figures or s.tables]
+    if view.treatment is None:  # methods first, then each with its partners
+        shown.sort(key=lambda section: section.identity != "methods")
+    return tuple(shown)
 
 
 #: What each estimator does, for the method note.
@@ -658,6 +885,19 @@ class EstimateRecord(IntervalRecord):
     statistic: str
 
 
+class MethodRecord(Archive):
+    """One method of a report over all partners; intervals as in `MethodNumbers`.
+
+    ``worst_partner`` names it; ``ranks`` are the least and the largest that the data allow.
+    """
+
+    method: str
+    row: str
+    ranks: tuple[int, int] | None
+    worst_partner: str
+    estimates: dict[str, IntervalRecord]
+
+
 class ReportRecord(Archive):
     """A report for programs; ``checks`` maps those of the verification to whether they hold."""
 
@@ -668,6 +908,7 @@ class ReportRecord(Archive):
     statements: dict[str, list[str]]
     provenance: dict[str, str]
     checks: dict[str, bool]
+    methods: list[MethodRecord]
     estimates: list[EstimateRecord]
 
 
@@ -681,6 +922,7 @@ def render_json(view: ReportView) -> str:
         statements=page.statements,
         provenance={fact.label: fact.value for fact in view.provenance},
         checks={check.name: check.ok for check in view.verification},
+        methods=[_method_record(row) for row in page.numbers.methods.rows],
         estimates=[
             EstimateRecord(
                 row=row, condition=condition, statistic=name, **interval_record(e).model_dump()
@@ -691,8 +933,55 @@ def render_json(view: ReportView) -> str:
     return record.model_dump_json(indent=2) + "\n"
 
 
+def _method_record(row: MethodNumbers) -> MethodRecord:
+    estimates = {
+        "score": row.score,
+        "iqm": row.iqm,
+        "worst_partner": row.worst.estimate,
+        "worst_family": row.family and row.family.estimate,
+        "cvar": row.tail.estimate,
+    }
+    if (close := row.proximity) is not None:
+        estimates |= {f"proximity:{name}": e for name, e in close.partners.items()}
+        estimates |= {"proximity_mean": close.mean, "proximity_iqm": close.iqm}
+        estimates["proximity_worst"] = close.worst and close.worst.estimate
+        estimates["proximity_worst_family"] = close.family and close.family.estimate
+    return MethodRecord(
+        method=row.condition.label,
+        row=row.condition.row_id,
+        ranks=row.ranks,
+        worst_partner=row.worst.names[0],
+        estimates={k: interval_record(e) for k, e in estimates.items() if e is not None},
+    )
+
+
+def render_leaderboards(views: Sequence[ReportView], form: Format) -> str:
+    """Return the tables of methods of several tasks; HTML is the report of a single one.
+
+    Raises:
+        InputError: Several tasks in one page.
+    """
+    if form == "html":
+        if len(views) != 1:
+            raise InputError(
+                f"leaderboard: expected one task in a page, got {len(views)}; write one page each."
+            )
+        return render_report(views[0])
+    if form == "json":
+        return f"[{','.join(render_json(view) for view in views)}]\n"
+    tables = [
+        table
+        for view in views
+        for numbers in [analyse(view)]
+        for table in (methods_table(view, numbers), proximity_table(view, numbers))
+        if table is not None
+    ]
+    texts = [table.to_latex() if form == "latex" else table.to_markdown() for table in tables]
+    return "\n\n".join(texts) + "\n"
+
+
 #: What writes a report in each format.
-FORMATS: Final = {
+FORMATS: Final[dict[Format, Callable[[ReportView], str]]] = {
     "html": render_report,
     "markdown": render_markdown,
     "latex": render_latex,

@@ -85,11 +85,14 @@ class Drawing:
         if len(points) > 1:
             self._parts.append(f'<path d="{_path(points)}" class="{css}"/>')
 
-    def rect(self, x: float, y: float, width: float, height: float, css: str) -> None:
-        """Draw a rectangle."""
+    def rect(
+        self, x: float, y: float, width: float, height: float, css: str, opacity: float = 1.0
+    ) -> None:
+        """Draw a rectangle, filled with ``opacity`` in [0, 1]."""
+        filled = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
         self._parts.append(
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
-            f'class="{css}"/>'
+            f'class="{css}"{filled}/>'
         )
 
     def render(self, *, identity: str, title: str, description: str) -> Markup:
@@ -178,6 +181,23 @@ def points(difference: float | None, *, digits: int = 1) -> str:
 def points_interval(estimate: Estimate, *, digits: int = 1) -> str:
     """Return the bounds of a difference of rates as ``"[+1.2, +5.8]"``."""
     return f"[{points(estimate.low, digits=digits)}, {points(estimate.high, digits=digits)}]"
+
+
+def score(value: float | None, is_rate: bool) -> str:
+    """Return a rate in percent, or another score as a number."""
+    return percent(value) if is_rate else number(value)
+
+
+def score_interval(estimate: Estimate, is_rate: bool) -> str:
+    """Return the bounds of a score."""
+    return percent_interval(estimate) if is_rate else number_interval(estimate)
+
+
+def score_change(change: Estimate, is_rate: bool) -> str:
+    """Return a difference of scores with its bounds, those of rates in percentage points."""
+    if is_rate:
+        return f"{points(change.value)} {points_interval(change)}"
+    return f"{signed(change.value or 0.0, digits=2)} {number_interval(change)}"
 
 
 def signed(value: float, *, digits: int = 1) -> str:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from cadenza.core.errors import InputError
 from cadenza.core.tables import Table
+from cadenza.evaluation.best_responses import BestResponses
 from cadenza.evaluation.results import EpisodeResult
 
 #: A point of the plane, m.
@@ -149,6 +150,8 @@ class ReportView:
         picks: Ways in which recorded starts were chosen, in display order: name to rule, a sentence
             for the reader.
         tables: Further tables, e.g. the filter's settings.
+        best_responses: Best responses to the partners, which scores are measured against.
+        stress_limit: Peak force that the task allows, N.
         seed_kind: What a seed is: drawn to train a policy, or to choose starts.
     """
 
@@ -172,6 +175,8 @@ class ReportView:
     picks: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: tuple[Table, ...] = ()
     repro_command: str = ""
+    best_responses: BestResponses | None = None
+    stress_limit: float | None = None
     seed_kind: Literal["evaluation seed", "training seed"] = "evaluation seed"
     #: Filled in: the filtered condition and the one it is compared with, when both exist.
     treatment: ConditionView | None = field(init=False, default=None)

@@ -429,9 +429,24 @@ def worst_case(
             if scores.binary
             else mean_estimate(clusters, method=StudentT(), confidence=level)
         )
+    return tail_case(found, by=by, share=share, confidence=confidence)
+
+
+def tail_case(
+    found: Mapping[str, Estimate],
+    *,
+    by: Literal["partner", "family"],
+    share: float = 0.0,
+    confidence: float = 0.95,
+) -> WorstCase:
+    """Return `worst_case` of estimates whose bounds hold together with ``confidence``.
+
+    Raises:
+        InputError: None of them has a value.
+    """
     values = {label: e.value for label, e in found.items() if e.value is not None}
     if not values:
-        raise InputError(f"worst_case: expected scores of {method!r}, got none.")
+        raise InputError("worst_case: expected scores of a method, got none.")
     kept = max(1.0, share * len(values))
     order = sorted(values, key=lambda label: (values[label], label))
     bounds = [(found[label].low, found[label].high) for label in order]

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cadenza.evaluation.report.figures.episodes import histogram_edges, moving_mean
+from cadenza.evaluation.report.figures.episodes import moving_mean
 from cadenza.evaluation.report.svg import Drawing, Scale, nice_ticks, percent
 from cadenza.evaluation.report.view import script_json
 from tests.unit.evaluation.report.svg_tree import parse_svg
@@ -61,16 +61,6 @@ def test_moving_mean_equals_the_plain_definition(values, window):
     for index, mean in enumerate(means):
         part = values[max(0, index + 1 - window) : index + 1]
         assert abs(mean - sum(part) / len(part)) < 1e-6 * max(1.0, *map(abs, values))
-
-
-@given(low=st.floats(0, 5), span=st.floats(0.01, 10), share=st.floats(0, 1))
-def test_histogram_edges_cover_the_axis_and_split_at_contact(low, span, share):
-    contact = low + share * span
-    edges = histogram_edges((low, low + span), contact)
-    assert edges[0] <= low + 1e-9
-    assert edges[-1] >= low + span - 1e-9
-    assert min(abs(edges - contact)) < 1e-9
-    assert len(edges) <= 43
 
 
 @given(rate=st.floats(0, 1))

@@ -1,7 +1,6 @@
 import re
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
+    stress_figure,
     trajectory_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
@@ -159,29 +159,32 @@ def test_lane_without_returns_stays_empty(view):
     assert elements(figure.svg, "mark off") == []
 
 
-def test_distances_are_counted_and_added_up_where_they_were_measured(view, numbers):
+def test_distances_and_forces_are_added_up_where_they_were_measured(view, numbers):
     svg = distance_figure(view, numbers).svg
-    x, counts, share = axis(svg, "middle"), axis(svg, "end"), axis(svg, "end", "%")
+    x, share = axis(svg, "middle"), axis(svg, "end", "%")
     assert "contact below 0.40\u00a0m" in words(svg)
-    (limit,) = elements(svg, "limit")
+    (limit,), (zone,) = elements(svg, "limit"), elements(svg, "danger-zone")
     assert x(float(limit.attrib["x1"])) == pytest.approx(0.4, abs=0.003)
-    zones = elements(svg, "danger-zone")  # one in each panel
-    ends = [float(zone.attrib["x"]) + float(zone.attrib["width"]) for zone in zones]
-    assert ends == pytest.approx([float(limit.attrib["x1"])] * 2, abs=0.02)
+    end = float(zone.attrib["x"]) + float(zone.attrib["width"])
+    assert end == pytest.approx(float(limit.attrib["x1"]), abs=0.02)
     for css, condition in (("on", "filter_on"), ("off", "filter_off")):
         episodes = [e for e in view.episodes if e.condition == condition]
-        outline, curve = elements(svg, f"step {css}")
-        for line, panel in zip((outline, curve), zones, strict=True):
-            assert corners(line)[:, 1].min() >= box(panel)[1]
-        for left, right in pairwise(corners(outline)[1:-1:2]):
-            low, high = x(left[0]), x(right[0])
-            inside = [e for e in episodes if low + 0.003 < e.min_distance_m < high - 0.003]
-            around = [e for e in episodes if low - 0.003 < e.min_distance_m < high + 0.003]
-            assert len(inside) - 0.1 <= counts(left[1]) <= len(around) + 0.1
+        (curve,) = elements(svg, f"step {css}")
         steps = [(x(a), share(b) / 100) for a, b in corners(curve)[2:-1:2]]
         np.testing.assert_allclose(steps, cumulative(episodes), atol=0.004)
-    free = distance_figure(replace(view, contact_distance_m=None), numbers)
-    assert elements(free.svg, "limit") == []
+    assert (
+        elements(distance_figure(replace(view, contact_distance_m=None), numbers).svg, "limit")
+        == []
+    )
+    assert stress_figure(view, numbers) is None
+    pressed = tuple(
+        e.model_copy(update={"force_peak": float(k)}) for k, e in enumerate(view.episodes)
+    )
+    loaded = replace(view, episodes=pressed, stress_limit=300.0)
+    svg = stress_figure(loaded, analyse(loaded)).svg
+    (zone,), (limit,) = elements(svg, "danger-zone"), elements(svg, "limit")
+    assert float(zone.attrib["x"]) == float(limit.attrib["x1"])  # too much lies to the right
+    assert axis(svg, "middle")(float(limit.attrib["x1"])) == pytest.approx(300.0, abs=2.0)
 
 
 def test_learning_figure_draws_returns_and_evaluations_at_their_steps():

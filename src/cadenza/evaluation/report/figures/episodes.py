@@ -1,13 +1,11 @@
-"""Figures of single episodes: smallest distances, the learning curve, and recorded paths.
+"""Figures of single episodes: distances and forces, the learning curve, and recorded paths.
 
-Each episode's smallest distance goes into a histogram and a cumulative share; every training
-episode stands faintly behind their moving mean and the held-out evaluations; recorded episodes are
-still pictures with whole paths, starts, goals and contacts.
+Each episode's smallest distance and peak force go into a cumulative share; every training episode
+stands faintly behind their moving mean and the held-out evaluations; recorded episodes are still
+pictures with whole paths, starts, goals and contacts.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -47,140 +45,102 @@ from cadenza.evaluation.report.view import (
     robot_roles,
 )
 
-#: Bins of the histogram; at 1000 episodes about 25 fall into each.
-BINS: Final = 40
-
-#: Height of the histogram and of the cumulative panel, drawing units.
-PANEL_HEIGHT: Final = 150.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Smallest distances under one condition, ascending, m, and the class of its marks."""
-
-    css: str
-    values: FloatArray
+#: Height of a cumulative figure, drawing units.
+PANEL_HEIGHT: Final = 200.0
 
 
 def distance_figure(view: ReportView, numbers: Numbers) -> Figure | None:
-    """Return histogram and cumulative share over all partners, or ``None`` without distances."""
-    cells = zip(condition_css(view), numbers.overall.cells, strict=True)
-    series = [Series(css=css, values=np.empty(0) if c is None else c.distances) for css, c in cells]
-    if not any(s.values.size for s in series):
-        return None
-    contact = view.contact_distance_m
-    limits = _limits(series, contact)
-    smallest = "; ".join(
-        f"{condition.label}: smallest {number(float(s.values[0]), digits=3, unit='m')}, median "
-        f"{number(float(np.median(s.values)), digits=2, unit='m')}"
-        for condition, s in zip(view.conditions, series, strict=True)
-        if s.values.size
-    )
-    return make_figure(
-        _draw_main(series, limits, contact),
+    """Return the smallest distances over all partners, or ``None`` without distances."""
+    return _cumulative_figure(
+        view,
+        [np.empty(0) if cell is None else cell.distances for cell in numbers.overall.cells],
+        limit=view.contact_distance_m,
+        limit_text="contact below",
+        danger_below=True,
+        unit="m",
         identity="fig-distance",
         title="How close the robots came",
+        label="Smallest centre distance in the episode (m)",
         caption="Each episode counts once, with its smallest centre distance between the ego and "
-        "anyone. Left of the dashed line the robots touch. Above: episodes per bin. Below: share "
-        "of episodes that came at least this close.",
-        description=smallest + ".",
-        legend=tuple(e for e in condition_legend(view, seeds=False) if e.css != "interval"),
+        "anyone: share of episodes that came at least this close. Left of the dashed line the "
+        "robots touch.",
     )
 
 
-def _limits(series: Sequence[Series], contact: float | None) -> tuple[float, float]:
-    """Return the ends of the distance axis: round, and with the contact distance inside."""
-    values = np.concatenate([s.values for s in series])
-    low = min(float(values.min()), contact if contact is not None else np.inf)
-    high = max(float(values.max()), contact if contact is not None else 0.0)
-    margin = 0.05 * (high - low) or 0.1
-    return max(0.0, low - margin), high + margin
+def stress_figure(view: ReportView, numbers: Numbers) -> Figure | None:
+    """Return the peak forces over all partners, or ``None`` where none were recorded."""
+    return _cumulative_figure(
+        view,
+        [np.empty(0) if cell is None else cell.forces for cell in numbers.overall.cells],
+        limit=view.stress_limit,
+        limit_text="limit",
+        danger_below=False,
+        unit="N",
+        identity="fig-stress",
+        title="How much force the coupling had to take",
+        label="Peak force in the episode (N)",
+        caption="Share of episodes whose peak force stayed at or below the value on the axis. "
+        "Right of the dashed line the task's limit is broken.",
+    )
 
 
-def histogram_edges(limits: tuple[float, float], contact: float | None) -> FloatArray:
-    """Return about `BINS` + 1 ascending bin edges that cover ``limits``, m.
-
-    The contact distance is one of them, so no bin mixes episodes with contact and without.
-    """
-    width = (limits[1] - limits[0]) / BINS
-    origin = limits[0] if contact is None else contact
-    first = math.floor((limits[0] - origin) / width)
-    last = math.ceil((limits[1] - origin) / width)
-    return np.array([origin + width * index for index in range(first, last + 1)])
-
-
-def _draw_main(
-    series: Sequence[Series],
-    limits: tuple[float, float],
-    contact: float | None,
-) -> Drawing:
-    """Return histogram above, cumulative share below, on one distance axis."""
-    left, right = 54.0, WIDTH - 12
-    drawing = Drawing(height=2 * PANEL_HEIGHT + 96)
-    x = Scale(low=limits[0], high=limits[1], start=left, end=right)
-    top, middle = 22.0, 22.0 + PANEL_HEIGHT
-    bottom = middle + 26 + PANEL_HEIGHT
-    if contact is not None:
-        for start, end in ((top, middle), (middle + 26, bottom)):
-            drawing.rect(left, start, max(0.0, x(contact) - left), end - start, "danger-zone")
-    _draw_histogram(drawing, series, histogram_edges(limits, contact), x, top, middle)
-    _draw_cumulative(drawing, series, x, middle + 26, bottom)
-    _draw_distance_axis(drawing, x, bottom)
-    if contact is not None:
-        drawing.line(x(contact), top - 4, x(contact), bottom, "limit")
-        text = f"contact below {number(contact, digits=2, unit='m')}"
-        near_right = x(contact) > (left + right) / 2
-        drawing.text(
-            x(contact) + (-6 if near_right else 6),
-            top - 8,
-            text,
-            "hint danger",
-            "end" if near_right else "start",
-        )
-    return drawing
-
-
-def _draw_histogram(
-    drawing: Drawing,
-    series: Sequence[Series],
-    edges: FloatArray,
-    x: Scale,
-    top: float,
-    bottom: float,
-) -> None:
-    """Draw step outlines of the counts."""
-    counts = [np.histogram(s.values, bins=edges)[0] for s in series]
-    most = max(int(c.max()) for c in counts)
-    y = Scale(low=0.0, high=max(most, 1) * 1.06, start=bottom, end=top)
-    for tick in nice_ticks(0.0, max(most, 1), 3):
-        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
-        drawing.text(x.start - 7, y(tick) + 4, tick_label(tick), "tick", "end")
-    for s, heights in zip(series, counts, strict=True):
-        corners = [min(max(x(edge), x.start), x.end) for edge in edges.tolist()]
-        outline: list[tuple[float, float]] = [(corners[0], y(0))]
-        for index, value in enumerate(heights.tolist()):
-            outline += [(corners[index], y(value)), (corners[index + 1], y(value))]
-        outline.append((corners[-1], y(0)))
-        drawing.polygon(outline, f"area {s.css}")
-        drawing.polyline(outline, f"step {s.css}")
-    drawing.text(x.end, top + 12, "episodes per bin", "hint", "end")
-
-
-def _draw_cumulative(
-    drawing: Drawing,
-    series: Sequence[Series],
-    x: Scale,
-    top: float,
-    bottom: float,
-) -> None:
-    """Draw the cumulative share of each series."""
+def _cumulative_figure(
+    view: ReportView,
+    samples: Sequence[FloatArray],
+    *,
+    limit: float | None,
+    limit_text: str,
+    danger_below: bool,
+    unit: str,
+    identity: str,
+    title: str,
+    label: str,
+    caption: str,
+) -> Figure | None:
+    """Return the cumulative share of ascending ``samples``, one array per condition."""
+    pooled = np.concatenate(samples)
+    if not pooled.size:
+        return None
+    ends = [float(pooled.min()), float(pooled.max()), *([] if limit is None else [limit])]
+    margin = 0.05 * (max(ends) - min(ends)) or 0.1
+    drawing = Drawing(height=PANEL_HEIGHT + 78)
+    x = Scale(low=max(0.0, min(ends) - margin), high=max(ends) + margin, start=54.0, end=WIDTH - 12)
+    top, bottom = 24.0, 24.0 + PANEL_HEIGHT
     y = Scale(low=0.0, high=1.0, start=bottom, end=top)
-    for tick in (0.0, 0.5, 1.0):
+    if limit is not None:
+        left, right = (x.start, x(limit)) if danger_below else (x(limit), x.end)
+        drawing.rect(left, top, right - left, bottom - top, "danger-zone")
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
         drawing.line(x.start, y(tick), x.end, y(tick), "grid")
         drawing.text(x.start - 7, y(tick) + 4, f"{100 * tick:.0f}%", "tick", "end")
-    for s in series:
-        drawing.polyline(_steps(s.values, x, y), f"step {s.css}")
+    for css, values in zip(condition_css(view), samples, strict=True):
+        drawing.polyline(_steps(values, x, y), f"step {css}")
     drawing.text(x.end, bottom - 8, "share of episodes", "hint", "end")
+    drawing.line(x.start, bottom, x.end, bottom, "axis")
+    for tick in nice_ticks(x.low, x.high, 10):
+        drawing.line(x(tick), bottom, x(tick), bottom + 4, "axis")
+        drawing.text(x(tick), bottom + 18, tick_label(tick), "tick", "middle")
+    drawing.text((x.start + x.end) / 2, bottom + 38, label, "axis-label", "middle")
+    if limit is not None:
+        drawing.line(x(limit), top - 4, x(limit), bottom, "limit")
+        near_right = x(limit) > (x.start + x.end) / 2
+        words = f"{limit_text} {number(limit, digits=2, unit=unit)}"
+        place = (-6, "end") if near_right else (6, "start")
+        drawing.text(x(limit) + place[0], top - 8, words, "hint danger", place[1])
+    told = "; ".join(
+        f"{condition.label}: smallest {number(float(v[0]), digits=3, unit=unit)}, median "
+        f"{number(float(np.median(v)), unit=unit)}, largest {number(float(v[-1]), unit=unit)}"
+        for condition, v in zip(view.conditions, samples, strict=True)
+        if v.size
+    )
+    return make_figure(
+        drawing,
+        identity=identity,
+        title=title,
+        caption=caption,
+        description=f"{told}.",
+        legend=tuple(e for e in condition_legend(view, seeds=False) if e.css != "interval"),
+    )
 
 
 def _steps(values: FloatArray, x: Scale, y: Scale) -> list[tuple[float, float]]:
@@ -196,18 +156,6 @@ def _steps(values: FloatArray, x: Scale, y: Scale) -> list[tuple[float, float]]:
         height = share
     points.append((x.end, y(1.0)))
     return points
-
-
-def _draw_distance_axis(drawing: Drawing, x: Scale, bottom: float) -> None:
-    """Draw ticks and label of the distance axis."""
-    drawing.line(x.start, bottom, x.end, bottom, "axis")
-    for tick in nice_ticks(x.low, x.high, 10):
-        drawing.line(x(tick), bottom, x(tick), bottom + 4, "axis")
-        drawing.text(x(tick), bottom + 18, tick_label(tick), "tick", "middle")
-    middle = (x.start + x.end) / 2
-    drawing.text(
-        middle, bottom + 38, "Smallest centre distance in the episode (m)", "axis-label", "middle"
-    )
 
 
 #: Most dots and line corners drawn; more cannot be told apart at this width.
@@ -250,7 +198,9 @@ def learning_figure(curve: LearningCurve) -> Figure | None:
         LegendEntry(css="mean", label=f"mean of the last {curve.window}"),
     ]
     if curve.evaluations:
-        legend.append(LegendEntry(css="held-out", label="held-out evaluation, 95 % interval"))
+        legend.append(
+            LegendEntry(css="held-out", label="held-out evaluation, 95 % (one seed: Wilson)")
+        )
     return make_figure(
         _draw_curve(curve, scored),
         identity="fig-learning",

@@ -7,6 +7,7 @@ from typing import Final
 
 from markupsafe import Markup
 
+from cadenza.evaluation.leaderboard import GATE_PP
 from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row
 from cadenza.evaluation.report.svg import (
     NBSP,
@@ -18,8 +19,7 @@ from cadenza.evaluation.report.svg import (
     number_interval,
     percent,
     percent_interval,
-    points,
-    points_interval,
+    score_change,
     shorten,
     signed,
     tick_label,
@@ -103,7 +103,8 @@ class DotRow:
 class Axis:
     """The horizontal axis; ``reference`` is a vertical rule, e.g. no difference.
 
-    ``left`` and ``right`` say over the plot what the sides of the rule mean.
+    ``left`` and ``right`` say over the plot what the sides of the rule mean; ``guide`` is a dashed
+    rule.
     """
 
     label: str
@@ -113,6 +114,7 @@ class Axis:
     reference: float | None = None
     left: str = ""
     right: str = ""
+    guide: float | None = None
 
 
 def dot_plot(rows: Sequence[DotRow], axis: Axis) -> Drawing:
@@ -144,6 +146,8 @@ def _draw_axis(drawing: Drawing, scale: Scale, axis: Axis, *, top: float, bottom
         drawing.line(scale(tick), top, scale(tick), bottom, "grid")
         drawing.text(scale(tick), bottom + 17, axis.tick(tick), "tick", "middle")
     drawing.text((scale.start + scale.end) / 2, bottom + 36, axis.label, "axis-label", "middle")
+    if axis.guide is not None:
+        drawing.line(scale(axis.guide), top, scale(axis.guide), bottom, "limit")
     if axis.reference is not None:
         x = scale(axis.reference)
         drawing.line(x, top - 4, x, bottom, "reference")
@@ -217,7 +221,7 @@ def success_figure(view: ReportView, numbers: Numbers) -> Figure:
         title="Success by partner",
         caption="Point: share of episodes solved. Line: 95 % interval that respects seeds. "
         "Partners the ego never met are what the evaluation is about.",
-        description=_describe(rows),
+        description=describe(rows),
         legend=condition_legend(view),
     )
 
@@ -225,7 +229,7 @@ def success_figure(view: ReportView, numbers: Numbers) -> Figure:
 def return_figure(view: ReportView, numbers: Numbers) -> Figure:
     """Return mean episode return by partner, for tasks without a success predicate."""
     rows = _by_condition(view, numbers, lambda css, cell, _: _value_lane(css, cell))
-    low, high = _data_range(rows)
+    low, high = data_range(rows)
     axis = Axis(
         label="Mean episode return",
         low=low,
@@ -237,7 +241,7 @@ def return_figure(view: ReportView, numbers: Numbers) -> Figure:
         identity="fig-return",
         title="Return by partner",
         caption="Point: mean undiscounted return. Line: 95 % interval over seeds.",
-        description=_describe(rows),
+        description=describe(rows),
         legend=condition_legend(view),
     )
 
@@ -251,10 +255,9 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
     ]
     if not rows:
         return None
-    values = [*_values(rows), 0.0]
-    margin = 0.14 * max(max(values) - min(values), 0.02)
-    low, high = min(values) - margin, max(values) + margin
     rates = metric != "return"
+    guide = GATE_PP / 100.0 * (1 if better_high else -1) if rates else None
+    low, high = data_range(rows, 0.0, guide or 0.0)
     nouns = {"success": "success", "contact": "contacts", "return": "return"}
     unit = " (percentage points)" if rates else ""
     axis = Axis(
@@ -265,14 +268,16 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
         reference=0.0,
         left="filter worse" if better_high else "filter better",
         right="filter better" if better_high else "filter worse",
+        guide=guide,
     )
     return make_figure(
         dot_plot(rows, axis),
         identity=f"fig-difference-{metric}",
         title=f"What the filter changes: {nouns[metric]}",
         caption="Each pair is one initial state played twice with the same partner. Square: mean "
-        "difference. Line: 95 % interval over seeds; one that crosses zero shows no clear change.",
-        description=_describe(rows),
+        "difference. Line: 95 % interval over seeds; one that crosses zero shows no clear change."
+        + (f" Dashed: {GATE_PP:.0f} points." if rates else ""),
+        description=describe(rows),
         legend=(
             LegendEntry(css="diff", label="mean paired difference"),
             LegendEntry(css="interval", label="95 % interval"),
@@ -334,10 +339,7 @@ def _difference_lane(row: Row, metric: MetricName) -> Lane | None:
     if comparison is None or comparison.difference.value is None:
         return None
     estimate = comparison.difference
-    if metric == "return":
-        text = f"{signed(estimate.value or 0.0, digits=2)} {number_interval(estimate)}"
-    else:
-        text = f"{points(estimate.value)} {points_interval(estimate)}"
+    text = score_change(estimate, is_rate=metric != "return")
     return Lane(
         css="diff",
         estimate=estimate,
@@ -360,15 +362,15 @@ def _values(rows: Sequence[DotRow]) -> list[float]:
     return values
 
 
-def _data_range(rows: Sequence[DotRow]) -> tuple[float, float]:
-    """Return round ends that hold every number."""
-    values = _values(rows) or [0.0, 1.0]
+def data_range(rows: Sequence[DotRow], *others: float) -> tuple[float, float]:
+    """Return ends that hold every number of ``rows`` and the others."""
+    values = [*_values(rows), *others] or [0.0, 1.0]
     low, high = min(values), max(values)
     margin = 0.06 * (high - low) or 0.5
     return low - margin, high + margin
 
 
-def _describe(rows: Sequence[DotRow]) -> str:
+def describe(rows: Sequence[DotRow]) -> str:
     """Return the rows in words."""
     parts: list[str] = []
     for row in rows:

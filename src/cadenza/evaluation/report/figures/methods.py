@@ -1,0 +1,246 @@
+"""Figures of methods side by side: scores, profiles, who beats whom, and where each is worst."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from cadenza.evaluation.leaderboard import GATE_PP
+from cadenza.evaluation.report.analysis import MethodNumbers, Numbers, score_of
+from cadenza.evaluation.report.figures.outcomes import (
+    Axis,
+    DotRow,
+    Figure,
+    Lane,
+    LegendEntry,
+    data_range,
+    describe,
+    dot_plot,
+    make_figure,
+)
+from cadenza.evaluation.report.svg import (
+    MISSING,
+    WIDTH,
+    Drawing,
+    Scale,
+    nice_ticks,
+    score,
+    score_change,
+    score_interval,
+    shorten,
+    signed,
+    tick_label,
+)
+from cadenza.evaluation.report.view import ReportView
+from cadenza.evaluation.statistics.estimate import Estimate
+
+#: Drawing units of a grid of cells.
+_LABEL: Final = 150.0
+_CELL: Final = 44.0
+#: Most that a cell of a grid is filled, so that its text can be read.
+_DENSEST: Final = 0.6
+#: Height of the profiles, drawing units.
+_PROFILE: Final = 230.0
+
+
+def method_legend(numbers: Numbers) -> tuple[LegendEntry, ...]:
+    """Return the marks of the methods."""
+    rows = numbers.methods.rows
+    return tuple(LegendEntry(css=row.css, label=row.condition.label) for row in rows)
+
+
+def score_figure(view: ReportView, numbers: Numbers) -> Figure:
+    """Return the mean score of each method with simultaneous intervals, and a dot per seed."""
+    rate = view.has_success
+    rows: list[DotRow] = []
+    for row in numbers.methods.rows:
+        text = f"{score(row.score.value, rate)} {score_interval(row.score, rate)}"
+        lanes = [Lane(css=row.css, estimate=row.score, seeds=row.seeds, text=text, tip=text)]
+        if row.iqm is not None:
+            text = f"IQM {score(row.iqm.value, rate)} {score_interval(row.iqm, rate)}"
+            lanes.append(Lane(css="diff", estimate=row.iqm, seeds=(), text=text, tip=text))
+        note = "" if row.ranks is None else f"rank {rank_range(row.ranks)}"
+        rows.append(DotRow(label=row.condition.label, note=note, lanes=tuple(lanes)))
+    low, high = (0.0, 1.0) if rate else data_range(rows)
+    axis = Axis(
+        label="Episodes solved (%)" if rate else "Mean episode return",
+        low=low,
+        high=high,
+        tick=(lambda value: f"{100 * value:.3g}") if rate else tick_label,
+    )
+    return make_figure(
+        dot_plot(rows, axis),
+        identity="fig-methods",
+        title="Scores over all partners",
+        caption="Disc: mean; its intervals hold for all methods at once (Bonferroni). Dots: one "
+        f"{view.seed_kind} each. Square: interquartile mean of the (seed, partner) cells, with its "
+        "own 95 % interval.",
+        description=describe(rows),
+        legend=method_legend(numbers),
+    )
+
+
+def rank_range(ranks: tuple[int, int]) -> str:
+    """Return ``"2"`` or ``"1 to 3"``."""
+    return f"{ranks[0]}" if ranks[0] == ranks[1] else f"{ranks[0]} to {ranks[1]}"
+
+
+def difference_forest(view: ReportView, numbers: Numbers) -> Figure | None:
+    """Return how much the leading method is ahead of each other one, None without several."""
+    ranking = numbers.methods.ranking
+    if ranking is None:
+        return None
+    labels = {row.condition.condition_id: row.condition.label for row in numbers.methods.rows}
+    leader = next(iter(ranking.means))
+    rows: list[DotRow] = []
+    for (first, second), found in ranking.comparisons.items():
+        if first == leader:
+            text = score_change(found.difference, view.has_success)
+            lane = Lane(css="diff", estimate=found.difference, seeds=(), text=text, tip=found.test)
+            note = f"p = {ranking.p[first, second]:.2g} (Holm)"
+            rows.append(DotRow(label=f"over {labels[second]}", note=note, lanes=(lane,)))
+    low, high = data_range(rows, 0.0, *([GATE_PP / 100.0] if view.has_success else []))
+    axis = Axis(
+        label=f"{labels[leader]} minus the other"
+        + (" (percentage points)" if view.has_success else ""),
+        low=low,
+        high=high,
+        tick=(lambda value: signed(100 * value, digits=0)) if view.has_success else tick_label,
+        reference=0.0,
+        left=f"{shorten(labels[leader], limit=20)} worse",
+        right="better",
+        guide=GATE_PP / 100.0 if view.has_success else None,
+    )
+    pairs = "Pairs of equal starts" if numbers.methods.paired else "Unpaired"
+    return make_figure(
+        dot_plot(rows, axis),
+        identity="fig-lead",
+        title=f"How far {labels[leader]} is ahead",
+        caption=f"{pairs}; each interval on its own at 95 %, p corrected for all pairs. Dashed: "
+        f"{GATE_PP:.0f} points, the gap that counts for the benchmark's axes.",
+        description=describe(rows),
+    )
+
+
+def profile_figure(view: ReportView, numbers: Numbers) -> Figure | None:
+    """Return performance profiles with simultaneous bands, None without several seeds."""
+    drawn = [(row, row.profile) for row in numbers.methods.rows if row.profile is not None]
+    if not drawn:
+        return None
+    tau = drawn[0][1].thresholds
+    drawing = Drawing(height=_PROFILE + 60)
+    x = Scale(low=float(tau[0]), high=float(tau[-1]), start=54.0, end=WIDTH - 14)
+    y = Scale(low=0.0, high=1.0, start=_PROFILE + 10, end=14.0)
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
+        drawing.text(x.start - 7, y(tick) + 4, f"{100 * tick:.0f}%", "tick", "end")
+    for tick in nice_ticks(x.low, x.high, 8):
+        drawing.text(x(tick), y.start + 18, tick_label(tick), "tick", "middle")
+    for row, profile in drawn:
+        upper = [(x(t), y(v)) for t, v in zip(tau, profile.high, strict=True)]
+        lower = [(x(t), y(v)) for t, v in zip(tau, profile.low, strict=True)]
+        drawing.polygon([*upper, *lower[::-1]], f"area {row.css}")
+        line = [(x(t), y(v)) for t, v in zip(tau, profile.share, strict=True)]
+        drawing.polyline(line, f"step {row.css}")
+    name = "success rate" if view.has_success else "mean return"
+    middle = (x.start + x.end) / 2
+    label = f"{name[0].upper()}{name[1:]} of a cell (one seed, one partner)"
+    drawing.text(middle, y.start + 40, label, "axis-label", "middle")
+    return make_figure(
+        drawing,
+        identity="fig-profile",
+        title="Performance profiles",
+        caption=f"Share of (seed, partner) cells with a {name} above the value on the axis. Each "
+        "band holds at all values at once, 95 %; the higher curve is better.",
+        description="; ".join(f"{r.condition.label}, area {p.share.mean():.2f}" for r, p in drawn),
+        legend=method_legend(numbers),
+    )
+
+
+class GridCell(NamedTuple):
+    """Text of one cell, a smaller line below it, its class, and how much it is filled, 0 to 1."""
+
+    text: str
+    note: str
+    css: str
+    share: float
+
+
+def grid(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[GridCell]]]) -> Drawing:
+    """Return a matrix of filled cells under headings, one labelled row each."""
+    width = min((WIDTH - _LABEL) / len(columns), 170.0)
+    drawing = Drawing(height=30.0 + _CELL * len(rows))
+    for index, column in enumerate(columns):
+        middle = _LABEL + (index + 0.5) * width
+        text = shorten(column, limit=max(6, int(width / 7.5)))
+        drawing.text(middle, 18, text, "label small", "middle")
+    for number, (label, cells) in enumerate(rows):
+        y = 28.0 + number * _CELL
+        drawing.text(0, y + 26, shorten(label, limit=20), "label strong")
+        for index, cell in enumerate(cells):
+            left = _LABEL + index * width
+            filled = _DENSEST * min(max(cell.share, 0.0), 1.0)
+            drawing.rect(left + 1, y, width - 2, _CELL - 3, f"cell {cell.css}", opacity=filled)
+            drawing.text(left + width / 2, y + 18, cell.text, "label", "middle")
+            drawing.text(left + width / 2, y + 33, cell.note, "label small", "middle")
+    return drawing
+
+
+def heat_map(view: ReportView, numbers: Numbers) -> Figure:
+    """Return the score of every method beside every partner, and its worst one."""
+    methods = numbers.methods.rows
+    index = [view.conditions.index(row.condition) for row in methods]
+    found = [[score_of(view, row.cells[i]) for row in numbers.partners] for i in index]
+    values = [e.value for row in found for e in row if e is not None and e.value is not None]
+    low, high = (0.0, 1.0) if view.has_success else (min(values), max(values) + 1e-12)
+
+    def cell(estimate: Estimate | None, css: str = "heat") -> GridCell:
+        if estimate is None or estimate.value is None:
+            return GridCell(MISSING, "", css, 0.0)
+        share = (estimate.value - low) / (high - low)
+        rate = view.has_success
+        return GridCell(score(estimate.value, rate), score_interval(estimate, rate), css, share)
+
+    rows = [
+        (
+            row.condition.label,
+            [*(cell(e) for e in cells), cell(row.worst.estimate, "heat worst")],
+        )
+        for row, cells in zip(methods, found, strict=True)
+    ]
+    columns = [*(row.label for row in numbers.partners), "Worst partner"]
+    labels = {p.partner_id: p.label for p in view.partners}
+    worst = "; ".join(
+        f"{row.condition.label} is worst with {labels[row.worst.names[0]]}" for row in methods
+    )
+    return make_figure(
+        grid(columns, rows),
+        identity="fig-heat",
+        title="Every method with every partner",
+        caption="95 % intervals below; that of the worst partner pays for having been chosen last. "
+        f"{worst}.",
+        description=worst,
+    )
+
+
+def improvement_figure(numbers: Numbers) -> Figure | None:
+    """Return the chance that one method beats another, None without several."""
+    improvement, methods = numbers.methods.improvement, numbers.methods.rows
+    if not improvement:
+        return None
+
+    def cell(ours: MethodNumbers, theirs: MethodNumbers) -> GridCell:
+        found = improvement.get((ours.condition.condition_id, theirs.condition.condition_id))
+        if found is None or found.value is None:
+            return GridCell("", "", "heat", 0.0)
+        css = "heat" if found.value >= 0.5 else "heat low"
+        share = 2.0 * abs(found.value - 0.5)
+        return GridCell(f"{found.value:.2f}", score_interval(found, False), css, share)
+
+    rows = [(f"{o.condition.label} beats", [cell(o, t) for t in methods]) for o in methods]
+    return make_figure(
+        grid([row.condition.label for row in methods], rows),
+        identity="fig-improvement",
+        title="Probability of improvement",
+        caption="Chance that a (seed, partner) cell of the row's method beats one of the column's "
+        "with the same partner, a tie counting half; below it the 95 % interval.",
+        description="; ".join(f"{a} beats {b}: {e.value:.2f}" for (a, b), e in improvement.items()),
+    )
