@@ -32,6 +32,8 @@ _POINTS: Final = 400
 #: Slack of comparisons between equal probabilities or statistics.
 _TIE: Final = 1e-9
 _HALVINGS: Final = 60
+#: Flips up to which whole numbers count a tail, in milliseconds; logarithms lose digits.
+_EXACT_FLIPS: Final = 2000
 
 
 def mcnemar_p(wins: int, losses: int, n_pairs: int, *, conditional: bool = False) -> float:
@@ -186,7 +188,13 @@ def _log_factorials(n: int) -> FloatArray:
 
 
 def _coin_tail(flips: int, least: int) -> float:
-    """Return P(W >= least), W ~ Bin(flips, 1/2)."""
+    """Return P(W >= least), W ~ Bin(flips, 1/2); exact up to `_EXACT_FLIPS`."""
+    if flips <= _EXACT_FLIPS:
+        ways = total = math.comb(flips, least)
+        for w in range(least, flips):
+            ways = ways * (flips - w) // (w + 1)
+            total += ways
+        return total / 2**flips
     w = np.arange(least, flips + 1)
     logs = _log_factorials(flips)
     return float(np.exp(logs[flips] - logs[w] - logs[flips - w] - flips * math.log(2.0)).sum())

@@ -37,6 +37,34 @@ def test_conditional_mcnemar_is_the_binomial_test_of_the_signs():
     assert mcnemar_p(280, 220, 1000) == pytest.approx(mcnemar_p(280, 220, 1001), rel=0.12)
 
 
+#: Wins, losses, pairs and two-sided p of 12 random tables by `mcnemar` of robostats 0.2.0.
+MCNEMAR = [
+    (0, 0, 16, 1.0), (25, 21, 53, 0.6587380770236564), (0, 1, 10, 1.0),
+    (74, 66, 206, 0.5542689157763168), (4, 7, 15, 0.548828125), (1, 0, 60, 1.0),
+    (0, 49, 140, 3.552713678800501e-15), (171, 1, 311, 5.779853685574373e-50),
+    (35, 17, 60, 0.017533235299084904), (2, 0, 4, 0.5), (0, 19, 57, 3.814697265625e-06),
+    (9, 20, 83, 0.06142834573984146),
+]  # fmt: skip
+#: Successes and runs of both sides, and one-sided p of Boschloo's test, by `compare_independent` of
+#: fieldtrial 0.3.0.
+BOSCHLOO = [
+    (0, 8, 31, 31, 1.0), (1, 3, 48, 51, 0.9958295192849178), (22, 33, 11, 14, 0.803149625787165),
+    (24, 42, 17, 37, 0.16812251999948444), (21, 51, 1, 2, 0.7099045813356302),
+    (2, 9, 9, 28, 0.7221366951742058), (1, 8, 0, 56, 0.07187031715002322),
+    (6, 7, 12, 17, 0.26657663669539405), (31, 44, 10, 28, 0.00214699541928976),
+    (3, 5, 23, 28, 0.8733915918556043),
+]  # fmt: skip
+
+
+def test_p_equals_that_of_two_public_tools():
+    for wins, losses, n, p in MCNEMAR:
+        one_sided = mcnemar_p(max(wins, losses), min(wins, losses), n, conditional=True)
+        assert abs(min(1.0, 2.0 * one_sided) - p) <= 1e-12
+        assert one_sided >= p / 2.0 * (1.0 - 1e-9)  # small ones keep their digits
+    for *counts, p in BOSCHLOO:
+        assert boschloo_p(*counts) == pytest.approx(p, abs=1e-4)
+
+
 def test_unconditional_mcnemar_is_the_supremum_over_the_share_that_differs():
     n, wins, losses = 9, 6, 1
     z = (wins - losses) / np.sqrt(wins + losses)
