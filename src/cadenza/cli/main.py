@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from cadenza import __version__
 from cadenza.cli import (
+    compare,
     doctor,
     evaluate,
     job,
@@ -72,6 +73,8 @@ eval_app.command("run")(evaluate.run)
 eval_app.command("verify")(evaluate.verify)
 eval_app.command("sign")(evaluate.sign)
 eval_app.command("leaderboard")(report.leaderboard)
+eval_app.command("diff")(compare.diff)
+eval_app.command("compare")(compare.compare)
 job_app.command("collect")(job.collect)
 job_app.command("train")(job.train)
 job_app.command("evaluate")(job.evaluate)

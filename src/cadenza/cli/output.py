@@ -92,6 +92,12 @@ class ExitCode(IntEnum):
     JOB_FAILED = 17
     #: The constitution refuses a command; the message names the rule.
     REFUSED = 18
+    #: A comparison shows that a candidate is worse.
+    WORSE = 20
+    #: A comparison shows neither that a candidate is better nor that it is not worse.
+    UNDECIDED = 21
+    #: The sides of a comparison were not played under the same rules.
+    NOT_COMPARABLE = 22
     #: Stopped as its terminal was closed (SIGHUP); as INTERRUPTED.
     HUNG_UP = 129
     #: Stopped by the user; run again with --resume, or resume the loop, to go on.

@@ -31,12 +31,7 @@ def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
             f"{source}: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(data)}."
         )
     try:
-        value = json.loads(
-            data.decode("utf-8"),
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            object_pairs_hook=_refuse_repeated_keys,
-        )
+        value = _DECODER.decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{source}: expected strict JSON, got an error: {error}.") from error
     if not isinstance(value, dict):
@@ -61,6 +56,12 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"a key is repeated among {[key for key, _ in pairs]}")
     return result
 
+
+_DECODER: Final = json.JSONDecoder(
+    parse_constant=_refuse_constant,
+    parse_float=_finite,
+    object_pairs_hook=_refuse_repeated_keys,
+)
 
 #: Nesting beyond this is written as text; a value that contains itself would never end.
 _MAX_DEPTH: Final = 16

@@ -122,6 +122,8 @@ BAD = {
     "cadenza doctor": ("here", 2),
     "cadenza configs list": ("here", 2),
     "cadenza eval run": ("crossing sed=1 --out out", 2),
+    "cadenza eval diff": ("nowhere nowhere", 2),
+    "cadenza eval compare": ("nowhere none", 2),
     "cadenza eval verify": ("nowhere", 10),
     "cadenza prereg lint": ("nowhere.yaml", 2),
     "cadenza prereg power": ("nowhere.yaml", 2),

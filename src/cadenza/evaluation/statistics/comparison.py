@@ -194,7 +194,13 @@ class Ranking:
     comparisons: Mapping[tuple[str, str], Comparison]
 
 
-def rank(methods: Mapping[str, Scores], *, paired: bool, confidence: float = 0.95) -> Ranking:
+def rank(
+    methods: Mapping[str, Scores],
+    *,
+    paired: bool,
+    confidence: float = 0.95,
+    drawn_starts: bool = True,
+) -> Ranking:
     """Return who cannot be told from the best; arguments as `compare`, higher values are better.
 
     Raises:
@@ -209,7 +215,11 @@ def rank(methods: Mapping[str, Scores], *, paired: bool, confidence: float = 0.9
     order = sorted(means, key=lambda name: (-means[name], name))
     comparisons = {
         (first, second): compare(
-            methods[first], methods[second], paired=paired, confidence=confidence
+            methods[first],
+            methods[second],
+            paired=paired,
+            confidence=confidence,
+            drawn_starts=drawn_starts,
         )
         for first, second in combinations(order, 2)
     }

@@ -1,0 +1,56 @@
+"""Sealed bundles as rows that `evaluation.judgement` compares."""
+
+from pathlib import Path
+
+from cadenza.benchmark.bundle import BUNDLE_NAME, FAILURES_NAME, episode_file_name
+from cadenza.benchmark.verify import MALFORMED, BundleUnderTest, read_bundle_files, sums_checks
+from cadenza.core.strict_json import parse_json_object
+from cadenza.evaluation.imports import Results, Row, refusal
+from cadenza.evaluation.results import ResultBundle
+
+
+def read_bundle(folder: Path) -> Results:
+    """Return the episodes of a bundle; its conditions and partners are tasks with common starts.
+
+    Raises:
+        ConfigurationError: The bundle is damaged or incomplete; `eval verify` tells all.
+    """
+    try:
+        files = read_bundle_files(folder)
+        wrong = next((row for row in sums_checks(files) if not row.ok), None)
+        detail = wrong and f"{wrong.name}: {wrong.detail}"
+        content = parse_json_object(files[BUNDLE_NAME], source=BUNDLE_NAME)
+        bundle = ResultBundle.model_validate(content)
+        case = BundleUnderTest(bundle=bundle, files=files, repo_path=None)
+        plan, journals = case.plan, case.episodes
+    except MALFORMED as error:
+        raise refusal(
+            f"{folder}", "a bundle that verifies", " ".join(f"{error}".split())
+        ) from error
+    if detail or FAILURES_NAME in files:
+        got = detail or f"{FAILURES_NAME}; finish it with `eval run --resume`"
+        raise refusal(f"{folder}", "a whole bundle", got)
+    has_success = bundle.metadata.get("has_success") is not False
+    rows = [
+        Row(
+            arm=bundle.policy_id,
+            task=f"{episode.condition} / {episode.partner}",
+            start=str(episode.initial_state_seed),
+            success=episode.success if has_success else None,
+            score=episode.episode_return,
+            source=f"{folder / episode_file_name(seed)}",
+            line=f"line {number}",
+        )
+        for seed, episodes in journals.items()
+        for number, episode in enumerate(episodes, start=1)
+    ]
+    facts: dict[str, object] = {
+        "task": f"{plan.env.task} version {plan.task_version}",
+        "package": plan.package_version,
+        "sources": plan.code_sha256[:12],
+        **plan.env.model_dump(mode="json", exclude={"task"}),
+    }
+    for kind, entries in (("condition", plan.conditions), ("partner", plan.partners)):
+        for entry in entries:
+            facts[f"{kind} {entry.name}"] = entry.model_dump(mode="json", exclude={"name", "seen"})
+    return Results(kind="bundle", rows=rows, facts=facts, drawn_starts=True, shared_starts=True)

@@ -1,0 +1,191 @@
+"""`cadenza eval diff` and `cadenza eval compare`: did it get better?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
+from cadenza.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cadenza.evaluation.imports import Results
+    from cadenza.evaluation.judgement import Finding, Judgement, Question
+
+_EXITS: Final = {
+    "better": ExitCode.OK,
+    "not worse": ExitCode.OK,
+    "worse": ExitCode.WORSE,
+    "undecided": ExitCode.UNDECIDED,
+    "not comparable": ExitCode.NOT_COMPARABLE,
+}
+
+_Margin: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--margin", help='Loss that does not matter; allows the verdict "not worse".'),
+]
+_Despite: TypeAlias = Annotated[
+    str | None, typer.Option("--despite", help="Why to judge sides that state different rules.")
+]
+_FailOn: TypeAlias = Annotated[
+    str, typer.Option("--fail-on", help="undecided, or worse: then undecided exits with 0.")
+]
+_Markdown: TypeAlias = Annotated[
+    bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")
+]
+
+
+def diff(
+    reference: Annotated[Path, typer.Argument(help="Bundle folder of the old policy.")],
+    candidate: Annotated[Path, typer.Argument(help="Bundle folder of the new policy.")],
+    margin: _Margin = None,
+    despite: _Despite = None,
+    fail_on: _FailOn = "undecided",
+    markdown: _Markdown = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two bundles: overall, then by condition and partner."""
+    with typed_exits(as_json=as_json):
+        from cadenza.evaluation.judgement import Question
+
+        sides = [(f"{folder}", [_read_bundle(folder)]) for folder in (reference, candidate)]
+        _answer(sides, Question(margin=margin, despite=despite), fail_on, markdown, as_json)
+
+
+def compare(
+    reference: Annotated[str, typer.Argument(help="Results of the old policy: file or folder.")],
+    candidates: Annotated[list[str], typer.Argument(help="Results of the new policies.")],
+    paired_by: Annotated[
+        str, typer.Option("--paired-by", help="proof, or position: the n-th episodes began alike.")
+    ] = "proof",
+    eval_seed: Annotated[
+        int | None, typer.Option("--eval-seed", help="Seed of all evaluations, for position.")
+    ] = None,
+    environments: Annotated[
+        int | None, typer.Option("--environments", help="How many ran at once, for LIBERO.")
+    ] = None,
+    score_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--score-range", help="Judge scores in this range instead of successes."),
+    ] = None,
+    mapping: Annotated[
+        str, typer.Option("--map", help="Columns of a CSV, e.g. start=slot,success=ok.")
+    ] = "",
+    margin: _Margin = None,
+    despite: _Despite = None,
+    fail_on: _FailOn = "undecided",
+    markdown: _Markdown = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare results of any tool; FILE#ARM names one arm of a file."""
+    with typed_exits(as_json=as_json):
+        from cadenza.evaluation.imports import load_arm
+        from cadenza.evaluation.judgement import Question
+
+        if paired_by != ("proof" if eval_seed is None else "position"):
+            raise ConfigurationError(
+                "--paired-by: expected proof, or position with the --eval-seed of all evaluations, "
+                f"got {paired_by!r} and {eval_seed}."
+            )
+        columns: dict[str, str] = {}
+        for pair in filter(None, mapping.split(",")):
+            name, _, columns[name] = pair.partition("=")
+        names = (reference, *candidates)
+        sides = [(name, load_arm(name, columns, _read_bundle)) for name in names]
+        question = Question(
+            margin=margin,
+            score_range=score_range,
+            position_seed=eval_seed,
+            environments=environments,
+            despite=despite,
+        )
+        _answer(sides, question, fail_on, markdown, as_json)
+
+
+def _read_bundle(folder: Path) -> "Results":
+    from cadenza.benchmark.bundle_rows import read_bundle
+
+    return read_bundle(folder)
+
+
+def _answer(
+    sides: "Sequence[tuple[str, Sequence[Results]]]",
+    question: "Question",
+    fail_on: str,
+    markdown: bool,
+    as_json: bool,
+) -> None:
+    """Judge, print and exit with the code of the verdict."""
+    from cadenza.evaluation.judgement import judge
+
+    arms = dict(sides)
+    if len(arms) < len(sides):
+        raise ConfigurationError(f"expected results of different policies, got {[*arms]} twice.")
+    if fail_on not in ("undecided", "worse"):
+        raise ConfigurationError(f"--fail-on: expected undecided or worse, got {fail_on!r}.")
+    judgement = judge(arms, question)
+    if as_json:
+        print_json(_payload(judgement) | {"despite": question.despite})
+    else:
+        print_text("\n".join(_lines(judgement, question.despite, markdown=markdown)))
+    code = _EXITS[judgement.verdict]
+    if code and not (code is ExitCode.UNDECIDED and fail_on == "worse"):
+        raise typer.Exit(code)
+
+
+def _payload(judgement: "Judgement") -> dict[str, Any]:
+    ranking = judgement.ranking
+    names = ("counts", "pairing", "differences", "one_sided")
+    return {
+        "verdict": judgement.verdict,
+        "overall": [asdict(finding) for finding in judgement.overall],
+        "by_task": [asdict(finding) for finding in judgement.by_task],
+        **{name: getattr(judgement, name) for name in names},
+        "ranking": ranking and {"best": ranking.best, "ranks": ranking.ranks},
+    }
+
+
+def _lines(judgement: "Judgement", despite: str | None, *, markdown: bool) -> list[str]:
+    """Return the answer for people, the verdict first."""
+    item, strong = ("- ", "**") if markdown else ("  ", "")
+
+    def answer(finding: "Finding", place: str) -> str:
+        verdict = f"{strong}{finding.verdict}{strong}"
+        return f"{place}: {verdict}{finding.sentence().removeprefix(finding.verdict)}"
+
+    lines = [answer(finding, finding.arm) for finding in judgement.overall]
+    lines += [
+        f"{item}with every abandoned episode as a failure: {finding.as_failures}"
+        for finding in judgement.overall
+        if finding.as_failures
+    ]
+    if judgement.differences:
+        judged = f"judged despite different rules: {despite}"
+        refused = f"{strong}not comparable{strong}: different rules (--despite REASON judges them)"
+        lines.append(judged if despite else refused)
+        lines += [f"{item}{difference}" for difference in judgement.differences]
+    if judgement.ranking is not None:
+        ranks = judgement.ranking.ranks.items()
+        lines += [
+            f"cannot be told from the best: {', '.join(judgement.ranking.best)}",
+            f"ranks: {', '.join(f'{name} {low} to {high}' for name, (low, high) in ranks)}",
+        ]
+    lines += ["", judgement.pairing, ""] if markdown else [judgement.pairing]
+    lines += [
+        f"{item}{name}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
+        for name, counts in judgement.counts.items()
+    ]
+    if judgement.by_task:
+        lines += ["", "by task", ""] if markdown else ["by task"]
+        several = len(judgement.overall) > 1
+        lines += [
+            item + answer(f, f"{f.arm}, {f.task}" if several else f"{f.task}")
+            for f in judgement.by_task
+        ]
+    lines += [
+        f"{item}not judged: {task}, only in {', '.join(arms)}"
+        for task, arms in judgement.one_sided.items()
+    ]
+    return lines

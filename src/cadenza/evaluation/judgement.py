@@ -1,0 +1,366 @@
+"""Did it get better? Candidates against a reference, from rows of any source (`imports`).
+
+Pairs:     only where all arms prove the same initial state: equal starts of a task in results of
+           one format. Starts that some arm lacks are dropped and counted. Without a common start
+           the arms are compared unpaired.
+Clusters:  training seeds, if rows have them. Else starts, where several tasks (conditions and
+           partners of one environment) share them: their episodes are not independent.
+Tasks:     those that every arm has: the overall verdict first, then Holm over tasks.
+Several:   with two or more candidates p is Holm's over all pairs of arms, `comparison.rank`.
+Abandoned: an episode without outcome is not judged; a second verdict counts it as a failure.
+Rules:     arms that state different environments, limits, filters or versions are not judged
+           without a reason.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.evaluation.imports import COMPLETED, LEROBOT, ORBIT, Results, Row, refusal
+from cadenza.evaluation.statistics.comparison import (
+    Comparison,
+    Ranking,
+    Scores,
+    Verdict,
+    compare,
+    rank,
+)
+from cadenza.evaluation.statistics.estimate import TRAINING_LUCK
+from cadenza.evaluation.statistics.multiplicity import holm
+
+_CONFIDENCE: Final = 0.95
+#: Verdicts, the least favourable first.
+_ORDER: Final[list[Verdict]] = ["worse", "undecided", "not worse", "better"]
+#: Name and what was read: one `Results`, or one per training seed; the reference first.
+Arms: TypeAlias = Mapping[str, Sequence[Results]]
+#: Training seed, start and, for want of one, number among the episodes of its task and seed.
+_Key: TypeAlias = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of the rows.
+
+    Attributes:
+        margin: Loss that was declared harmless, > 0.
+        score_range: Range of the scores, which are then judged in place of outcomes.
+        position_seed: The user's word that the n-th episodes of a task began alike, as all
+            evaluations were started with this seed; None pairs by proof alone.
+        environments: The user's word on how many environments ran at once.
+        despite: Why arms are judged that were not played under the same rules.
+    """
+
+    margin: float | None = None
+    score_range: tuple[float, float] | None = None
+    position_seed: int | None = None
+    environments: int | None = None
+    despite: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One candidate against the reference, overall (no task) or in one task.
+
+    ``p`` is adjusted for the other candidates, or the other tasks, and the verdict goes by it;
+    ``as_failures`` is the verdict with every abandoned episode as a failure, None without any.
+    """
+
+    arm: str
+    task: str | None
+    comparison: Comparison
+    p: float | None
+    verdict: Verdict
+    as_failures: Verdict | None = None
+
+    def sentence(self) -> str:
+        """Return the answer as one line for a reader."""
+        return replace(self.comparison, verdict=self.verdict, p=self.p).sentence()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """All that was found.
+
+    Attributes:
+        counts: Episodes of the judged tasks by arm: attempted, abandoned, judged, and unpaired.
+        pairing: How rows were paired, for people.
+        differences: Rules that differ between arms.
+        one_sided: Tasks not judged, with the arms that have them.
+        overall: One finding per candidate; none where nothing was judged.
+        by_task: Findings of every candidate in every task, if there are several.
+        ranking: With two or more candidates, who cannot be told from the best.
+    """
+
+    counts: Mapping[str, Mapping[str, int]]
+    pairing: str
+    differences: Sequence[str]
+    one_sided: Mapping[str, Sequence[str]]
+    overall: Sequence[Finding] = ()
+    by_task: Sequence[Finding] = ()
+    ranking: Ranking | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The least favourable verdict of a candidate."""
+        found = {finding.verdict for finding in self.overall}
+        for verdict in _ORDER:
+            if verdict in found:
+                return verdict
+        return "not comparable"
+
+
+def judge(arms: Arms, question: Question) -> Judgement:
+    """Return what the arms show; the first is the reference.
+
+    Raises:
+        ConfigurationError: Arms have nothing in common, a start occurs twice, scores lie outside
+            their range, or the numbers allow no test.
+    """
+    _require_one_environment(arms, question)
+    sample = _Sample(arms, question)
+    found = Judgement(
+        counts=sample.counts,
+        pairing=sample.pairing,
+        differences=_differences(arms),
+        one_sided=sample.one_sided,
+    )
+    if found.differences and not question.despite:
+        return found
+    try:
+        overall, ranking = sample.overall()
+        if any(counts["abandoned"] for counts in found.counts.values()):
+            harsh, _ = _Sample(arms, question, failures=True).overall()
+            overall = [
+                replace(finding, as_failures=other.verdict)
+                for finding, other in zip(overall, harsh, strict=True)
+            ]
+        return replace(found, overall=overall, by_task=sample.by_task(), ranking=ranking)
+    except InputError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _differences(arms: Arms) -> list[str]:
+    """Return the facts that two arms state differently."""
+    first: dict[str, tuple[str, object]] = {}
+    found: dict[str, None] = {}
+    for arm, parts in arms.items():
+        for key, value in (item for part in parts for item in part.facts.items()):
+            name, other = first.setdefault(key, (arm, value))
+            if value != other:
+                found[f"{key}: {other} in {name}, {value} in {arm}"] = None
+    return list(found)
+
+
+def _require_one_environment(arms: Arms, question: Question) -> None:
+    """Refuse positions of LIBERO, unless only one environment ran."""
+    if question.position_seed is None or question.environments == 1:
+        return
+    for part in (part for parts in arms.values() for part in parts if part.kind == LEROBOT):
+        row = next((r for r in part.rows if r.start is None and "libero" in r.task.lower()), None)
+        if row is not None:
+            raise refusal(
+                f"{row.source} {row.line}",
+                "LIBERO played one environment at a time (--environments 1), for otherwise the "
+                "n-th start depends on when earlier episodes ended",
+                "several" if question.environments else "no word on it",
+            )
+
+
+def _clustered(arms: Arms) -> bool:
+    """Return whether training seeds, or blocks that every arm has several of, are the clusters."""
+    labels = {
+        name: {row.training_seed for part in parts for row in part.rows}
+        for name, parts in arms.items()
+    }
+    few = [name for name, found in labels.items() if len(found) < 2 or None in found]
+    blocks = any(part.kind == ORBIT for parts in arms.values() for part in parts)
+    if few and (blocks or all(found == {None} for found in labels.values())):
+        return False
+    if few:
+        raise refusal(few[0], "two or more training seeds, as of other arms", f"{labels[few[0]]}")
+    return True
+
+
+class _Sample:
+    """Values of all arms in the tasks and, with pairs, at the starts that they share."""
+
+    def __init__(self, arms: Arms, question: Question, *, failures: bool = False) -> None:
+        every = [part for parts in arms.values() for part in parts]
+        self._question, self._failures = question, failures
+        self._clustered = _clustered(arms)
+        self._drawn = all(part.drawn_starts for part in every)
+        self._same_states = all(part.shared_starts for part in every)
+        self._proved = len({part.kind for part in every}) == 1
+        self._abandoned: dict[str, Counter[str]] = {}
+        values = {name: self._read(name, parts) for name, parts in arms.items()}
+        self._values, sides = values, list(values.values())
+        self._shared: dict[str, list[_Key]] = {}
+        for task in sides[0]:
+            if all(task in side for side in sides):
+                keys = set(sides[0][task]).intersection(*(side[task] for side in sides))
+                self._shared[task] = sorted(keys)
+        self._paired = self._proved and any(self._shared.values())
+        self._tasks = [task for task, keys in self._shared.items() if keys or not self._paired]
+        unjudged = {task for side in sides for task in side} - set(self._tasks)
+        self.one_sided = {
+            task: [name for name, side in values.items() if task in side]
+            for task in sorted(unjudged)
+        }
+        if not self._tasks:
+            raise ConfigurationError(f"expected a task in common, got {self.one_sided}.")
+
+    def _read(self, name: str, parts: Sequence[Results]) -> dict[str, dict[_Key, float]]:
+        """Return the values of an arm by task; counts what it abandoned."""
+        values: dict[str, dict[_Key, float]] = {}
+        abandoned: dict[tuple[str, _Key], float] = {}
+        positions: Counter[tuple[str, str | None]] = Counter()
+        low = (self._question.score_range or (0.0,))[0]
+        for row in (row for part in parts for row in part.rows):
+            position = -1
+            if row.start is None:
+                self._proved &= self._question.position_seed is not None
+                position = positions[row.task, row.training_seed]
+                positions[row.task, row.training_seed] += 1
+            seed = row.training_seed or "" if self._clustered else ""
+            key = seed, row.start or "", position
+            held = values.setdefault(row.task, {})
+            if row.status != COMPLETED:
+                abandoned[row.task, key] = low
+            elif key in held:
+                wanted = f"every start of {row.task} once in {name}"
+                raise refusal(f"{row.source} {row.line}", wanted, f"{row.start} again")
+            else:
+                held[key] = self._value(row)
+        # what was repeated until it was completed was not abandoned
+        left = {place: low for place in abandoned if place[1] not in values[place[0]]}
+        self._abandoned[name] = Counter(task for task, _ in left)
+        for task, key in left if self._failures else ():
+            values[task][key] = low
+        return {task: held for task, held in values.items() if held}
+
+    def _value(self, row: Row) -> float:
+        bounds = self._question.score_range
+        value = row.success if bounds is None else row.score
+        if value is None:
+            wanted = "an outcome, or --score-range to judge scores" if bounds is None else "a score"
+            raise refusal(f"{row.source} {row.line}", wanted, "none")
+        if bounds is not None and not bounds[0] <= value <= bounds[1]:
+            raise refusal(f"{row.source} {row.line}", f"a score in {[*bounds]}", f"{value}")
+        return float(value)
+
+    @property
+    def pairing(self) -> str:
+        """How rows were paired."""
+        if not self._paired:
+            return "not paired: nothing proves that episodes began alike"
+        keys = [key for task in self._tasks for key in self._shared[task]]
+        if all(position < 0 for _, _, position in keys):
+            return f"{len(keys)} pairs by start, as the files state them"
+        seed = self._question.position_seed
+        return f"{len(keys)} pairs by position, on your word that all evaluations had seed {seed}"
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Episodes of every arm in the judged tasks."""
+        found: dict[str, dict[str, int]] = {}
+        for name, values in self._values.items():
+            total = sum(len(values[task]) for task in self._tasks)
+            kept = sum(len(self._shared[t]) for t in self._tasks) if self._paired else total
+            lost = sum(self._abandoned[name][task] for task in self._tasks)
+            counts = {"attempted": total + lost, "abandoned": lost, "judged": kept}
+            found[name] = counts | {"unpaired": total - kept}
+        return found
+
+    def overall(self) -> tuple[list[Finding], Ranking | None]:
+        """Return every candidate against the reference and, if there are several, the ranking."""
+        self._require_equal_mixes()
+        methods = {name: self._scores(name, self._tasks) for name in self._values}
+        reference, *candidates = methods
+        ranking = None
+        if len(candidates) > 1:
+            ranking = rank(methods, paired=self._paired, drawn_starts=self._drawn)
+        pairs = {} if ranking is None else {frozenset(pair): p for pair, p in ranking.p.items()}
+        findings: list[Finding] = []
+        for name in candidates:
+            found = self._compare(methods[name], methods[reference])
+            p = pairs.get(frozenset((name, reference)), found.p)
+            verdict = self._verdict(found, p, methods[name], methods[reference], len(pairs))
+            if self._by_start(self._tasks):
+                warnings = (TRAINING_LUCK, *found.difference.warnings)
+                difference = replace(found.difference, warnings=warnings)
+                test = found.test.replace("seed", "start")
+                found = replace(found, test=test, difference=difference)
+            findings.append(Finding(arm=name, task=None, comparison=found, p=p, verdict=verdict))
+        return findings, ranking
+
+    def by_task(self) -> list[Finding]:
+        """Return every candidate in every task, p by Holm; nothing if there is one task."""
+        reference, *candidates = self._values
+        several = len(self._tasks) > 1
+        asked = [(name, task) for name in candidates for task in self._tasks if several]
+        sides = [(self._scores(n, [task]), self._scores(reference, [task])) for n, task in asked]
+        found = [self._compare(ours, theirs) for ours, theirs in sides]
+        adjusted = holm(np.array([1.0 if c.p is None else c.p for c in found])).tolist()
+        return [
+            Finding(
+                arm=name,
+                task=task,
+                comparison=comparison,
+                p=None if comparison.p is None else p,
+                verdict=self._verdict(comparison, p, ours, theirs, len(asked)),
+            )
+            for (name, task), comparison, p, (ours, theirs) in zip(
+                asked, found, adjusted, sides, strict=True
+            )
+        ]
+
+    def _compare(self, ours: Scores, theirs: Scores, confidence: float = _CONFIDENCE) -> Comparison:
+        return compare(
+            ours,
+            theirs,
+            paired=self._paired,
+            confidence=confidence,
+            margin=self._question.margin,
+            drawn_starts=self._drawn,
+        )
+
+    def _verdict(
+        self, found: Comparison, p: float | None, ours: Scores, theirs: Scores, family: int
+    ) -> Verdict:
+        """Return the verdict by the adjusted p; "not worse" by Bonferroni's bound."""
+        if family < 2:
+            return found.verdict
+        level = 1.0 - _CONFIDENCE
+        if p is not None and p <= level + 1e-12:  # Holm's level is exact at equality
+            return "better" if (found.difference.value or 0.0) > 0.0 else "worse"
+        low = self._compare(ours, theirs, 1.0 - level / family).difference.low
+        margin = self._question.margin
+        return "not worse" if margin and low is not None and low > -margin else "undecided"
+
+    def _by_start(self, tasks: Sequence[str]) -> bool:
+        """Return whether starts are the clusters, as tasks share them."""
+        return self._same_states and not self._clustered and len(tasks) > 1
+
+    def _scores(self, name: str, tasks: Sequence[str]) -> Scores:
+        """Return the values by cluster; with pairs, in the same order for every arm."""
+        by_start = self._by_start(tasks)
+        groups: dict[str, list[float]] = {}
+        for task in tasks:
+            values = self._values[name][task]
+            for key in self._shared[task] if self._paired else values:
+                groups.setdefault(key[1] if by_start else key[0], []).append(values[key])
+        return dict(enumerate(groups[label] for label in sorted(groups)))
+
+    def _require_equal_mixes(self) -> None:
+        """Refuse unpaired arms whose tasks weigh differently: their rates would not compare."""
+        sizes = {n: [len(side[t]) for t in self._tasks] for n, side in self._values.items()}
+        shares = {tuple(n / sum(counts) for n in counts) for counts in sizes.values()}
+        if len(shares) > 1 and not self._paired:
+            raise ConfigurationError(
+                "expected the same share of episodes in every task, as they are not paired, got "
+                f"{sizes}; compare one task at a time."
+            )

@@ -1,0 +1,73 @@
+"""`cadenza eval diff`: two sealed bundles."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from cadenza.benchmark.bundle import build_bundle_files, write_bundle_dir
+from cadenza.cli.main import app
+from tests.unit.benchmark.samples import make_plan, make_request
+
+
+def bundle(folder, success, **changes):
+    """Write a bundle of 2 conditions x 2 partners x 2 seeds x 10 episodes; return its path."""
+    plan = make_plan(episodes_per_seed=10, block_size=10, **changes)
+    request = make_request(plan)
+    episodes = [
+        episode.model_copy(update={"success": success(number, episode)})
+        for number, episode in enumerate(request.episodes)
+    ]
+    write_bundle_dir(folder, build_bundle_files(make_request(plan, episodes=episodes)))
+    return str(folder)
+
+
+def diff(*words):
+    return CliRunner().invoke(app, ["eval", "diff", *words])
+
+
+@pytest.fixture
+def before(tmp_path):
+    return bundle(tmp_path / "before", lambda _, episode: episode.episode_idx % 10 < 5)
+
+
+def test_bundles_are_paired_by_start_and_starts_are_the_clusters(tmp_path, before):
+    after = bundle(tmp_path / "after", lambda n, e: e.episode_idx % 10 < 5 or n % 4 > 0)
+    result = diff(before, after, "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["verdict"]) == (0, "better")
+    assert told["pairing"] == "80 pairs by start, as the files state them"
+    comparison = told["overall"][0]["comparison"]
+    assert comparison["test"] == "paired t on start differences"
+    assert comparison["difference"]["n_clusters"] == 20  # 2 seeds x 10, in 4 tasks each
+    assert comparison["difference"]["value"] == pytest.approx(3 / 8, abs=0.1)
+    assert "training luck" in comparison["difference"]["warnings"][0]
+    assert [finding["task"] for finding in told["by_task"]] == [
+        f"filter_{state} / {partner}" for partner in ("seeker", "chaser") for state in ("on", "off")
+    ]
+    for finding in told["by_task"]:
+        assert finding["comparison"]["test"] == "exact McNemar (unconditional)"
+    assert diff(after, before).exit_code == 20
+    assert diff(before, before + "/").exit_code == 2
+    again = bundle(tmp_path / "again", lambda _, episode: episode.episode_idx % 10 < 5)
+    assert diff(before, again).exit_code == 21
+
+
+def test_different_rules_are_named(tmp_path, before):
+    from cadenza.aht.config import EnvConfig
+
+    longer = EnvConfig(task="crossing", episode_length=9)
+    other = bundle(tmp_path / "after", lambda *_: True, env=longer, package_version="0.2.0")
+    result = diff(before, other)
+    assert result.exit_code == 22
+    for difference in ("package: 0.1.0 in", "episode_length: 7 in"):
+        assert difference in result.stdout
+    assert diff(before, other, "--despite", "nobody needs more than 7 steps").exit_code == 0
+
+
+def test_changed_byte_is_refused(tmp_path, before):
+    path = tmp_path / "before" / "episodes_seed0.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"success":true', b'"success":false', 1))
+    result = diff(before, before + "/")
+    assert result.exit_code == 2
+    assert "episodes_seed0.jsonl" in result.stderr
