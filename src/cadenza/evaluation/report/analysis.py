@@ -88,6 +88,13 @@ class Cell:
     infeasible_steps: int | None
     uncertified_steps: int | None
 
+    @property
+    def timeouts_active(self) -> int | None:
+        """Time-outs in which the filter changed an action."""
+        return (
+            None if self.timeouts_silent is None else (self.n_timeouts or 0) - self.timeouts_silent
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -12,21 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cadenza.core.errors import InputError
 from cadenza.core.tables import Table, markdown_text
 from cadenza.evaluation.report.analysis import (
-    TAIL,
     Cell,
     MethodNumbers,
     MetricName,
     Numbers,
-    Row,
     analyse,
-    score_of,
 )
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
@@ -57,11 +53,20 @@ from cadenza.evaluation.report.svg import (
     percent,
     percent_interval,
     plural,
-    points,
     points_interval,
     score,
     score_interval,
-    signed,
+)
+from cadenza.evaluation.report.tables import (
+    contact_table,
+    difference_table,
+    endings_table,
+    methods_table,
+    proximity_table,
+    safety_table,
+    score_difference,
+    spread_table,
+    success_table,
 )
 from cadenza.evaluation.report.view import (
     ConditionView,
@@ -91,7 +96,7 @@ class Tile:
 
 
 def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
-    """Return contacts, what the filter changes, outcomes by group, time-outs and time to goal."""
+    """Return contacts, what the filter changes and outcomes by group; of methods, their scores."""
     if view.treatment is None and numbers.methods.ranking:
         return tuple(_method_tile(view, row) for row in numbers.methods.rows)
     tiles = [
@@ -105,7 +110,7 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
     if effect is not None and effect.difference.value is not None:
         tiles.append(_effect_tile(view, effect.difference, effect.difference.value))
     tiles += [_outcome_tile(view, *group) for group in _outcomes(view, numbers)]
-    return (*tiles, *_time_tiles(view, numbers.overall.cells))
+    return tuple(tiles)
 
 
 def verdict(view: ReportView, numbers: Numbers) -> str:
@@ -148,312 +153,11 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
         clauses.append(
             f"from the same starts, it did better with the filter in {count(effect.n_higher)} and "
             f"worse in {count(effect.n_lower)} of {plural(effect.difference.n, 'pair')}: {change} "
-            f"({_change(view, value)}{' points' if view.has_success else ''}; "
+            f"({score_difference(view, value)}{' points' if view.has_success else ''}; "
             f"{_zero(view, effect.difference)})"
         )
     sentence = "; ".join(clauses)
     return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
-
-
-def endings_table(view: ReportView, numbers: Numbers) -> Table | None:
-    """Return how episodes ended and how long the solved ones took, or ``None`` if unknown."""
-    rows = [
-        (
-            row.label,
-            condition.label,
-            count(cell.n),
-            count(cell.n_solved) if view.has_success else MISSING,
-            MISSING if cell.contact is None else count(cell.n_contacts),
-            count(cell.n_timeouts),
-            count(cell.timeouts_silent),
-            count(_active(cell)),
-            *_goal_times(view, cell),
-        )
-        for row, condition, cell in _cells(view, numbers)
-    ]
-    if all(set(row[5:]) == {MISSING} for row in rows):
-        return None
-    return Table(
-        title="Endings and time to goal",
-        columns=(
-            "Partner", "Condition", "Episodes", "Solved", "Contact", "Time-outs",
-            "Time-outs, filter silent", "Time-outs, filter active", "Median time", "Quartiles",
-        ),
-        rows=tuple(rows),
-        caption="Filter silent: it changed no action in the episode, so the time-out is the "
-        "policy's own. Filter active: it changed at least one action, which does not show that it "
-        "caused the time-out. Times are those of solved episodes, so they come from different "
-        "starts under the two conditions; a control step lasts "
-        f"{number(view.control_timestep_s, unit='s')}.",
-        text_columns=(0, 1),
-    )  # fmt: skip
-
-
-def success_table(view: ReportView, numbers: Numbers) -> Table:
-    """Return the numbers behind the success figure."""
-    rows = [
-        (
-            row.label,
-            condition.label,
-            count(cell.n),
-            str(cell.success.n_clusters),
-            percent(cell.success.value) if view.has_success else MISSING,
-            percent_interval(cell.success) if view.has_success else MISSING,
-            MISSING if cell.episode_return is None else number(cell.episode_return.value),
-            MISSING if cell.episode_return is None else number_interval(cell.episode_return),
-        )
-        for row, condition, cell in _cells(view, numbers)
-    ]
-    return Table(
-        title="Success and return by partner",
-        columns=(
-            "Partner", "Condition", "Episodes", "Seeds",
-            "Success", "95 % interval", "Return", "95 % interval",
-        ),
-        rows=tuple(rows),
-        text_columns=(0, 1),
-    )  # fmt: skip
-
-
-def method_figures(view: ReportView, numbers: Numbers) -> tuple[Figure | None, ...]:
-    """Return the figures of methods side by side; none where no score was recorded."""
-    if not numbers.methods.rows:
-        return ()
-    return (
-        score_figure(view, numbers),
-        difference_forest(view, numbers) if view.treatment is None else None,
-        heat_map(view, numbers),
-        profile_figure(view, numbers),
-        improvement_figure(numbers),
-    )
-
-
-#: What a reader must know about rows of a leaderboard.
-_ROW_LABELS: Final = {"REF-SCRIPT": "oracle reference", "B-JOINT": "non-AHT upper anchor"}
-
-
-def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
-    """Return the task's table of methods; columns that no method fills are left out."""
-    rate = view.has_success
-    name = "Success" if rate else "Mean return"
-    columns = (
-        "Row", "Method", f"{name}, simultaneous 95 %", "IQM, 95 %", "Rank", "Worst partner, 95 %",
-        "Worst family, 95 %", f"Worst {TAIL:.0%} (CVaR), 95 %", "Per-partner range",
-        "Stress p90, N", "BRProx, 95 %", f"{view.seed_kind.capitalize()}s", "Episodes",
-    )  # fmt: skip
-
-    def shown(estimate: Estimate | None) -> str:
-        if estimate is None or estimate.value is None:
-            return MISSING
-        return f"{score(estimate.value, rate)} {score_interval(estimate, rate)}"
-
-    labels = {p.partner_id: p.label for p in view.partners}
-    rows: list[tuple[str, ...]] = []
-    for row in numbers.methods.rows:
-        index = view.conditions.index(row.condition)
-        beside = [score_of(view, partner.cells[index]) for partner in numbers.partners]
-        values = [e.value for e in beside if e is not None and e.value is not None]
-        row_id, forces = row.condition.row_id, row.cell.forces
-        close = None if row.proximity is None else row.proximity.mean
-        rows.append((
-            f"{row_id} ({_ROW_LABELS[row_id]})" if row_id in _ROW_LABELS else row_id or MISSING,
-            row.condition.label,
-            shown(row.score),
-            shown(row.iqm),
-            MISSING if row.ranks is None else rank_range(row.ranks),
-            f"{shown(row.worst.estimate)} {', '.join(labels[n] for n in row.worst.names)}",
-            MISSING if row.family is None else shown(row.family.estimate),
-            shown(row.tail.estimate),
-            f"{score(min(values), rate)} to {score(max(values), rate)}",
-            number(float(np.quantile(forces, 0.9)), digits=1) if forces.size else MISSING,
-            MISSING if close is None else f"{number(close.value)} {number_interval(close)}",
-            str(row.cell.success.n_clusters),
-            count(row.cell.n),
-        ))  # fmt: skip
-    if not rows:
-        return None
-    kept = [i for i in range(len(columns)) if any(row[i] not in ("", MISSING) for row in rows)]
-    return Table(
-        title=f"Methods on {view.task}",
-        columns=tuple(columns[i] for i in kept),
-        rows=tuple(tuple(row[i] for i in kept) for row in rows),
-        caption="Mean over all episodes; IQM: interquartile mean of the (seed, partner) cells. "
-        "Intervals of the mean hold for all rows at once (Bonferroni), as do the ranges of ranks "
-        "(Holm); worst cases pay for having been chosen.",
-        text_columns=tuple(k for k, i in enumerate(kept) if i in (0, 1, 5)),
-    )
-
-
-def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
-    """Return how close each method comes to best responses, None without any."""
-    best = view.best_responses
-    methods = [(r.condition.label, r.proximity) for r in numbers.methods.rows if r.proximity]
-    if best is None or not methods:
-        return None
-
-    def shown(estimate: Estimate | None) -> str:
-        if estimate is None or estimate.value is None:
-            return MISSING if estimate is None else estimate.undefined_reason or MISSING
-        return f"{number(estimate.value)} {number_interval(estimate)}"
-
-    labels = {p.partner_id: p.label for p in view.partners}
-    rows = [
-        (
-            labels[name],
-            *(shown(proximity.partners[name]) for _, proximity in methods),
-            f"{number(bound.value)}"
-            + ("" if bound.low is None else f" [{number(bound.low)}, {number(bound.high)}]"),
-            bound.trained,
-        )
-        for name, bound in best.partners.items()
-        if name in methods[0][1].partners
-    ]
-    ends: list[tuple[str, list[Estimate | None]]] = [
-        ("Worst partner", [p.worst and p.worst.estimate for _, p in methods]),
-        ("Worst family", [p.family and p.family.estimate for _, p in methods]),
-        ("Mean over partners", [p.mean for _, p in methods]),
-        ("IQM of cells", [p.iqm for _, p in methods]),
-    ]
-    rows += [(label, *map(shown, estimates), "", "") for label, estimates in ends]
-    return Table(
-        title=f"Best-response proximity of the {best.metric}",
-        columns=("Partner", *(label for label, _ in methods), "Best response", "Trained"),
-        rows=tuple(rows),
-        caption="1 is the best response to the partner, 0 a random ego beside it; 95 % intervals, "
-        'the best response taken at its value. "Bound not reached": an ego beats the best '
-        "response, so that is none; the partner counts in no aggregate.",
-        text_columns=(0, len(methods) + 2),
-    )
-
-
-def spread_table(view: ReportView, numbers: Numbers) -> Table | None:
-    """Return what more episodes or seeds would bring, and what these could have shown."""
-    ranking = numbers.methods.ranking
-    rows: list[tuple[str, ...]] = []
-    for row in numbers.methods.rows:
-        if (spread := row.spread) is None:
-            continue
-        name = row.condition.condition_id
-        found = [c for pair, c in ranking.comparisons.items() if name in pair] if ranking else []
-        shown = [c.smallest_shown for c in found if c.smallest_shown is not None]
-        worth = spread.useful_episodes
-        rows.append((
-            row.condition.label,
-            number(spread.icc, digits=3),
-            number(spread.design_effect, digits=1),
-            f"{spread.episodes:.0f}",
-            "no limit seen" if worth is None else count(worth),
-            percent(spread.gain_of_twice_the_episodes, digits=0),
-            percent(spread.gain_of_twice_the_seeds, digits=0),
-            MISSING if not shown else _change(view, min(shown)),
-        ))  # fmt: skip
-    if not rows:
-        return None
-    return Table(
-        title="How many more episodes are worth running",
-        columns=(
-            "Method", "ICC", "Design effect", "Episodes per seed", "Worth running, per seed",
-            "Twice the episodes narrows by", "Twice the seeds narrows by", "Smallest difference",
-        ),
-        rows=tuple(rows),
-        caption="ICC: share of the variance that lies between seeds. Design effect: so many "
-        "episodes say as much as one independent one. Above the number worth running, even endless "
-        "episodes would narrow the interval by less than 5 %. Smallest difference: from the "
-        "nearest other row, the one that so many seeds and episodes show in four of five "
-        "comparisons (power 80 %); a smaller true one stays undecided.",
-    )  # fmt: skip
-
-
-def contact_table(view: ReportView, numbers: Numbers) -> Table | None:
-    """Return contact counts and rates, or ``None`` when contact is not recorded."""
-    shown = [*numbers.partners, *numbers.groups, numbers.overall]
-    if not any(cell and cell.contact for row in shown for cell in row.cells):
-        return None
-    columns = ["Partner"]
-    for condition in view.conditions:
-        columns += [f"Contacts {condition.label}", "Rate, 95 % interval"]
-    paired = view.treatment is not None
-    if paired:
-        columns.append("Paired change in points, 95 % interval")
-    rows: list[tuple[str, ...]] = []
-    for row in shown:
-        cells = [row.label]
-        for cell in row.cells:
-            cells += _contact_cells(cell)
-        if paired:
-            comparison = row.comparisons.get("contact")
-            if comparison is None or comparison.difference.value is None:
-                cells.append(MISSING)
-            else:
-                change = comparison.difference
-                cells.append(f"{points(change.value)} {points_interval(change)}")
-        rows.append(tuple(cells))
-    return Table(
-        title="Episodes with contact",
-        columns=tuple(columns),
-        rows=tuple(rows),
-        caption="A count of zero is not a proof: the upper bound says how large the true rate "
-        "could still be.",
-    )
-
-
-def intervention_table(view: ReportView, numbers: Numbers) -> Table | None:
-    """Return how often and how strongly the filter acts, or ``None`` without a filter."""
-    rows = [
-        (
-            row.label,
-            percent(cell.intervention_share.value),
-            percent_interval(cell.intervention_share),
-            number(cell.intervention_mean, unit=view.action_unit),
-            number(cell.intervention_peak, unit=view.action_unit),
-            count(cell.fallbacks),
-        )
-        for row, _, cell in _cells(view, numbers)
-        if cell.intervention_share is not None
-    ]
-    if not rows:
-        return None
-    return Table(
-        title="What the filter did",
-        columns=(
-            "Partner", "Steps changed", "95 % interval", "Mean change", "Largest change",
-            "Braking fallbacks",
-        ),
-        rows=tuple(rows),
-        caption="Mean and largest change are taken over the changed steps only.",
-    )  # fmt: skip
-
-
-def safety_table(view: ReportView, numbers: Numbers) -> Table:
-    """Return violations and fallbacks, in separate columns, per partner and condition."""
-    rows = [
-        (
-            row.label,
-            condition.label,
-            count(cell.n_steps),
-            MISSING if cell.contact is None else f"{count(cell.n_contacts)} of {count(cell.n)}",
-            count(cell.violating_steps),
-            MISSING if cell.violating_steps is None else number(cell.violation_peak, digits=3),
-            count(cell.fallbacks) if condition.filtered else MISSING,
-            count(cell.infeasible_steps),
-            count(cell.uncertified_steps),
-            number(float(cell.distances[0]), digits=3) if cell.distances.size else MISSING,
-        )
-        for row, condition, cell in _cells(view, numbers)
-        if row.partner is not None
-    ]
-    return Table(
-        title="Safety, partner by partner",
-        columns=(
-            "Partner", "Condition", "Steps", "Contacts", "Barrier violated",
-            "Worst gap", "Braked", "Infeasible", "Uncertified", "Closest, m",
-        ),
-        rows=tuple(rows),
-        caption="Contacts counts episodes. Barrier violated, braked, infeasible (no action met "
-        "every constraint) and uncertified (acted without its guarantee) count steps. A braked "
-        "step is not a violation: it is what the filter does instead of one. A dash: not recorded.",
-        text_columns=(0, 1),
-    )  # fmt: skip
 
 
 def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:
@@ -520,47 +224,11 @@ def _effect_tile(view: ReportView, change: Estimate, value: float) -> Tile:
     detail = f"with the filter minus without it, {plural(change.n, 'pair')} with all partners"
     negative = value < 0.0 and excludes_zero(change) is not False
     return Tile(
-        value=_change(view, value),
+        value=score_difference(view, value),
         label=f"{'points: ' if view.has_success else ''}the filter's effect on {_judged(view)}",
         detail=f"{detail}; {_zero(view, change)}{'; red: below zero' if negative else ''}",
         css="bad" if negative else "plain",
     )
-
-
-def _time_tiles(view: ReportView, cells: Sequence[Cell | None]) -> Iterator[Tile]:
-    """Yield time-outs and time to goal with all partners under the main condition."""
-    label = view.conditions[_main_condition(view)].label
-    if (cell := cells[_main_condition(view)]) is None:
-        return
-    if cell.n_timeouts is not None:
-        detail = f"in {plural(cell.n, 'episode')} with all partners"
-        if (silent := cell.timeouts_silent) is not None:
-            detail += f": filter silent in {count(silent)}, active in {count(_active(cell))}"
-        noun = "time-out" if cell.n_timeouts == 1 else "time-outs"
-        yield Tile(
-            value=count(cell.n_timeouts), label=f"{noun} {label}", detail=detail, css="plain"
-        )
-    median, quartiles = _goal_times(view, cell)
-    if median != MISSING:
-        detail = f"over {plural(cell.goal_steps.size, 'solved episode')}; quartiles {quartiles}"
-        for condition, other in zip(view.conditions, cells, strict=True):
-            if other is not None and other is not cell:
-                detail += f"; {_goal_times(view, other)[0]} {condition.label}"
-        yield Tile(value=median, label=f"median time to goal {label}", detail=detail, css="plain")
-
-
-def _goal_times(view: ReportView, cell: Cell) -> tuple[str, str]:
-    """Return median and quartiles of the time to goal over solved episodes."""
-    if view.control_timestep_s is None or not cell.goal_steps.size:
-        return MISSING, MISSING
-    low, median, high = np.quantile(cell.goal_steps * view.control_timestep_s, (0.25, 0.5, 0.75))
-    return number(median, unit="s"), f"{number(low)} to {number(high, unit='s')}"
-
-
-def _active(cell: Cell) -> int | None:
-    """Return the time-outs in which the filter changed an action."""
-    silent = cell.timeouts_silent
-    return None if silent is None else (cell.n_timeouts or 0) - silent
 
 
 def _main_condition(view: ReportView) -> int:
@@ -579,11 +247,6 @@ def _outcome(view: ReportView, cell: Cell) -> str:
     return MISSING if cell.episode_return is None else number(cell.episode_return.value)
 
 
-def _change(view: ReportView, value: float) -> str:
-    """Return a difference of rates in points, or of returns."""
-    return points(value) if view.has_success else signed(value, digits=2)
-
-
 def excludes_zero(change: Estimate) -> bool | None:
     """Return whether the interval of a difference excludes zero; None without an interval."""
     if change.low is None or change.high is None:
@@ -599,26 +262,6 @@ def _zero(view: ReportView, change: Estimate) -> str:
     bounds = points_interval(change) if view.has_success else number_interval(change)
     verb = "excludes" if clear else "includes"
     return f"{_CONFIDENCE} {bounds} {verb} zero"
-
-
-def _contact_cells(cell: Cell | None) -> list[str]:
-    """Return the count, and the rate with its interval."""
-    if cell is None or cell.contact is None:
-        return [MISSING, MISSING]
-    return [
-        f"{count(cell.n_contacts)} of {count(cell.n)}",
-        f"{percent(cell.contact.value)} {percent_interval(cell.contact)}",
-    ]
-
-
-def _cells(view: ReportView, numbers: Numbers) -> list[tuple[Row, ConditionView, Cell]]:
-    """Return every filled cell of partners and groups with its row and condition."""
-    return [
-        (row, condition, cell)
-        for row in (*numbers.partners, *numbers.groups)
-        for condition, cell in zip(view.conditions, row.cells, strict=True)
-        if cell is not None
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -678,17 +321,13 @@ _TEXTS: Final = {
         "How close it comes",
         "Counting contacts hides near misses; the extremes of each episode show them.",
     ),
-    "filter": (
-        "Filter at work",
-        "How much the filter had to do",
-        "A filter that acts on every step has replaced the policy; one that never acts was not "
-        "needed.",
-    ),
     "learning": ("Learning", "How it was trained", "The run behind the evaluated policy."),
     "safety": (
         "Safety",
         "Safety table",
-        "Violations and the filter's emergency actions, kept apart.",
+        "Violations and the filter's emergency actions, kept apart, and how much the filter had to "
+        "do: one that acts on every step has replaced the policy, one that never acts was not "
+        "needed.",
     ),
     "further": ("Settings", "Settings and further tables", "What was configured."),
 }
@@ -714,6 +353,19 @@ def _section(
         tables=tuple(table for table in tables if table is not None),
         player=player,
         fold=fold,
+    )
+
+
+def method_figures(view: ReportView, numbers: Numbers) -> tuple[Figure | None, ...]:
+    """Return the figures of methods side by side; none where no score was recorded."""
+    if not numbers.methods.rows:
+        return ()
+    return (
+        score_figure(view, numbers),
+        difference_forest(view, numbers) if view.treatment is None else None,
+        heat_map(view, numbers),
+        profile_figure(view, numbers),
+        improvement_figure(numbers),
     )
 
 
@@ -761,12 +413,11 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
                 difference_figure(numbers, judged, better_high=True),
                 difference_figure(numbers, "contact", better_high=False),
             ],
-            tables=[contact_table(view, numbers)],
+            tables=[difference_table(view, numbers), contact_table(view, numbers)],
         ),
         _section(
             "distance", figures=[distance_figure(view, numbers), stress_figure(view, numbers)]
         ),
-        _section("filter", tables=[intervention_table(view, numbers)]),
         _section("learning", figures=[learning_figure(view.learning) if view.learning else None]),
         _section("safety", tables=[safety_table(view, numbers)], fold=long),
         _section("further", tables=words_only, fold="Show the tables"),

@@ -3,15 +3,13 @@ from dataclasses import replace
 import pytest
 
 from cadenza.evaluation.report.analysis import analyse
-from cadenza.evaluation.report.render import (
+from cadenza.evaluation.report.render import excludes_zero, headline_tiles, verdict
+from cadenza.evaluation.report.tables import (
     contact_table,
+    difference_table,
     endings_table,
-    excludes_zero,
-    headline_tiles,
-    intervention_table,
     safety_table,
     success_table,
-    verdict,
 )
 from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView
 from cadenza.evaluation.results import EpisodeResult
@@ -176,14 +174,12 @@ def test_tiles_show_contacts_and_success():
         ("+12.5", "points: the filter's effect on success", "plain"),
         ("100.0 %", "solved with partners it trained with", "plain"),
         ("75.0 %", "solved with all unseen partners", "plain"),
-        ("5", "time-outs guarded", "plain"),
     ]
     # 0 of 40 in ten seeds; independent episodes would give 1 - 0.025 ** (1 / 40) = 8.8 %
     assert "true rate at most 12.0\u00a0%" in tiles[0].detail
     # Five seeds gain 0 of 4 pairs, five 1 of 4: 12.5 +- t(0.975, 9) * 13.18 / sqrt(10) points.
     assert "40\u00a0pairs with all partners" in tiles[2].detail
     assert tiles[2].detail.endswith("[+3.1, +21.9] excludes zero")
-    assert tiles[5].detail.endswith("all partners: filter silent in 0, active in 5")
 
 
 def test_tiles_show_unseen_partners_with_and_without_those_that_may_leave_no_way():
@@ -250,22 +246,23 @@ def test_endings_split_time_outs_by_what_the_filter_did_and_show_time_to_goal():
         ("Friend", "guarded", "8", "5", "0", "3", "2", "1", "3.00 s", "2.00 to 4.00 s"),
         ("Friend", "bare", "1", "0", "1", "0", "–", "–", "–", "–"),
     ]
-    tile = headline_tiles(view, analyse(view))[-1]
-    assert (tile.value, tile.label) == ("3.00\u00a0s", "median time to goal guarded")
-    assert tile.detail == "over 5\u00a0solved episodes; quartiles 2.00 to 4.00\u00a0s; – bare"
     unrecorded = tuple(e.model_copy(update={"truncated": None}) for e in view.episodes)
     older = replace(view, episodes=unrecorded, control_timestep_s=None)
     assert endings_table(older, analyse(older)) is None
 
 
-def test_contact_table_gives_counts_rates_and_paired_change():
+def test_contact_and_difference_tables_give_counts_rates_and_paired_changes():
     view = tiny_view()
     table = contact_table(view, analyse(view))
-    assert [row[0] for row in table.rows] == ["Friend", "Stranger", "All partners"]
-    row = [cell.replace("\u00a0", " ") for cell in table.rows[1]]
-    assert row[1:4] == ["0 of 20", "0.0 % [0.0, 15.0]", "10 of 20"]
-    assert row[5].startswith("−50.0 [")
-    assert all(len(r) == len(table.columns) for r in table.rows)
+    assert [row[0] for row in table.rows[::2]] == ["Friend", "Stranger", "All partners"]
+    rows = [[cell.replace("\u00a0", " ") for cell in row[1:]] for row in table.rows[2:4]]
+    assert rows[0] == ["guarded", "0 of 20", "0.0 % [0.0, 15.0]"]
+    assert rows[1][:2] == ["bare", "10 of 20"]
+    table = difference_table(view, analyse(view))
+    assert table.columns[1:3] == ("Success, points, 95 %", "Contact, points, 95 %")
+    assert table.rows[1][0] == "Stranger"
+    assert table.rows[1][1].startswith("+25.0 [")
+    assert table.rows[1][2].startswith("−50.0 [")
 
 
 def test_safety_table_keeps_fallbacks_apart_from_violations():
@@ -280,23 +277,23 @@ def test_safety_table_keeps_fallbacks_apart_from_violations():
     columns = dict(zip(table.columns, zip(*table.rows, strict=True), strict=True))
     assert columns["Barrier violated"] == ("9", "9")
     assert columns["Braked"] == ("6", "–")  # without a filter there is nothing that brakes
-    assert columns["Uncertified"] == ("–", "–")
+    assert "Uncertified" not in columns  # nobody recorded it
     assert columns["Contacts"] == ("0 of 3", "0 of 3")
     assert columns["Closest, m"] == ("0.600", "0.600")
 
 
-def test_intervention_table_lists_filtered_cells_only():
+def test_safety_table_says_what_the_filter_did():
     view = tiny_view()
-    table = intervention_table(view, analyse(view))
-    assert [row[0] for row in table.rows] == ["Friend", "Stranger"]
-    assert table.rows[1][3].replace("\u00a0", " ") == "0.75 m/s²"
+    table = safety_table(view, analyse(view))
+    changes = [row[table.columns.index("Mean change")] for row in table.rows]
+    assert [c.replace("\u00a0", " ") for c in changes] == ["0.50 m/s²", "–", "0.75 m/s²", "–"]
 
 
 def test_success_table_shows_interval_and_return():
     view = tiny_view()
     row = [c.replace("\u00a0", " ") for c in success_table(view, analyse(view)).rows[0]]
     # 20 of 20: by ten seeds, two each; the constant return has no interval
-    assert row == ["Friend", "guarded", "20", "10", "100.0 %", "[85.0, 100.0]", "2.00", "–"]
+    assert row == ["Friend", "guarded", "20", "10", "100.0 % [85.0, 100.0]", "2.00 –"]
 
 
 def turned_to_loss(seeds) -> ReportView:

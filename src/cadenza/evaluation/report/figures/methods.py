@@ -235,7 +235,7 @@ def improvement_figure(numbers: Numbers) -> Figure | None:
         share = 2.0 * abs(found.value - 0.5)
         return GridCell(f"{found.value:.2f}", score_interval(found, False), css, share)
 
-    rows = [(f"{o.condition.label} beats", [cell(o, t) for t in methods]) for o in methods]
+    rows = [(o.condition.label, [cell(o, t) for t in methods]) for o in methods]
     return make_figure(
         grid([row.condition.label for row in methods], rows),
         identity="fig-improvement",

@@ -1,0 +1,325 @@
+"""The tables of a report: what happened beside each partner, and methods side by side."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from cadenza.core.tables import Table
+from cadenza.evaluation.report.analysis import TAIL, Cell, MetricName, Numbers, Row, score_of
+from cadenza.evaluation.report.figures.methods import rank_range
+from cadenza.evaluation.report.svg import (
+    MISSING,
+    count,
+    number,
+    number_interval,
+    percent,
+    percent_interval,
+    points,
+    score,
+    score_change,
+    signed,
+)
+from cadenza.evaluation.report.view import ReportView
+from cadenza.evaluation.statistics.estimate import Estimate
+
+#: Heading of a column, and its text for one cell.
+Column: TypeAlias = tuple[str, Callable[[Cell], str]]
+
+
+def _cell_table(
+    view: ReportView, rows: Sequence[Row], columns: Sequence[Column], *, title: str, caption: str
+) -> Table:
+    """Return a line for every filled cell of ``rows``; columns that none fills are left out."""
+    cells = [
+        (row, condition, cell)
+        for row in rows
+        for condition, cell in zip(view.conditions, row.cells, strict=True)
+        if cell is not None
+    ]
+    filled = [(name, [shown(cell) for _, _, cell in cells]) for name, shown in columns]
+    kept = [(name, texts) for name, texts in filled if any(t != MISSING for t in texts)]
+    return Table(
+        title=title,
+        columns=("Partner", "Condition", *(name for name, _ in kept)),
+        rows=tuple(
+            (row.label, condition.label, *(texts[i] for _, texts in kept))
+            for i, (row, condition, _) in enumerate(cells)
+        ),
+        caption=caption,
+        text_columns=(0, 1),
+    )
+
+
+def success_table(view: ReportView, numbers: Numbers) -> Table:
+    """Return the numbers behind the success figure."""
+    columns: list[Column] = [
+        ("Episodes", lambda x: count(x.n)),
+        ("Seeds", lambda x: str(x.success.n_clusters)),
+        ("Success, 95 %", lambda x: _rate(x.success) if view.has_success else MISSING),
+        ("Return, 95 %", lambda x: _number(x.episode_return)),
+    ]
+    rows = (*numbers.partners, *numbers.groups)
+    return _cell_table(view, rows, columns, title="Success and return by partner", caption="")
+
+
+def endings_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return how episodes ended and how long the solved ones took, or ``None`` if unknown."""
+    cells = [cell for row in numbers.partners for cell in row.cells if cell is not None]
+    timed = view.control_timestep_s is not None and any(c.goal_steps.size for c in cells)
+    if not timed and all(cell.n_timeouts is None for cell in cells):
+        return None
+    columns: list[Column] = [
+        ("Episodes", lambda x: count(x.n)),
+        ("Solved", lambda x: count(x.n_solved) if view.has_success else MISSING),
+        ("Contact", lambda x: count(x.n_contacts) if x.contact else MISSING),
+        ("Time-outs", lambda x: count(x.n_timeouts)),
+        ("Time-outs, filter silent", lambda x: count(x.timeouts_silent)),
+        ("Time-outs, filter active", lambda x: count(x.timeouts_active)),
+        ("Median time", lambda x: _goal_times(view, x)[0]),
+        ("Quartiles", lambda x: _goal_times(view, x)[1]),
+    ]
+    return _cell_table(
+        view,
+        (*numbers.partners, *numbers.groups),
+        columns,
+        title="Endings and time to goal",
+        caption="Filter silent: it changed no action in the episode, so the time-out is the "
+        "policy's own. Filter active: it changed at least one action, which does not show that it "
+        "caused the time-out. Times are those of solved episodes, so they come from different "
+        "starts under the conditions; a control step lasts "
+        f"{number(view.control_timestep_s, unit='s')}.",
+    )
+
+
+def difference_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return the paired differences of every metric, or ``None`` where nothing was paired."""
+    rows = (*numbers.partners, *numbers.groups, numbers.overall)
+    metrics = tuple(numbers.overall.comparisons)
+    if view.treatment is None or view.baseline is None or not metrics:
+        return None
+
+    def shown(row: Row, metric: MetricName) -> str:
+        found = row.comparisons.get(metric)
+        if found is None or found.difference.value is None:
+            return MISSING
+        return score_change(found.difference, is_rate=metric != "return")
+
+    return Table(
+        title=f"Paired differences, {view.treatment.label} minus {view.baseline.label}",
+        columns=(
+            "Partner",
+            *(f"{m.capitalize()}{', points' if m != 'return' else ''}, 95 %" for m in metrics),
+        ),
+        rows=tuple((row.label, *(shown(row, metric) for metric in metrics)) for row in rows),
+    )
+
+
+def contact_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return contact counts and rates, or ``None`` when contact is not recorded."""
+    rows = (*numbers.partners, *numbers.groups, numbers.overall)
+    if not any(cell and cell.contact for row in rows for cell in row.cells):
+        return None
+    return _cell_table(
+        view,
+        rows,
+        [("Contacts", _contacts), ("Rate, 95 %", lambda x: _rate(x.contact))],
+        title="Episodes with contact",
+        caption="A count of zero is not a proof: the upper bound says how large the true rate "
+        "could still be.",
+    )
+
+
+def safety_table(view: ReportView, numbers: Numbers) -> Table:
+    """Return violations, fallbacks and what the filter did, in separate columns."""
+
+    def filtered(cell: Cell, text: str) -> str:
+        return MISSING if cell.intervention_share is None else text
+
+    def gap(cell: Cell) -> str:
+        return MISSING if cell.violating_steps is None else number(cell.violation_peak, digits=3)
+
+    def closest(cell: Cell) -> str:
+        return number(float(cell.distances[0]), digits=3) if cell.distances.size else MISSING
+
+    columns: list[Column] = [
+        ("Steps", lambda x: count(x.n_steps)),
+        ("Contacts", _contacts),
+        ("Barrier violated", lambda x: count(x.violating_steps)),
+        ("Worst gap", gap),
+        ("Braked", lambda x: filtered(x, count(x.fallbacks))),
+        ("Infeasible", lambda x: count(x.infeasible_steps)),
+        ("Uncertified", lambda x: count(x.uncertified_steps)),
+        ("Closest, m", closest),
+        ("Steps changed, 95 %", lambda x: _rate(x.intervention_share)),
+        ("Mean change", lambda x: number(x.intervention_mean, unit=view.action_unit)),
+        ("Largest change", lambda x: number(x.intervention_peak, unit=view.action_unit)),
+    ]
+    return _cell_table(
+        view,
+        numbers.partners,
+        columns,
+        title="Safety, partner by partner",
+        caption="Contacts counts episodes. Barrier violated, braked, infeasible (no action met "
+        "every constraint) and uncertified (acted without its guarantee) count steps. A braked "
+        "step is not a violation: it is what the filter does instead of one. Changes are of the "
+        "action, over the changed steps only. A dash: not recorded.",
+    )
+
+
+def _contacts(cell: Cell) -> str:
+    return MISSING if cell.contact is None else f"{count(cell.n_contacts)} of {count(cell.n)}"
+
+
+def _rate(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.value is None:
+        return MISSING
+    return f"{percent(estimate.value)} {percent_interval(estimate)}"
+
+
+def _number(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.value is None:
+        return MISSING if estimate is None else estimate.undefined_reason or MISSING
+    return f"{number(estimate.value)} {number_interval(estimate)}"
+
+
+def _goal_times(view: ReportView, cell: Cell) -> tuple[str, str]:
+    """Return median and quartiles of the time to goal over solved episodes."""
+    if view.control_timestep_s is None or not cell.goal_steps.size:
+        return MISSING, MISSING
+    low, median, high = np.quantile(cell.goal_steps * view.control_timestep_s, (0.25, 0.5, 0.75))
+    return number(median, unit="s"), f"{number(low)} to {number(high, unit='s')}"
+
+
+def score_difference(view: ReportView, value: float) -> str:
+    """Return a difference of rates in points, or of returns."""
+    return points(value) if view.has_success else signed(value, digits=2)
+
+
+#: What a reader must know about rows of a leaderboard.
+_ROW_LABELS: Final = {"REF-SCRIPT": "oracle reference", "B-JOINT": "non-AHT upper anchor"}
+
+
+def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return the task's table of methods; columns that no method fills are left out."""
+    rate = view.has_success
+    name = "Success" if rate else "Mean return"
+    columns = (
+        "Row", "Method", f"{name}, simultaneous 95 %", "IQM, 95 %", "Rank", "Worst partner, 95 %",
+        "Worst family, 95 %", f"Worst {TAIL:.0%} (CVaR), 95 %", "Per-partner range",
+        "Stress p90, N", "BRProx, 95 %", f"{view.seed_kind.capitalize()}s", "Episodes",
+    )  # fmt: skip
+
+    def shown(estimate: Estimate | None) -> str:
+        return _rate(estimate) if rate else _number(estimate)
+
+    labels = {p.partner_id: p.label for p in view.partners}
+    rows: list[tuple[str, ...]] = []
+    for row in numbers.methods.rows:
+        index = view.conditions.index(row.condition)
+        beside = [score_of(view, partner.cells[index]) for partner in numbers.partners]
+        values = [e.value for e in beside if e is not None and e.value is not None]
+        row_id, forces = row.condition.row_id, row.cell.forces
+        close = None if row.proximity is None else row.proximity.mean
+        rows.append((
+            f"{row_id} ({_ROW_LABELS[row_id]})" if row_id in _ROW_LABELS else row_id or MISSING,
+            row.condition.label,
+            shown(row.score),
+            shown(row.iqm),
+            MISSING if row.ranks is None else rank_range(row.ranks),
+            f"{shown(row.worst.estimate)} {', '.join(labels[n] for n in row.worst.names)}",
+            MISSING if row.family is None else shown(row.family.estimate),
+            shown(row.tail.estimate),
+            f"{score(min(values), rate)} to {score(max(values), rate)}",
+            number(float(np.quantile(forces, 0.9)), digits=1) if forces.size else MISSING,
+            _number(close),
+            str(row.cell.success.n_clusters),
+            count(row.cell.n),
+        ))  # fmt: skip
+    if not rows:
+        return None
+    kept = [i for i in range(len(columns)) if any(row[i] not in ("", MISSING) for row in rows)]
+    return Table(
+        title=f"Methods on {view.task}",
+        columns=tuple(columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in rows),
+        caption="Mean over all episodes; IQM: interquartile mean of the (seed, partner) cells. "
+        "Intervals of the mean hold for all rows at once (Bonferroni), as do the ranges of ranks "
+        "(Holm); worst cases pay for having been chosen.",
+        text_columns=tuple(k for k, i in enumerate(kept) if i in (0, 1, 5)),
+    )
+
+
+def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return how close each method comes to best responses, None without any."""
+    best = view.best_responses
+    methods = [(r.condition.label, r.proximity) for r in numbers.methods.rows if r.proximity]
+    if best is None or not methods:
+        return None
+
+    labels = {p.partner_id: p.label for p in view.partners}
+    rows = [
+        (
+            labels[name],
+            *(_number(proximity.partners[name]) for _, proximity in methods),
+            f"{number(bound.value)}"
+            + ("" if bound.low is None else f" [{number(bound.low)}, {number(bound.high)}]"),
+            bound.trained,
+        )
+        for name, bound in best.partners.items()
+        if name in methods[0][1].partners
+    ]
+    ends: list[tuple[str, list[Estimate | None]]] = [
+        ("Worst partner", [p.worst and p.worst.estimate for _, p in methods]),
+        ("Worst family", [p.family and p.family.estimate for _, p in methods]),
+        ("Mean over partners", [p.mean for _, p in methods]),
+        ("IQM of cells", [p.iqm for _, p in methods]),
+    ]
+    rows += [(label, *map(_number, estimates), "", "") for label, estimates in ends]
+    return Table(
+        title=f"Best-response proximity of the {best.metric}",
+        columns=("Partner", *(label for label, _ in methods), "Best response", "Trained"),
+        rows=tuple(rows),
+        caption="1 is the best response to the partner, 0 a random ego beside it; 95 % intervals, "
+        'the best response taken at its value. "Bound not reached": an ego beats the best '
+        "response, so that is none; the partner counts in no aggregate.",
+        text_columns=(0, len(methods) + 2),
+    )
+
+
+def spread_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return what more episodes or seeds would bring, and what these could have shown."""
+    ranking = numbers.methods.ranking
+    rows: list[tuple[str, ...]] = []
+    for row in numbers.methods.rows:
+        if (spread := row.spread) is None:
+            continue
+        name = row.condition.condition_id
+        found = [c for pair, c in ranking.comparisons.items() if name in pair] if ranking else []
+        shown = [c.smallest_shown for c in found if c.smallest_shown is not None]
+        worth = spread.useful_episodes
+        rows.append((
+            row.condition.label,
+            number(spread.icc, digits=3),
+            number(spread.design_effect, digits=1),
+            f"{spread.episodes:.0f}",
+            "no limit seen" if worth is None else count(worth),
+            percent(spread.gain_of_twice_the_episodes, digits=0),
+            percent(spread.gain_of_twice_the_seeds, digits=0),
+            MISSING if not shown else score_difference(view, min(shown)),
+        ))  # fmt: skip
+    if not rows:
+        return None
+    return Table(
+        title="How many more episodes are worth running",
+        columns=(
+            "Method", "ICC", "Design effect", "Episodes per seed", "Worth running, per seed",
+            "Twice the episodes narrows by", "Twice the seeds narrows by", "Smallest difference",
+        ),
+        rows=tuple(rows),
+        caption="ICC: share of the variance that lies between seeds. Design effect: so many "
+        "episodes say as much as one independent one. Above the number worth running, even endless "
+        "episodes would narrow the interval by less than 5 %. Smallest difference: from the "
+        "nearest other row, the one that so many seeds and episodes show in four of five "
+        "comparisons (power 80 %); a smaller true one stays undecided.",
+    )  # fmt: skip
