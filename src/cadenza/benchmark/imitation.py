@@ -326,7 +326,7 @@ class Successes:
         return (wins - losses) / len(pairs), *bounds
 
     def __str__(self) -> str:
-        """Return the count, with Clopper and Pearson's 95 % interval of the rate."""
+        """Return the count, with the exact 95 % interval of this one policy (Clopper-Pearson)."""
         low, high = clopper_pearson_interval(self.count, len(self.won))
         return f"{self.count} of {len(self.won)} [{low:.2f}, {high:.2f}]"
 

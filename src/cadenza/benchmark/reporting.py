@@ -21,7 +21,7 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.verify import ELIGIBILITY, read_bundle_files, verify_files
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.core.tables import Table
-from cadenza.evaluation.best_responses import load_best_responses
+from cadenza.evaluation.best_responses import BestResponses
 from cadenza.evaluation.report.view import (
     Check,
     ConditionView,
@@ -129,7 +129,7 @@ def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = Fals
 
 
 def task_views(
-    runs: Sequence[SealedRun], *, best_responses: Path | None = None
+    runs: Sequence[SealedRun], *, best_responses: BestResponses | None = None
 ) -> list[ReportView]:
     """Return one view of each task, with its settings and partners; errors as `report_view`."""
     groups: dict[str, list[SealedRun]] = {}
@@ -139,25 +139,26 @@ def task_views(
 
 
 def report_view(
-    runs: Sequence[SealedRun], *, title: str = "", best_responses: Path | None = None
+    runs: Sequence[SealedRun], *, title: str = "", best_responses: BestResponses | None = None
 ) -> ReportView:
-    """Return what a report shows of ``runs``, measured against a file of best responses.
+    """Return what a report shows of ``runs``, measured against best responses.
 
     Raises:
         InputError: They cannot be compared, or one method is there twice.
-        ConfigurationError: The file cannot be used.
+        ConfigurationError: The best responses are about another task.
     """
     methods = _methods(runs)
     first = runs[0]
     task = get_task(first.plan.env.task, first.plan.task_version)
-    slug = f"{task.task_id}@v{task.version}"
     several = len(methods) > 1
     episodes = tuple(e for name, group in methods.items() for e in _played(name, group, several))
-    named = title or (f"{len(methods)} methods on {slug}" if several else f"{next(iter(methods))}")
+    named = title or (
+        f"{len(methods)} methods on {task.slug}" if several else f"{next(iter(methods))}"
+    )
     return ReportView(
         title=named,
         subtitle=task.summary,
-        task=slug,
+        task=task.slug,
         statements=tuple(_statements(runs, methods, len(episodes))),
         provenance=tuple(f for run in runs for f in _provenance(run, several=len(runs) > 1)),
         verification=tuple(_checks(runs)),
@@ -166,12 +167,12 @@ def report_view(
             if several
             else conditions_of(first)
         ),
-        partners=tuple(_partner_views(first.plan)),
+        partners=tuple(partner_views(first.plan)),
         episodes=episodes,
         has_success=task.has_success,
         ego_uid=first.plan.env.agent_uids[0],
         control_timestep_s=_timestep(episodes),
-        best_responses=best_responses and load_best_responses(best_responses, task=slug),
+        best_responses=best_responses and best_responses.on(task.slug),
         stress_limit=_force_limit(task.task_id),
         tables=tuple(t for name, group in methods.items() for t in _safety(name, group, several)),
         repro_command=first.bundle.repro_command if len(runs) == 1 else "",
@@ -259,7 +260,8 @@ def _method_view(name: str, group: Sequence[SealedRun]) -> ConditionView:
     )
 
 
-def _partner_views(plan: EvaluationPlan) -> Iterator[PartnerView]:
+def partner_views(plan: EvaluationPlan) -> Iterator[PartnerView]:
+    """Yield the partners of a plan, with their families."""
     for entry in plan.partners:
         partner = entry.partner
         card = partner_card(partner.class_name)

@@ -201,6 +201,11 @@ class TaskSpec(BaseModel):
     conditions: tuple[str, ...] = ()
     extra: str | None = None
 
+    @property
+    def slug(self) -> str:
+        """Name with version, e.g. ``"crossing@v1"``."""
+        return f"{self.task_id}@v{self.version}"
+
     def load_factory(self) -> Callable[..., Any]:
         """Import and return the function that builds the environment."""
         module_name, _, function_name = self.env_factory.partition(":")

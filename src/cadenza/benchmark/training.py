@@ -249,6 +249,7 @@ def summarise_episodes(episodes: list[EpisodeResult], *, has_success: bool) -> d
 
 
 def _rate(name: str, outcomes: list[bool]) -> dict[str, float]:
+    """Return a rate of this one training with exact bounds (rate/one-seed/clopper-pearson/v1)."""
     count = sum(outcomes)
     low, high = clopper_pearson_interval(count, len(outcomes))
     return {name: count / len(outcomes), f"{name}_ci_low": low, f"{name}_ci_high": high}

@@ -25,6 +25,7 @@ from cadenza.core.progress import progress_bar
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome
     from cadenza.benchmark.ray_executor import RayCluster
+    from cadenza.evaluation.best_responses import BestResponses
     from cadenza.evaluation.prereg import LockedRegistration
     from cadenza.evaluation.results import CellSummary, EpisodeResult, IntervalRecord
 
@@ -50,6 +51,10 @@ Executor: TypeAlias = Annotated[
 Resources: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--resource", help="What a Ray actor takes, e.g. CPU=2, GPU=0.5 or sim=1."),
+]
+BestResponseFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--best-responses", help="YAML of what best responses to the partners score."),
 ]
 AllowDirty: TypeAlias = Annotated[
     bool, typer.Option("--allow-dirty", help="Accept results of uncommitted or other sources.")
@@ -79,6 +84,7 @@ def run(
         Path | None,
         typer.Option("--prereg", help="Registration that the evaluation must equal."),
     ] = None,
+    best_responses: BestResponseFile = None,
     repository: Repository = Path(),
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -89,15 +95,21 @@ def run(
             EvaluationConfig,
             load_evaluation_config,
             run_evaluation,
+            summary_settings,
         )
         from cadenza.benchmark.lanes import DEFAULT_LANES
+        from cadenza.benchmark.tasks import get_task
         from cadenza.core.shipped_configs import find_config
+        from cadenza.evaluation.best_responses import load_best_responses
 
         registration = None if prereg is None else read_registration(prereg, repository)
         config = find_config(config, "eval")
         changes = settings or []
         evaluation = explained(
             config, EvaluationConfig, lambda: load_evaluation_config(config, changes)
+        )
+        best = best_responses and load_best_responses(best_responses).on(
+            get_task(evaluation.task, evaluation.task_version).slug
         )
         with progress_bar("evaluating", quiet=quiet or as_json) as report:
             outcome = run_evaluation(
@@ -113,6 +125,9 @@ def run(
                 progress=report,
             )
         payload = _payload(outcome)
+        if best is not None:
+            condition = summary_settings(evaluation).headline_condition
+            payload["proximity"] = _proximity(outcome, best, condition)
         if as_json:
             print_json(payload)
         else:
@@ -262,6 +277,24 @@ def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
     }
 
 
+def _proximity(
+    outcome: "EvaluationOutcome", best: "BestResponses", condition: str | None
+) -> list[dict[str, Any]]:
+    """Return how close each policy comes to best responses under the headline condition."""
+    from cadenza.benchmark.reporting import partner_views
+    from cadenza.evaluation.best_responses import proximities
+
+    families = {p.partner_id: p.family for p in partner_views(outcome.plan)}
+    played = {
+        p: [e for e in own if e.condition == condition] for p, own in outcome.episodes.items()
+    }
+    return [
+        {"policy": policy, "partner": name, **asdict(estimate)}
+        for policy, found in proximities(played, best, families).items()
+        for name, estimate in found.named().items()
+    ]
+
+
 def _rows(episodes: Sequence["EpisodeResult"], *, has_success: bool) -> list[dict[str, Any]]:
     """Return the figures of each (condition, partner), in order of first appearance.
 
@@ -325,6 +358,10 @@ def _print_outcome(payload: dict[str, Any]) -> None:
     print_table(
         f"{payload['cells']} cells" + (f", {reused} from before" if reused else ""), _COLUMNS, rows
     )
+    if close := payload.get("proximity"):
+        shown = [(row["policy"], row["partner"], _number(row)) for row in close]
+        columns = ("policy", "partner", "proximity, 95 %")
+        print_table("best-response proximity, at most 1", columns, shown)
     if payload["link_costs"]:
         _print_link_costs(payload["link_costs"])
     for key, reason in payload["redone"].items():
@@ -333,6 +370,14 @@ def _print_outcome(payload: dict[str, Any]) -> None:
         typer.echo(f"failed: {failure['label']}: {failure['message']}", err=True)
     for policy, folder in payload["bundles"].items():
         print_text(f"bundle of {policy}: {folder}")
+
+
+def _number(row: dict[str, Any]) -> str:
+    if row["value"] is None:
+        return row["undefined_reason"]
+    return f"{row['value']:.3f}" + (
+        ", no interval" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
+    )
 
 
 def _print_link_costs(costs: Sequence[dict[str, Any]]) -> None:

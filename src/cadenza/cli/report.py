@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
+from cadenza.cli.evaluate import BestResponseFile
 from cadenza.cli.output import ExitCode, print_text, typed_exits
 from cadenza.core.errors import ConfigurationError
 
@@ -19,12 +20,6 @@ Registered = Annotated[
 ]
 
 
-Best = Annotated[
-    Path | None,
-    typer.Option("--best-responses", help="YAML of what best responses to the partners score."),
-]
-
-
 def report(
     paths: Sealed,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
@@ -32,17 +27,19 @@ def report(
         Format | None,
         typer.Option("--format", help="By default what the file's ending says, else html."),
     ] = None,
-    best_responses: Best = None,
+    best_responses: BestResponseFile = None,
     repository: Registered = None,
 ) -> None:
     """Write one self-contained report about one result, or compare several of one task."""
     with typed_exits():
         from cadenza.benchmark.reporting import find_bundles, load_run, report_view
         from cadenza.core.files import atomic_write_text
+        from cadenza.evaluation.best_responses import load_best_responses
         from cadenza.evaluation.report.render import FORMATS
 
+        best = best_responses and load_best_responses(best_responses)
         runs = [load_run(folder, repo_path=repository) for folder in find_bundles(paths)]
-        view = report_view(runs, best_responses=best_responses)
+        view = report_view(runs, best_responses=best)
         endings: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".json": "json"}
         chosen = form or endings.get(out.suffix, "html")
         atomic_write_text(out, FORMATS[chosen](view))
@@ -56,20 +53,22 @@ def leaderboard(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; code 1 if --out is not up to date.")
     ] = False,
-    best_responses: Best = None,
+    best_responses: BestResponseFile = None,
     repository: Registered = None,
 ) -> None:
     """Rank verified results, one table for each task and setting; others are refused."""
     with typed_exits():
         from cadenza.benchmark.reporting import find_bundles, load_run, task_views
         from cadenza.core.files import atomic_write_text
+        from cadenza.evaluation.best_responses import load_best_responses
         from cadenza.evaluation.report.render import render_leaderboards
 
         if check and out is None:
             raise ConfigurationError("eval leaderboard: expected --out FILE beside --check.")
+        best = best_responses and load_best_responses(best_responses)
         bundles = find_bundles(paths)
         runs = [load_run(folder, repo_path=repository, strict=True) for folder in bundles]
-        text = render_leaderboards(task_views(runs, best_responses=best_responses), form)
+        text = render_leaderboards(task_views(runs, best_responses=best), form)
         if out is None:
             print_text(text.rstrip("\n"))
             return

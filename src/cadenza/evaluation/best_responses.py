@@ -81,24 +81,31 @@ class BestResponses(Archive):
         """Return the score of one episode."""
         return episode.episode_return if self.metric == "return" else float(episode.success)
 
+    def on(self, task: str) -> Self:
+        """Return these if they are about ``task``, e.g. ``"crossing@v1"``.
 
-def load_best_responses(path: Path, *, task: str) -> BestResponses:
-    """Read a file of best responses on ``task``, e.g. ``"crossing@v1"``.
+        Raises:
+            ConfigurationError: They are about another.
+        """
+        if self.task != task:
+            raise ConfigurationError(
+                f"best responses: expected some on {task}, got some on {self.task}."
+            )
+        return self
+
+
+def load_best_responses(path: Path) -> BestResponses:
+    """Read a file of best responses.
 
     Raises:
-        ConfigurationError: It cannot be read, has another shape, or is about another task.
+        ConfigurationError: It cannot be read, or has another shape.
     """
     try:
-        found = BestResponses.model_validate(read_yaml(path))
+        return BestResponses.model_validate(read_yaml(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigurationError(f"{path}: {where}: {first['msg']}.") from error
-    if found.task != task:
-        raise ConfigurationError(
-            f"{path}: expected best responses on {task}, got some on {found.task}."
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +125,16 @@ class Proximity:
     family: WorstCase | None = None
     mean: Estimate | None = None
     iqm: Estimate | None = None
+
+    def named(self) -> dict[str, Estimate]:
+        """Return every estimate by its name, aggregates last."""
+        ends = {
+            "worst partner": self.worst and self.worst.estimate,
+            "worst family": self.family and self.family.estimate,
+            "mean over partners": self.mean,
+            "IQM of cells": self.iqm,
+        }
+        return dict(self.partners) | {k: e for k, e in ends.items() if e is not None}
 
 
 def proximities(

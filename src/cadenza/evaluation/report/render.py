@@ -593,10 +593,7 @@ def _method_record(row: MethodNumbers) -> MethodRecord:
         "cvar": row.tail.estimate,
     }
     if (close := row.proximity) is not None:
-        estimates |= {f"proximity:{name}": e for name, e in close.partners.items()}
-        estimates |= {"proximity_mean": close.mean, "proximity_iqm": close.iqm}
-        estimates["proximity_worst"] = close.worst and close.worst.estimate
-        estimates["proximity_worst_family"] = close.family and close.family.estimate
+        estimates |= {f"proximity: {name}": e for name, e in close.named().items()}
     return MethodRecord(
         method=row.condition.label,
         row=row.condition.row_id,

@@ -258,24 +258,15 @@ def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
         return None
 
     labels = {p.partner_id: p.label for p in view.partners}
-    rows = [
-        (
-            labels[name],
-            *(_number(proximity.partners[name]) for _, proximity in methods),
-            f"{number(bound.value)}"
-            + ("" if bound.low is None else f" [{number(bound.low)}, {number(bound.high)}]"),
-            bound.trained,
-        )
-        for name, bound in best.partners.items()
-        if name in methods[0][1].partners
-    ]
-    ends: list[tuple[str, list[Estimate | None]]] = [
-        ("Worst partner", [p.worst and p.worst.estimate for _, p in methods]),
-        ("Worst family", [p.family and p.family.estimate for _, p in methods]),
-        ("Mean over partners", [p.mean for _, p in methods]),
-        ("IQM of cells", [p.iqm for _, p in methods]),
-    ]
-    rows += [(label, *map(_number, estimates), "", "") for label, estimates in ends]
+    found = [proximity.named() for _, proximity in methods]
+    rows: list[tuple[str, ...]] = []
+    for name in found[0]:
+        bound = best.partners.get(name)
+        scored, trained = ("", "") if bound is None else (number(bound.value), bound.trained)
+        if bound is not None and bound.low is not None:
+            scored += f" [{number(bound.low)}, {number(bound.high)}]"
+        label = labels.get(name, name[0].upper() + name[1:])
+        rows.append((label, *(_number(own[name]) for own in found), scored, trained))
     return Table(
         title=f"Best-response proximity of the {best.metric}",
         columns=("Partner", *(label for label, _ in methods), "Best response", "Trained"),
