@@ -18,10 +18,10 @@ from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.cells import initial_state_seed
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.lanes import DEFAULT_LANES, open_lanes, play_lanes
-from cadenza.benchmark.policies import EgoSeat, PortablePolicy
+from cadenza.benchmark.policies import EgoSeat, NetworkPolicy
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.device import single_torch_thread
-from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import Output, perceptron
 from perf.timing import Row, print_table
 
 #: Episodes per repeat.
@@ -31,16 +31,15 @@ AIMS = {"crossing": 5.0, "mpe_cooperative_push": 10.0}
 _HIDDEN = 64
 
 
-def make_policy(seat: EgoSeat) -> PortablePolicy:
+def make_policy(seat: EgoSeat) -> NetworkPolicy:
     """Return a network that hardly moves: its episodes are long."""
     rng = torch.Generator().manual_seed(0)
     sizes = (seat.observation_dim, _HIDDEN, _HIDDEN, seat.action_dim)
     weights: list[torch.Tensor] = []
     for inputs, outputs in pairwise(sizes):
         weights += [torch.randn(outputs, inputs, generator=rng) * 0.02, torch.zeros(outputs)]
-    low, high = (torch.from_numpy(bound) for bound in (seat.low, seat.high))
-    policy = MlpPolicy(weights=weights, activation="tanh", output="mean", low=low, high=high)
-    return PortablePolicy(policy, seat)
+    output = Output(kind="mean", low=seat.low, high=seat.high)
+    return NetworkPolicy(perceptron(weights, "tanh", output), seat)
 
 
 def row(task: str) -> Row:

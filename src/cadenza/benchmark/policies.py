@@ -51,9 +51,9 @@ from cadenza.learn.nn.gaussian_actor import (
     GaussianActor,
     named_activation,
 )
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from cadenza.learn.nn.portable import (
     POLICY_FACT,
+    POLICY_KEY,
     PortableNetwork,
     load_policy_file,
     policy_path,
@@ -293,8 +293,8 @@ def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | Onn
     payload, metadata, digest = load_weights_file(
         uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent
     )
-    if MLP_POLICY_KEY in payload:
-        return MlpPolicy.from_state_dict(payload[MLP_POLICY_KEY]).network(), digest
+    if POLICY_KEY in payload:
+        return PortableNetwork.from_state_dict(payload[POLICY_KEY]), digest
     if {"header", "state"} <= payload.keys():
         kind = payload["header"]["algorithm"]
         raise CheckpointError(

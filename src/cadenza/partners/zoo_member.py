@@ -8,6 +8,7 @@ Axes:      N = rows, O = state, A = action, C = choices.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -22,60 +23,45 @@ from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_digest
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from cadenza.learn.nn.mlp_policy import MlpPolicy
     from cadenza.learn.nn.portable import PortableNetwork
     from cadenza.partners.zoo_manifest import ZooMember
 
-#: Key of the partner's policy in a member's checkpoint; the ego's is `MLP_POLICY_KEY`.
+#: Key of the partner's policy in a member's checkpoint; the ego's is `POLICY_KEY`.
 PARTNER_POLICY_KEY: Final = "partner_policy"
-#: Key of the log-deviations of both policies' actions, ego's first; [] for choices.
-LOG_STD_KEY: Final = "log_std"
 #: Name the class is registered under.
 ZOO_MEMBER: Final = "zoo_member"
 
 
 class MemberPolicies(NamedTuple):
-    """Policies of a member's checkpoint; deviations of their actions, (A,), None for choices."""
+    """Policies of a member's checkpoint."""
 
-    ego: "MlpPolicy"
-    partner: "MlpPolicy"
-    log_std: "list[Tensor]"
+    ego: "PortableNetwork"
+    partner: "PortableNetwork"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the payload of a checkpoint, tensors and strings."""
-        from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
+        """Return the payload of a checkpoint, plain values and tensors."""
+        from cadenza.learn.nn.portable import POLICY_KEY
 
-        return {
-            MLP_POLICY_KEY: self.ego.state_dict(),
-            PARTNER_POLICY_KEY: self.partner.state_dict(),
-            LOG_STD_KEY: list(self.log_std),
-        }
+        return {POLICY_KEY: self.ego.state_dict(), PARTNER_POLICY_KEY: self.partner.state_dict()}
 
     def networks(self, **facts: Any) -> "dict[str, PortableNetwork]":
-        """Return both as policy files hold them, by seat, with the spread of their draws."""
-        pairs = zip(("ego", "partner"), (self.ego, self.partner), strict=True)
-        spreads = self.log_std or (None, None)
-        return {
-            seat: policy.network(spread, seat=seat, **facts)
-            for (seat, policy), spread in zip(pairs, spreads, strict=True)
-        }
+        """Return both as policy files hold them, by seat."""
+        pairs = zip(("ego", "partner"), self, strict=True)
+        return {seat: replace(network, seat=seat, **facts) for seat, network in pairs}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> "MemberPolicies":
         """Return what `state_dict` described."""
-        from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+        from cadenza.learn.nn.portable import POLICY_KEY, PortableNetwork
 
-        missing = {MLP_POLICY_KEY, PARTNER_POLICY_KEY, LOG_STD_KEY} - set(state)
+        missing = {POLICY_KEY, PARTNER_POLICY_KEY} - set(state)
         if missing:
             raise CheckpointError(
                 f"zoo member: expected a checkpoint of `cadenza zoo train`, got one without "
                 f"{', '.join(sorted(missing))}; name a file of a zoo's folder 'members'."
             )
-        ego = MlpPolicy.from_state_dict(state[MLP_POLICY_KEY])
-        partner = MlpPolicy.from_state_dict(state[PARTNER_POLICY_KEY])
-        return cls(ego, partner, list(state[LOG_STD_KEY]))
+        told = (state[key] for key in (POLICY_KEY, PARTNER_POLICY_KEY))
+        return cls(*map(PortableNetwork.from_state_dict, told))
 
 
 def digest_error(folder: Path, member: "ZooMember", found: str) -> IntegrityError:
@@ -145,7 +131,7 @@ class ZooMemberPartner(FrozenNetworkPartner):
 
         named = read_manifest(self._folder).member(self._name)
         require_digest(type(self).__name__, self._spec, str(named.sha256))
-        return load_member(self._folder, self._name).networks()["partner"]
+        return load_member(self._folder, self._name).partner
 
     def _noise(self, rows: int, width: int) -> Float32Array:
         if self._loaded().num_choices is not None:

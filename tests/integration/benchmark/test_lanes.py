@@ -16,7 +16,7 @@ from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.device import network_fingerprint, single_torch_thread
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.evaluation.results import episode_line
-from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.portable import Output, perceptron
 from tests.campaigns import size
 
 FILTERED = SafetyConfig(enabled=True)
@@ -45,21 +45,15 @@ def network(inputs, outputs, *, limit):
     def weights(*shape):
         return torch.randn(*shape, generator=rng) / shape[-1] ** 0.5
 
-    return MlpPolicy(
-        weights=[
-            weights(48, inputs), weights(48), weights(48, 48), weights(48),
-            weights(outputs, 48), weights(outputs),
-        ],
-        activation="tanh",
-        output="mean",
-        low=torch.full((outputs,), -limit),
-        high=torch.full((outputs,), limit),
-    )  # fmt: skip
+    bound = np.full(outputs, limit, np.float32)
+    shapes = ((48, inputs), (48,), (48, 48), (48,), (outputs, 48), (outputs,))
+    output = Output(kind="mean", low=-bound, high=bound)
+    return perceptron([weights(*shape) for shape in shapes], "tanh", output)
 
 
 def make_network(seat):
     made = network(seat.observation_dim, seat.action_dim, limit=float(seat.high[0]))
-    return NetworkPolicy(made.network(), seat)
+    return NetworkPolicy(made, seat)
 
 
 def builtin(name, root):

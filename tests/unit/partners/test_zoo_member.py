@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.zoo_manifest import MANIFEST_NAME
-from cadenza.partners.zoo_member import load_member
+from cadenza.partners.zoo_member import MemberPolicies, load_member
 from tests.zoo_samples import made
 
 NAME = "fcp-s0-0-final"
@@ -62,10 +63,11 @@ def test_drawn_actions_repeat_with_the_seed_and_differ_between_rows(zoo):
 
 
 def test_drawn_actions_spread_as_the_policy_says(zoo, monkeypatch):
-    loaded = load_member(zoo, NAME)
+    ego, own = load_member(zoo, NAME)
+    narrow = torch.full_like(own.output.log_std, math.log(0.01))  # far from 1 and from the bounds
+    loaded = MemberPolicies(ego, replace(own, output=replace(own.output, log_std=narrow)))
     monkeypatch.setattr("cadenza.partners.zoo_member.load_member", lambda *_: loaded)
     member = partner(zoo)
-    loaded.log_std[1].fill_(math.log(0.01))  # far from 1, and the bounds out of reach
     member.reset(seed=4)
     drawn = member.act(observed(np.zeros((400, 10), np.float32)), deterministic=False)
     assert drawn.std(axis=0) == pytest.approx(0.01, rel=0.15)

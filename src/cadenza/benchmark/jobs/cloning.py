@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -52,8 +52,14 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.files import sha256_bytes, tree_digest
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, source_digest
 from cadenza.core.seeding import Substream, derive_substream
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
-from cadenza.learn.nn.portable import SUFFIX, save_policy_file
+from cadenza.learn.nn.portable import (
+    POLICY_KEY,
+    SUFFIX,
+    Output,
+    PortableNetwork,
+    perceptron,
+    save_policy_file,
+)
 from cadenza.learn.running_normalizer import CLIP, EPSILON
 
 #: Step size of Adam at the first update.
@@ -64,16 +70,16 @@ class Clone(nn.Module):
     """Perceptron from states to actions that scales its inputs.
 
     Attributes:
-        moments: Mean and variance of states, (2, O).
+        scale: Mean and spread of states, (2, O).
         layers: Linear layers, W_1 and b_1 to W_K and b_K.
     """
 
     def __init__(
-        self, moments: Tensor, hidden: Sequence[int], action_dim: int, generator: torch.Generator
+        self, scale: Tensor, hidden: Sequence[int], action_dim: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.moments = moments
-        sizes = (moments.shape[1], *hidden, action_dim)
+        self.scale = scale
+        sizes = (scale.shape[1], *hidden, action_dim)
         layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
         for layer in layers:
             nn.init.orthogonal_(layer.weight, generator=generator)
@@ -82,22 +88,18 @@ class Clone(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return actions, (..., A), not clipped, for states (..., O)."""
-        scaled = (states - self.moments[0]) / torch.sqrt(self.moments[1] + EPSILON)
-        x = scaled.clamp(-CLIP, CLIP)
+        x = ((states - self.scale[0]) / self.scale[1]).clamp(-CLIP, CLIP)
         *hidden, output = self.layers
         for layer in hidden:
             x = torch.relu(layer(x))
         return output(x)
 
-    def portable(self, low: Tensor, high: Tensor) -> MlpPolicy:
-        """Return the policy as plain data; ``low`` and ``high`` are the bounds of actions, (A,)."""
-        return MlpPolicy(
-            weights=self.ordered_parameters(),
-            activation="relu",
-            output="mean",
-            low=low,
-            high=high,
-            moments=self.moments,
+    def portable(self, low: Tensor, high: Tensor, **fields: Any) -> PortableNetwork:
+        """Return the policy; ``low`` and ``high`` are the bounds of actions, (A,)."""
+        output = Output(kind="mean", low=low.numpy(), high=high.numpy())
+        mean, spread = self.scale
+        return perceptron(
+            self.ordered_parameters(), "relu", output, standardised=(mean, spread), **fields
         )
 
     def ordered_parameters(self) -> list[Tensor]:
@@ -111,10 +113,10 @@ class Clone(nn.Module):
             own.copy_(given)
 
 
-def state_moments(states: Tensor) -> Tensor:
-    """Return mean and variance, (2, O), of states (..., O)."""
+def state_scale(states: Tensor) -> Tensor:
+    """Return mean and spread, (2, O), of states (..., O)."""
     flat = states.flatten(0, -2)
-    return torch.stack((flat.mean(0), flat.var(0)))
+    return torch.stack((flat.mean(0), torch.sqrt(flat.var(0) + EPSILON)))
 
 
 def cloning_loss(predicted: Tensor, done: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -219,20 +221,19 @@ SAVE: Final = "state.pt"
 _FACTS: Final = ("rung", "task", "features", "loss", "frames", "dataset_episodes")
 
 
-def load_initial(path: Path | None) -> tuple[MlpPolicy | None, str | None]:
+def load_initial(path: Path | None) -> tuple[PortableNetwork | None, str | None]:
     """Return the policy to start from and its digest; None twice for none."""
     if path is None:
         return None, None
     payload, _, digest = load_weights_file(
         uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent
     )
-    portable = payload.get(MLP_POLICY_KEY)
-    if not isinstance(portable, dict):
+    if POLICY_KEY not in payload:
         raise CheckpointError(
             f"{path}: expected a policy that this command trained, got the keys "
             f"{sorted(payload)}; name another --init."
         )
-    return MlpPolicy.from_state_dict(cast("dict[str, Any]", portable)), digest
+    return PortableNetwork.from_state_dict(payload[POLICY_KEY]), digest
 
 
 def save_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder, done: int) -> None:
@@ -262,15 +263,11 @@ def restore_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder) 
 
 
 def save_policy(
-    policy: MlpPolicy, folder: JobFolder, *, step: int, seed: int, facts: Mapping[str, Any]
+    policy: PortableNetwork, folder: JobFolder, *, step: int, seed: int, facts: Mapping[str, Any]
 ) -> None:
     """Save the trained policy, first as a policy file."""
-    about = {"algorithm": facts["rung"], "seed": seed, "step": step, "code_sha256": source_digest()}
-    network = policy.network(
-        task={"id": facts["task"]} if "task" in facts else {}, seat="ego", facts=about
-    )
-    save_policy_file(network, folder.root / POLICY_FILE)
-    state = {MLP_POLICY_KEY: policy.state_dict()}
+    save_policy_file(policy, folder.root / POLICY_FILE)
+    state = {POLICY_KEY: policy.state_dict()}
     _store(state, POLICY, folder, root=folder.root, step=step, seed=seed, extra=facts)
 
 
@@ -454,28 +451,33 @@ def train(training: Training) -> dict[str, Any]:
 def _new_clone(
     training: Training,
     data: TrainingData,
-    initial: MlpPolicy | None,
+    initial: PortableNetwork | None,
     shapes: Mapping[str, list[int]],
 ) -> Clone:
     """Return the clone before the first update."""
     seed = derive_substream("benchmark.jobs.weights", root_seed=training.seed).integer_seed()
     generator = torch.Generator().manual_seed(seed)
-    moments = state_moments(data.states) if initial is None else initial.moments
-    if moments is None or moments.shape[1] != shapes[STATE][0]:
+    if initial is None:
+        scale, given_weights = state_scale(data.states), []
+    else:
+        first, *others = initial.layers
+        scale = torch.stack((first.tensors["mean"], first.tensors["spread"]))
+        given_weights = [tensor for layer in others for tensor in layer.tensors.values()]
+    if scale.shape[1] != shapes[STATE][0]:
         raise ConfigurationError(
             f"--init: expected a policy of {shapes[STATE][0]} scaled observations, as in the "
-            f"dataset, got one of {None if moments is None else moments.shape[1]}."
+            f"dataset, got one of {scale.shape[1]}."
         )
-    clone = Clone(moments, RUNGS[training.rung], shapes[ACTION][0], generator)
+    clone = Clone(scale, RUNGS[training.rung], shapes[ACTION][0], generator)
     if initial is not None:
         own = [tuple(p.shape) for p in clone.ordered_parameters()]
-        given = [tuple(p.shape) for p in initial.weights]
+        given = [tuple(p.shape) for p in given_weights]
         if own != given:
             raise ConfigurationError(
                 f"--init: expected weights of the rung {training.rung!r}, {own}, got {given}; "
                 "start from a policy of the same rung, or afresh."
             )
-        clone.load_parameters(initial.weights)
+        clone.load_parameters(given_weights)
     return clone
 
 
@@ -532,7 +534,14 @@ def _save(
     if page is not None:
         facts["task"] = page["task"]
     updates = updates_of(training, first=data.first, second=data.second)
-    policy = clone.portable(low, high)
+    about = {"algorithm": training.rung, "seed": training.seed, "step": updates}
+    policy = clone.portable(
+        low,
+        high,
+        task={} if page is None else {"id": page["task"]},
+        seat="ego",
+        facts={**about, "code_sha256": source_digest()},
+    )
     save_policy(policy, folder, step=updates, seed=training.seed, facts=facts)
 
 

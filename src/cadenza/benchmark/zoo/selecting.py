@@ -191,7 +191,7 @@ def _counterpart(env: PairEnv, entry: ZooEntry, entries: Sequence[ZooEntry]) -> 
                 "members, got scripted ones only."
             )
         name, folder = learned[0].member.counterpart or "", learned[0].folder
-    network, width = load_member(folder, name).ego.network(), env.observation_dims[0]
+    network, width = load_member(folder, name).ego, env.observation_dims[0]
     return lambda states: network.act(states[0][:, :width])
 
 
@@ -202,11 +202,11 @@ def _distribution(
     low, high = env.low[1], env.high[1]
     half, middle = (high - low) / 2.0, (high + low) / 2.0
     if entry.member.class_name == ZOO_MEMBER:
-        policies = load_member(entry.folder, entry.member.name)
-        outputs = policies.partner.outputs(states).numpy()
-        if env.choices is not None:
+        policy = load_member(entry.folder, entry.member.name).partner
+        outputs, log_std = policy.outputs(states), policy.output.log_std
+        if log_std is None:
             return outputs, None, True
-        return (outputs - middle) / half, np.exp(policies.log_std[1].numpy()) / half, False
+        return (outputs - middle) / half, np.exp(log_std.numpy()) / half, False
     partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
     partner.reset(seed=0)
     seen = {"agent": {env.uids[1]: {"state": states}}}

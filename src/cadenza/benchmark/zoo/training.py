@@ -26,10 +26,10 @@ from cadenza.benchmark.zoo.pairs import PairEnv, PairStep
 from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOLearner
-from cadenza.learn.nn.mlp_policy import MlpPolicy, scaled
+from cadenza.learn.algorithms.ppo import PPOLearner, scaled
 from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, TanhMlp
-from cadenza.learn.running_normalizer import RewardScaler
+from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
+from cadenza.learn.running_normalizer import EPSILON, RewardScaler
 from cadenza.partners.zoo_member import MemberPolicies
 
 #: Identities of both robots' players, (2, N), for players that have several.
@@ -114,8 +114,8 @@ class PairPlayer:
         seen = torch.tensor(self.learner.scale(rows, learn=False))
         return self.learner.network.log_prob(seen, torch.tensor(decided))
 
-    def policy(self, robot: int, identity: int = 0) -> tuple[MlpPolicy, Tensor | None]:
-        """Return what it plays for ``robot``, as plain data; and log-deviations, (A,), if any.
+    def policy(self, robot: int, identity: int = 0) -> PortableNetwork:
+        """Return what it plays for ``robot``, as plain data.
 
         Which robot and identity it is are constant inputs, so they become part of the first bias,
         and the scaling to the robot's bounds becomes part of the last layer.
@@ -134,8 +134,6 @@ class PairPlayer:
         weights[1] = weights[1] + weights[0][:, width:] @ constant
         weights[0] = weights[0][:, :dim]
         low, high = torch.tensor(env.low[robot]), torch.tensor(env.high[robot])
-        log_std = None
-        choices = torch.zeros((0, 0))
         if env.choices is None:
             half = (high - low).double() / 2.0
             actions = len(half)
@@ -143,18 +141,16 @@ class PairPlayer:
             weights[-1] = weights[-1][:actions] * half + (high + low).double() / 2.0
             head = cast("DiagonalGaussianHead", self.learner.network.head)
             log_std = (head.log_std.detach()[:actions].double() + half.log()).float()
+            output = Output(kind="mean", low=low.numpy(), high=high.numpy(), log_std=log_std)
         else:
-            choices = torch.arange(env.choices, dtype=torch.float32)[:, None] + low
-        policy = MlpPolicy(
-            weights=[weight.float() for weight in weights],
-            activation="tanh",
-            output="mean" if env.choices is None else "choice",
-            low=low,
-            high=high,
-            choices=choices,
-            moments=None if moments is None else moments[:, :dim].clone(),
+            choices = np.arange(env.choices, dtype=np.float32)[:, None] + env.low[robot]
+            output = Output(kind="choice", choices=choices)
+        known_scale = None
+        if moments is not None:
+            known_scale = moments[0, :dim], torch.sqrt(moments[1, :dim] + EPSILON)
+        return perceptron(
+            [weight.float() for weight in weights], "tanh", output, standardised=known_scale
         )
-        return policy, log_std
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on, between two rollouts."""
@@ -300,8 +296,4 @@ class Population(ABC):
 
 def member_of(ego: PairPlayer, partner: PairPlayer, identity: int = 0) -> MemberPolicies:
     """Return the policies of two players, or of one that plays both robots."""
-    first, first_std = ego.policy(0, identity)
-    second, second_std = partner.policy(1, identity)
-    return MemberPolicies(
-        first, second, [std for std in (first_std, second_std) if std is not None]
-    )
+    return MemberPolicies(ego.policy(0, identity), partner.policy(1, identity))

@@ -22,7 +22,6 @@ from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes, Transitio
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import PPOConfig
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.mlp_policy import scaled
 from cadenza.learn.running_normalizer import CLIP, EPSILON, RunningNormalizer
 
 #: Added to the standard deviation of a minibatch's advantages, in their unit.
@@ -74,6 +73,12 @@ def _pointwise(values: Tensor, returns: Tensor, kind: Literal["mse", "huber"]) -
     if kind == "huber":
         return nn.functional.huber_loss(values, returns, reduction="none", delta=HUBER_DELTA)
     return (values - returns).square()
+
+
+def scaled(x: Tensor, moments: Tensor) -> Tensor:
+    """Return states (B, O), scaled by mean and variance, (2, O), as float32."""
+    mean, variance = moments
+    return ((x - mean) / torch.sqrt(variance + EPSILON)).clamp(-CLIP, CLIP).float()
 
 
 class Scaling(nn.Module):

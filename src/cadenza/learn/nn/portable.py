@@ -20,7 +20,8 @@ Axes:        N = rows, P = N filled up to whole blocks, O = flat observation, A 
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -38,10 +39,13 @@ from cadenza.core.arrays import BLOCK_ROWS
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
+from cadenza.learn.running_normalizer import CLIP
 
 FORMAT: Final = "cadenza-policy/1"
 #: What such files are called.
 SUFFIX: Final = ".policy.safetensors"
+#: Key of a policy's `PortableNetwork.state_dict` in a checkpoint.
+POLICY_KEY: Final = "policy"
 #: Fact in a checkpoint's sidecar: content id of the policy file beside it, or ids by seat.
 POLICY_FACT: Final = "policy"
 #: Largest file and header that are read, bytes; most tensors; deepest nesting of ``parts``.
@@ -395,6 +399,25 @@ class PortableNetwork:
             "seat": self.seat,
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy as plain values and copies of its tensors."""
+        tensors = {name: t.contiguous().clone() for name, t in self.tensors().items()}
+        return {"header": self.header(), "tensors": tensors}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> "PortableNetwork":
+        """Return the policy that `state_dict` described.
+
+        Raises:
+            CheckpointError: Something is missing, was changed, or does not fit together.
+        """
+        with _refusing("policy"):
+            return _assembled(state["header"], dict(state["tensors"]))
+
+    def header(self) -> dict[str, Any]:
+        """Return everything but the tensors."""
+        return {**self.identity(), "content_id": self.content_id, "facts": dict(self.facts)}
+
     def digest(self) -> str:
         """Return the content id of what is in memory now."""
         material = sha256(canonical_json(self.identity()))
@@ -419,19 +442,40 @@ def flat_network(
     )
 
 
+def perceptron(
+    weights: Sequence[Tensor],
+    activation: str,
+    output: Output,
+    *,
+    standardised: tuple[Tensor, Tensor] | None = None,
+    **fields: Any,
+) -> PortableNetwork:
+    """Return the policy y = W_K act(... act(W_1 x + b_1)) + b_K.
+
+    Args:
+        weights: W_1, b_1, ..., W_K, b_K.
+        activation: ``"relu"``, ``"silu"`` or ``"tanh"``.
+        output: From y to actions.
+        standardised: Mean and spread of states, (O,): x = clip((s - mean) / spread, -10, 10).
+        fields: As in `flat_network`.
+    """
+    layers: list[Layer] = []
+    if standardised is not None:
+        mean, spread = standardised
+        layers.append(Layer("standardise", {"limit": CLIP}, {"mean": mean, "spread": spread}))
+    for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+        layers += [Layer("linear", tensors={"weight": weight, "bias": bias}), Layer(activation)]
+    return flat_network(layers[:-1], weights[0].shape[1], output, **fields)
+
+
 def save_policy_file(network: PortableNetwork, path: Path) -> Path:
     """Write ``network``, durably, over an older file; return ``path``.
 
     Raises:
         StorageError: The file system refused.
     """
-    header = {
-        **network.identity(),
-        "content_id": network.content_id,
-        "facts": dict(network.facts),
-    }
+    header, tensors = network.state_dict().values()
     sealed = canonical_json({**header, "sha256": sha256_bytes(canonical_json(header))})
-    tensors = {name: t.contiguous().clone() for name, t in network.tensors().items()}
     atomic_write_bytes(path, tensor_files.save(tensors, metadata={_KEY: sealed.decode()}))
     return path
 
@@ -455,25 +499,36 @@ def load_policy_file(path: Path) -> PortableNetwork:
         raise CheckpointError(
             f"{path}: expected a policy file, got '{error.strerror}'; check the name."
         ) from error
+    with _refusing(str(path)):
+        return _assembled(_read_header(data), tensor_files.load(data))
+
+
+@contextmanager
+def _refusing(source: str) -> Generator[None]:
+    """Turn what damaged data raises into one error that names ``source``."""
     try:
-        header, tensors = _read_header(data), tensor_files.load(data)
-        layers = _read_layers(header["layers"], "layers", tensors, 0)
-        ends = {name: tensors.pop(f"output.{name}", None) for name in ("low", "high", "choices")}
-        arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
-        spread = tensors.pop("output.log_std", None)
-        known = {name: header[name] for name in ("observation", "action", "seat", "facts")}
-        output = Output(kind=header["output"], log_std=spread, **arrays)
-        network = PortableNetwork(layers=layers, output=output, task=header["task"] or {}, **known)
+        yield
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{source}: {error}") from error
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise CheckpointError(
-            f"{path}: expected a policy file ({FORMAT}), got a damaged or another one: "
+            f"{source}: expected a policy file ({FORMAT}), got a damaged or another one: "
             f"{type(e).__name__} {e}; restore it, or export the policy again."
         ) from e
+
+
+def _assembled(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> PortableNetwork:
+    """Return the policy of a header and all of its tensors."""
+    layers = _read_layers(header["layers"], "layers", tensors, 0)
+    ends = {name: tensors.pop(f"output.{name}", None) for name in ("low", "high", "choices")}
+    arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
+    spread = tensors.pop("output.log_std", None)
+    known = {name: header[name] for name in ("observation", "action", "seat", "facts")}
+    output = Output(kind=header["output"], log_std=spread, **arrays)
+    network = PortableNetwork(layers=layers, output=output, task=header["task"] or {}, **known)
     if tensors or network.content_id != header["content_id"]:
         raise CheckpointError(
-            f"{path}: expected the policy {header['content_id']} and no tensors beside it, got "
+            f"expected the policy {header['content_id']} and no tensors beside it, got "
             f"{network.content_id} and {sorted(tensors)}; the file was changed, so restore it."
         )
     return network

@@ -11,7 +11,7 @@ from cadenza.benchmark.jobs.cloning import (
     Clone,
     cloning_loss,
     cosine_rate,
-    state_moments,
+    state_scale,
 )
 
 
@@ -35,7 +35,7 @@ def test_step_size_falls_along_half_a_cosine():
 
 def test_moments_are_over_all_steps():
     states = torch.tensor([[[0.0], [2.0]], [[4.0], [6.0]]])
-    assert torch.allclose(state_moments(states), torch.tensor([[3.0], [20.0 / 3.0]]))
+    assert torch.allclose(state_scale(states), torch.tensor([[3.0], [(20.0 / 3.0) ** 0.5]]))
 
 
 def test_played_policy_is_the_trained_one():

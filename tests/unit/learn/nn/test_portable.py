@@ -18,13 +18,13 @@ from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.envs.mpe import VectorMPECooperativePushEnv
 from cadenza.learn.nn.gaussian_actor import ACTIVATIONS, GaussianActor
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.nn.portable import (
     KINDS,
     Output,
     PortableNetwork,
     layers_of,
     load_policy_file,
+    perceptron,
     save_policy_file,
 )
 
@@ -181,23 +181,23 @@ def test_activations_of_harl_are_layers(activation):
     assert network.act(rows)[:, 0].tolist() == wanted.argmax(axis=1).tolist()
 
 
-@pytest.mark.parametrize("output", ["mean", "unit", "tanh", "squashed", "choice"])
-def test_perceptron_of_older_checkpoints_becomes_a_file(output, tmp_path):
-    rng = np.random.default_rng(0)
-    old = MlpPolicy(
-        weights=[torch.tensor(rng.normal(size=s), dtype=torch.float32) for s in ((8, 3), 8)]
-        + [torch.tensor(rng.normal(size=s), dtype=torch.float32) for s in ((2, 8), 2)],
-        activation="silu",
-        output=output,
-        low=torch.tensor([-1.0, -2.0]),
-        high=torch.tensor([0.5, 2.0]),
-        choices=torch.tensor([[0.0, 1.0], [2.0, 3.0]] if output == "choice" else []),
-        moments=torch.tensor([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]]),
-        norms=[torch.ones(8), torch.zeros(8)],
-    )
-    rows = rng.normal(size=(50, 3)).astype(np.float32)
-    path = save_policy_file(old.network(), tmp_path / "old.policy.safetensors")
-    np.testing.assert_allclose(load_policy_file(path).act(rows), old.act(rows), atol=1e-6)
+def test_perceptron_by_hand():
+    """a = clip(2 tanh((s - 1) / 2) + 0.5, -1, 3), states scaled to at most 10."""
+    weights = [torch.tensor([[1.0]]), torch.zeros(1), torch.tensor([[2.0]]), torch.tensor([0.5])]
+    scale = torch.tensor([1.0]), torch.tensor([2.0])
+    ends = {"low": np.float32([-1.0]), "high": np.float32([3.0])}
+    network = perceptron(weights, "tanh", Output(kind="mean", **ends), standardised=scale)
+    again = PortableNetwork.from_state_dict(network.state_dict())
+    assert again.content_id == network.content_id
+    states = np.float32([[3.0], [-1e9], [1.0]])
+    wanted = [2.0 * np.tanh(1.0) + 0.5, -1.0, 0.5]
+    assert again.act(states)[:, 0].tolist() == pytest.approx(wanted)
+    unclipped = perceptron(weights, "tanh", Output(kind="unit", **ends))  # y = 2 tanh 3 + 0.5
+    assert unclipped.act(np.float32([[0.0], [3.0]]))[:, 0].tolist() == pytest.approx([2.0, 3.0])
+    changed = network.state_dict()
+    changed["tensors"]["layers.1.weight"] += 1.0
+    with pytest.raises(CheckpointError, match="the file was changed"):
+        PortableNetwork.from_state_dict(changed)
 
 
 def small(**changes):
