@@ -13,6 +13,13 @@ from cadenza.evaluation.report.figures.episodes import (
     stress_figure,
     trajectory_figure,
 )
+from cadenza.evaluation.report.figures.methods import (
+    difference_forest,
+    heat_map,
+    improvement_figure,
+    profile_figure,
+    score_figure,
+)
 from cadenza.evaluation.report.figures.outcomes import (
     difference_figure,
     return_figure,
@@ -274,3 +281,66 @@ def test_learning_figure_thins_long_runs_but_keeps_both_ends():
     dots = elements(learning_figure(curve).svg, "episode")
     assert len(dots) == 400
     assert [float(dots[i].attrib["cx"]) for i in (0, -1)] == [54.0, 826.0]
+
+
+def three_methods():
+    """Return a view of three methods: one solves all, one the sample's episodes, one none."""
+    view = sample_view(seeds=4, episodes=5, rollouts=False)
+    own = [e for e in view.episodes if e.condition == "filter_on"]
+    outcomes = {"all": lambda _: True, "some": lambda e: e.success, "none": lambda _: False}
+    return replace(
+        view,
+        conditions=tuple(
+            replace(view.conditions[0], condition_id=name, label=name) for name in outcomes
+        ),
+        episodes=tuple(
+            e.model_copy(update={"condition": name, "success": solved(e)})
+            for name, solved in outcomes.items()
+            for e in own
+        ),
+    )
+
+
+def test_methods_have_ranges_of_ranks_and_simultaneous_intervals():
+    view = three_methods()
+    methods = analyse(view).methods
+    assert methods.paired
+    assert [row.ranks for row in methods.rows] == [(1, 2), (1, 2), (3, 3)]  # four seeds
+    assert {row.score.confidence for row in methods.rows} == {1 - 0.05 / 3}
+    assert methods.improvement["all", "none"].value == 1.0
+    assert (
+        methods.improvement["none", "some"].value == 1 - methods.improvement["some", "none"].value
+    )
+    assert methods.rows[1].worst.names == ("chaser",)
+    assert methods.rows[1].spread.episodes == 25
+
+
+def test_figures_of_methods_draw_what_was_computed():
+    view = three_methods()
+    numbers = analyse(view)
+    some = numbers.methods.rows[1]
+    x = axis(score_figure(view, numbers).svg, "middle")
+    (mark,) = elements(score_figure(view, numbers).svg, "mark m1")
+    assert x(float(mark.attrib["cx"])) == pytest.approx(100 * some.score.value, abs=0.5)
+    lead = difference_forest(view, numbers)
+    assert lead.title == "How far all is ahead"
+    (gate,) = elements(lead.svg, "limit")
+    assert axis(lead.svg, "middle")(float(gate.attrib["x1"])) == pytest.approx(20.0, abs=0.5)
+    cells = elements(heat_map(view, numbers).svg, "cell heat")
+    assert len(cells) == 3 * 6  # five partners and the worst
+    assert [float(c.attrib["fill-opacity"]) for c in cells[:6]] == [0.6] * 6  # all solves all
+    assert [float(c.attrib["fill-opacity"]) for c in cells[12:]] == [0.0] * 6
+    svg = profile_figure(view, numbers).svg
+    share = axis(svg, "end", "%")
+    (curve,) = elements(svg, "step m1")
+    drawn = [share(y) / 100 for _, y in corners(curve)]
+    np.testing.assert_allclose(drawn, some.profile.share, atol=0.005)
+    assert "0.50" in words(improvement_figure(analyse(replace(view, episodes=tied(view)))).svg)
+
+
+def tied(view):
+    """Return the episodes of a view with every method as good as the first."""
+    first = [e for e in view.episodes if e.condition == "all"]
+    return tuple(
+        e.model_copy(update={"condition": c.condition_id}) for c in view.conditions for e in first
+    )
