@@ -1,7 +1,7 @@
 """`cadenza eval diff` and `cadenza eval compare`: did it get better?"""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -137,55 +137,43 @@ def _answer(
 
 def _payload(judgement: "Judgement") -> dict[str, Any]:
     ranking = judgement.ranking
-    names = ("counts", "pairing", "differences", "one_sided")
-    return {
-        "verdict": judgement.verdict,
-        "overall": [asdict(finding) for finding in judgement.overall],
-        "by_task": [asdict(finding) for finding in judgement.by_task],
-        **{name: getattr(judgement, name) for name in names},
-        "ranking": ranking and {"best": ranking.best, "ranks": ranking.ranks},
-    }
+    best = ranking and {"best": ranking.best, "ranks": ranking.ranks}
+    found = asdict(replace(judgement, ranking=None))
+    return {"verdict": judgement.verdict, **found, "ranking": best}
 
 
 def _lines(judgement: "Judgement", despite: str | None, *, markdown: bool) -> list[str]:
     """Return the answer for people, the verdict first."""
     item, strong = ("- ", "**") if markdown else ("  ", "")
+    gap = [""] if markdown else []
 
     def answer(finding: "Finding", place: str) -> str:
-        verdict = f"{strong}{finding.verdict}{strong}"
-        return f"{place}: {verdict}{finding.sentence().removeprefix(finding.verdict)}"
+        verdict = finding.comparison.verdict
+        sentence = finding.comparison.sentence().removeprefix(verdict)
+        return f"{place}: {strong}{verdict}{strong}{sentence}"
 
-    lines = [answer(finding, finding.arm) for finding in judgement.overall]
-    lines += [
-        f"{item}with every abandoned episode as a failure: {finding.as_failures}"
-        for finding in judgement.overall
-        if finding.as_failures
-    ]
+    lines: list[str] = []
+    for finding in judgement.overall:
+        lines.append(answer(finding, finding.arm))
+        if finding.as_failures:
+            lines.append(f"{item}with every abandoned episode as a failure: {finding.as_failures}")
     if judgement.differences:
         judged = f"judged despite different rules: {despite}"
         refused = f"{strong}not comparable{strong}: different rules (--despite REASON judges them)"
-        lines.append(judged if despite else refused)
-        lines += [f"{item}{difference}" for difference in judgement.differences]
+        lines += [judged if despite else refused, *(item + one for one in judgement.differences)]
     if judgement.ranking is not None:
         ranks = judgement.ranking.ranks.items()
-        lines += [
-            f"cannot be told from the best: {', '.join(judgement.ranking.best)}",
-            f"ranks: {', '.join(f'{name} {low} to {high}' for name, (low, high) in ranks)}",
-        ]
-    lines += ["", judgement.pairing, ""] if markdown else [judgement.pairing]
-    lines += [
-        f"{item}{name}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
-        for name, counts in judgement.counts.items()
-    ]
+        lines.append(f"cannot be told from the best: {', '.join(judgement.ranking.best)}")
+        lines.append(
+            f"ranks: {', '.join(f'{name} {low} to {high}' for name, (low, high) in ranks)}"
+        )
+    lines += [*gap, judgement.pairing, *gap]
+    for name, counts in judgement.counts.items():
+        told = (f"{count} {kind}" for kind, count in counts.items() if count)
+        lines.append(f"{item}{name}: {', '.join(told)}")
     if judgement.by_task:
-        lines += ["", "by task", ""] if markdown else ["by task"]
-        several = len(judgement.overall) > 1
-        lines += [
-            item + answer(f, f"{f.arm}, {f.task}" if several else f"{f.task}")
-            for f in judgement.by_task
-        ]
-    lines += [
-        f"{item}not judged: {task}, only in {', '.join(arms)}"
-        for task, arms in judgement.one_sided.items()
-    ]
+        lines += [*gap, f"by task, p by Holm over {len(judgement.by_task)}", *gap]
+        lines += [item + answer(f, f"{f.arm}, {f.task}") for f in judgement.by_task]
+    for task, arms in judgement.one_sided.items():
+        lines.append(f"{item}not judged: {task}, only in {', '.join(arms)}")
     return lines

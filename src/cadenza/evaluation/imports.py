@@ -31,11 +31,14 @@ MAX_BYTES: Final = 512 << 20
 COMPLETED: Final = "completed"
 #: Formats that need a word of the user, or whose clusters are blocks.
 LEROBOT: Final = "LeRobot eval_info.json"
+ROBO_EVALS: Final = "robo-evals report"
 ORBIT: Final = "orbit CSV"
 #: Largest difference of a stated percentage from that of the episodes, points.
 _PERCENT_TOLERANCE: Final = 0.1
 #: Most characters of a wrong value that a message repeats.
 _SHOWN: Final = 200
+#: Formats of simulators, which draw initial states.
+_DRAWN: Final = (LEROBOT, ROBO_EVALS)
 #: Two characters that stand for an arm while a fieldtrial study is blinded.
 _BLIND_CODE: Final = re.compile(r"[ACDEFHJKMNPRTUVWXY][3479]")
 _OUTCOMES: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -76,7 +79,7 @@ class Results:
     Attributes:
         kind: Format; starts of two formats are never the same state.
         rows: Episodes, in order.
-        facts: What it states about environment, limits and versions.
+        facts: What it states about environment, limits and versions; None is not stated.
         drawn_starts: Whether initial states were drawn, not chosen by hand.
         shared_starts: Whether equal starts of different tasks are one state.
     """
@@ -88,7 +91,7 @@ class Results:
     shared_starts: bool = False
 
 
-#: Columns of a table by field of `Row`; several are joined.
+#: Columns by field of `Row`; several are joined.
 _Layout: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
@@ -97,12 +100,16 @@ def _layout(text: str) -> _Layout:
     return {name: tuple(columns.split("+")) for name, columns in pairs}
 
 
+_LEROBOT: Final = _layout("task=task start=seed success=success score=max_reward")
+_ROBO_EVALS: Final = _layout("task=task start=seed success=success")
 _ROBOSTATS: Final = _layout("arm=policy_id task=task_id start=scenario_id success=success")
 _FIELDTRIAL: Final = _layout(
     "arm=arm start=condition+replicate success=success stage=stage_index status=status"
 )
 _ORBIT: Final = _layout("arm=version task=skill training_seed=block success=success")
 _MAPPED: Final = Row._fields[:-2]
+#: An object of a JSON file, and its place.
+_Placed: TypeAlias = tuple[str, dict[str, Any]]
 
 
 def read_results(path: Path, columns: Mapping[str, str] | None = None) -> Results:
@@ -185,19 +192,14 @@ def _json(text: str, source: str) -> Results:
 
 
 def _json_lines(text: str, source: str) -> Results:
-    numbered = enumerate(text.split("\n"), start=1)
-    lines = [(f"line {number}", line.encode()) for number, line in numbered if line.strip()]
-    used = [name for names in _ROBOSTATS.values() for name in names]
-    records: list[dict[str, Any]] = []
-    for place, line in lines:
-        record = parse_json_object(line, source=f"{source} {place}")
-        record["scenario_id"] = record.get("scenario_id") or ""  # null is no start
-        if any(type(record.get(name)) not in (str, int, bool) for name in used):
-            raise refusal(f"{source} {place}", f"values of {', '.join(used)}", f"{record}")
-        records.append(record)
-    columns = {name: [record[name] for record in records] for name in used}
-    places = [place for place, _ in lines]
-    return _table("robostats JSONL", _ROBOSTATS, columns, places, source, _outcome)
+    numbered = enumerate(text.encode().split(b"\n"), start=1)
+    records = [
+        (f"line {number}", parse_json_object(line, source=f"{source} line {number}"))
+        for number, line in numbered
+        if line.strip()
+    ]
+    facts = {"scenarios": records[0][1].get("scenario_spec")}  # what makes two of them the same
+    return replace(_objects("robostats JSONL", _ROBOSTATS, records, source), facts=facts)
 
 
 def _csv(text: str, source: str, mapping: Mapping[str, str]) -> Results:
@@ -221,14 +223,18 @@ def _csv(text: str, source: str, mapping: Mapping[str, str]) -> Results:
         kind, layout = "fieldtrial CSV", _FIELDTRIAL
     elif not mapping and {"episode", *_columns(_ORBIT)} <= set(header):
         kind, layout = ORBIT, _ORBIT
-    columns = {name: [record[i] for record in records] for i, name in enumerate(header)}
-    codes = sorted(set(columns["arm"])) if layout is _FIELDTRIAL else []
-    if codes and all(map(_BLIND_CODE.fullmatch, codes)):
-        raise refusal(source, "arms", f"blind codes {codes}; run `fieldtrial unblind` first")
     if not {"success", "score"} & layout.keys():
         wanted = "a column success or score; name yours with --map success=COLUMN"
         raise refusal(f"{source} line 1", wanted, f"{header}")
-    return _table(kind, layout, columns, places, source, _text_outcome)
+    columns: dict[str, list[Any]] = {
+        name: [record[i] for record in records] for i, name in enumerate(header)
+    }
+    codes = sorted(set(columns["arm"])) if layout is _FIELDTRIAL else []
+    if codes and all(map(_BLIND_CODE.fullmatch, codes)):
+        raise refusal(source, "arms", f"blind codes {codes}; run `fieldtrial unblind` first")
+    for name in layout.get("success", ()):
+        columns[name] = [_OUTCOMES.get(x.strip().lower(), x) for x in columns[name]]
+    return _table(kind, layout, columns, places, source)
 
 
 def _columns(layout: _Layout) -> set[str]:
@@ -245,43 +251,45 @@ def _own_layout(header: Sequence[str], mapping: Mapping[str, str], source: str) 
     return {name: (column,) for name, column in named.items() if column in header}
 
 
+def _objects(kind: str, layout: _Layout, records: Sequence[_Placed], source: str) -> Results:
+    columns = {name: [entry.get(name) for _, entry in records] for name in _columns(layout)}
+    return _table(kind, layout, columns, [place for place, _ in records], source)
+
+
 def _table(
     kind: str,
     layout: _Layout,
     columns: Mapping[str, Sequence[Any]],
     places: Sequence[str],
     source: str,
-    outcome: Callable[[object, str], bool],
 ) -> Results:
     """Return the rows of a table, column by column."""
 
-    def texts(name: str, default: str | None) -> Sequence[str | None]:
-        used = [map(str, columns[column]) for column in layout.get(name, ())]
+    def texts(name: str) -> Sequence[str | None]:
+        default = Row._field_defaults[name]
+        used = [columns[column] for column in layout.get(name, ())]
         empty = None if default is None else ""
-        joined = ["/".join(parts) or empty for parts in zip(*used, strict=True)]
+        joined = ["/".join(map(_text, parts)) or empty for parts in zip(*used, strict=True)]
         return joined if used else [default] * len(places)
 
-    statuses = texts("status", COMPLETED)
+    statuses = texts("status")
 
     def parsed(name: str, parse: Callable[[object, str], Any]) -> Sequence[Any]:
-        used = columns[layout[name][0]] if name in layout else [None] * len(places)
+        if name not in layout:
+            return [None] * len(places)
         return [
-            parse(value, f"{source} {place}") if name in layout and status == COMPLETED else None
-            for value, status, place in zip(used, statuses, places, strict=True)
+            parse(value, f"{source} {place}") if status == COMPLETED else None
+            for value, status, place in zip(columns[layout[name][0]], statuses, places, strict=True)
         ]
 
-    parsers = {"success": outcome, "score": _number}
-    fields = [
-        parsed(name, parsers[name]) if name in parsers else texts(name, Row._field_defaults[name])
-        for name in _MAPPED
-    ]
+    parsers = {"success": _outcome, "score": _score}
+    fields = [parsed(n, parsers[n]) if n in parsers else texts(n) for n in _MAPPED]
     rows = map(Row._make, zip(*fields, [source] * len(places), places, strict=True))
-    return Results(kind=kind, rows=[*rows])
+    return Results(kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN)
 
 
-def _text_outcome(value: object, where: str) -> bool:
-    text = str(value).strip().lower()
-    return _outcome(_OUTCOMES.get(text, value), where)
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def _outcome(value: object, where: str) -> bool:
@@ -327,65 +335,54 @@ def _entries(value: object, key: str, where: str, at: str = "") -> list[tuple[st
 
 
 def _lerobot(document: Mapping[str, Any], source: str) -> Results:
-    rows: list[Row] = []
-    tasks: set[str] = set()
+    records: dict[str, list[_Placed]] = {}
     groups: dict[str, list[bool]] = {}
     for at, entry in _entries(document, "per_task", source):
         where = f"{source} {at}"
         group = _member(entry, "task_group", str, where)
         task = f"{group}_{_member(entry, 'task_id', int, where)}"
-        if task in tasks:
+        if task in records:
             raise refusal(where, "every task once", task)
-        tasks.add(task)
         metrics = _member(entry, "metrics", dict, where)
         given = _member(metrics, "successes", list, where)
+        scores: list[Any] = _optional(metrics, "max_rewards", where, list) or [None] * len(given)
+        if len(scores) != len(given):
+            raise refusal(where, f"{len(given)} max_rewards", f"{len(scores)}")
         outcomes = [_outcome(x, f"{where}.successes[{i}]") for i, x in enumerate(given)]
         groups.setdefault(group, []).extend(outcomes)
         _check_counts(entry, outcomes, where)
         _check_counts(metrics, outcomes, where)
-        scores: list[Any] = _optional(metrics, "max_rewards", where, list) or [None] * len(given)
-        if len(scores) != len(given):
-            raise refusal(where, f"{len(given)} max_rewards", f"{len(scores)}")
-        for i, (success, score) in enumerate(zip(outcomes, scores, strict=True)):
-            line = f"{at}.successes[{i}]"
-            number = _score(score, f"{source} {line}")
-            rows.append(Row(task=task, success=success, score=number, source=source, line=line))
+        records[task] = [
+            (f"{at}.successes[{i}]", {"task": task, "success": success, "max_reward": score})
+            for i, (success, score) in enumerate(zip(outcomes, scores, strict=True))
+        ]
     for group, stated in _optional(document, "per_group", source).items():
         _check_counts(stated, groups.get(group, []), f"{source} per_group.{group}")
     every = [outcome for outcomes in groups.values() for outcome in outcomes]
     _check_counts(_optional(document, "overall", source), every, f"{source} overall")
-    return Results(kind=LEROBOT, rows=rows, drawn_starts=True)
+    return _objects(LEROBOT, _LEROBOT, [one for task in records.values() for one in task], source)
 
 
 def _lerobot_single(document: Mapping[str, Any], source: str) -> Results:
-    rows: list[Row] = []
-    for at, entry in _entries(document, "per_episode", source):
-        success = _outcome(entry.get("success"), f"{source} {at}.success")
-        score = _score(entry.get("max_reward"), f"{source} {at}")
-        start = entry.get("seed") and f"{_member(entry, 'seed', int, f'{source} {at}')}"
-        rows.append(Row(start=start, success=success, score=score, source=source, line=at))
-    outcomes = [row.success is True for row in rows]
+    records = _entries(document, "per_episode", source)
+    results = _objects(LEROBOT, _LEROBOT, records, source)
+    outcomes = [row.success is True for row in results.rows]
     _check_counts(_optional(document, "aggregated", source), outcomes, f"{source} aggregated")
-    return Results(kind=LEROBOT, rows=rows, drawn_starts=True)
+    return results
 
 
 def _robo_evals(document: Mapping[str, Any], source: str) -> Results:
-    arm = _member(document, "policy", str, source)
-    rows: list[Row] = []
+    records: list[_Placed] = []
     for place, entry in _entries(document, "tasks", source):
         where = f"{source} {place}"
-        task, outcomes = _member(entry, "task", str, where), list[bool]()
-        for at, episode in _entries(entry, "episode_results", where, f"{place}."):
-            seed = _member(episode, "seed", int, f"{source} {at}")
-            success = _outcome(episode.get("success"), f"{source} {at}.success")
-            rows.append(Row(arm, task, f"{seed}", success=success, source=source, line=at))
-            outcomes.append(success)
+        episodes = _entries(entry, "episode_results", source, f"{place}.")
+        outcomes = [_outcome(one.get("success"), f"{source} {at}") for at, one in episodes]
         _check_counts(entry, outcomes, where, ("episodes", "successes"))
+        records += episodes
     config, versions = (_optional(document, key, source) for key in ("config", "environment"))
     facts = {key: config.get(key) for key in ("max_steps", "randomization", "image_obs")}
     facts |= {key: versions.get(key) for key in ("robo_evals", "mujoco")}
-    stated = {key: value for key, value in facts.items() if value is not None}
-    return Results(kind="robo-evals report", rows=rows, facts=stated, drawn_starts=True)
+    return replace(_objects(ROBO_EVALS, _ROBO_EVALS, records, source), facts=facts)
 
 
 def _check_counts(

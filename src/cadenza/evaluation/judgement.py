@@ -65,20 +65,14 @@ class Question:
 class Finding:
     """One candidate against the reference, overall (no task) or in one task.
 
-    ``p`` is adjusted for the other candidates, or the other tasks, and the verdict goes by it;
+    p and verdict of the comparison are adjusted for the other candidates, or the other tasks;
     ``as_failures`` is the verdict with every abandoned episode as a failure, None without any.
     """
 
     arm: str
     task: str | None
     comparison: Comparison
-    p: float | None
-    verdict: Verdict
     as_failures: Verdict | None = None
-
-    def sentence(self) -> str:
-        """Return the answer as one line for a reader."""
-        return replace(self.comparison, verdict=self.verdict, p=self.p).sentence()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +100,7 @@ class Judgement:
     @property
     def verdict(self) -> Verdict:
         """The least favourable verdict of a candidate."""
-        found = {finding.verdict for finding in self.overall}
+        found = {finding.comparison.verdict for finding in self.overall}
         for verdict in _ORDER:
             if verdict in found:
                 return verdict
@@ -135,7 +129,7 @@ def judge(arms: Arms, question: Question) -> Judgement:
         if any(counts["abandoned"] for counts in found.counts.values()):
             harsh, _ = _Sample(arms, question, failures=True).overall()
             overall = [
-                replace(finding, as_failures=other.verdict)
+                replace(finding, as_failures=other.comparison.verdict)
                 for finding, other in zip(overall, harsh, strict=True)
             ]
         return replace(found, overall=overall, by_task=sample.by_task(), ranking=ranking)
@@ -149,7 +143,7 @@ def _differences(arms: Arms) -> list[str]:
     found: dict[str, None] = {}
     for arm, parts in arms.items():
         for key, value in (item for part in parts for item in part.facts.items()):
-            name, other = first.setdefault(key, (arm, value))
+            name, other = (arm, value) if value is None else first.setdefault(key, (arm, value))
             if value != other:
                 found[f"{key}: {other} in {name}, {value} in {arm}"] = None
     return list(found)
@@ -279,22 +273,21 @@ class _Sample:
         """Return every candidate against the reference and, if there are several, the ranking."""
         self._require_equal_mixes()
         methods = {name: self._scores(name, self._tasks) for name in self._values}
-        reference, *candidates = methods
         ranking = None
-        if len(candidates) > 1:
+        if len(methods) > 2:
             ranking = rank(methods, paired=self._paired, drawn_starts=self._drawn)
         pairs = {} if ranking is None else {frozenset(pair): p for pair, p in ranking.p.items()}
+        reference, *candidates = methods
         findings: list[Finding] = []
         for name in candidates:
-            found = self._compare(methods[name], methods[reference])
-            p = pairs.get(frozenset((name, reference)), found.p)
-            verdict = self._verdict(found, p, methods[name], methods[reference], len(pairs))
+            p = pairs.get(frozenset((name, reference)))
+            found = self._adjusted(methods[name], methods[reference], p, len(pairs))
             if self._by_start(self._tasks):
                 warnings = (TRAINING_LUCK, *found.difference.warnings)
                 difference = replace(found.difference, warnings=warnings)
                 test = found.test.replace("seed", "start")
                 found = replace(found, test=test, difference=difference)
-            findings.append(Finding(arm=name, task=None, comparison=found, p=p, verdict=verdict))
+            findings.append(Finding(arm=name, task=None, comparison=found))
         return findings, ranking
 
     def by_task(self) -> list[Finding]:
@@ -303,19 +296,11 @@ class _Sample:
         several = len(self._tasks) > 1
         asked = [(name, task) for name in candidates for task in self._tasks if several]
         sides = [(self._scores(n, [task]), self._scores(reference, [task])) for n, task in asked]
-        found = [self._compare(ours, theirs) for ours, theirs in sides]
-        adjusted = holm(np.array([1.0 if c.p is None else c.p for c in found])).tolist()
+        raw = [self._compare(*both).p for both in sides]
+        adjusted = holm(np.array([1.0 if p is None else p for p in raw])).tolist()
         return [
-            Finding(
-                arm=name,
-                task=task,
-                comparison=comparison,
-                p=None if comparison.p is None else p,
-                verdict=self._verdict(comparison, p, ours, theirs, len(asked)),
-            )
-            for (name, task), comparison, p, (ours, theirs) in zip(
-                asked, found, adjusted, sides, strict=True
-            )
+            Finding(arm=name, task=task, comparison=self._adjusted(*both, p, len(asked)))
+            for (name, task), both, p in zip(asked, sides, adjusted, strict=True)
         ]
 
     def _compare(self, ours: Scores, theirs: Scores, confidence: float = _CONFIDENCE) -> Comparison:
@@ -328,18 +313,19 @@ class _Sample:
             drawn_starts=self._drawn,
         )
 
-    def _verdict(
-        self, found: Comparison, p: float | None, ours: Scores, theirs: Scores, family: int
-    ) -> Verdict:
-        """Return the verdict by the adjusted p; "not worse" by Bonferroni's bound."""
-        if family < 2:
-            return found.verdict
-        level = 1.0 - _CONFIDENCE
-        if p is not None and p <= level + 1e-12:  # Holm's level is exact at equality
-            return "better" if (found.difference.value or 0.0) > 0.0 else "worse"
-        low = self._compare(ours, theirs, 1.0 - level / family).difference.low
-        margin = self._question.margin
-        return "not worse" if margin and low is not None and low > -margin else "undecided"
+    def _adjusted(self, ours: Scores, theirs: Scores, p: float | None, family: int) -> Comparison:
+        """Return the comparison with its p in a family; "not worse" goes by Bonferroni's bound."""
+        found = self._compare(ours, theirs)
+        if family < 2 or p is None or found.p is None:
+            return found
+        level, value = 1.0 - _CONFIDENCE, found.difference.value or 0.0
+        verdict: Verdict = "better" if value > 0.0 else "worse"
+        if p > level + 1e-12:  # Holm's level is exact at equality
+            low = self._compare(ours, theirs, 1.0 - level / family).difference.low
+            margin = self._question.margin
+            shown = margin is not None and low is not None and low > -margin
+            verdict = "not worse" if shown else "undecided"
+        return replace(found, p=p, verdict=verdict)
 
     def _by_start(self, tasks: Sequence[str]) -> bool:
         """Return whether starts are the clusters, as tasks share them."""
