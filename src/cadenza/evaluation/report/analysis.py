@@ -185,7 +185,7 @@ def analyse(view: ReportView) -> Numbers:
     fair = [p for p in unseen if p.leaves_way]
     pooled = {
         "All seen": [p for p in everyone if p.seen],
-        "Unseen that always leave a way": fair if len(fair) < len(unseen) else [],
+        "Unseen that leave a way": fair if len(fair) < len(unseen) else [],
         "All unseen": unseen,
         EVERYONE: everyone,
     }
@@ -202,7 +202,7 @@ def analyse(view: ReportView) -> Numbers:
         groups=groups,
         overall=overall,
         seen=by_label.get("All seen"),
-        fair=by_label.get("Unseen that always leave a way"),
+        fair=by_label.get("Unseen that leave a way"),
         unseen=by_label.get("All unseen"),
         cautions=tuple(dict.fromkeys(_cautions(view, (*rows, *groups, overall)))),
     )

@@ -58,7 +58,6 @@ from cadenza.evaluation.report.svg import (
     score_interval,
 )
 from cadenza.evaluation.report.tables import (
-    contact_table,
     difference_table,
     endings_table,
     methods_table,
@@ -413,7 +412,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
                 difference_figure(numbers, judged, better_high=True),
                 difference_figure(numbers, "contact", better_high=False),
             ],
-            tables=[difference_table(view, numbers), contact_table(view, numbers)],
+            tables=[difference_table(view, numbers)],
         ),
         _section(
             "distance", figures=[distance_figure(view, numbers), stress_figure(view, numbers)]

@@ -115,26 +115,14 @@ def difference_table(view: ReportView, numbers: Numbers) -> Table | None:
     )
 
 
-def contact_table(view: ReportView, numbers: Numbers) -> Table | None:
-    """Return contact counts and rates, or ``None`` when contact is not recorded."""
-    rows = (*numbers.partners, *numbers.groups, numbers.overall)
-    if not any(cell and cell.contact for row in rows for cell in row.cells):
-        return None
-    return _cell_table(
-        view,
-        rows,
-        [("Contacts", _contacts), ("Rate, 95 %", lambda x: _rate(x.contact))],
-        title="Episodes with contact",
-        caption="A count of zero is not a proof: the upper bound says how large the true rate "
-        "could still be.",
-    )
-
-
 def safety_table(view: ReportView, numbers: Numbers) -> Table:
     """Return violations, fallbacks and what the filter did, in separate columns."""
 
     def filtered(cell: Cell, text: str) -> str:
         return MISSING if cell.intervention_share is None else text
+
+    def contacts(cell: Cell) -> str:
+        return MISSING if cell.contact is None else f"{count(cell.n_contacts)} of {count(cell.n)}"
 
     def gap(cell: Cell) -> str:
         return MISSING if cell.violating_steps is None else number(cell.violation_peak, digits=3)
@@ -144,7 +132,8 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
 
     columns: list[Column] = [
         ("Steps", lambda x: count(x.n_steps)),
-        ("Contacts", _contacts),
+        ("Contacts", contacts),
+        ("Contact rate, 95 %", lambda x: _rate(x.contact)),
         ("Barrier violated", lambda x: count(x.violating_steps)),
         ("Worst gap", gap),
         ("Braked", lambda x: filtered(x, count(x.fallbacks))),
@@ -157,18 +146,15 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
     ]
     return _cell_table(
         view,
-        numbers.partners,
+        (*numbers.partners, *numbers.groups, numbers.overall),
         columns,
         title="Safety, partner by partner",
-        caption="Contacts counts episodes. Barrier violated, braked, infeasible (no action met "
-        "every constraint) and uncertified (acted without its guarantee) count steps. A braked "
+        caption="Contacts counts episodes; a count of zero is not a proof, the upper bound says "
+        "how large the true rate could still be. Barrier violated, braked, infeasible (no action "
+        "met every constraint) and uncertified (acted without its guarantee) count steps. A braked "
         "step is not a violation: it is what the filter does instead of one. Changes are of the "
         "action, over the changed steps only. A dash: not recorded.",
     )
-
-
-def _contacts(cell: Cell) -> str:
-    return MISSING if cell.contact is None else f"{count(cell.n_contacts)} of {count(cell.n)}"
 
 
 def _rate(estimate: Estimate | None) -> str:
