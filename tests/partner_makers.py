@@ -78,8 +78,6 @@ class Makers:
             extra |= {"partner": "random_actions", "delay_steps": "2", "loss": "0.3"}
         elif name == "swapped":
             extra |= {"partner": "crossing_wanderer", "then": "random_actions", "step": "7"}
-        elif name == "differential_drive":
-            extra |= {"partner": "crossing_wanderer"}
         elif "action_dim" in partner_card(name).options:
             extra["action_dim"] = "2"
         elif name in NETWORKS:

@@ -35,15 +35,12 @@ from cadenza.core.provenance import GIT_SHA_UNKNOWN, compute_run_metadata
 from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.results import (
     RIG_REASON,
-    Archive,
     ConditionPair,
     EpisodeResult,
-    Identifier,
     PlatformFingerprint,
     ResultBundle,
     SeedSchedule,
     SpikeRun,
-    SubStage,
     episode_line,
 )
 from cadenza.evaluation.summary import SummarySettings, compute_summary
@@ -62,53 +59,42 @@ CHAIN_KEY: Final = "previous_line_sha256"
 #: Metadata keys of a bundle: path of the registration at its tag, and the object the tag named.
 PREREG_PATH_KEY: Final = "prereg_path"
 TAG_OBJECT_KEY: Final = "prereg_tag_object"
-#: Metadata key of a bundle that holds what the spike is, see `SpikeLabel`.
+#: Metadata key of a bundle that tells axis and sub-stage of a spike.
 SPIKE_KEY: Final = "spike"
 #: Random streams behind an episode; ``{seed}`` and ``{episode}`` stand for numbers.
 SUBSTREAM_LABELS: Final = ("evaluation.episode.{episode}", "evaluation.policy.random")
 
 
-class SpikeLabel(Archive):
-    """What makes an evaluation a spike: axis, stage and the conditions that are compared."""
+def spike_run(
+    bundle: ResultBundle, plan: EvaluationPlan, episodes: Iterable[EpisodeResult]
+) -> SpikeRun:
+    """Return the archive of the spike that a bundle is; of two conditions, the plan's first.
 
-    axis: Identifier
-    sub_stage: SubStage
-    condition_pair: ConditionPair
-
-    def run_of(
-        self,
-        policy: str,
-        episodes: Iterable[EpisodeResult],
-        *,
-        seeds: Sequence[int],
-        git_tag: str | None,
-        blob_sha: str | None,
-    ) -> SpikeRun:
-        """Return the archive of one policy; episodes of other conditions are left out."""
-        sides = (self.condition_pair.homogeneous_id, self.condition_pair.heterogeneous_id)
-        played = [_without_chain(episode) for episode in episodes if episode.condition in sides]
-        played.sort(key=lambda e: (e.seed, e.condition or "", e.episode_idx))
-        return SpikeRun(
-            spike_id=f"{self.axis}-{self.sub_stage}-{policy}",
-            prereg_sha=blob_sha or "",
-            git_tag=git_tag or "",
-            axis=self.axis,
-            sub_stage=self.sub_stage,
-            condition_pair=self.condition_pair,
-            seeds=list(seeds),
-            episode_results=played,
-        )
+    Raises:
+        pydantic.ValidationError: The bundle is none of a spike.
+    """
+    label: Any = bundle.metadata[SPIKE_KEY]
+    control, treatment = (condition.name for condition in plan.conditions[:2])
+    played = [
+        episode.model_copy(update={"metadata": {"policy": bundle.policy_id}})
+        for episode in sorted(episodes, key=lambda e: (e.seed, e.condition or "", e.episode_idx))
+        if episode.condition in (control, treatment)
+    ]
+    return SpikeRun(
+        spike_id=f"{label['axis']}-{label['sub_stage']}-{bundle.policy_id}",
+        prereg_sha=bundle.prereg_blob_sha or "",
+        git_tag=bundle.prereg_git_tag or "",
+        **label,
+        condition_pair=ConditionPair(homogeneous_id=control, heterogeneous_id=treatment),
+        seeds=list(plan.seeds),
+        episode_results=played,
+    )
 
 
 def rehearsal_of(bundle: ResultBundle) -> str | None:
     """Return why a bundle counts for nothing: it tries a spike's rig; None for any other."""
     label: Any = bundle.metadata.get(SPIKE_KEY) or {}
     return RIG_REASON if label.get("sub_stage") == "1a" else None
-
-
-def _without_chain(episode: EpisodeResult) -> EpisodeResult:
-    metadata = {k: v for k, v in episode.metadata.items() if k != CHAIN_KEY}
-    return episode.model_copy(update={"metadata": metadata})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +112,7 @@ class BundleRequest:
         config_sha256: Digest of the training configuration, if known.
         network_sha256: How networks round where the episodes were played, if known.
         prereg: Registered protocol, if any.
-        spike: What spike it is, if any.
+        spike: ``axis`` and ``sub_stage`` of the spike that it is, if any.
     """
 
     plan: EvaluationPlan
@@ -139,7 +125,7 @@ class BundleRequest:
     config_sha256: str | None = None
     network_sha256: str | None = None
     prereg: LockedRegistration | None = None
-    spike: SpikeLabel | None = None
+    spike: dict[str, JsonValue] | None = None
 
 
 def sealed_partner_spec(entry: PartnerEntry) -> PartnerSpec:
@@ -220,13 +206,7 @@ def build_bundle_files(request: BundleRequest) -> dict[str, bytes]:
     if request.prereg is not None:
         files[PREREG_NAME] = request.prereg.content
     if request.spike is not None:
-        run = request.spike.run_of(
-            request.policy,
-            request.episodes,
-            seeds=plan.seeds,
-            git_tag=request.prereg and request.prereg.git_tag,
-            blob_sha=request.prereg and request.prereg.blob_sha,
-        )
+        run = spike_run(_bundle(request, {}), plan, request.episodes)
         files[SPIKE_NAME] = spike_bytes(run)
     if request.failures:
         files[FAILURES_NAME] = _pretty_json(_failure_material(request))
@@ -315,7 +295,7 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
             "code_sha256": plan.code_sha256,
             "has_success": get_task(plan.env.task, plan.task_version).has_success,
             **_where_registered(request.prereg),
-            **({} if request.spike is None else {SPIKE_KEY: request.spike.model_dump(mode="json")}),
+            **({} if request.spike is None else {SPIKE_KEY: request.spike}),
         },
     )
 

@@ -65,7 +65,7 @@ from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.results import EpisodeResult, episode_line
-from cadenza.partners.wrapped import INNER
+from cadenza.partners.varied_body import INNER
 
 #: Version of the plan's layout; part of every key.
 PLAN_SCHEMA_VERSION: Final = 2

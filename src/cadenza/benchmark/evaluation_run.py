@@ -19,7 +19,6 @@ from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_partner, code_digest, require_player
 from cadenza.benchmark.bundle import (
     BundleRequest,
-    SpikeLabel,
     build_bundle_files,
     current_provenance,
     write_bundle_dir,
@@ -68,7 +67,7 @@ from cadenza.core.key_values import apply_settings
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.prereg import LockedRegistration
-from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult
+from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult, SubStage
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest
@@ -327,7 +326,7 @@ def run_evaluation(
     repro_command: str = "cadenza eval run",
     config_sha256: str | None = None,
     registration: LockedRegistration | None = None,
-    spike: SpikeLabel | None = None,
+    spike: tuple[str, SubStage] | None = None,
     progress: JobProgress | None = None,
 ) -> EvaluationOutcome:
     """Run every cell that is not finished yet, and seal the results.
@@ -344,7 +343,7 @@ def run_evaluation(
         repro_command: Command line that repeats the evaluation; no host paths, it is hashed.
         config_sha256: Digest of the training configuration behind the policies, if known.
         registration: Protocol that was registered for this evaluation, locked by its tag.
-        spike: What spike it is, if any; bundles then hold its archive.
+        spike: Axis and stage of the spike that it is; bundles then hold its archive.
         progress: Called with (cells done, cells in all, label of the last one).
 
     Raises:
@@ -378,7 +377,7 @@ def run_evaluation(
             config_sha256=config_sha256,
             prereg=registration,
             network_sha256=network,
-            spike=spike,
+            spike=None if spike is None else {"axis": spike[0], "sub_stage": spike[1]},
         )
         bundles = _seal(out, template, episodes, failures)
     return EvaluationOutcome(

@@ -36,7 +36,6 @@ from cadenza.benchmark.bundle import (
     SPIKE_NAME,
     SUMS_NAME,
     TAG_OBJECT_KEY,
-    SpikeLabel,
     encode_sums,
     episode_file_name,
     journal_genesis,
@@ -44,6 +43,7 @@ from cadenza.benchmark.bundle import (
     partner_material,
     sealed_partner_spec,
     spike_bytes,
+    spike_run,
 )
 from cadenza.benchmark.cells import (
     PLAN_NAME,
@@ -343,16 +343,10 @@ def _check_safety_tables(case: BundleUnderTest) -> Iterator[CheckResult]:
 
 def _check_spike(case: BundleUnderTest) -> Iterator[CheckResult]:
     """The archive of a spike is the one that label and episodes give."""
-    label, bundle = case.bundle.metadata.get(SPIKE_KEY), case.bundle
-    if label is None and SPIKE_NAME not in case.files:
+    if SPIKE_KEY not in case.bundle.metadata and SPIKE_NAME not in case.files:
         return
-    fresh = SpikeLabel.model_validate(label).run_of(
-        bundle.policy_id,
-        (episode for group in case.episodes.values() for episode in group),
-        seeds=case.plan.seeds,
-        git_tag=bundle.prereg_git_tag,
-        blob_sha=bundle.prereg_blob_sha,
-    )
+    episodes = (episode for group in case.episodes.values() for episode in group)
+    fresh = spike_run(case.bundle, case.plan, episodes)
     same = case.files.get(SPIKE_NAME) == spike_bytes(fresh)
     detail = fresh.spike_id if same else "other than what the episodes give"
     yield CheckResult(name="spike:archive", ok=same, detail=detail)

@@ -10,7 +10,11 @@ from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_
 from cadenza.core.errors import ConfigurationError, PreregistrationError
 
 if TYPE_CHECKING:
-    from cadenza.evaluation.prereg import LockedRegistration, Preregistration
+    from cadenza.evaluation.prereg import (
+        LockedRegistration,
+        Preregistration,
+        PreregistrationSpec,
+    )
 
 #: True gaps of the curve of `power`.
 _GAPS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
@@ -38,13 +42,6 @@ def new(
 ) -> None:
     """Write down what `cadenza eval run` will do with a configuration, or a spike with an axis."""
     with typed_exits():
-        if out.exists():
-            raise ConfigurationError(f"{out}: expected no such file yet, got one; name another.")
-        if _is_axis(config):
-            _new_axis(str(config), tag, out, settings or [])
-            return
-        import yaml
-
         from cadenza.benchmark.cells import PolicyChoice, PolicyEntry
         from cadenza.benchmark.evaluation_run import (
             EvaluationConfig,
@@ -53,10 +50,14 @@ def new(
             summary_settings,
         )
         from cadenza.benchmark.registration import EVALUATION_BLOCK, registered_block
-        from cadenza.core.files import atomic_write_text
         from cadenza.core.shipped_configs import find_config
-        from cadenza.evaluation.prereg import PreregDocument
+        from cadenza.evaluation.prereg import CANONICAL_AXIS_ORDER, PreregDocument
 
+        if out.exists():
+            raise ConfigurationError(f"{out}: expected no such file yet, got one; name another.")
+        if str(config) in CANONICAL_AXIS_ORDER:
+            _write(out, _axis_form(str(config), tag, settings or []), f"axis {config}")
+            return
         config = find_config(config, "eval")
         evaluation = explained(
             config, EvaluationConfig, lambda: load_evaluation_config(config, settings or [])
@@ -77,39 +78,34 @@ def new(
             parameters={EVALUATION_BLOCK: block},
             decision_rules=rules,
         )
-        content = document.model_dump(mode="json", exclude_defaults=True)
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-        atomic_write_text(out, text)
-        print_text(f"{out}: {plan.n_episodes} episodes, {len(plan.cells)} cells; not locked yet")
+        _write(out, document, f"{plan.n_episodes} episodes, {len(plan.cells)} cells")
 
 
-def _is_axis(config: Path) -> bool:
-    from cadenza.evaluation.prereg import CANONICAL_AXIS_ORDER
-
-    return str(config) in CANONICAL_AXIS_ORDER and not config.exists()
-
-
-def _new_axis(axis: str, tag: str, out: Path, settings: list[str]) -> None:
-    """Write the registration of an axis; settings: ``task``, ``seeds``, ``episodes_per_seed``."""
+def _write(out: Path, protocol: "Preregistration", told: str) -> None:
+    """Write a registration and tell about it."""
     import yaml
-    from pydantic import TypeAdapter
 
-    from cadenza.benchmark.spikes.runs import axis_registration, plan_spike
     from cadenza.core.files import atomic_write_text
-    from cadenza.core.key_values import apply_settings
 
-    given = apply_settings({}, settings)
-    known = {"task": str, "seeds": list[int], "episodes_per_seed": int}
-    for key, value in given.items():
-        if key not in known:
-            raise ConfigurationError(f"{key}: expected one of {', '.join(known)}, got another key.")
-        given[key] = TypeAdapter(known[key]).validate_python(value)
-    spec = axis_registration(plan_spike(axis, egos=("zero",), **given), tag)
-    content = spec.model_dump(mode="json", exclude_defaults=True)
+    content = protocol.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     atomic_write_text(out, text)
-    count = 2 * len(spec.seeds) * spec.episodes_per_seed
-    print_text(f"{out}: {count} episodes that are compared; not locked yet")
+    print_text(f"{out}: {told}; not locked yet")
+
+
+def _axis_form(axis: str, tag: str, settings: list[str]) -> "PreregistrationSpec":
+    """Return the registration of an axis; settings: ``task``, ``seeds``, ``episodes_per_seed``."""
+    from cadenza.benchmark.spike_axes import ESTIMATORS, find_adapter
+    from cadenza.benchmark.spikes.runs import EPISODES_PER_SEED, SEEDS
+    from cadenza.core.key_values import apply_settings
+    from cadenza.evaluation.prereg import PreregistrationSpec
+
+    given = apply_settings({}, settings)
+    adapter = find_adapter(axis, task=given.pop("task", None))
+    design = {"seeds": list(SEEDS), "episodes_per_seed": EPISODES_PER_SEED, **given}
+    fixed = {"axis": axis, "condition_pair": adapter.pair, "estimator": ESTIMATORS[0]}
+    notes = f"{adapter.task}: {adapter.varied}."
+    return PreregistrationSpec.model_validate({**fixed, **design, "git_tag": tag, "notes": notes})
 
 
 def lint(file: _File, as_json: AsJson = False) -> None:
@@ -196,20 +192,35 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare registrations with their git tags; each is told, whatever the others are."""
-    rows: list[dict[str, Any]] = []
     with typed_exits(as_json=as_json):
-        for file in files:
-            try:
-                found = read_registration(file, repository)
-                ok, detail = True, f"tag {found.git_tag}, blob {found.blob_sha}"
-            except (ConfigurationError, PreregistrationError) as error:
-                ok, detail = False, str(error)
-            rows.append({"file": str(file), "ok": ok, "detail": detail})
-            if not as_json:
-                print_text(f"{'PASS' if ok else 'FAIL'}  {file}  {detail}")
-        if as_json:
-            print_json({"ok": all(row["ok"] for row in rows), "registrations": rows})
-    if not all(row["ok"] for row in rows):
+        report_registrations([verified(file, repository) for file in files], as_json=as_json)
+
+
+def verified(file: Path, repository: Path) -> dict[str, Any]:
+    """Return one row: whether the tag of ``file`` locks it, and its axis, if it registers one."""
+    row: dict[str, Any] = {"file": str(file), "axis": None, "ok": False}
+    try:
+        found = read_registration(file, repository)
+    except (ConfigurationError, PreregistrationError) as error:
+        return {**row, "detail": str(error)}
+    axis = getattr(found.protocol, "axis", None)
+    return {
+        **row,
+        "axis": axis,
+        "ok": True,
+        "detail": f"tag {found.git_tag}, blob {found.blob_sha}",
+    }
+
+
+def report_registrations(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print all rows; exit with the code of a mismatch unless every one holds."""
+    ok = all(row["ok"] for row in rows)
+    if as_json:
+        print_json({"ok": ok, "registrations": rows})
+    else:
+        lines = (f"{'PASS' if r['ok'] else 'FAIL'}  {r['file']}  {r['detail']}" for r in rows)
+        print_text("\n".join(lines))
+    if not ok:
         raise typer.Exit(ExitCode.PREREG_MISMATCH)
 
 

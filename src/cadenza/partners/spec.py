@@ -48,8 +48,8 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.cocarry",
     "cadenza.partners.foraging",
     "cadenza.partners.zoo_member",
-    "cadenza.partners.wrapped",
     "cadenza.partners.varied_body",
+    "cadenza.partners.swapped",
     "cadenza.partners.handover",
 )
 plug_ins: Final = PlugIns("cadenza.partners", _BUILT_IN_MODULES)

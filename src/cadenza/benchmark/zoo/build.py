@@ -37,8 +37,7 @@ from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
-from cadenza.partners.varied_body import VARIED_BODY
-from cadenza.partners.wrapped import INNER
+from cadenza.partners.varied_body import INNER, VARIED_BODY
 from cadenza.partners.zoo_manifest import (
     MEMBERS_FOLDER,
     ZooManifest,
