@@ -211,7 +211,6 @@ def _rules(run: SealedRun) -> dict[str, object]:
         "task": (plan.task_version, plan.env),
         "partners": run.bundle.partner_hashes,
         "condition": [c for c in plan.conditions if name in (None, c.name)],
-        "kind of seed": run.training_seed is None,
     }
 
 

@@ -90,8 +90,10 @@ def test_training_seeds_of_a_method_are_its_clusters(evaluation):
     assert numbers.overall.cells[0].n == 2 * 2 * 3 * 4
     with pytest.raises(InputError, match="expected one bundle per training seed"):
         report_view(trained[:1] * 2)
-    with pytest.raises(InputError, match="expected the kind of seed"):
-        report_view([trained[0], run])
+    baseline = runs_of(evaluation)[1]  # without a training: its evaluation seeds are its clusters
+    methods = analyse(report_view([*trained, baseline])).methods
+    assert [row.score.n_clusters for row in methods.rows] == [3, 2]
+    assert not methods.paired
 
 
 def test_results_of_other_rules_are_not_compared_but_ranked_apart(evaluation, tmp_path):
