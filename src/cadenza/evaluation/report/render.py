@@ -23,6 +23,7 @@ from cadenza.evaluation.report.analysis import (
     MetricName,
     Numbers,
     analyse,
+    score_of,
 )
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
@@ -41,14 +42,12 @@ from cadenza.evaluation.report.figures.methods import (
 from cadenza.evaluation.report.figures.outcomes import (
     Figure,
     difference_figure,
-    return_figure,
-    success_figure,
+    outcome_figure,
 )
 from cadenza.evaluation.report.svg import (
     MISSING,
     NBSP,
     count,
-    number,
     number_interval,
     percent,
     percent_interval,
@@ -203,9 +202,8 @@ def _outcomes(view: ReportView, numbers: Numbers) -> list[tuple[Cell, str, str]]
 
 def _outcome_tile(view: ReportView, cell: Cell, words: str, members: str) -> Tile:
     """Return success, or return, with one group of partners."""
-    bounds = percent_interval(cell.success)
-    if not view.has_success:
-        bounds = MISSING if cell.episode_return is None else number_interval(cell.episode_return)
+    found = score_of(view, cell)
+    bounds = MISSING if found is None else score_interval(found, view.has_success)
     label = view.conditions[_main_condition(view)].label
     return Tile(
         value=_outcome(view, cell),
@@ -241,9 +239,8 @@ def _judged(view: ReportView) -> MetricName:
 
 def _outcome(view: ReportView, cell: Cell) -> str:
     """Return the success rate or mean return of a cell."""
-    if view.has_success:
-        return percent(cell.success.value)
-    return MISSING if cell.episode_return is None else number(cell.episode_return.value)
+    found = score_of(view, cell)
+    return score(None if found is None else found.value, view.has_success)
 
 
 def excludes_zero(change: Estimate) -> bool | None:
@@ -373,7 +370,6 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
     words = "under both conditions" if len(view.conditions) > 1 else "once"
     meaning = f"Success means {view.success_meaning.rstrip('.')}. " if view.success_meaning else ""
     judged = _judged(view)
-    outcome = success_figure if view.has_success else return_figure
     long = "Show the table" if len(view.conditions) > MAX_SHOWN else ""
     words_only = [replace(t, text_columns=tuple(range(len(t.columns)))) for t in view.tables]
     candidates = (
@@ -385,7 +381,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
         ),
         _section(
             judged,
-            figures=[outcome(view, numbers)],
+            figures=[outcome_figure(view, numbers)],
             tables=[success_table(view, numbers)],
             fold="The numbers as a table",
             meaning=meaning,
@@ -717,7 +713,11 @@ def estimates_csv(view: ReportView, numbers: Numbers) -> str:
         "row", "condition", "statistic", "value", "low", "high",
         "confidence", "estimator", "n", "n_seeds", "undefined_reason",
     )  # fmt: skip
-    rows = ([*names, *_estimate_cells(e)] for *names, e in estimates_of(view, numbers))
+    rows = (
+        [*names, e.value, e.low, e.high, e.confidence, e.estimator, e.n, e.n_clusters,
+         e.undefined_reason]
+        for *names, e in estimates_of(view, numbers)
+    )  # fmt: skip
     return _csv(header, rows)
 
 
@@ -725,20 +725,6 @@ def data_uri(text: str) -> str:
     """Return ``text`` as a CSV data URI."""
     encoded = base64.b64encode(text.encode("utf-8")).decode("ascii")
     return f"data:text/csv;charset=utf-8;base64,{encoded}"
-
-
-def _estimate_cells(estimate: Estimate) -> list[Any]:
-    """Return an estimate as CSV cells."""
-    return [
-        estimate.value,
-        estimate.low,
-        estimate.high,
-        estimate.confidence,
-        estimate.estimator,
-        estimate.n,
-        estimate.n_clusters,
-        estimate.undefined_reason,
-    ]
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -22,8 +22,7 @@ from cadenza.evaluation.report.figures.methods import (
 )
 from cadenza.evaluation.report.figures.outcomes import (
     difference_figure,
-    return_figure,
-    success_figure,
+    outcome_figure,
 )
 from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve, extent_of
 from tests.unit.evaluation.report.sample_view import sample_view
@@ -137,11 +136,16 @@ def test_points_intervals_and_seeds_stand_at_their_numbers_beside_their_label(vi
             for css, cell in zip(conditions, row.cells, strict=False)
         }
 
+    unscored = replace(view, has_success=False)
     differs = difference_figure(numbers, "contact", better_high=False)
     paired = {(row.label, "diff"): (row.comparisons["contact"].difference, ()) for row in rows}
     for figure, factor, expected in (
-        (success_figure(view, numbers), 100.0, of_cells("success", "seed_success", "on", "off")),
-        (return_figure(view, numbers), 1.0, of_cells("episode_return", "seed_return", "on", "off")),
+        (outcome_figure(view, numbers), 100.0, of_cells("success", "seed_success", "on", "off")),
+        (
+            outcome_figure(unscored, numbers),
+            1.0,
+            of_cells("episode_return", "seed_return", "on", "off"),
+        ),
         (differs, 100.0, paired),
     ):
         drawn = read_lanes(figure.svg)
@@ -161,7 +165,8 @@ def test_lane_without_returns_stays_empty(view):
         e.model_copy(update={"episode_return": None}) if e.condition == "filter_off" else e
         for e in view.episodes
     )
-    figure = return_figure(view, analyse(replace(view, episodes=silent)))
+    quiet = replace(view, episodes=silent, has_success=False)
+    figure = outcome_figure(quiet, analyse(quiet))
     assert len(elements(figure.svg, "mark on")) == 7
     assert elements(figure.svg, "mark off") == []
 

@@ -15,6 +15,7 @@ from cadenza.evaluation.report.figures.outcomes import (
     describe,
     dot_plot,
     make_figure,
+    score_axis,
 )
 from cadenza.evaluation.report.svg import (
     MISSING,
@@ -59,15 +60,8 @@ def score_figure(view: ReportView, numbers: Numbers) -> Figure:
             lanes.append(Lane(css="diff", estimate=row.iqm, seeds=(), text=text, tip=text))
         note = "" if row.ranks is None else f"rank {rank_range(row.ranks)}"
         rows.append(DotRow(label=row.condition.label, note=note, lanes=tuple(lanes)))
-    low, high = (0.0, 1.0) if rate else data_range(rows)
-    axis = Axis(
-        label="Episodes solved (%)" if rate else "Mean episode return",
-        low=low,
-        high=high,
-        tick=(lambda value: f"{100 * value:.3g}") if rate else tick_label,
-    )
     return make_figure(
-        dot_plot(rows, axis),
+        dot_plot(rows, score_axis(view, rows)),
         identity="fig-methods",
         title="Scores over all partners",
         caption="Disc: mean; its intervals hold for all methods at once (Bonferroni). Dots: one "

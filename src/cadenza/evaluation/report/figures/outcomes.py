@@ -8,18 +8,16 @@ from typing import Final
 from markupsafe import Markup
 
 from cadenza.evaluation.leaderboard import GATE_PP
-from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row
+from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row, score_of
 from cadenza.evaluation.report.svg import (
     NBSP,
     WIDTH,
     Drawing,
     Scale,
     nice_ticks,
-    number,
-    number_interval,
-    percent,
-    percent_interval,
+    score,
     score_change,
+    score_interval,
     shorten,
     signed,
     tick_label,
@@ -99,7 +97,7 @@ class DotRow:
     group: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Axis:
     """The horizontal axis; ``reference`` is a vertical rule, e.g. no difference.
 
@@ -206,43 +204,51 @@ def condition_legend(view: ReportView, *, seeds: bool = True) -> tuple[LegendEnt
     return (*marks, LegendEntry(css="interval", label="95 % interval"), *extra)
 
 
-def success_figure(view: ReportView, numbers: Numbers) -> Figure:
-    """Return success by partner, conditions side by side."""
-    rows = _by_condition(view, numbers, _rate_lane)
-    axis = Axis(
-        label="Episodes solved (%)",
-        low=0.0,
-        high=1.0,
-        tick=lambda value: f"{100 * value:.3g}",
-    )
+def outcome_figure(view: ReportView, numbers: Numbers) -> Figure:
+    """Return success, or return, by partner, conditions side by side."""
+    rate = view.has_success
+    rows = [
+        _dots(
+            row,
+            *(
+                _outcome_lane(view, css, cell)
+                for css, cell in zip(condition_css(view), row.cells, strict=True)
+            ),
+        )
+        for row in (*numbers.partners, *numbers.groups)
+    ]
     return make_figure(
-        dot_plot(rows, axis),
-        identity="fig-success",
-        title="Success by partner",
-        caption="Point: share of episodes solved. Line: 95 % interval that respects seeds. "
-        "Partners the ego never met are what the evaluation is about.",
+        dot_plot(rows, score_axis(view, rows)),
+        identity="fig-success" if rate else "fig-return",
+        title="Success by partner" if rate else "Return by partner",
+        caption=f"Point: {'share of episodes solved' if rate else 'mean undiscounted return'}. "
+        "Line: 95 % interval that respects seeds. Partners the ego never met are what the "
+        "evaluation is about.",
         description=describe(rows),
         legend=condition_legend(view),
     )
 
 
-def return_figure(view: ReportView, numbers: Numbers) -> Figure:
-    """Return mean episode return by partner, for tasks without a success predicate."""
-    rows = _by_condition(view, numbers, lambda css, cell, _: _value_lane(css, cell))
-    low, high = data_range(rows)
-    axis = Axis(
-        label="Mean episode return",
-        low=low,
-        high=high,
-        tick=tick_label,
-    )
-    return make_figure(
-        dot_plot(rows, axis),
-        identity="fig-return",
-        title="Return by partner",
-        caption="Point: mean undiscounted return. Line: 95 % interval over seeds.",
-        description=describe(rows),
-        legend=condition_legend(view),
+def score_axis(view: ReportView, rows: Sequence[DotRow]) -> Axis:
+    """Return the axis of success rates, or of returns that hold those of ``rows``."""
+    if view.has_success:
+        return Axis("Episodes solved (%)", 0.0, 1.0, lambda value: f"{100 * value:.3g}")
+    return Axis("Mean episode return", *data_range(rows), tick_label)
+
+
+def _outcome_lane(view: ReportView, css: str, cell: Cell | None) -> Lane | None:
+    """Return the score of one cell."""
+    estimate = score_of(view, cell)
+    if cell is None or estimate is None:
+        return None
+    rate = view.has_success
+    text = f"{score(estimate.value, rate)} {score_interval(estimate, rate)}"
+    return Lane(
+        css=css,
+        estimate=estimate,
+        seeds=cell.seed_success if rate else cell.seed_return,
+        text=text,
+        tip=f"{text}, {cell.n} episodes, {estimate.n_clusters} seeds",
     )
 
 
@@ -250,7 +256,7 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
     """Return the paired differences of one metric, or ``None`` when nothing was paired."""
     rows = [
         _dots(row, lane)
-        for row in _all_rows(numbers)
+        for row in (*numbers.partners, *numbers.groups)
         if (lane := _difference_lane(row, metric)) is not None
     ]
     if not rows:
@@ -285,52 +291,8 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
     )
 
 
-def _by_condition(
-    view: ReportView, numbers: Numbers, lane: Callable[[str, Cell | None, Row], Lane | None]
-) -> list[DotRow]:
-    """Return every row with a lane per condition."""
-    css = condition_css(view)
-    return [
-        _dots(row, *(lane(one, cell, row) for one, cell in zip(css, row.cells, strict=True)))
-        for row in _all_rows(numbers)
-    ]
-
-
 def _dots(row: Row, *lanes: Lane | None) -> DotRow:
     return DotRow(label=row.label, note=row.note, group=row.partner is None, lanes=lanes)
-
-
-def _all_rows(numbers: Numbers) -> tuple[Row, ...]:
-    """Return partners, then groups."""
-    return (*numbers.partners, *numbers.groups)
-
-
-def _rate_lane(css: str, cell: Cell | None, row: Row) -> Lane | None:
-    """Return the success of one cell."""
-    if cell is None:
-        return None
-    numbers = f"{percent(cell.success.value)} {percent_interval(cell.success)}"
-    return Lane(
-        css=css,
-        estimate=cell.success,
-        seeds=cell.seed_success,
-        text=numbers,
-        tip=f"{row.label}: {numbers}, {cell.n} episodes, {cell.success.n_clusters} seeds",
-    )
-
-
-def _value_lane(css: str, cell: Cell | None) -> Lane | None:
-    """Return the mean return of one cell."""
-    if cell is None or cell.episode_return is None:
-        return None
-    numbers = f"{number(cell.episode_return.value)} {number_interval(cell.episode_return)}"
-    return Lane(
-        css=css,
-        estimate=cell.episode_return,
-        seeds=cell.seed_return,
-        text=numbers,
-        tip=f"{numbers}, {cell.n} episodes, {cell.episode_return.n_clusters} seeds",
-    )
 
 
 def _difference_lane(row: Row, metric: MetricName) -> Lane | None:
