@@ -267,9 +267,9 @@ def _table(
 
     def texts(name: str) -> Sequence[str | None]:
         default = Row._field_defaults[name]
-        used = [columns[column] for column in layout.get(name, ())]
+        used = [["" if x is None else str(x) for x in columns[c]] for c in layout.get(name, ())]
         empty = None if default is None else ""
-        joined = ["/".join(map(_text, parts)) or empty for parts in zip(*used, strict=True)]
+        joined = ["/".join(parts) or empty for parts in zip(*used, strict=True)]
         return joined if used else [default] * len(places)
 
     statuses = texts("status")
@@ -286,10 +286,6 @@ def _table(
     fields = [parsed(n, parsers[n]) if n in parsers else texts(n) for n in _MAPPED]
     rows = map(Row._make, zip(*fields, [source] * len(places), places, strict=True))
     return Results(kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _outcome(value: object, where: str) -> bool:
