@@ -211,15 +211,14 @@ class _Sample:
         """Return the values of an arm by task; counts what it abandoned."""
         values: dict[str, dict[_Key, float]] = {}
         abandoned: dict[tuple[str, _Key], float] = {}
-        positions: Counter[tuple[str, str | None]] = Counter()
+        positions: Counter[tuple[str, str]] = Counter()
         low = (self._question.score_range or (0.0,))[0]
         for row in (row for part in parts for row in part.rows):
-            position = -1
+            seed, position = row.training_seed or "" if self._clustered else "", -1
             if row.start is None:
                 self._proved &= self._question.position_seed is not None
-                position = positions[row.task, row.training_seed]
-                positions[row.task, row.training_seed] += 1
-            seed = row.training_seed or "" if self._clustered else ""
+                position = positions[row.task, seed]
+                positions[row.task, seed] += 1
             key = seed, row.start or "", position
             held = values.setdefault(row.task, {})
             if row.status != COMPLETED:

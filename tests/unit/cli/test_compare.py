@@ -108,6 +108,9 @@ def test_arms_of_one_file_are_named(compare):
     assert "exact McNemar (conditional)" in field.stdout
     assert "20 pairs by start" in field.stdout
     assert "Boschloo" in compare("o.csv#old", "o.csv#new").stdout
+    blocks = {"p": made.orbit_csv(arms, blocks=("cell 1", "cell 2", "cell 3"))}
+    assert "Welch's t" in compare("p#old", "p#new", **blocks).stdout
+    assert "Boschloo" in compare("o.csv#old", "p#new").stdout  # no blocks noted on one side
     refused(compare("t.csv", "t.csv#new"), "t.csv#old", "['old', 'new']")
     refused(compare("t.csv#old", "t.csv#newest"), "newest")
     blind = made.fieldtrial_csv({"N4": outcomes(1, 4), "K7": outcomes(2, 4)})
