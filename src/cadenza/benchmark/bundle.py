@@ -25,7 +25,7 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from cadenza.benchmark.builders import partner_spec
-from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, PartnerEntry
+from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, PartnerEntry, PolicyEntry
 from cadenza.benchmark.executor import JobFailure
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
@@ -294,10 +294,18 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
             "network_sha256": request.network_sha256,
             "code_sha256": plan.code_sha256,
             "has_success": get_task(plan.env.task, plan.task_version).has_success,
+            **training_of(plan.policy(request.policy)),
             **_where_registered(request.prereg),
             **({} if request.spike is None else {SPIKE_KEY: request.spike}),
         },
     )
+
+
+def training_of(policy: PolicyEntry) -> dict[str, JsonValue]:
+    """Return method and training seed of a policy, as a bundle's metadata hold them; or nothing."""
+    if policy.method is None:
+        return {}
+    return {"method": policy.method, "training_seed": policy.training_seed}
 
 
 def _where_registered(registration: LockedRegistration | None) -> dict[str, JsonValue]:

@@ -112,10 +112,28 @@ class PlanModel(BaseModel):
 
 
 class PolicyChoice(PlanModel):
-    """An ego policy: built-in name (``zero``, ``random``, ``goal_pd``) or ``local://`` address."""
+    """An ego policy: built-in name (``zero``, ``random``, ``goal_pd``) or ``local://`` address.
+
+    Policies of one ``method`` that differ in their ``training_seed`` are one result; both are left
+    out where they are not given.
+    """
 
     name: Name
     source: str = Field(min_length=1)
+    method: Name | None = None
+    training_seed: int | None = Field(default=None, ge=0)
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        absent = {n for n in ("method", "training_seed") if getattr(self, n) is None}
+        return {name: value for name, value in fields.items() if name not in absent}
+
+    @model_validator(mode="after")
+    def _names_both_or_none(self) -> Self:
+        if (self.method is None) != (self.training_seed is None):
+            raise ValueError("expected method and training_seed together, got one of them")
+        return self
 
 
 class PolicyEntry(PolicyChoice):
@@ -259,6 +277,9 @@ class EvaluationPlan(PlanModel):
             names = [entry.name for entry in entries]
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind}: expected distinct names, got {names}")
+        trained = [(p.method, p.training_seed) for p in self.policies if p.method is not None]
+        if len(set(trained)) != len(trained):
+            raise ValueError(f"policies: expected each training seed once, got {trained}")
         if self.env.num_envs != 1:
             raise ValueError(f"env.num_envs: expected 1, got {self.env.num_envs}")
         engine = self.engine

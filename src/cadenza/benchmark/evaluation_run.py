@@ -55,7 +55,7 @@ from cadenza.benchmark.executor import (
     run_jobs,
 )
 from cadenza.benchmark.lanes import DEFAULT_LANES, has_lanes
-from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.output_folder import open_output_folder, output_mode
 from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
 from cadenza.benchmark.registration import require_registered
@@ -356,7 +356,7 @@ def run_evaluation(
     plan = make_plan(config)
     if registration is not None:
         require_registered(registration, plan, summary_settings(config))
-    with open_output_folder(out, mode=_mode(resume=resume, overwrite=overwrite)):
+    with open_output_folder(out, mode=output_mode(resume=resume, overwrite=overwrite)):
         store_plan(out, plan)
         state = find_missing_cells(out, plan)
         for key, reason in state.damaged.items():
@@ -388,17 +388,6 @@ def run_evaluation(
         reused=len(state.done),
         redone=state.damaged,
     )
-
-
-def _mode(*, resume: bool, overwrite: bool) -> OutputMode:
-    if resume and overwrite:
-        raise ConfigurationError(
-            "run_evaluation: expected resume or overwrite, got both; resume continues a run, "
-            "overwrite deletes it."
-        )
-    if overwrite:
-        return "overwrite"
-    return "resume" if resume else "new"
 
 
 class _Means(NamedTuple):

@@ -8,12 +8,15 @@ Batch:    jobs that share one are given to a worker together, and answered one b
           fails or loses its worker, what is left of it runs job by job: only the guilty one fails.
 Retries:  a worker that dies (killed, out of memory) costs its jobs one retry in a fresh process; a
           job that fails by an error, or alone exceeds its time, is not retried.
+Orphans:  a worker ends as soon as its driver is gone, however that ended: whoever goes on finds
+          nobody in the job's folder.
 Ray:      `cadenza.benchmark.ray_executor`.
 """
 
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +64,26 @@ class BatchRunner(Protocol):
 
     def batch(self, keys: Sequence[str], /) -> Iterator[tuple[str, bytes]]:
         """Do the jobs; yield key and bytes of each as soon as it is done."""
+        ...
+
+
+class Note(NamedTuple):
+    """How far the job with this key is: work done, work in all, what was last seen."""
+
+    key: str
+    done: int
+    total: int
+    detail: str
+
+
+@runtime_checkable
+class NotingRunner(Protocol):
+    """A `JobRunner` of long jobs, which calls ``note`` now and then; on Ray nobody listens."""
+
+    note: Callable[[Note], object]
+
+    def __call__(self, key: str, /) -> bytes | None:
+        """Do one job; see `JobRunner`."""
         ...
 
 
@@ -117,6 +140,7 @@ def run_jobs(
     store: Store | None = None,
     time_limit_s: float | None = None,
     fingerprint: Fingerprint | None = None,
+    notes: Callable[[Note], object] = lambda _: None,
 ) -> list[JobFailure]:
     """Run every job and return the failures, sorted by key.
 
@@ -129,6 +153,7 @@ def run_jobs(
         store: Stores what runners return, in this process.
         time_limit_s: Time of one job, a batch having that of all its jobs; None for no limit.
         fingerprint: What workers must agree on with this process.
+        notes: Told how far jobs are, by runners that say so.
 
     Raises:
         ConfigurationError: ``workers`` < 1, two jobs share a key, or a worker differs.
@@ -142,12 +167,15 @@ def run_jobs(
         return []
     if time_limit_s is None and (workers == 1 or len(board.waiting) == 1):
         runner = factory()
+        if isinstance(runner, NotingRunner):
+            runner.note = notes
         while board.waiting:
             given = {job.key: job for job in board.waiting.popleft()}
             for answer in answers(runner, list(given)):
                 board.record(given[answer.key], answer)
     else:
-        with _Pool(factory, min(workers, len(board.waiting)), time_limit_s, fingerprint) as pool:
+        size = min(workers, len(board.waiting))
+        with _Pool(factory, size, time_limit_s, fingerprint, notes) as pool:
             pool.run(board)
     return board.result()
 
@@ -291,10 +319,11 @@ class _Pool:
         size: int,
         time_limit_s: float | None,
         fingerprint: Fingerprint | None,
+        notes: Callable[[Note], object],
     ) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._factory, self._size, self._limit = factory, size, time_limit_s
-        self._fingerprint = fingerprint
+        self._fingerprint, self._notes = fingerprint, notes
         self._workers: list[_Worker] = []
         self._starts_lost = 0
 
@@ -353,9 +382,12 @@ class _Pool:
     def _attend(self, worker: _Worker, board: Board) -> None:
         """Handle what one worker said, or its death."""
         try:
-            answer: Answer = worker.connection.recv()
+            answer: Answer | Note = worker.connection.recv()
         except (EOFError, OSError):  # the operating system closed its end: it died
             self._replace(worker, board)
+            return
+        if isinstance(answer, Note):
+            self._notes(answer)
             return
         if not worker.ready:
             if answer.error:
@@ -412,6 +444,7 @@ def _work(connection: Connection, factory: RunnerFactory, fingerprint: Fingerpri
     """Body of a worker process: build the runner, then do one batch after the other."""
     # Ctrl-C reaches the whole process group; the parent decides when its workers stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, name="cadenza-orphan", daemon=True).start()
     with suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone: nobody to tell
         try:
             runner = factory()
@@ -419,6 +452,8 @@ def _work(connection: Connection, factory: RunnerFactory, fingerprint: Fingerpri
             connection.send(Answer("", type(error).__name__, str(error)))
             return
         connection.send(Answer("", "", "" if fingerprint is None else fingerprint()))
+        if isinstance(runner, NotingRunner):
+            runner.note = connection.send
         while True:
             try:
                 keys: list[str] = connection.recv()
@@ -426,3 +461,11 @@ def _work(connection: Connection, factory: RunnerFactory, fingerprint: Fingerpri
                 return  # the parent closed the pipe or died
             for answer in answers(runner, keys):
                 connection.send(answer)
+
+
+def _leave_with_parent() -> None:
+    """End this process once its parent is gone, in the midst of a job: as safe as a kill."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

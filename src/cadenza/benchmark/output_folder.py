@@ -45,6 +45,22 @@ _IDENTITY_NAME: Final = ".cadenza-identity"
 OutputMode: TypeAlias = Literal["new", "resume", "overwrite"]
 
 
+def output_mode(*, resume: bool, overwrite: bool) -> OutputMode:
+    """Return the mode that two flags ask for.
+
+    Raises:
+        ConfigurationError: They ask for both.
+    """
+    if resume and overwrite:
+        raise ConfigurationError(
+            "output folder: expected resume or overwrite, got both; resume continues a run, "
+            "overwrite deletes it."
+        )
+    if overwrite:
+        return "overwrite"
+    return "resume" if resume else "new"
+
+
 @contextmanager
 def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
     """Create or check ``folder``, prove it writable, and hold its lock for the body.

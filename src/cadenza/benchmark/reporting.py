@@ -150,8 +150,10 @@ def report_view(
     methods = _methods(runs)
     first = runs[0]
     task = get_task(first.plan.env.task, first.plan.task_version)
-    several = len(methods) > 1
-    episodes = tuple(e for name, group in methods.items() for e in _played(name, group, several))
+    several, by_training = len(methods) > 1, _by_training(runs)
+    episodes = tuple(
+        e for name, group in methods.items() for e in _played(name, group, several, by_training)
+    )
     named = title or (
         f"{len(methods)} methods on {task.slug}" if several else f"{next(iter(methods))}"
     )
@@ -176,8 +178,14 @@ def report_view(
         stress_limit=_force_limit(task.task_id),
         tables=tuple(t for name, group in methods.items() for t in _safety(name, group, several)),
         repro_command=first.bundle.repro_command if len(runs) == 1 else "",
-        seed_kind="training seed" if first.training_seed is not None else "evaluation seed",
+        seed_kind="training seed" if by_training else "evaluation seed",
     )
+
+
+def _by_training(runs: Sequence[SealedRun]) -> bool:
+    """Return whether training luck can be in the intervals: a method has several trainings."""
+    trained = [run.method for run in runs if run.training_seed is not None]
+    return len(set(trained)) < len(trained)
 
 
 def _methods(runs: Sequence[SealedRun]) -> dict[str, list[SealedRun]]:
@@ -214,13 +222,15 @@ def _rules(run: SealedRun) -> dict[str, object]:
     }
 
 
-def _played(name: str, group: Sequence[SealedRun], several: bool) -> Iterator[EpisodeResult]:
+def _played(
+    name: str, group: Sequence[SealedRun], several: bool, by_training: bool
+) -> Iterator[EpisodeResult]:
     """Yield a method's episodes: with the training seed as cluster, the method as condition."""
     for run in group:
         headline = run.bundle.summary.headline_condition
         for episode in run.episodes:
             changes: dict[str, object] = {}
-            if run.training_seed is not None:
+            if by_training and run.training_seed is not None:
                 changes["seed"] = run.training_seed
             if several:
                 changes["condition"] = name
@@ -297,7 +307,17 @@ def _statements(
         if text:
             lead = f"{name}: {text[0].lower()}{text[1:]}" if len(methods) > 1 else text
             yield Statement(kind="measured", text=lead)
-    if learned and runs[0].training_seed is None:
+    for name, group in methods.items():
+        if len(group) == 1:
+            continue
+        trained = ", ".join(str(run.training_seed) for run in group)
+        yield Statement(
+            kind="measured",
+            text=f"{name} was trained {len(group)} times, with the training seeds {trained}. They "
+            "are the clusters of every interval: the luck of training is in it, and it speaks of "
+            "seeds that nobody has trained.",
+        )
+    if learned and not _by_training(runs):
         who = "The ego" if len(methods) == 1 else "Every ego"
         yield Statement(
             kind="caution",

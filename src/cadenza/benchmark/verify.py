@@ -44,6 +44,7 @@ from cadenza.benchmark.bundle import (
     sealed_partner_spec,
     spike_bytes,
     spike_run,
+    training_of,
 )
 from cadenza.benchmark.cells import (
     PLAN_NAME,
@@ -246,21 +247,24 @@ def read_journal(data: bytes, *, genesis: str, source: str) -> list[EpisodeResul
 def _check_plan(case: BundleUnderTest) -> Iterator[CheckResult]:
     bundle, plan = case.bundle, case.plan
     combinations = len(plan.partners) * len(plan.conditions)
+    policy = plan.policy(bundle.policy_id)
+    stated = {n: bundle.metadata[n] for n in ("method", "training_seed") if n in bundle.metadata}
     agreements: dict[str, tuple[object, object]] = {
         "digest": (bundle.metadata.get("plan_sha256"), plan.digest),
         "code": (bundle.metadata.get("code_sha256"), plan.code_sha256),
         "task": ((bundle.task_id, bundle.task_version), (plan.env.task, plan.task_version)),
         "package": (bundle.package_version, plan.package_version),
-        "policy": (bundle.policy_sha256, plan.policy(bundle.policy_id).weights_sha256),
+        "policy": (bundle.policy_sha256, policy.weights_sha256),
+        "training": (stated, training_of(policy)),
         "seeds": (tuple(bundle.seed_schedule.seeds), plan.seeds),
         "schedule": (
             bundle.seed_schedule.episodes_per_seed,
             plan.episodes_per_seed * combinations,
         ),
     }
-    for name, (stated, planned) in agreements.items():
-        ok = stated == planned
-        detail = "" if ok else f"bundle says {stated}, plan says {planned}"
+    for name, (said, planned) in agreements.items():
+        ok = said == planned
+        detail = "" if ok else f"bundle says {said}, plan says {planned}"
         yield CheckResult(name=f"plan:{name}", ok=ok, detail=detail)
 
 

@@ -163,18 +163,23 @@ def _repro_command(
     config: Path, settings: Sequence[str], registration: "LockedRegistration | None"
 ) -> str:
     """Return a command line that repeats the evaluation; no host paths, for it is hashed."""
-    from cadenza.core.shipped_configs import configs_folder, source_checkout
-
-    path, configs, checkout = config.resolve(), configs_folder(), source_checkout()
-    if path.is_relative_to(configs):
-        shown = f"configs/{path.relative_to(configs).as_posix()}"
-    elif checkout and path.is_relative_to(checkout):
-        shown = path.relative_to(checkout).as_posix()
-    else:
-        shown = config.name
+    shown = shown_config(config, "eval")
     words = ["cadenza", "eval", "run", shown, *settings, "--out", f"runs/{config.stem}"]
     words += [] if registration is None else ["--prereg", registration.path]
     return shlex.join(words)
+
+
+def shown_config(config: Path, kind: str) -> str:
+    """Return how a command line names a configuration, without host paths."""
+    from cadenza.core.shipped_configs import configs_folder, find_config, source_checkout
+
+    config = find_config(config, kind)
+    path, configs, checkout = config.resolve(), configs_folder(), source_checkout()
+    if path.is_relative_to(configs):
+        return f"configs/{path.relative_to(configs).as_posix()}"
+    if checkout and path.is_relative_to(checkout):
+        return path.relative_to(checkout).as_posix()
+    return config.name
 
 
 _Bundle = Annotated[Path, typer.Argument(help="Folder that holds bundle.json.")]

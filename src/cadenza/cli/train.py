@@ -1,18 +1,32 @@
-"""`cadenza train` and `cadenza imitate`: run one ego training."""
+"""`cadenza train` and `cadenza imitate`: run one ego training, or one with several seeds."""
 
+import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cadenza.cli.configuration import Settings, read_training_config
-from cadenza.cli.output import AsJson, ExitCode, Quiet, print_json, print_text, typed_exits
-from cadenza.core.progress import progress_bar
+from cadenza.cli.evaluate import Executor, Resources, Workers, cluster_of, shown_config
+from cadenza.cli.output import (
+    AsJson,
+    ExitCode,
+    Quiet,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.progress import stage_bars
 
 if TYPE_CHECKING:
     from cadenza.aht.learning_signal_check import SlopeReport
     from cadenza.aht.safety_telemetry import AuditVerdict
     from cadenza.aht.types import TrainingResult
+    from cadenza.benchmark.training_seeds import JudgedSeeds, TrainedSeed
 
 
 def train(
@@ -26,6 +40,26 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete an earlier run of the same identity.")
     ] = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", help="Several seeds as one result: 5 (0 to 4), 0-4 or 3,7,9."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of all seeds; runs/ALGORITHM by default."),
+    ] = None,
+    workers: Workers = None,
+    executor: Executor = "local",
+    resources: Resources = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate/--no-evaluate", help="Evaluate all seeds at the end.")
+    ] = True,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Episodes per evaluation seed (of 10) and partner; 20 by default."
+        ),
+    ] = None,
     check: Annotated[
         bool,
         typer.Option("--check-learning", help="Exit with code 3 unless episode returns rise."),
@@ -42,7 +76,12 @@ def train(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train an ego policy beside one partner or several."""
+    """Train an ego policy beside one partner or several.
+
+    With --seeds, several trainings run side by side and are one result: what each has learned last
+    is evaluated on the task and with the filter of the training, beside its partners and all others
+    of the task, from the same starts. Every interval holds the luck of training.
+    """
     with typed_exits(as_json=as_json):
         from cadenza.aht.learning_signal_check import (
             check_positive_learning_slope,
@@ -50,35 +89,114 @@ def train(
         )
         from cadenza.aht.safety_telemetry import audit_run_log
         from cadenza.benchmark.training import run_training
+        from cadenza.benchmark.training_seeds import EPISODES_PER_SEED, parse_seeds, run_seeds
 
-        training = read_training_config(config, settings or [])
-        with progress_bar("training", quiet=quiet or as_json) as report:
-            result = run_training(
-                training,
-                resume=resume,
-                overwrite=overwrite,
-                progress=lambda done, total, last: report(
-                    done, total, "" if last is None else f"return {last:.1f}"
-                ),
+        changes, judged = settings or [], None
+        training = read_training_config(config, changes)
+        cluster = cluster_of(executor, resources or [])
+        results: Sequence[TrainingResult | TrainedSeed]
+        with stage_bars(quiet=quiet or as_json) as report:
+            if seeds is None:
+                if (out, workers, cluster, evaluate, episodes) != (None, None, None, True, None):
+                    raise ConfigurationError(
+                        "train: expected --seeds beside --out, --workers, --executor, --episodes "
+                        "and --no-evaluate, got none; say which to train, e.g. --seeds 5."
+                    )
+                one = run_training(
+                    training,
+                    resume=resume,
+                    overwrite=overwrite,
+                    progress=lambda done, total, last: report(
+                        "training", done, total, "" if last is None else f"return {last:.1f}"
+                    ),
+                )
+                results = [one]
+            else:
+                words = ["cadenza", "train", shown_config(config, "train"), *changes]
+                words += ["--seeds", seeds] + (
+                    [] if episodes is None else ["--episodes", str(episodes)]
+                )
+                results, judged = run_seeds(
+                    training,
+                    parse_seeds(seeds),
+                    out=out or Path("runs") / training.algo,
+                    overrides=changes,
+                    resume=resume,
+                    overwrite=overwrite,
+                    evaluate=evaluate,
+                    episodes_per_seed=episodes or EPISODES_PER_SEED,
+                    workers=workers,
+                    cluster=cluster,
+                    repro_command=shlex.join(words),
+                    progress=report,
+                )
+        slopes = [check_positive_learning_slope(result.curve) for result in results]
+        verdicts = [
+            audit_run_log(result.outcome.log_path)
+            if result.outcome is not None and (check_safety or training.safety.enabled)
+            else None
+            for result in results
+        ]
+        summaries = [
+            _summary(
+                result,
+                slope,
+                plot_slope_curve(result.curve, report=slope, out_dir=plot)[0] if plot else None,
+                verdict,
             )
-        slope = check_positive_learning_slope(result.curve)
-        picture = plot_slope_curve(result.curve, report=slope, out_dir=plot)[0] if plot else None
-        verdict = None
-        if result.outcome is not None and (check_safety or training.safety.enabled):
-            verdict = audit_run_log(result.outcome.log_path)
-        summary = _summary(result, slope, picture, verdict)
+            for result, slope, verdict in zip(results, slopes, verdicts, strict=True)
+        ]
         if as_json:
-            print_json(summary)
+            print_json(summaries[0] if seeds is None else _payload(summaries, judged))
         else:
-            print_text(_as_text(summary))
-    if check and not slope.passed:
+            print_text("\n".join(map(_first_line, summaries)) if seeds else _as_text(summaries[0]))
+            if judged is not None:
+                _print_result(judged)
+    if check and not all(slope.passed for slope in slopes):
         raise typer.Exit(ExitCode.LEARNING_CHECK)
-    if check_safety and verdict is not None and not verdict.passed:
-        raise typer.Exit(verdict.exit_code)
+    implausible = [v for v in verdicts if v is not None and not v.passed]
+    if check_safety and implausible:
+        raise typer.Exit(implausible[0].exit_code)
+
+
+def _payload(runs: list[dict[str, Any]], judged: "JudgedSeeds | None") -> dict[str, Any]:
+    """Return every training and, where they were judged, their one result, as JSON values."""
+    from cadenza.evaluation.report.render import render_json
+
+    if judged is None:
+        return {"runs": runs}
+    bundles = {name: str(folder) for name, folder in judged.evaluation.bundles.items()}
+    result = json.loads(render_json(judged.view))
+    return {"runs": runs, "bundles": bundles, "report": str(judged.report), "result": result}
+
+
+def _print_result(judged: "JudgedSeeds") -> None:
+    from cadenza.evaluation.report.analysis import analyse
+    from cadenza.evaluation.report.render import verdict
+    from cadenza.evaluation.report.svg import plural
+    from cadenza.evaluation.report.tables import success_table
+
+    view, numbers = judged.view, analyse(judged.view)
+    seeds = ", ".join(str(run.training_seed) for run in judged.runs)
+    table = success_table(view, numbers)
+    print_table(f"{view.title}, training seeds {seeds}: one result", table.columns, table.rows)
+    print_text(verdict(view, numbers))
+    (overall,) = (cell for cell in numbers.overall.cells if cell is not None)
+    one = overall.success if view.has_success else overall.episode_return
+    if one is not None:
+        what = "success" if view.has_success else "mean return"
+        bounds = "" if one.low is None else f" [{one.low:.3f}, {one.high:.3f}]"
+        over = f"95 % interval over {plural(one.n_clusters, view.seed_kind)}"
+        print_text(f"{what} with all partners: {one.value:.3f}{bounds}, {over} ({one.estimator})")
+    for caution in numbers.cautions:
+        print_text(f"note: {caution}")
+    for policy, folder in judged.evaluation.bundles.items():
+        print_text(f"bundle of {policy}: {folder}")
+    print_text(f"report: {judged.report}")
 
 
 def _summary(
-    result: "TrainingResult",
+    result: "TrainingResult | TrainedSeed",
     slope: "SlopeReport",
     picture: Path | None,
     verdict: "AuditVerdict | None",
@@ -118,14 +236,22 @@ def _summary(
     }
 
 
-def _as_text(summary: dict[str, Any]) -> str:
-    """Return the summary as lines for people."""
-    learning, evaluation = summary["learning"], summary["evaluation"]
-    mean = summary["mean_reward_last_10"]
-    lines = [
+def _first_line(summary: dict[str, Any]) -> str:
+    """Return what happened to one run."""
+    resumed = summary["resumed_from"]
+    return (
         f"run {summary['run_id']}: {summary['status'].replace('_', ' ')}, "
         f"{summary['frames']} frames, {summary['n_episodes']} episodes"
-        + ("" if summary["resumed_from"] is None else f", resumed at {summary['resumed_from']}"),
+        + ("" if resumed is None else f", resumed at {resumed}")
+    )
+
+
+def _as_text(summary: dict[str, Any]) -> str:
+    """Return the summary as lines for people."""
+    lines = [_first_line(summary)]
+    learning, evaluation = summary["learning"], summary["evaluation"]
+    mean = summary["mean_reward_last_10"]
+    lines += [
         "last 10 episodes: " + ("none complete" if mean is None else f"mean return {mean:.2f}"),
         f"learning check: {learning['status']} (slope {learning['slope_per_episode']:+.5f} per "
         f"episode, one-sided p {learning['p_value']:.2g}, n {learning['n_episodes']})",

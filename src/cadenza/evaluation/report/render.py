@@ -545,7 +545,10 @@ class MethodRecord(Archive):
 
 
 class ReportRecord(Archive):
-    """A report for programs; ``checks`` maps those of the verification to whether they hold."""
+    """A report for programs; ``checks`` maps those of the verification to whether they hold.
+
+    ``clusters`` says of what seeds the intervals speak: ``"training seed"``, or evaluation's.
+    """
 
     schema_version: Literal[1] = 1
     title: str
@@ -554,6 +557,7 @@ class ReportRecord(Archive):
     statements: dict[str, list[str]]
     provenance: dict[str, str]
     checks: dict[str, bool]
+    clusters: str
     methods: list[MethodRecord]
     estimates: list[EstimateRecord]
 
@@ -568,6 +572,7 @@ def render_json(view: ReportView) -> str:
         statements=page.statements,
         provenance={fact.label: fact.value for fact in view.provenance},
         checks={check.name: check.ok for check in view.verification},
+        clusters=view.seed_kind,
         methods=[_method_record(row) for row in page.numbers.methods.rows],
         estimates=[
             EstimateRecord(

@@ -55,7 +55,7 @@ def success_table(view: ReportView, numbers: Numbers) -> Table:
     """Return the numbers behind the success figure."""
     columns: list[Column] = [
         ("Episodes", lambda x: count(x.n)),
-        ("Seeds", lambda x: str(x.success.n_clusters)),
+        (f"{view.seed_kind.capitalize()}s", lambda x: str(x.success.n_clusters)),
         ("Success, 95 %", lambda x: _rate(x.success) if view.has_success else MISSING),
         ("Return, 95 %", lambda x: _number(x.episode_return)),
     ]

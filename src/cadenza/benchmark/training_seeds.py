@@ -1,0 +1,447 @@
+"""Several training seeds as one result: each is trained, and all are judged from the same starts.
+
+Output:   ``training/seed<N>/`` (a run each, see `cadenza.aht.run`), ``policies/`` (the last policy
+          of each, at an address that can be registered before there is one), ``evaluation/`` (one
+          plan, a bundle per seed), ``report.html`` and ``result.json``.
+Judged:   what each seed has learned last, without exploration, on the training's own task and
+          options, beside every partner of the training and all others of the task.
+Result:   training seeds are the clusters of every interval, so that training luck is in it.
+Resume:   a run goes on from its newest state, a finished one and finished cells are not repeated.
+          An evaluation of other seeds or settings is moved next to its folder first.
+Workers:  processes of this machine, or actors of a Ray cluster whose nodes share the output folder.
+          No byte depends on how many there are.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.types import RewardCurve, RunOutcome
+from cadenza.benchmark.cells import ConditionEntry, PolicyChoice
+from cadenza.benchmark.evaluation_run import (
+    EvaluationConfig,
+    EvaluationOutcome,
+    PartnerChoice,
+    make_plan,
+    run_evaluation,
+)
+from cadenza.benchmark.executor import Job, Note, default_workers, run_jobs
+from cadenza.benchmark.output_folder import (
+    open_output_folder,
+    output_mode,
+    set_aside_other_run,
+)
+from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
+from cadenza.benchmark.reporting import SealedRun, report_view
+from cadenza.benchmark.tasks import TaskSpec, adopt, get_task
+from cadenza.benchmark.training import run_training
+from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    canonical_json,
+    sha256_bytes,
+)
+from cadenza.core.shipped_configs import source_checkout
+from cadenza.core.signals import ends_on_signals
+from cadenza.evaluation.report.render import render_json, render_report
+from cadenza.evaluation.report.view import ReportView
+from cadenza.evaluation.results import ResultBundle, load_run_archive
+from cadenza.learn.nn.portable import policy_path
+from cadenza.partners.registry import outside_modules
+from cadenza.partners.zoo_member import ZOO_MEMBER
+
+#: Evaluation seeds, apart from the seeds people train with.
+EVALUATION_SEEDS: Final = tuple(range(100, 110))
+#: Episodes per evaluation seed, partner and condition: 200 per training seed.
+EPISODES_PER_SEED: Final = 20
+REPORT_NAME: Final = "report.html"
+RESULT_NAME: Final = "result.json"
+#: Seconds between two notes of a training.
+_NOTE_EVERY_S: Final = 0.2
+#: Settings of a training that each seed's folder decides, and where results go.
+_OWN: Final = {"seed", "artifacts_root", "log_dir"}
+_SINKS: Final = {"artifacts_root", "log_dir", "wandb", "tensorboard"}
+
+#: Called with (stage, work done, work in all, what was last seen); the stages are ``"training"``
+#: (frames of all seeds), ``"evaluation"`` (cells) and ``"report"`` (steps).
+StageProgress: TypeAlias = Callable[[str, int, int, str], None]
+
+
+class TrainedSeed(NamedTuple):
+    """One training: its configuration, how it went, and what this call did for it."""
+
+    config: EgoAHTConfig
+    curve: RewardCurve
+    outcome: RunOutcome
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint."""
+        return self.curve.checkpoint_paths[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedSeeds:
+    """Trainings that differ in their seed alone, and their evaluation: one result."""
+
+    trained: tuple[TrainedSeed, ...]
+    report: Path
+    evaluation: EvaluationOutcome
+    runs: tuple[SealedRun, ...]
+
+    @cached_property
+    def view(self) -> ReportView:
+        """What a report shows of them."""
+        return report_view(self.runs)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds that a command line names: ``5`` (0 to 4), ``0-4`` or ``3,7,9``.
+
+    Raises:
+        ConfigurationError: It names none, or one twice.
+    """
+    seeds: list[int] = []
+    try:
+        for part in [f"0-{int(text) - 1}"] if text.isdecimal() else text.split(","):
+            first, _, last = part.partition("-")
+            seeds += range(int(first), int(last or first) + 1)
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigurationError(
+            f"--seeds: expected a number (5), a range (0-4) or a list (3,7,9), got {text!r}."
+        )
+    return tuple(seeds)
+
+
+def require_free_settings(overrides: Sequence[str], out: Path) -> None:
+    """Raise if a setting would decide what each seed's folder in ``out`` does.
+
+    Raises:
+        ConfigurationError: One does.
+    """
+    for override in overrides:
+        name = override.lstrip("+~").partition("=")[0]
+        if name in _OWN:
+            raise ConfigurationError(
+                f"override {override!r}: expected every seed to have its own folder in {out}, got "
+                f"one {name} for all; choose it with {'--seeds' if name == 'seed' else '--out'}."
+            )
+
+
+@ends_on_signals
+def run_seeds(
+    config: EgoAHTConfig,
+    seeds: Sequence[int],
+    *,
+    out: Path,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    evaluate: bool = True,
+    episodes_per_seed: int = EPISODES_PER_SEED,
+    workers: int | None = None,
+    cluster: RayCluster | None = None,
+    repo_root: Path | None = None,
+    repro_command: str = "cadenza train",
+    progress: StageProgress | None = None,
+) -> tuple[tuple[TrainedSeed, ...], JudgedSeeds | None]:
+    """Train with every seed, judge all, and write report and result; further as `train_seeds`.
+
+    Args:
+        config: See `train_seeds`.
+        seeds: Training seeds.
+        out: Output folder.
+        overrides: Settings that ``config`` was read with; those that seeds decide are refused.
+        resume: Continue an earlier call in ``out``.
+        overwrite: Delete what an earlier call left in ``out`` first.
+        evaluate: Whether to judge them; without, the result is None.
+        episodes_per_seed: Episodes per evaluation seed and partner.
+        workers: See `train_seeds`.
+        cluster: Ray cluster to train and play on.
+        repo_root: See `train_seeds`.
+        repro_command: Command line that repeats it; no host paths, it is hashed.
+        progress: Called with progress.
+
+    Raises:
+        ConfigurationError: The folder does not fit.
+        CadenzaError: A training or the evaluation failed; what was finished is kept.
+    """
+    means: dict[str, Any] = {
+        "out": out,
+        "workers": workers,
+        "cluster": cluster,
+        "repo_root": repo_root,
+        "progress": progress,
+    }
+    require_free_settings(overrides, out)
+    with open_output_folder(out, mode=output_mode(resume=resume, overwrite=overwrite)):
+        trained = train_seeds(config, seeds, **means)
+        if not evaluate:
+            return trained, None
+        evaluation = evaluation_of(
+            trained, method=config.algo, out=out, episodes_per_seed=episodes_per_seed
+        )
+        judged = judge_seeds(trained, evaluation, repro_command=repro_command, **means)
+        write_result(judged, judged.view)
+    return trained, judged
+
+
+def write_result(judged: JudgedSeeds, view: ReportView) -> None:
+    """Write the report of several seeds, for readers and for programs."""
+    atomic_write_text(judged.report, render_report(view))
+    atomic_write_text(judged.report.with_name(RESULT_NAME), render_json(view))
+
+
+def train_seeds(
+    config: EgoAHTConfig,
+    seeds: Sequence[int],
+    *,
+    out: Path,
+    workers: int | None = None,
+    cluster: RayCluster | None = None,
+    repo_root: Path | None = None,
+    progress: StageProgress | None = None,
+) -> tuple[TrainedSeed, ...]:
+    """Train ``config`` with every seed; go on where earlier calls in ``out`` stopped.
+
+    Args:
+        config: What all have in common; its seed and folders are replaced.
+        seeds: Training seeds.
+        out: Output folder, which the caller has opened; on Ray all nodes must see it.
+        workers: Processes; by default one per core, or as many as the cluster has room for.
+        cluster: Ray cluster to train on; it reports whole trainings only.
+        repo_root: Source tree for the provenance; by default this package's own checkout.
+        progress: Called with the frames of all trainings together.
+
+    Raises:
+        CadenzaError: A training failed; the others went on to their end, and all is kept.
+    """
+    done = dict.fromkeys(map(str, seeds), 0)
+    outcomes: dict[str, RunOutcome] = {}
+
+    def tell(key: str, frames: int, detail: str) -> None:
+        done[key] = frames
+        if progress is not None:
+            total = config.total_frames * len(seeds)
+            progress("training", sum(done.values()), total, f"seed {key}{detail}")
+
+    factory = SeedTrainerFactory(
+        config=config.model_dump(mode="json"),
+        out=out.resolve(),
+        repo_root=repo_root,
+        task=get_task(config.env.task),
+        modules=outside_modules(partner.class_name for partner in config.trained_with),
+    )
+
+    def end(_: int, __: int, label: str) -> None:
+        tell(label.rpartition(" ")[2], config.total_frames, " is done")
+
+    def keep(key: str, outcome: bytes) -> None:
+        facts = json.loads(outcome)
+        paths = {name: Path(facts[name]) for name in ("log_path", "curve_path")}
+        outcomes[key] = RunOutcome(**facts | paths)
+
+    jobs = [Job(key=key, label=f"training seed {key}") for key in done]
+    common: dict[str, Any] = {"failure_policy": "best_effort", "progress": end, "store": keep}
+    if cluster is not None:
+        failures = run_jobs_on_ray(jobs, factory, cluster=cluster, actors=workers, **common)
+    else:
+        failures = run_jobs(
+            jobs,
+            factory,
+            workers=default_workers() if workers is None else workers,
+            notes=lambda note: tell(note.key, note.done, note.detail),
+            **common,
+        )
+    if failures:
+        raise failures[0].as_exception()
+    return tuple(_read(seed_config(config, seed, out), repo_root, outcomes) for seed in seeds)
+
+
+def seed_config(config: EgoAHTConfig, seed: int, out: Path) -> EgoAHTConfig:
+    """Return the configuration of one seed: a run in a folder of its own."""
+    folder = out.resolve() / "training" / f"seed{seed}"
+    own = {"seed": seed, "artifacts_root": folder, "log_dir": folder / "logs"}
+    return config.model_copy(update=own)
+
+
+def _read(
+    config: EgoAHTConfig, repo_root: Path | None, outcomes: Mapping[str, RunOutcome]
+) -> TrainedSeed:
+    """Return a finished training, with what this call did for it."""
+    curve, _ = run_training(config, repo_root=repo_root, resume=True)
+    return TrainedSeed(config, curve, outcomes[str(config.seed)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedTrainerFactory:
+    """Builds what trains seeds in one process; travels to workers as plain values."""
+
+    config: dict[str, Any]
+    out: Path
+    repo_root: Path | None
+    task: TaskSpec
+    modules: tuple[str, ...] = ()
+
+    def __call__(self) -> "SeedTrainer":
+        """Return a trainer of the configuration."""
+        adopt(self.task, self.modules)
+        config = EgoAHTConfig.model_validate(self.config)
+        return SeedTrainer(config, self.out, self.repo_root)
+
+
+class SeedTrainer:
+    """Trains the seed that a key names."""
+
+    def __init__(self, config: EgoAHTConfig, out: Path, repo_root: Path | None) -> None:
+        self._config, self._out, self._repo_root = config, out, repo_root
+        self.note: Callable[[Note], object] = lambda _: None
+
+    def __call__(self, key: str, /) -> bytes:
+        """Train to the end, from wherever the run stands, and return the outcome as JSON.
+
+        Raises:
+            CadenzaError: As `run_training`.
+        """
+        due = 0.0
+
+        def tell(done: int, total: int, last: float | None) -> None:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = time.monotonic() + _NOTE_EVERY_S
+                self.note(Note(key, done, total, "" if last is None else f": return {last:.1f}"))
+
+        config = seed_config(self._config, int(key), self._out)
+        result = run_training(config, repo_root=self._repo_root, resume=True, progress=tell)
+        assert result.outcome is not None  # noqa: S101 -- not built by hand
+        return json.dumps(asdict(result.outcome), default=str).encode()
+
+
+def evaluation_of(
+    trained: Sequence[TrainedSeed],
+    *,
+    method: str,
+    out: Path,
+    episodes_per_seed: int = EPISODES_PER_SEED,
+    conditions: Sequence[ConditionEntry] = (),
+) -> EvaluationConfig:
+    """Return the evaluation of what was trained, by the rules above; puts policies in place.
+
+    ``conditions`` are by default the one that was trained under, ``filter_on`` or ``filter_off``.
+
+    Raises:
+        ConfigurationError: The algorithm writes no policy files.
+    """
+    config = trained[0].config
+    safety = config.safety
+    trained_under = ConditionEntry(
+        name=f"filter_{'on' if safety.enabled else 'off'}", safety=safety
+    )
+    return EvaluationConfig(
+        task=config.env.task,
+        condition_id=config.env.condition_id,
+        episode_length=config.env.episode_length,
+        agent_uids=config.env.agent_uids,
+        options=config.env.options,
+        policies=tuple(_policy(each, method, out) for each in trained),
+        partners=partners_of(config),
+        conditions=tuple(conditions) or (trained_under,),
+        seeds=EVALUATION_SEEDS,
+        episodes_per_seed=episodes_per_seed,
+        artifacts_root=out.resolve(),
+    )
+
+
+def _policy(trained: TrainedSeed, method: str, out: Path) -> PolicyChoice:
+    """Copy a training's last policy to its address and return the choice of it."""
+    seed, file = trained.config.seed, policy_path(trained.checkpoint)
+    if not file.is_file():
+        raise ConfigurationError(
+            f"seed {seed}: expected an algorithm that writes policy files, got "
+            f"{trained.config.algo!r}; train it with --no-evaluate."
+        )
+    name = f"{method}_seed{seed}"
+    address = f"policies/{name}.policy.safetensors"
+    atomic_write_bytes(out / address, file.read_bytes())
+    return PolicyChoice(
+        name=name, source=f"{LOCAL_URI_SCHEME}{address}", method=method, training_seed=seed
+    )
+
+
+def partners_of(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
+    """Return the partners of a training as they were, then the task's others as registered."""
+    seen = [partner.class_name for partner in config.trained_with]
+    others = [name for name in get_task(config.env.task).partners if name not in seen]
+    chosen: list[PartnerChoice] = []
+    for index, (name, partner) in enumerate(zip(seen, config.trained_with, strict=True)):
+        facts = partner.model_dump()
+        if name == ZOO_MEMBER:  # whose address a training takes relative to the current folder
+            facts["extra"] = {"root": ".", **facts["extra"]}
+        unique = f"{name}_{index}" if seen.count(name) > 1 else name
+        chosen.append(PartnerChoice(name=unique, seen=True, **facts))
+    return (*chosen, *(PartnerChoice(name=name, class_name=name) for name in others))
+
+
+def judge_seeds(
+    trained: Sequence[TrainedSeed],
+    evaluation: EvaluationConfig,
+    *,
+    out: Path,
+    workers: int | None = None,
+    cluster: RayCluster | None = None,
+    repo_root: Path | None = None,
+    repro_command: str,
+    progress: StageProgress | None = None,
+) -> JudgedSeeds:
+    """Evaluate all trainings in one plan and seal a bundle for each; arguments as `train_seeds`.
+
+    Raises:
+        CadenzaError: As `run_evaluation`.
+    """
+    folder = out / "evaluation"
+    with open_output_folder(folder, mode="resume"):
+        set_aside_other_run(folder, make_plan(evaluation).digest)
+    outcome = run_evaluation(
+        evaluation,
+        out=folder,
+        workers=workers,
+        cluster=cluster,
+        resume=True,
+        repo_root=repo_root,
+        repro_command=repro_command,
+        config_sha256=config_digest(trained[0].config),
+        progress=None
+        if progress is None
+        else lambda done, total, last: progress("evaluation", done, total, last),
+    )
+    runs = [_sealed(outcome, policy) for policy in outcome.bundles]
+    return JudgedSeeds(
+        trained=tuple(trained), report=out / REPORT_NAME, evaluation=outcome, runs=tuple(runs)
+    )
+
+
+def _sealed(outcome: EvaluationOutcome, policy: str) -> SealedRun:
+    folder = outcome.bundles[policy]
+    bundle = load_run_archive(folder / "bundle.json")
+    assert isinstance(bundle, ResultBundle)  # noqa: S101 -- written as one above
+    return SealedRun(
+        bundle=bundle,
+        plan=outcome.plan,
+        episodes=tuple(outcome.episodes[policy]),
+        checks=tuple(verify_bundle_dir(folder, repo_path=source_checkout())),
+    )
+
+
+def config_digest(config: EgoAHTConfig) -> str:
+    """Return the SHA-256 of what trainings compute, without seed and where results go."""
+    return sha256_bytes(canonical_json(config.model_dump(mode="json", exclude={*_SINKS, "seed"})))
