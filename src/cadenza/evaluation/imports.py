@@ -352,8 +352,10 @@ def _lerobot(document: Mapping[str, Any], source: str) -> Results:
             (f"{at}.successes[{i}]", {"task": task, "success": success, "max_reward": score})
             for i, (success, score) in enumerate(zip(outcomes, scores, strict=True))
         ]
-    for group, stated in _optional(document, "per_group", source).items():
-        _check_counts(stated, groups.get(group, []), f"{source} per_group.{group}")
+    stated = _optional(document, "per_group", source)
+    for group in stated:
+        where = f"{source} per_group.{group}"
+        _check_counts(_member(stated, group, dict, where), groups.get(group, []), where)
     every = [outcome for outcomes in groups.values() for outcome in outcomes]
     _check_counts(_optional(document, "overall", source), every, f"{source} overall")
     return _objects(LEROBOT, _LEROBOT, [one for task in records.values() for one in task], source)
@@ -382,19 +384,16 @@ def _robo_evals(document: Mapping[str, Any], source: str) -> Results:
 
 
 def _check_counts(
-    stated: object,
+    stated: Mapping[str, Any],
     outcomes: Sequence[bool],
     where: str,
     keys: tuple[str, str] = ("n_episodes", "n_success"),
 ) -> None:
     """Refuse counts or a percentage that are not those of the episodes."""
-    if not isinstance(stated, dict):
-        raise refusal(where, "an object", f"{stated!r}")
-    facts = cast("dict[str, Any]", stated)
     for key, count in zip(keys, (len(outcomes), sum(outcomes)), strict=True):
-        if facts.get(key, count) != count:
-            raise refusal(where, f"{key} {count}, as its episodes", f"{facts[key]!r}")
+        if stated.get(key, count) != count:
+            raise refusal(where, f"{key} {count}, as its episodes", f"{stated[key]!r}")
     percent = 100.0 * sum(outcomes) / max(len(outcomes), 1)
-    shown = _number(facts.get("pc_success", percent), f"{where}.pc_success")
+    shown = _number(stated.get("pc_success", percent), f"{where}.pc_success")
     if abs(shown - percent) > _PERCENT_TOLERANCE:
         raise refusal(where, f"pc_success {percent:.1f}, as its episodes", f"{shown}")

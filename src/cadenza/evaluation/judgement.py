@@ -15,12 +15,13 @@ Rules:     arms that state different environments, limits, filters or versions a
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.evaluation.imports import COMPLETED, LEROBOT, ORBIT, Results, Row, refusal
+from cadenza.evaluation.imports import COMPLETED, ORBIT, Results, Row, refusal
 from cadenza.evaluation.statistics.comparison import (
     Comparison,
     Ranking,
@@ -114,7 +115,6 @@ def judge(arms: Arms, question: Question) -> Judgement:
         ConfigurationError: Arms have nothing in common, a start occurs twice, scores lie outside
             their range, or the numbers allow no test.
     """
-    _require_one_environment(arms, question)
     sample = _Sample(arms, question)
     found = Judgement(
         counts=sample.counts,
@@ -147,21 +147,6 @@ def _differences(arms: Arms) -> list[str]:
             if value != other:
                 found[f"{key}: {other} in {name}, {value} in {arm}"] = None
     return list(found)
-
-
-def _require_one_environment(arms: Arms, question: Question) -> None:
-    """Refuse positions of LIBERO, unless only one environment ran."""
-    if question.position_seed is None or question.environments == 1:
-        return
-    for part in (part for parts in arms.values() for part in parts if part.kind == LEROBOT):
-        row = next((r for r in part.rows if r.start is None and "libero" in r.task.lower()), None)
-        if row is not None:
-            raise refusal(
-                f"{row.source} {row.line}",
-                "LIBERO played one environment at a time (--environments 1), for otherwise the "
-                "n-th start depends on when earlier episodes ended",
-                "several" if question.environments else "no word on it",
-            )
 
 
 def _clustered(arms: Arms) -> bool:
@@ -199,6 +184,9 @@ class _Sample:
                 self._shared[task] = sorted(keys)
         self._paired = self._proved and any(self._shared.values())
         self._tasks = [task for task, keys in self._shared.items() if keys or not self._paired]
+        self._compare = partial(
+            compare, paired=self._paired, margin=question.margin, drawn_starts=self._drawn
+        )
         unjudged = {task for side in sides for task in side} - set(self._tasks)
         self.one_sided = {
             task: [name for name, side in values.items() if task in side]
@@ -216,7 +204,7 @@ class _Sample:
         for row in (row for part in parts for row in part.rows):
             seed, position = row.training_seed or "" if self._clustered else "", -1
             if row.start is None:
-                self._proved &= self._question.position_seed is not None
+                self._proved &= self._believed(row)
                 position = positions[row.task, seed]
                 positions[row.task, seed] += 1
             key = seed, row.start or "", position
@@ -234,6 +222,17 @@ class _Sample:
         for task, key in left if self._failures else ():
             values[task][key] = low
         return {task: held for task, held in values.items() if held}
+
+    def _believed(self, row: Row) -> bool:
+        """Return whether the user vouches for positions, which LIBERO keeps in one environment."""
+        environments = self._question.environments
+        if self._question.position_seed is None or environments == 1:
+            return self._question.position_seed is not None
+        if "libero" in row.task.lower():
+            wanted = "LIBERO in one environment (--environments 1), as with several the n-th start "
+            wanted += "depends on when earlier episodes ended"
+            raise refusal(f"{row.source} {row.line}", wanted, f"{environments or 'no word on it'}")
+        return True
 
     def _value(self, row: Row) -> float:
         bounds = self._question.score_range
@@ -302,16 +301,6 @@ class _Sample:
             for (name, task), both, p in zip(asked, sides, adjusted, strict=True)
         ]
 
-    def _compare(self, ours: Scores, theirs: Scores, confidence: float = _CONFIDENCE) -> Comparison:
-        return compare(
-            ours,
-            theirs,
-            paired=self._paired,
-            confidence=confidence,
-            margin=self._question.margin,
-            drawn_starts=self._drawn,
-        )
-
     def _adjusted(self, ours: Scores, theirs: Scores, p: float | None, family: int) -> Comparison:
         """Return the comparison with its p in a family; "not worse" goes by Bonferroni's bound."""
         found = self._compare(ours, theirs)
@@ -320,7 +309,7 @@ class _Sample:
         level, value = 1.0 - _CONFIDENCE, found.difference.value or 0.0
         verdict: Verdict = "better" if value > 0.0 else "worse"
         if p > level + 1e-12:  # Holm's level is exact at equality
-            low = self._compare(ours, theirs, 1.0 - level / family).difference.low
+            low = self._compare(ours, theirs, confidence=1.0 - level / family).difference.low
             margin = self._question.margin
             shown = margin is not None and low is not None and low > -margin
             verdict = "not worse" if shown else "undecided"
