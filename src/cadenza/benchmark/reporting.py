@@ -270,7 +270,9 @@ def _method_view(name: str, group: Sequence[SealedRun]) -> ConditionView:
 
 
 def partner_views(plan: EvaluationPlan) -> Iterator[PartnerView]:
-    """Yield the partners of a plan, with their families."""
+    """Yield the partners of a plan, with their families, labels without a first word in common."""
+    first = plan.partners[0].name.partition("_")[0] + "_"
+    shared = first if all(entry.name.startswith(first) for entry in plan.partners) else ""
     for entry in plan.partners:
         partner = entry.partner
         card = partner_card(partner.class_name)
@@ -278,7 +280,7 @@ def partner_views(plan: EvaluationPlan) -> Iterator[PartnerView]:
         settings = ", ".join(f"{key} {value}" for key, value in options.items())
         yield PartnerView(
             partner_id=entry.name,
-            label=entry.name.removeprefix(f"{plan.env.task}_").replace("_", " "),
+            label=entry.name.removeprefix(shared).replace("_", " "),
             seen=entry.seen,
             leaves_way=card.leaves_way,
             description=f"{card.summary} Played with {settings}." if settings else card.summary,

@@ -34,7 +34,7 @@ from cadenza.evaluation.report.view import ReportView
 from cadenza.evaluation.statistics.estimate import Estimate
 
 #: Drawing units of a grid of cells.
-_LABEL: Final = 150.0
+_LABEL: Final = 190.0
 _CELL: Final = 44.0
 #: Most that a cell of a grid is filled, so that its text can be read.
 _DENSEST: Final = 0.6
@@ -168,7 +168,7 @@ def grid(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[GridCell]]])
         drawing.text(middle, 18, text, "label small", "middle")
     for number, (label, cells) in enumerate(rows):
         y = 28.0 + number * _CELL
-        drawing.text(0, y + 26, shorten(label, limit=20), "label strong")
+        drawing.text(0, y + 26, shorten(label, limit=26), "label strong")
         for index, cell in enumerate(cells):
             left = _LABEL + index * width
             filled = _DENSEST * min(max(cell.share, 0.0), 1.0)
@@ -182,8 +182,8 @@ def heat_map(view: ReportView, numbers: Numbers) -> Figure:
     """Return the score of every method beside every partner, and its worst one."""
     methods = numbers.methods.rows
     index = [view.conditions.index(row.condition) for row in methods]
-    found = [[score_of(view, row.cells[i]) for row in numbers.partners] for i in index]
-    values = [e.value for row in found for e in row if e is not None and e.value is not None]
+    found = [(row.label, [score_of(view, row.cells[i]) for i in index]) for row in numbers.partners]
+    values = [e.value for _, row in found for e in row if e is not None and e.value is not None]
     low, high = (0.0, 1.0) if view.has_success else (min(values), max(values) + 1e-12)
 
     def cell(estimate: Estimate | None, css: str = "heat") -> GridCell:
@@ -193,20 +193,14 @@ def heat_map(view: ReportView, numbers: Numbers) -> Figure:
         rate = view.has_success
         return GridCell(score(estimate.value, rate), score_interval(estimate, rate), css, share)
 
-    rows = [
-        (
-            row.condition.label,
-            [*(cell(e) for e in cells), cell(row.worst.estimate, "heat worst")],
-        )
-        for row, cells in zip(methods, found, strict=True)
-    ]
-    columns = [*(row.label for row in numbers.partners), "Worst partner"]
+    rows = [(label, [cell(estimate) for estimate in row]) for label, row in found]
+    rows.append(("Worst partner", [cell(row.worst.estimate, "heat worst") for row in methods]))
     labels = {p.partner_id: p.label for p in view.partners}
     worst = "; ".join(
         f"{row.condition.label} is worst with {labels[row.worst.names[0]]}" for row in methods
     )
     return make_figure(
-        grid(columns, rows),
+        grid([row.condition.label for row in methods], rows),
         identity="fig-heat",
         title="Every method with every partner",
         caption="95 % intervals below; that of the worst partner pays for having been chosen last. "
