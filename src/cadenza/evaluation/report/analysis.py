@@ -144,6 +144,19 @@ class MethodNumbers:
     spread: SeedSpread | None
     proximity: Proximity | None
 
+    def named(self) -> dict[str, Estimate]:
+        """Return every estimate by its name."""
+        found = {
+            "score": self.score,
+            "iqm": self.iqm,
+            "worst_partner": self.worst.estimate,
+            "worst_family": self.family and self.family.estimate,
+            "cvar": self.tail.estimate,
+        }
+        if self.proximity is not None:
+            found |= {f"proximity: {name}": e for name, e in self.proximity.named().items()}
+        return {name: estimate for name, estimate in found.items() if estimate is not None}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Methods:

@@ -436,6 +436,14 @@ ESTIMATORS: Final = {
     "difference between the two conditions.",
     "difference/paired-cluster/t-mover/v1": "Paired differences of rates: Student t on each seed's "
     "difference; with rates near 0 or 1, wider bounds from both rates (MOVER).",
+    "iqm/cluster/expanded-percentile/v1": "Interquartile means: redrawn seeds, at levels that pay "
+    "for few of them.",
+    "worst-partner/cluster/bonferroni/v1": "Worst partner: from simultaneous intervals of all "
+    "partners, so the choice is paid for.",
+    "cvar-partner/cluster/bonferroni/v1": "CVaR: the same for the mean of the worst partners.",
+    "improvement/paired-cluster/student-t/v1": "Probability of improvement: Student t over seeds.",
+    "improvement/paired-cluster/betting/v1": "Probability of improvement where all seeds agree: "
+    "bounds by betting.",
     "difference/paired-one-seed/tango/v1": "Paired differences of one seed: score bounds (Tango "
     "1998); other seeds are not in them.",
 }
@@ -585,21 +593,12 @@ def render_json(view: ReportView) -> str:
 
 
 def _method_record(row: MethodNumbers) -> MethodRecord:
-    estimates = {
-        "score": row.score,
-        "iqm": row.iqm,
-        "worst_partner": row.worst.estimate,
-        "worst_family": row.family and row.family.estimate,
-        "cvar": row.tail.estimate,
-    }
-    if (close := row.proximity) is not None:
-        estimates |= {f"proximity: {name}": e for name, e in close.named().items()}
     return MethodRecord(
         method=row.condition.label,
         row=row.condition.row_id,
         ranks=row.ranks,
         worst_partner=row.worst.names[0],
-        estimates={k: interval_record(e) for k, e in estimates.items() if e is not None},
+        estimates={name: interval_record(e) for name, e in row.named().items()},
     )
 
 
@@ -712,6 +711,14 @@ def estimates_of(view: ReportView, numbers: Numbers) -> Iterator[tuple[str, str,
             yield row.label, "paired difference", name, comparison.difference
 
 
+def _of_methods(numbers: Numbers) -> Iterator[tuple[str, str, str, Estimate]]:
+    for row in numbers.methods.rows:
+        for name, estimate in row.named().items():
+            yield "All partners together", row.condition.condition_id, name, estimate
+    for (first, second), estimate in numbers.methods.improvement.items():
+        yield "All partners together", first, f"improvement over {second}", estimate
+
+
 def estimates_csv(view: ReportView, numbers: Numbers) -> str:
     """Return every estimate of the report with its bounds and estimator."""
     header = (
@@ -721,7 +728,7 @@ def estimates_csv(view: ReportView, numbers: Numbers) -> str:
     rows = (
         [*names, e.value, e.low, e.high, e.confidence, e.estimator, e.n, e.n_clusters,
          e.undefined_reason]
-        for *names, e in estimates_of(view, numbers)
+        for *names, e in (*estimates_of(view, numbers), *_of_methods(numbers))
     )  # fmt: skip
     return _csv(header, rows)
 
