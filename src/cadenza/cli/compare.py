@@ -173,7 +173,10 @@ def _lines(judgement: "Judgement", despite: str | None, *, markdown: bool) -> li
         lines.append(f"{item}{name}: {', '.join(told)}")
     if judgement.by_task:
         lines += [*gap, f"by task, p by Holm over {len(judgement.by_task)}", *gap]
-        lines += [item + answer(f, f"{f.arm}, {f.task}") for f in judgement.by_task]
+        several = len(judgement.overall) > 1
+        for finding in judgement.by_task:
+            place = f"{finding.arm}, {finding.task}" if several else f"{finding.task}"
+            lines.append(item + answer(finding, place).partition(" Training luck")[0])
     for task, arms in judgement.one_sided.items():
         lines.append(f"{item}not judged: {task}, only in {', '.join(arms)}")
     return lines

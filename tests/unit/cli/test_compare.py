@@ -186,7 +186,7 @@ def test_tasks_come_after_the_overall_verdict_and_share_their_level(compare):
     assert p[1] > 0.9
     text = compare("a", "b", "--markdown").stdout
     assert text.splitlines()[0].startswith("b: **")
-    assert "- b, pusht_0: **better**" in text
+    assert "- pusht_0: **better**" in text
     assert "- not judged: pusht_2, only in a" in text
     uneven = made.lerobot([outcomes(22, 40), outcomes(2, 4)])
     refused(compare("a", "u", u=uneven), "same share of episodes in every task")
