@@ -252,9 +252,8 @@ def summary_text(spikes: Sequence[Spike]) -> str:
         table = Table(title=method, columns=COLUMNS, rows=cells, text_columns=(0, 1, 2, 9))
         parts += [table.to_markdown(), recommendation(rows)]
     entries, refused = leaderboard(spikes)
-    parts.append("## Leaderboard")
-    parts += [render_leaderboard(entries).rstrip()] if entries else []
-    parts += [f"- No row for `{method}`: {reason}" for method, reason in refused.items()]
+    parts.append(render_leaderboard(entries).rstrip() if entries else "## Leaderboard")
+    parts += [f"No row for `{method}`: {reason}" for method, reason in refused.items()]
     return "\n\n".join(parts) + "\n"
 
 
