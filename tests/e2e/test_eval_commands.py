@@ -49,6 +49,25 @@ def test_eval_run_shows_rates_with_intervals(evaluated):
     assert "0.0% [0.0, 54.6]" in shown.out
 
 
+def test_eval_run_measures_against_best_responses(evaluated):
+    folder, summary = evaluated
+    (folder / "best.yaml").write_text(
+        "task: crossing@v1\npartners:\n"
+        "  crossing_chaser: {value: 9.0, random: -21.0, trained: SAC}\n"
+    )
+    words = ("eval", "run", "small.yaml", "--out", "run", "--resume", "--best-responses")
+    done = cadenza(*words, "best.yaml", "--json", cwd=folder)
+    close = {(r["policy"], r["partner"]): r["value"] for r in done.json["proximity"]}
+    means = {
+        r["policy"]: r["mean_return"]
+        for r in summary["results"]
+        if (r["condition"], r["partner"]) == ("filter_on", "crossing_chaser")
+    }
+    expected = (means["goal_pd"] + 21.0) / 30.0
+    assert close["goal_pd", "crossing_chaser"] == pytest.approx(expected)
+    assert cadenza(*words, "small.yaml", cwd=folder).code == 2  # not such a file
+
+
 def test_eval_run_again_needs_resume_and_then_reuses_every_cell(evaluated):
     folder, summary = evaluated
     refused = cadenza("eval", "run", "small.yaml", "--out", "run", cwd=folder)
