@@ -1,6 +1,5 @@
 """`cadenza eval diff` and `cadenza eval compare`: did it get better?"""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -12,7 +11,7 @@ from cadenza.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cadenza.evaluation.imports import Results
-    from cadenza.evaluation.judgement import Finding, Judgement, Question
+    from cadenza.evaluation.judgement import Finding, Judgement
 
 _EXITS: Final = {
     "better": ExitCode.OK,
@@ -47,11 +46,15 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two bundles: overall, then by condition and partner."""
-    with typed_exits(as_json=as_json):
-        from cadenza.evaluation.judgement import Question
-
-        sides = [(f"{folder}", [_read_bundle(folder)]) for folder in (reference, candidate)]
-        _answer(sides, Question(margin=margin, despite=despite), fail_on, markdown, as_json)
+    compare(
+        f"{reference}",
+        [f"{candidate}"],
+        margin=margin,
+        despite=despite,
+        fail_on=fail_on,
+        markdown=markdown,
+        as_json=as_json,
+    )
 
 
 def compare(
@@ -82,18 +85,22 @@ def compare(
     """Compare results of any tool; FILE#ARM names one arm of a file."""
     with typed_exits(as_json=as_json):
         from cadenza.evaluation.imports import load_arm
-        from cadenza.evaluation.judgement import Question
+        from cadenza.evaluation.judgement import Question, judge
 
         if paired_by != ("proof" if eval_seed is None else "position"):
             raise ConfigurationError(
                 "--paired-by: expected proof, or position with the --eval-seed of all evaluations, "
                 f"got {paired_by!r} and {eval_seed}."
             )
+        if fail_on not in ("undecided", "worse"):
+            raise ConfigurationError(f"--fail-on: expected undecided or worse, got {fail_on!r}.")
         columns: dict[str, str] = {}
         for pair in filter(None, mapping.split(",")):
             name, _, columns[name] = pair.partition("=")
-        names = (reference, *candidates)
-        sides = [(name, load_arm(name, columns, _read_bundle)) for name in names]
+        names = [reference, *candidates]
+        arms = {name: load_arm(name, columns, _read_bundle) for name in names}
+        if len(arms) < len(names):
+            raise ConfigurationError(f"expected different results, got {names}.")
         question = Question(
             margin=margin,
             score_range=score_range,
@@ -101,38 +108,20 @@ def compare(
             environments=environments,
             despite=despite,
         )
-        _answer(sides, question, fail_on, markdown, as_json)
+        judgement = judge(arms, question)
+        if as_json:
+            print_json(_payload(judgement) | {"despite": despite})
+        else:
+            print_text("\n".join(_lines(judgement, despite, markdown=markdown)))
+        code = _EXITS[judgement.verdict]
+        if code and not (code is ExitCode.UNDECIDED and fail_on == "worse"):
+            raise typer.Exit(code)
 
 
 def _read_bundle(folder: Path) -> "Results":
     from cadenza.benchmark.bundle_rows import read_bundle
 
     return read_bundle(folder)
-
-
-def _answer(
-    sides: "Sequence[tuple[str, Sequence[Results]]]",
-    question: "Question",
-    fail_on: str,
-    markdown: bool,
-    as_json: bool,
-) -> None:
-    """Judge, print and exit with the code of the verdict."""
-    from cadenza.evaluation.judgement import judge
-
-    arms = dict(sides)
-    if len(arms) < len(sides):
-        raise ConfigurationError(f"expected results of different policies, got {[*arms]} twice.")
-    if fail_on not in ("undecided", "worse"):
-        raise ConfigurationError(f"--fail-on: expected undecided or worse, got {fail_on!r}.")
-    judgement = judge(arms, question)
-    if as_json:
-        print_json(_payload(judgement) | {"despite": question.despite})
-    else:
-        print_text("\n".join(_lines(judgement, question.despite, markdown=markdown)))
-    code = _EXITS[judgement.verdict]
-    if code and not (code is ExitCode.UNDECIDED and fail_on == "worse"):
-        raise typer.Exit(code)
 
 
 def _payload(judgement: "Judgement") -> dict[str, Any]:

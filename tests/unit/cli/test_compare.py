@@ -202,7 +202,7 @@ def test_several_candidates_share_the_level_and_the_best_are_a_set(compare):
         alone = json.loads(compare("a", finding["arm"], "--json").stdout)["overall"][0]
         assert finding["comparison"]["verdict"] == "better"
         assert finding["comparison"]["p"] > alone["comparison"]["p"]
-    refused(compare("a", "a"), "different policies")
+    refused(compare("a", "a"), "different results")
 
 
 def test_columns_of_any_csv_are_mapped(compare):
