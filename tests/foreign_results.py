@@ -54,37 +54,25 @@ def lerobot(successes, *, group=PUSHT, counts=False, scores=None):
 def lerobot_single(successes, *, first_seed=1000):
     """Return the ``eval_info.json`` of one environment; without a first seed, seeds are null."""
     episodes = [
-        {
-            "episode_ix": i,
-            "sum_reward": 1.0,
-            "max_reward": float(success),
-            "success": success,
-            "seed": None if first_seed is None else first_seed + i,
-        }
-        for i, success in enumerate(successes)
+        {"episode_ix": i, "sum_reward": 1.0, "max_reward": float(x), "success": x}
+        | {"seed": None if first_seed is None else first_seed + i}
+        for i, x in enumerate(successes)
     ]
     percent = 100.0 * sum(successes) / len(successes)
     return json.dumps({"per_episode": episodes, "aggregated": {"pc_success": percent}}, indent=2)
 
 
 def robo_evals(successes, *, max_steps=None, mujoco="3.3.0"):
-    tasks = [
-        {
-            "task": "reach",
-            "instruction": "reach the goal",
-            "episodes": len(successes),
-            "successes": sum(successes),
-            "success_rate": sum(successes) / len(successes),
-            "episode_results": [
-                {"task": "reach", "episode": i, "seed": 7 * i, "success": success}
-                | {"steps": 10, "steps_to_success": 9 if success else None, "video": None}
-                for i, success in enumerate(successes)
-            ],
-        }
+    episodes = [
+        {"task": "reach", "episode": i, "seed": 7 * i, "success": x, "steps": 10, "video": None}
+        for i, x in enumerate(successes)
     ]
-    config = {"suite": "core", "seed": 0, "max_steps": max_steps, "image_obs": False}
+    counts = {"episodes": len(successes), "successes": sum(successes)}
+    task = {"task": "reach", "instruction": "reach the goal", **counts}
     versions = {"robo_evals": "0.2.1", "mujoco": mujoco, "python": "3.11"}
+    config = {"suite": "core", "seed": 0, "max_steps": max_steps, "image_obs": False}
     head = {"schema": "robo-evals/report/1", "policy": "scripted", "config": config}
+    tasks = [task | {"episode_results": episodes}]
     return json.dumps(head | {"environment": versions, "tasks": tasks}, indent=2)
 
 
