@@ -296,7 +296,7 @@ def _proximity(
     return [
         {"policy": policy, "partner": name, **asdict(estimate)}
         for policy, found in proximities(played, best, families).items()
-        for name, estimate in found.named().items()
+        for name, estimate in found.items()
     ]
 
 

@@ -8,9 +8,9 @@ Intervals: the ego's, scaled; the best response is taken at its value, its own i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -22,13 +22,17 @@ from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import Estimate, mean_estimate, rate_estimate
 from cadenza.evaluation.statistics.scores import (
     ScoreTensor,
-    WorstCase,
     aggregate,
     tail_case,
     worst_case,
 )
 
 NOT_REACHED: Final = "bound not reached"
+#: Names of the aggregates.
+WORST: Final = "worst partner"
+WORST_FAMILY: Final = "worst family"
+MEAN: Final = "mean over partners"
+IQM: Final = "IQM of cells"
 
 
 class BestResponse(Archive):
@@ -108,41 +112,20 @@ def load_best_responses(path: Path) -> BestResponses:
         raise ConfigurationError(f"{path}: {where}: {first['msg']}.") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proximity:
-    """Proximity of one method; the aggregates are None where no bound was reached.
-
-    Attributes:
-        partners: By partner that was met and has a best response.
-        worst: Worst partner.
-        family: Worst family.
-        mean: Mean over partners.
-        iqm: Interquartile mean of the (seed, partner) cells.
-    """
-
-    partners: Mapping[str, Estimate]
-    worst: WorstCase | None = None
-    family: WorstCase | None = None
-    mean: Estimate | None = None
-    iqm: Estimate | None = None
-
-    def named(self) -> dict[str, Estimate]:
-        """Return every estimate by its name, aggregates last."""
-        ends = {
-            "worst partner": self.worst and self.worst.estimate,
-            "worst family": self.family and self.family.estimate,
-            "mean over partners": self.mean,
-            "IQM of cells": self.iqm,
-        }
-        return dict(self.partners) | {k: e for k, e in ends.items() if e is not None}
-
-
 def proximities(
     episodes: Mapping[str, Sequence[EpisodeResult]],
     best: BestResponses,
     families: Mapping[str, str],
-) -> dict[str, Proximity]:
-    """Return the proximity of each method, given the family of each partner.
+) -> dict[str, dict[str, Estimate]]:
+    """Return the proximity of each method by partner, and its aggregates by their names.
+
+    `WORST`, `WORST_FAMILY`, `MEAN` and `IQM` are over partners whose bound holds, and missing where
+    none does.
+
+    Args:
+        episodes: Episodes by method.
+        best: Best responses; partners that nobody met are left out.
+        families: Family of each partner.
 
     Raises:
         InputError: An episode does not record the score.
@@ -154,29 +137,22 @@ def proximities(
     reached = [name for name in names if name not in beaten]
     kept = {m: [e for e in own if e.partner in reached] for m, own in episodes.items()}
     cells = ScoreTensor.from_episodes(kept, metric=best.proximity_of, families=families)
-    return {
-        method: Proximity(
-            partners={n: _not_reached(e) if n in beaten else _cut(e) for n, e in own.items()},
-            **_aggregates(scores, cells, method, best, reached) if kept[method] else {},
-        )
-        for method, own in found.items()
-    }
-
-
-def _aggregates(
-    scores: ScoreTensor, cells: ScoreTensor, method: str, best: BestResponses, names: list[str]
-) -> dict[str, Any]:
-    """Return worst cases and means over the partners ``names``."""
-    level = 1.0 - 0.05 / len(names)
-    partners = {n: _cut(_scaled(scores, method, n, best, level)) for n in names}
-    family = worst_case(cells, method, by="family")
-    rng = derive_substream(f"evaluation.proximity.{method}", root_seed=0).default_rng()
-    return {
-        "worst": tail_case(partners, by="partner"),
-        "family": replace(family, estimate=_cut(family.estimate)),
-        "mean": _cut(aggregate(cells, method, "mean", rng=rng)),
-        "iqm": _cut(aggregate(cells, method, "iqm", rng=rng)),
-    }
+    for method, own in found.items():
+        for name in beaten:
+            own[name] = replace(
+                own[name], value=None, low=None, high=None, undefined_reason=NOT_REACHED
+            )
+        if kept[method]:
+            level = 1.0 - 0.05 / len(reached)
+            together = {n: _scaled(scores, method, n, best, level) for n in reached}
+            rng = derive_substream(f"evaluation.proximity.{method}", root_seed=0).default_rng()
+            own |= {
+                WORST: tail_case(together, by="partner").estimate,
+                WORST_FAMILY: worst_case(cells, method, by="family").estimate,
+                MEAN: aggregate(cells, method, "mean", rng=rng),
+                IQM: aggregate(cells, method, "iqm", rng=rng),
+            }
+    return {m: {name: _cut(e) for name, e in own.items()} for m, own in found.items()}
 
 
 def _scaled(
@@ -202,7 +178,3 @@ def _cut(found: Estimate) -> Estimate:
     """Return the estimate with nothing above 1."""
     value, low, high = (e and min(1.0, e) for e in (found.value, found.low, found.high))
     return replace(found, value=value, low=low, high=high)
-
-
-def _not_reached(found: Estimate) -> Estimate:
-    return replace(found, value=None, low=None, high=None, undefined_reason=NOT_REACHED)

@@ -3,7 +3,14 @@
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.evaluation.best_responses import NOT_REACHED, load_best_responses, proximities
+from cadenza.evaluation.best_responses import (
+    MEAN,
+    NOT_REACHED,
+    WORST,
+    WORST_FAMILY,
+    load_best_responses,
+    proximities,
+)
 from cadenza.evaluation.results import EpisodeResult
 
 FILE = """\
@@ -45,30 +52,29 @@ def played(returns):
 
 def test_returns_are_measured_from_the_random_pair_to_the_best_response(best):
     ours = proximities(played(RETURNS), best, FAMILIES)["ours"]
-    near = ours.partners["near"]
+    near = ours["near"]
     half = 12.7062 * (0.875 - 0.625) / 2.0  # t(0.975, 1) s / sqrt(2): seed shares 5 / 8, 7 / 8
     assert (near.value, near.low, near.high) == pytest.approx((0.75, 0.75 - half, 1.0), abs=1e-4)
     assert near.estimator == "brprox-mean/cluster/student-t/v1"
-    assert ours.partners["far"].value == pytest.approx(6.0 / 8.0)
-    assert ours.mean.value == pytest.approx(0.75)
-    assert "absent" not in ours.partners  # nobody played beside it
+    assert ours["far"].value == pytest.approx(6.0 / 8.0)
+    assert ours[MEAN].value == pytest.approx(0.75)
+    assert "absent" not in ours  # nobody played beside it
 
 
 def test_partner_whose_best_response_is_beaten_counts_for_nobody(best):
     found = proximities(played(RETURNS), best, FAMILIES)
     for method in found.values():
-        assert method.partners["weak"].value is None
-        assert method.partners["weak"].undefined_reason == NOT_REACHED
+        assert method["weak"].value is None
+        assert method["weak"].undefined_reason == NOT_REACHED
     theirs = found["theirs"]
-    assert (theirs.worst.names, theirs.worst.estimate.value) == (("near",), pytest.approx(0.03125))
-    assert theirs.family.names == ("a",)
-    assert theirs.mean.value == pytest.approx((0.03125 + 0.25) / 2)
+    assert theirs[WORST].value == theirs[WORST_FAMILY].value == pytest.approx(0.03125)
+    assert theirs[MEAN].value == pytest.approx((0.03125 + 0.25) / 2)
     for method in found.values():
-        ends = [(e.value, e.low, e.high) for e in method.named().values()]
+        ends = [(e.value, e.low, e.high) for e in method.values()]
         assert all(end <= 1.0 for each in ends for end in each if end is not None)
     only = {m: {"weak": own["weak"]} for m, own in RETURNS.items()}
     alone = proximities(played(only), best, FAMILIES)["ours"]
-    assert list(alone.named()) == ["weak"]
+    assert list(alone) == ["weak"]
 
 
 @pytest.mark.parametrize(

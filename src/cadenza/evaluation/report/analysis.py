@@ -8,7 +8,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.seeding import derive_substream
-from cadenza.evaluation.best_responses import Proximity, proximities
+from cadenza.evaluation.best_responses import proximities
 from cadenza.evaluation.report.svg import plural
 from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView, condition_css
 from cadenza.evaluation.results import EpisodeResult
@@ -127,7 +127,7 @@ class MethodNumbers:
         tail: Mean of the worst `TAIL` of the partners (CVaR).
         profile: Share of cells above each score.
         spread: What more seeds or episodes would bring.
-        proximity: How close it comes to best responses.
+        proximity: How close it comes to best responses, by partner and aggregate.
     """
 
     condition: ConditionView
@@ -142,7 +142,7 @@ class MethodNumbers:
     tail: WorstCase
     profile: Profile | None
     spread: SeedSpread | None
-    proximity: Proximity | None
+    proximity: Mapping[str, Estimate]
 
     def named(self) -> dict[str, Estimate]:
         """Return every estimate by its name."""
@@ -153,8 +153,7 @@ class MethodNumbers:
             "worst_family": self.family and self.family.estimate,
             "cvar": self.tail.estimate,
         }
-        if self.proximity is not None:
-            found |= {f"proximity: {name}": e for name, e in self.proximity.named().items()}
+        found |= {f"proximity: {name}": e for name, e in self.proximity.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
@@ -274,7 +273,7 @@ def compare_methods(view: ReportView, overall: Row) -> Methods:
                 if several_seeds
                 else None,
                 spread=seed_spread(clusters[name]) if several_seeds and deep else None,
-                proximity=proximity.get(name),
+                proximity=proximity.get(name, {}),
             )
         )
     complete = several_seeds and not any(np.isnan(scores.cells(n)).any() for n in played)

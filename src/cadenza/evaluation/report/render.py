@@ -119,7 +119,7 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
     """
     if view.treatment is None and (ranking := numbers.methods.ranking):
         labels = {c.condition_id: c.label for c in view.conditions}
-        best = " and ".join(labels[name] for name in ranking.best)
+        best = ", ".join(labels[name] for name in ranking.best)
         rows = sorted(
             numbers.methods.rows, key=lambda row: -ranking.means[row.condition.condition_id]
         )

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from cadenza.core.tables import Table
+from cadenza.evaluation.best_responses import MEAN
 from cadenza.evaluation.report.analysis import TAIL, Cell, MetricName, Numbers, Row, score_of
 from cadenza.evaluation.report.figures.methods import rank_range
 from cadenza.evaluation.report.svg import (
@@ -206,7 +207,6 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
         beside = [score_of(view, partner.cells[index]) for partner in numbers.partners]
         values = [e.value for e in beside if e is not None and e.value is not None]
         row_id, forces = row.condition.row_id, row.cell.forces
-        close = None if row.proximity is None else row.proximity.mean
         rows.append((
             f"{row_id} ({_ROW_LABELS[row_id]})" if row_id in _ROW_LABELS else row_id or MISSING,
             row.condition.label,
@@ -218,7 +218,7 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
             shown(row.tail.estimate),
             f"{score(min(values), rate)} to {score(max(values), rate)}",
             number(float(np.quantile(forces, 0.9)), digits=1) if forces.size else MISSING,
-            _number(close),
+            _number(row.proximity.get(MEAN)),
             str(row.cell.success.n_clusters),
             count(row.cell.n),
         ))  # fmt: skip
@@ -244,7 +244,7 @@ def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
         return None
 
     labels = {p.partner_id: p.label for p in view.partners}
-    found = [proximity.named() for _, proximity in methods]
+    found = [proximity for _, proximity in methods]
     rows: list[tuple[str, ...]] = []
     for name in found[0]:
         bound = best.partners.get(name)
