@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Final, Literal
 
 import numpy as np
@@ -237,54 +238,63 @@ def compare_methods(view: ReportView, overall: Row) -> Methods:
         for own in played.values()
     ]
     paired = all(own == starts[0] for own in starts)
-    several_seeds = all(len(own) > 1 for own in clusters.values())
     ranking = None
-    if len(played) > 1 and several_seeds:
+    if len(played) > 1 and all(len(own) > 1 for own in clusters.values()):
         ranking = rank(clusters, paired=paired)
     close = view.best_responses
     proximity = {} if close is None else proximities(played, close, families)
-    tau = _thresholds(scores)
-    rows: list[MethodNumbers] = []
-    for condition, css, cell in zip(
-        view.conditions, condition_css(view), overall.cells, strict=True
-    ):
-        name = condition.condition_id
-        if name not in played or cell is None:
-            continue
-        level = 1.0 - 0.05 / len(played)
-        deep = min(array.size for array in clusters[name].values()) > len(scores.partners)
-        rows.append(
-            MethodNumbers(
-                condition=condition,
-                css=css,
-                cell=cell,
-                score=rate_estimate(clusters[name], confidence=level)
-                if view.has_success
-                else mean_estimate(clusters[name], method=StudentT(), confidence=level),
-                seeds=tuple(cluster_means(clusters[name]).tolist()),
-                iqm=aggregate(scores, name, "iqm", rng=_rng("iqm", name)) if deep else None,
-                ranks=ranking.ranks[name] if ranking else None,
-                worst=worst_case(scores, name),
-                family=worst_case(scores, name, by="family")
-                if len(set(families.values())) < len(families)
-                else None,
-                tail=worst_case(scores, name, share=TAIL),
-                profile=performance_profile(scores, name, rng=_rng("profile", name), thresholds=tau)
-                if several_seeds
-                else None,
-                spread=seed_spread(clusters[name]) if several_seeds and deep else None,
-                proximity=proximity.get(name, {}),
-            )
-        )
-    complete = several_seeds and not any(np.isnan(scores.cells(n)).any() for n in played)
-    pairs = [(a, b) for a in played for b in played if a != b] if complete else []
+    columns = zip(view.conditions, condition_css(view), overall.cells, strict=True)
+    complete = ranking and not any(np.isnan(scores.cells(n)).any() for n in played)
     return Methods(
-        rows=tuple(rows),
+        rows=tuple(
+            _method(view, scores, condition, css, cell, ranking, proximity.get(name, {}))
+            for condition, css, cell in columns
+            if (name := condition.condition_id) in played and cell is not None
+        ),
         paired=paired,
         improvement={
-            (a, b): probability_of_improvement(scores, a, b, paired=paired) for a, b in pairs
+            (a, b): probability_of_improvement(scores, a, b, paired=paired)
+            for a, b in (permutations(played, 2) if complete else ())
         },
         ranking=ranking,
+    )
+
+
+def _method(
+    view: ReportView,
+    scores: ScoreTensor,
+    condition: ConditionView,
+    css: str,
+    cell: Cell,
+    ranking: Ranking | None,
+    proximity: Mapping[str, Estimate],
+) -> MethodNumbers:
+    """Return the numbers of one method."""
+    name, level = condition.condition_id, 1.0 - 0.05 / len(scores.methods)
+    clusters = scores.clusters(name)
+    several = len(clusters) > 1
+    deep = min(array.size for array in clusters.values()) > len(scores.partners)
+    grouped = len(set(scores.families)) < len(scores.families)
+    return MethodNumbers(
+        condition=condition,
+        css=css,
+        cell=cell,
+        score=rate_estimate(clusters, confidence=level)
+        if view.has_success
+        else mean_estimate(clusters, method=StudentT(), confidence=level),
+        seeds=tuple(cluster_means(clusters).tolist()),
+        iqm=aggregate(scores, name, "iqm", rng=_rng("iqm", name)) if deep else None,
+        ranks=ranking.ranks[name] if ranking else None,
+        worst=worst_case(scores, name),
+        family=worst_case(scores, name, by="family") if grouped else None,
+        tail=worst_case(scores, name, share=TAIL),
+        profile=performance_profile(
+            scores, name, rng=_rng("profile", name), thresholds=_thresholds(scores)
+        )
+        if several
+        else None,
+        spread=seed_spread(clusters) if several and deep else None,
+        proximity=proximity,
     )
 
 
