@@ -44,7 +44,7 @@ def of_quickstart(result: QuickstartResult) -> dict[str, Any]:
     shown = max((partner["id"] for partner in data["partners"]), key=interest)
     return {
         **measured_with(),
-        "episodes": result.n_episodes,
+        "episodes": len(result.view.episodes),
         "columns": list(columns),
         "rows": [list(row) for row in rows],
         "extent": runs[shown, TELLING[0]]["extent"],

@@ -18,6 +18,7 @@ import os
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -76,15 +77,14 @@ class Note(NamedTuple):
     detail: str
 
 
-@runtime_checkable
-class NotingRunner(Protocol):
+class NotingRunner(ABC):
     """A `JobRunner` of long jobs, which calls ``note`` now and then; on Ray nobody listens."""
 
-    note: Callable[[Note], object]
+    note: Callable[[Note], object] = bool  # which says nothing
 
+    @abstractmethod
     def __call__(self, key: str, /) -> bytes | None:
         """Do one job; see `JobRunner`."""
-        ...
 
 
 class JobError(CadenzaError, RuntimeError):

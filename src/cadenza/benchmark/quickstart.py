@@ -1,10 +1,11 @@
 """The whole idea in one call: train, guard, evaluate with strangers, report.
 
-An ego is trained on the crossing task beside two partners with the safety filter on, and evaluated
-beside every built-in partner, with the filter and without, from the same starts.
+An ego is trained on the crossing task beside two partners with the safety filter on, three times
+with different seeds, and evaluated beside every built-in partner, with the filter and without, from
+the same starts. The three trainings are one result.
 
-Output:   ``training/`` (checkpoints, log), ``evaluation/`` (plan, cells, bundle), ``report.html``,
-          and, where the filter ran, the bundle's ``three_tables.json`` and ``three_tables.md``.
+Output:   as `cadenza.benchmark.training_seeds`, and, where the filter ran, ``three_tables.json``
+          and ``three_tables.md`` over all seeds.
 Resume:   the same call on the same folder goes on after a kill and repeats nothing. Results of
           other code or settings are moved next to the folder first, never mixed or deleted.
 """
@@ -12,49 +13,40 @@ Resume:   the same call on the same folder goes on after a kill and repeats noth
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
-from cadenza.aht.types import RewardCurve, TrainingResult
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.cells import (
-    Cell,
-    CellRunner,
-    ConditionEntry,
-    EvaluationPlan,
-    PolicyChoice,
-)
-from cadenza.benchmark.evaluation_run import (
-    EvaluationConfig,
-    EvaluationOutcome,
-    PartnerChoice,
-    run_evaluation,
-)
+from cadenza.benchmark.cells import Cell, CellRunner, ConditionEntry
+from cadenza.benchmark.evaluation_run import EvaluationConfig, summary_settings
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
-from cadenza.benchmark.reporting import SealedRun, report_view
+from cadenza.benchmark.reporting import SealedRun
+from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
-from cadenza.benchmark.training import run_training
-from cadenza.benchmark.verify import all_ok, verify_bundle_dir
-from cadenza.core.checkpoints import LOCAL_URI_SCHEME
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import (
-    atomic_write_bytes,
-    atomic_write_text,
-    canonical_json,
-    sha256_bytes,
+from cadenza.benchmark.training_seeds import (
+    EPISODES_PER_SEED,
+    JudgedSeeds,
+    SeedRunner,
+    StageProgress,
+    TrainedSeed,
+    evaluation_of,
+    partners_of,
+    require_free_settings,
+    write_result,
 )
+from cadenza.benchmark.verify import all_ok
+from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.provenance import compute_run_metadata
-from cadenza.core.shipped_configs import shipped_config, source_checkout
+from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.tables import Table
 from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
 from cadenza.evaluation.report.analysis import analyse
-from cadenza.evaluation.report.render import render_report, verdict
+from cadenza.evaluation.report.render import verdict
 from cadenza.evaluation.report.view import (
     Check,
     EvaluationPoint,
@@ -64,18 +56,18 @@ from cadenza.evaluation.report.view import (
     Rollout,
     Statement,
 )
-from cadenza.evaluation.results import CellSummary, EpisodeResult, ResultBundle, load_run_archive
-from cadenza.evaluation.statistics.paired import PairedComparison
-from cadenza.partners.registry import partner_card
-from cadenza.safety.reporting.rendering import JSON_NAME, MARKDOWN_NAME
+from cadenza.evaluation.results import CellSummary, EpisodeResult
+from cadenza.evaluation.summary import compute_summary
+from cadenza.safety.reporting.rendering import JSON_NAME, MARKDOWN_NAME, report_files
 
 #: Episodes in the moving mean of the learning curve.
 _LEARNING_WINDOW: Final = 50
 
 #: How recorded starts are chosen, in the reader's words.
 _PICKS: Final = {
-    "typical": "A start that ends, with the filter and without it, in the way that is most common "
-    "with this partner; of these starts, the one whose episode with the filter has median length.",
+    "typical": "Of the first training seed, a start that ends, with the filter and without it, in "
+    "the way that is most common with this partner; of these, the one whose episode with the "
+    "filter has median length.",
     "telling": "Selected for its outcome, so not typical: the first start where the filter decides "
     "(a contact under one condition, the goal under the other); failing that, the first with a "
     "contact, the first with two different endings, or the first of all.",
@@ -85,57 +77,25 @@ _PICKS: Final = {
 _Starts: TypeAlias = dict[tuple[int, int], list[EpisodeResult]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuickstartRun:
-    """Everything a quickstart produced, as the report reads it."""
-
-    config: EgoAHTConfig
-    curve: RewardCurve
-    evaluation: EvaluationOutcome
-    policy: str
-    bundle: ResultBundle
-    checks: Sequence[Check]
-    folder: Path
-
-    @property
-    def plan(self) -> EvaluationPlan:
-        """The evaluation's plan."""
-        return self.evaluation.plan
-
-    @cached_property
-    def episodes(self) -> tuple[EpisodeResult, ...]:
-        """Episodes of the policy, in plan order."""
-        return tuple(self.evaluation.episodes[self.policy])
-
-    @cached_property
-    def partners(self) -> tuple[tuple[str, bool, bool], ...]:
-        """Partners in plan order, as (name, seen in training, leaves the ego a way)."""
-        return tuple(
-            (entry.name, entry.seen, partner_card(entry.partner.class_name).leaves_way)
-            for entry in self.plan.partners
-        )
-
-
-def build_view(run: QuickstartRun) -> ReportView:
-    """Return the report's content; equal runs give equal views."""
-    sealed = SealedRun(
-        bundle=run.bundle, plan=run.plan, episodes=run.episodes, checks=tuple(run.checks)
-    )
-    view = report_view([sealed], title="An ego robot meets partners it has never met")
+def build_view(judged: JudgedSeeds) -> ReportView:
+    """Return the report's content; equal results give equal views."""
+    view = judged.view
+    runs = [
+        Fact(label=f"Training run, seed {each.config.seed}", value=each.curve.run_id, code=True)
+        for each in judged.trained
+    ]
     return replace(
         view,
+        title="An ego robot meets partners it has never met",
         statements=(*view.statements, *_statements(view)),
-        provenance=(
-            *view.provenance,
-            Fact(label="Training run", value=run.curve.run_id, code=True),
-        ),
+        provenance=(*view.provenance, *runs),
         success_meaning="the ego reached its goal in time without contact",
         contact_distance_m=CONTACT_DISTANCE,
         control_timestep_s=CONTROL_TIMESTEP,
-        learning=_learning(run, view),
-        rollouts=tuple(_rollouts(run)),
+        learning=tuple(_learning(each, view) for each in judged.trained),
+        rollouts=tuple(_rollouts(judged)),
         picks=_PICKS,
-        tables=(*view.tables, *_settings(run)),
+        tables=(*view.tables, *_settings(judged)),
     )
 
 
@@ -162,7 +122,7 @@ def _statements(view: ReportView) -> Iterator[Statement]:
     )
 
 
-def _learning(run: QuickstartRun, view: ReportView) -> LearningCurve:
+def _learning(run: TrainedSeed, view: ReportView) -> LearningCurve:
     complete = [episode for episode in run.curve.episodes if episode.complete]
     points = [
         EvaluationPoint(
@@ -184,24 +144,25 @@ def _learning(run: QuickstartRun, view: ReportView) -> LearningCurve:
     )
 
 
-def _rollouts(run: QuickstartRun) -> Iterator[Rollout]:
-    """Replay a typical and a telling start per partner under every condition."""
-    runner = CellRunner(plan=run.plan, artifacts_root=run.config.artifacts_root)
-    cells = {(c.policy, c.partner, c.condition, c.seed): c for c in run.plan.cells.values()}
-    for name, _, _ in run.partners:
+def _rollouts(judged: JudgedSeeds) -> Iterator[Rollout]:
+    """Replay a typical and a telling start of the first training per partner and condition."""
+    run, plan = judged.runs[0], judged.evaluation.plan
+    runner = CellRunner(plan=plan, artifacts_root=judged.report.parent.resolve())
+    cells = {(c.policy, c.partner, c.condition, c.seed): c for c in plan.cells.values()}
+    for name in (entry.name for entry in plan.partners):
         starts = _starts(run, name)
         for pick, choose in (("typical", _typical_start), ("telling", _telling_start)):
             seed, episode = start = choose(starts)
             alike = sum(_endings(e) == _endings(starts[start]) for e in starts.values())
-            for condition in run.plan.conditions:
-                cell = cells[run.policy, name, condition.name, seed]
+            for condition in plan.conditions:
+                cell = cells[run.bundle.policy_id, name, condition.name, seed]
                 yield _replay(runner, cell, episode, pick, f"{alike} of {len(starts)} starts")
 
 
-def _starts(run: QuickstartRun, partner: str) -> _Starts:
+def _starts(run: SealedRun, partner: str) -> _Starts:
     """Return the episodes with one partner by (seed, episode), in order of conditions."""
     starts: _Starts = {}
-    offset = [name for name, _, _ in run.partners].index(partner) * run.plan.episodes_per_seed
+    offset = [entry.name for entry in run.plan.partners].index(partner) * run.plan.episodes_per_seed
     order = [condition.name for condition in run.plan.conditions]
     for result in sorted(run.episodes, key=lambda result: order.index(result.condition or "")):
         if result.partner == partner:
@@ -254,17 +215,18 @@ def _replay(runner: CellRunner, cell: Cell, episode: int, pick: str, alike: str)
     )
 
 
-def _settings(run: QuickstartRun) -> Iterator[Table]:
+def _settings(judged: JudgedSeeds) -> Iterator[Table]:
+    config = judged.trained[0].config
     yield Table(
         title="Safety filter",
         columns=("setting", "value"),
-        rows=_rows(run.config.safety.model_dump(mode="json")),
+        rows=_rows(config.safety.model_dump(mode="json")),
         caption="The same in training and evaluation.",
     )
     training = {
-        "total_frames": run.config.total_frames,
-        "seed": run.config.seed,
-        **run.config.section.model_dump(mode="json"),
+        "total_frames": config.total_frames,
+        "seeds": ", ".join(str(each.config.seed) for each in judged.trained),
+        **config.section.model_dump(mode="json"),
     }
     yield Table(title="Training", columns=("setting", "value"), rows=_rows(training))
 
@@ -277,71 +239,38 @@ _logger = logging.getLogger(__name__)
 
 #: Configuration that is trained.
 TRAINING_CONFIG: Final = "train/crossing.yaml"
-#: Name of the trained policy in the results.
-POLICY_NAME: Final = "ego"
+#: Training seeds.
+TRAINING_SEEDS: Final = (0, 1, 2)
 FILTER_ON: Final = "filter_on"
 FILTER_OFF: Final = "filter_off"
-#: Evaluation seeds, apart from the seeds people train with.
-EVALUATION_SEEDS: Final = tuple(range(100, 110))
-#: Episodes per seed, partner and condition: 200 per partner and condition.
-EPISODES_PER_SEED: Final = 20
-#: Where results go does not change them.
-_SINKS: Final = {"artifacts_root", "log_dir", "wandb", "tensorboard"}
-
-#: Called with (stage, work done, work in all, what was last seen); the stages are ``"training"``
-#: (frames), ``"evaluation"`` (cells) and ``"report"`` (steps).
-QuickstartProgress: TypeAlias = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickstartResult:
     """What a quickstart produced.
 
-    ``partners`` are in display order, as (name, seen in training, always leaves the ego a way);
-    ``verdict`` is the report's sentence, ``filter_effect`` the paired change in success. Success
-    rates are None for a group without partners.
+    Bundles are by policy, one per training seed, and so are checkpoints; ``cells`` have training
+    seeds as clusters. ``partners`` are in display order, as (name, seen in training, always leaves
+    the ego a way); ``view`` is what the report shows, ``verdict`` its sentence.
     """
 
     report: Path
-    bundle: Path
-    checkpoint: Path
+    bundles: Mapping[str, Path]
+    checkpoints: Sequence[Path]
     cells: Sequence[CellSummary]
     partners: Sequence[tuple[str, bool, bool]]
     checks: Sequence[Check]
-    n_episodes: int
     verdict: str
-    filter_effect: PairedComparison | None
+    view: ReportView
 
     @property
     def verified(self) -> bool:
-        """Whether every check of the bundle holds, as in `cadenza eval verify`."""
+        """Whether every check of the bundles holds, as in `cadenza eval verify`."""
         return all_ok(self.checks)
 
     def cell(self, condition: str, partner: str) -> CellSummary:
         """Return the summary of one condition with one partner."""
         return next(c for c in self.cells if (c.condition, c.partner) == (condition, partner))
-
-    def success_with_seen(self) -> float | None:
-        """Return the filtered success rate averaged over partners seen in training."""
-        return self._mean_success([name for name, seen, _ in self.partners if seen])
-
-    def success_with_unseen(self) -> float | None:
-        """Return the filtered success rate averaged over unseen partners that leave a way."""
-        return self._mean_success([name for name, seen, way in self.partners if way and not seen])
-
-    def success_with_all_unseen(self) -> float | None:
-        """Return the filtered success rate averaged over all unseen partners."""
-        return self._mean_success([name for name, seen, _ in self.partners if not seen])
-
-    def contacts(self, condition: str) -> int:
-        """Return the number of episodes of ``condition`` that ended in contact."""
-        rates = [c.contact for c in self.cells if c.condition == condition]
-        return sum(round((r.value or 0.0) * r.n) for r in rates if r is not None)
-
-    def _mean_success(self, partners: Sequence[str]) -> float | None:
-        """Return the mean of the partners' filtered success rates, or None without partners."""
-        rates = [self.cell(FILTER_ON, name).success.value or 0.0 for name in partners]
-        return sum(rates) / len(rates) if rates else None
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return column headings and one row of text per partner, for a terminal.
@@ -368,20 +297,20 @@ class QuickstartResult:
 def run_quickstart(
     *,
     out: Path,
-    seed: int = 0,
+    seeds: Sequence[int] = TRAINING_SEEDS,
     workers: int | None = None,
     overwrite: bool = False,
     overrides: Sequence[str] = (),
     episodes_per_seed: int = EPISODES_PER_SEED,
     repo_root: Path | None = None,
-    progress: QuickstartProgress | None = None,
+    progress: StageProgress | None = None,
 ) -> QuickstartResult:
     """Train, evaluate, verify and report; go on where an earlier call in ``out`` stopped.
 
     Args:
         out: Output folder.
-        seed: Training seed.
-        workers: Evaluation processes; by default one per core.
+        seeds: Training seeds.
+        workers: Processes; by default one per core.
         overwrite: Delete an earlier run in ``out`` first.
         overrides: Settings of the training to change, e.g. ``["total_frames=50000"]``.
         episodes_per_seed: Episodes per evaluation seed, partner and condition.
@@ -392,149 +321,78 @@ def run_quickstart(
         ConfigurationError: ``out`` holds something else, or an override does not fit.
         CadenzaError: Training or evaluation failed; what was finished is kept.
     """
-    report = progress or _ignore
+    runner = SeedRunner(out=out, workers=workers, repo_root=repo_root, progress=progress)
     with open_output_folder(out, mode="overwrite" if overwrite else "resume"):
-        config = training_config(out, seed, overrides)
-        aside = set_aside_other_run(out, _identity(config, episodes_per_seed, repo_root))
+        config = training_config(out, overrides)
+        aside = set_aside_other_run(out, _identity(config, seeds, episodes_per_seed, repo_root))
         if aside is not None:
             _logger.warning("An earlier run with other code or settings was moved to %s.", aside)
-        training = run_training(
-            config,
-            repo_root=repo_root,
-            resume=True,
-            progress=lambda done, total, last: report(
-                "training", done, total, "" if last is None else f"return {last:.1f}"
+        trained = runner.train(config, seeds)
+        evaluation = evaluation_of(
+            trained,
+            out=out,
+            episodes_per_seed=episodes_per_seed,
+            conditions=(
+                ConditionEntry(name=FILTER_ON, safety=config.safety),
+                ConditionEntry(
+                    name=FILTER_OFF, safety=config.safety.model_copy(update={"enabled": False})
+                ),
             ),
         )
-        evaluation = run_evaluation(
-            _evaluation_config(config, training, episodes_per_seed),
-            out=out / "evaluation",
-            workers=workers,
-            resume=True,
-            repo_root=repo_root,
-            repro_command=_repro_command(seed, overrides, episodes_per_seed),
-            config_sha256=_config_digest(config),
-            progress=lambda done, total, last: report("evaluation", done, total, last),
-        )
-        report("report", 0, 1, "")
-        result = _finish(out, config, training, evaluation)
-        report("report", 1, 1, "")
-    return result
+        command = _repro_command(seeds, overrides, episodes_per_seed)
+        judged = runner.judge(trained, evaluation, repro_command=command)
+        return _finish(judged, evaluation)
 
 
-def _finish(
-    out: Path, config: EgoAHTConfig, training: TrainingResult, evaluation: EvaluationOutcome
-) -> QuickstartResult:
-    """Verify the bundle, write the report and return everything."""
-    bundle_dir = evaluation.bundles[POLICY_NAME]
-    checks = verify_bundle_dir(bundle_dir, repo_path=source_checkout())
-    bundle = load_run_archive(bundle_dir / "bundle.json")
-    assert isinstance(bundle, ResultBundle), "written as one above"  # noqa: S101
-    run = QuickstartRun(
-        config=config,
-        curve=training.curve,
-        evaluation=evaluation,
-        policy=POLICY_NAME,
-        bundle=bundle,
-        checks=checks,
-        folder=out / "evaluation",
-    )
-    _copy_safety_tables(bundle_dir, out)
-    report = out / "report.html"
-    view = build_view(run)
-    atomic_write_text(report, render_report(view))
-    numbers = analyse(view)
+def _finish(judged: JudgedSeeds, evaluation: EvaluationConfig) -> QuickstartResult:
+    """Write report and tables, and return everything."""
+    view = build_view(judged)
+    _write_safety_tables(judged, view)
+    write_result(judged, view)
     return QuickstartResult(
-        report=report,
-        bundle=bundle_dir,
-        checkpoint=training.curve.checkpoint_paths[-1],
-        cells=bundle.summary.cells,
-        partners=run.partners,
-        checks=checks,
-        n_episodes=bundle.summary.n_episodes,
-        verdict=" ".join(verdict(view, numbers).split()),  # plain spaces for a terminal
-        filter_effect=numbers.overall.comparisons.get("success"),
+        report=judged.report,
+        bundles=judged.evaluation.bundles,
+        checkpoints=[each.checkpoint for each in judged.trained],
+        cells=compute_summary(view.episodes, summary_settings(evaluation)).cells,
+        partners=[(p.partner_id, p.seen, p.leaves_way) for p in view.partners],
+        checks=view.verification,
+        verdict=" ".join(verdict(view, analyse(view)).split()),  # plain spaces for a terminal
+        view=view,
     )
 
 
-def _copy_safety_tables(bundle: Path, out: Path) -> None:
-    """Put the bundle's safety tables beside the report; none if the filter never ran."""
+def _write_safety_tables(judged: JudgedSeeds, view: ReportView) -> None:
+    """Put safety tables over all seeds beside the report; none if the filter never ran."""
+    plan = judged.evaluation.plan
+    tables = safety_report(plan, view.episodes, solver_version=solver_version_of(plan))
+    files = {} if tables is None else report_files(tables)
     for name in (MARKDOWN_NAME, JSON_NAME):
-        if (bundle / name).is_file():
-            atomic_write_bytes(out / name, (bundle / name).read_bytes())
+        if name in files:
+            atomic_write_bytes(judged.report.with_name(name), files[name])
         else:
-            (out / name).unlink(missing_ok=True)  # of an earlier call with the filter
+            judged.report.with_name(name).unlink(missing_ok=True)  # of a call with the filter
 
 
-def training_config(out: Path, seed: int, overrides: Sequence[str]) -> EgoAHTConfig:
-    """Return what a quickstart in ``out`` trains."""
-    for override in overrides:
-        if override.lstrip("+~").partition("=")[0] in {"artifacts_root", "log_dir"}:
-            raise ConfigurationError(
-                f"override {override!r}: expected everything to go to the output folder {out}, "
-                "got another one; choose it with --out."
-            )
-    folder = out.resolve() / "training"
-    config = load_config(
-        config_path=shipped_config(TRAINING_CONFIG), overrides=[f"seed={seed}", *overrides]
-    )
-    return config.model_copy(update={"artifacts_root": folder, "log_dir": folder / "logs"})
+def training_config(out: Path, overrides: Sequence[str]) -> EgoAHTConfig:
+    """Return what a quickstart in ``out`` trains with every seed."""
+    require_free_settings(overrides, out)
+    return load_config(config_path=shipped_config(TRAINING_CONFIG), overrides=list(overrides))
 
 
-def _evaluation_config(
-    config: EgoAHTConfig, training: TrainingResult, episodes_per_seed: int
-) -> EvaluationConfig:
-    """Return the evaluation of the last checkpoint beside every partner of the task."""
-    checkpoint = training.curve.checkpoint_paths[-1].resolve()
-    address = checkpoint.relative_to(config.artifacts_root.resolve()).as_posix()
-    return EvaluationConfig(
-        task=config.env.task,
-        episode_length=config.env.episode_length,
-        agent_uids=config.env.agent_uids,
-        options=config.env.options,
-        policies=(PolicyChoice(name=POLICY_NAME, source=f"{LOCAL_URI_SCHEME}{address}"),),
-        partners=_partners(config),
-        conditions=(
-            ConditionEntry(name=FILTER_ON, safety=config.safety),
-            ConditionEntry(
-                name=FILTER_OFF, safety=config.safety.model_copy(update={"enabled": False})
-            ),
-        ),
-        seeds=EVALUATION_SEEDS,
-        episodes_per_seed=episodes_per_seed,
-        artifacts_root=config.artifacts_root,
-    )
-
-
-def _repro_command(seed: int, overrides: Sequence[str], episodes_per_seed: int) -> str:
-    """Return the command line that gives the same bundle, wherever its output goes."""
-    words = ["cadenza", "quickstart", *overrides, "--seed", str(seed)]
+def _repro_command(seeds: Sequence[int], overrides: Sequence[str], episodes_per_seed: int) -> str:
+    """Return the command line that gives the same bundles, wherever its output goes."""
+    words = ["cadenza", "quickstart", *overrides, "--seeds", ",".join(map(str, seeds))]
     if episodes_per_seed != EPISODES_PER_SEED:
         words += ["--episodes", str(episodes_per_seed)]
     return shlex.join(words)
 
 
-def _partners(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
-    """Return the partners of the training as they were, then the task's others as registered."""
-    seen = [partner.class_name for partner in config.trained_with]
-    others = [name for name in get_task(config.env.task).partners if name not in seen]
-    return (
-        *(
-            PartnerChoice(
-                name=f"{name}_{index}" if seen.count(name) > 1 else name,
-                seen=True,
-                **partner.model_dump(),
-            )
-            for index, (name, partner) in enumerate(zip(seen, config.trained_with, strict=True))
-        ),
-        *(PartnerChoice(name=name, class_name=name) for name in others),
-    )
-
-
-def _identity(config: EgoAHTConfig, episodes_per_seed: int, repo_root: Path | None) -> str:
+def _identity(
+    config: EgoAHTConfig, seeds: Sequence[int], episodes_per_seed: int, repo_root: Path | None
+) -> str:
     """Return what must be equal for a run to continue the results in the folder."""
     context = compute_run_metadata(
-        seed=config.seed,
+        seed=0,
         run_kind=config.algo,
         repo_root=repo_root,
         config_fingerprint=config_fingerprint(config),
@@ -542,16 +400,12 @@ def _identity(config: EgoAHTConfig, episodes_per_seed: int, repo_root: Path | No
     parts = {
         "run_id": context.run_id,
         "source": code_digest(
-            get_task(config.env.task), (partner.class_name for partner in _partners(config))
+            get_task(config.env.task), (partner.class_name for partner in partners_of(config))
         ),
+        "seeds": list(seeds),
         "episodes_per_seed": episodes_per_seed,
     }
     return sha256_bytes(canonical_json(parts))
-
-
-def _config_digest(config: EgoAHTConfig) -> str:
-    """Return the SHA-256 of what the training computes, without where it goes."""
-    return sha256_bytes(canonical_json(config.model_dump(mode="json", exclude=_SINKS)))
 
 
 def _figures(cell: CellSummary) -> tuple[str, str, str]:
@@ -563,7 +417,3 @@ def _figures(cell: CellSummary) -> tuple[str, str, str]:
     contacts = "" if contact is None else f"{round((contact.value or 0.0) * contact.n)}/{contact.n}"
     closest = "" if cell.min_distance_m is None else f"{cell.min_distance_m:.3f} m"
     return rate, contacts, closest
-
-
-def _ignore(stage: str, done: int, total: int, detail: str) -> None:
-    """Take a report and do nothing."""

@@ -157,6 +157,7 @@ def report_view(
     named = title or (
         f"{len(methods)} methods on {task.slug}" if several else f"{next(iter(methods))}"
     )
+    commands = {run.bundle.repro_command for run in runs}
     return ReportView(
         title=named,
         subtitle=task.summary,
@@ -177,7 +178,7 @@ def report_view(
         best_responses=best_responses and best_responses.on(task.slug),
         stress_limit=_force_limit(task.task_id),
         tables=tuple(t for name, group in methods.items() for t in _safety(name, group, several)),
-        repro_command=first.bundle.repro_command if len(runs) == 1 else "",
+        repro_command=commands.pop() if len(commands) == 1 else "",
         seed_kind="training seed" if by_training else "evaluation seed",
     )
 

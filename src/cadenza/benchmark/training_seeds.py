@@ -14,9 +14,9 @@ Workers:  processes of this machine, or actors of a Ray cluster whose nodes shar
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -30,7 +30,7 @@ from cadenza.benchmark.evaluation_run import (
     make_plan,
     run_evaluation,
 )
-from cadenza.benchmark.executor import Job, Note, default_workers, run_jobs
+from cadenza.benchmark.executor import Job, Note, NotingRunner, default_workers, run_jobs
 from cadenza.benchmark.output_folder import (
     open_output_folder,
     output_mode,
@@ -62,8 +62,6 @@ from cadenza.partners.zoo_member import ZOO_MEMBER
 EVALUATION_SEEDS: Final = tuple(range(100, 110))
 #: Episodes per evaluation seed, partner and condition: 200 per training seed.
 EPISODES_PER_SEED: Final = 20
-REPORT_NAME: Final = "report.html"
-RESULT_NAME: Final = "result.json"
 #: Seconds between two notes of a training.
 _NOTE_EVERY_S: Final = 0.2
 #: Settings of a training that each seed's folder decides, and where results go.
@@ -71,7 +69,7 @@ _OWN: Final = {"seed", "artifacts_root", "log_dir"}
 _SINKS: Final = {"artifacts_root", "log_dir", "wandb", "tensorboard"}
 
 #: Called with (stage, work done, work in all, what was last seen); the stages are ``"training"``
-#: (frames of all seeds), ``"evaluation"`` (cells) and ``"report"`` (steps).
+#: (frames of all seeds) and ``"evaluation"`` (cells).
 StageProgress: TypeAlias = Callable[[str, int, int, str], None]
 
 
@@ -86,6 +84,16 @@ class TrainedSeed(NamedTuple):
     def checkpoint(self) -> Path:
         """The last checkpoint."""
         return self.curve.checkpoint_paths[-1]
+
+    @property
+    def policy(self) -> str:
+        """Name of its policy, of method and seed."""
+        return f"{self.config.algo}_seed{self.config.seed}"
+
+    @property
+    def address(self) -> str:
+        """Where that lies below the output folder."""
+        return f"policies/{self.policy}.policy.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,134 +146,150 @@ def require_free_settings(overrides: Sequence[str], out: Path) -> None:
             )
 
 
-@ends_on_signals
-def run_seeds(
-    config: EgoAHTConfig,
-    seeds: Sequence[int],
-    *,
-    out: Path,
-    overrides: Sequence[str] = (),
-    resume: bool = False,
-    overwrite: bool = False,
-    evaluate: bool = True,
-    episodes_per_seed: int = EPISODES_PER_SEED,
-    workers: int | None = None,
-    cluster: RayCluster | None = None,
-    repo_root: Path | None = None,
-    repro_command: str = "cadenza train",
-    progress: StageProgress | None = None,
-) -> tuple[tuple[TrainedSeed, ...], JudgedSeeds | None]:
-    """Train with every seed, judge all, and write report and result; further as `train_seeds`.
+@dataclass(frozen=True, kw_only=True)
+class SeedRunner:
+    """Where and by what means seeds are trained and judged.
 
-    Args:
-        config: See `train_seeds`.
-        seeds: Training seeds.
-        out: Output folder.
-        overrides: Settings that ``config`` was read with; those that seeds decide are refused.
-        resume: Continue an earlier call in ``out``.
-        overwrite: Delete what an earlier call left in ``out`` first.
-        evaluate: Whether to judge them; without, the result is None.
-        episodes_per_seed: Episodes per evaluation seed and partner.
-        workers: See `train_seeds`.
-        cluster: Ray cluster to train and play on.
-        repo_root: See `train_seeds`.
-        repro_command: Command line that repeats it; no host paths, it is hashed.
+    Attributes:
+        out: Output folder; on Ray all nodes must see it.
+        workers: Processes; None for one per core, or as many as the cluster has room for.
+        cluster: Ray cluster, which reports whole trainings only; None for this machine.
+        repo_root: Source tree for the provenance; None for this package's own checkout.
         progress: Called with progress.
-
-    Raises:
-        ConfigurationError: The folder does not fit.
-        CadenzaError: A training or the evaluation failed; what was finished is kept.
     """
-    means: dict[str, Any] = {
-        "out": out,
-        "workers": workers,
-        "cluster": cluster,
-        "repo_root": repo_root,
-        "progress": progress,
-    }
-    require_free_settings(overrides, out)
-    with open_output_folder(out, mode=output_mode(resume=resume, overwrite=overwrite)):
-        trained = train_seeds(config, seeds, **means)
-        if not evaluate:
-            return trained, None
-        evaluation = evaluation_of(
-            trained, method=config.algo, out=out, episodes_per_seed=episodes_per_seed
+
+    out: Path
+    workers: int | None = None
+    cluster: RayCluster | None = None
+    repo_root: Path | None = None
+    progress: StageProgress | None = None
+
+    @ends_on_signals
+    def run(
+        self,
+        config: EgoAHTConfig,
+        seeds: Sequence[int],
+        *,
+        overrides: Sequence[str] = (),
+        resume: bool = False,
+        overwrite: bool = False,
+        evaluate: bool = True,
+        episodes_per_seed: int = EPISODES_PER_SEED,
+        repro_command: str = "cadenza train",
+    ) -> tuple[tuple[TrainedSeed, ...], JudgedSeeds | None]:
+        """Train with every seed, judge all, and write report and result.
+
+        Args:
+            config: What all have in common; its seed and folders are replaced.
+            seeds: Training seeds.
+            overrides: Settings that ``config`` was read with; those that seeds decide are refused.
+            resume: Continue an earlier call.
+            overwrite: Delete what an earlier call left first.
+            evaluate: Whether to judge them; without, there is no result.
+            episodes_per_seed: Episodes per evaluation seed and partner.
+            repro_command: Command line that repeats it; no host paths, it is hashed.
+
+        Raises:
+            ConfigurationError: A setting or the folder does not fit.
+            CadenzaError: A training or the evaluation failed; what was finished is kept.
+        """
+        require_free_settings(overrides, self.out)
+        with open_output_folder(self.out, mode=output_mode(resume=resume, overwrite=overwrite)):
+            trained = self.train(config, seeds)
+            if not evaluate:
+                return trained, None
+            evaluation = evaluation_of(trained, out=self.out, episodes_per_seed=episodes_per_seed)
+            judged = self.judge(trained, evaluation, repro_command=repro_command)
+            write_result(judged, judged.view)
+        return trained, judged
+
+    def train(self, config: EgoAHTConfig, seeds: Sequence[int]) -> tuple[TrainedSeed, ...]:
+        """Train with every seed in the opened folder, on from where earlier calls stopped.
+
+        Raises:
+            CadenzaError: A training failed; the others went on to their end, and all is kept.
+        """
+        done = dict.fromkeys(map(str, seeds), 0)
+        outcomes: dict[str, bytes] = {}
+
+        def tell(note: Note) -> None:
+            done[note.key] = note.done
+            total, last = config.total_frames * len(seeds), f"seed {note.key}{note.detail}"
+            if self.progress is not None:
+                self.progress("training", sum(done.values()), total, last)
+
+        def end(_: int, total: int, label: str) -> None:
+            tell(Note(label.rpartition(" ")[2], config.total_frames, total, " is done"))
+
+        factory = partial(
+            SeedTrainer,
+            config=config.model_dump(mode="json"),
+            out=self.out.resolve(),
+            repo_root=self.repo_root,
+            task=get_task(config.env.task),
+            modules=outside_modules(partner.class_name for partner in config.trained_with),
         )
-        judged = judge_seeds(trained, evaluation, repro_command=repro_command, **means)
-        write_result(judged, judged.view)
-    return trained, judged
+        jobs = [Job(key=key, label=f"training seed {key}") for key in done]
+        common: dict[str, Any] = {
+            "failure_policy": "best_effort",
+            "progress": end,
+            "store": outcomes.__setitem__,
+        }
+        if self.cluster is not None:
+            common |= {"cluster": self.cluster, "actors": self.workers}
+            failures = run_jobs_on_ray(jobs, factory, **common)
+        else:
+            workers = self.workers or default_workers()
+            failures = run_jobs(jobs, factory, workers=workers, notes=tell, **common)
+        if failures:
+            raise failures[0].as_exception()
+        return tuple(self._read(config, seed, outcomes[str(seed)]) for seed in seeds)
+
+    def _read(self, config: EgoAHTConfig, seed: int, outcome: bytes) -> TrainedSeed:
+        """Return a finished training, with its last policy at its address."""
+        config = seed_config(config, seed, self.out)
+        result = run_training(config, repo_root=self.repo_root, resume=True)
+        assert result.outcome is not None  # noqa: S101 -- not built by hand
+        what_was_done = replace(result.outcome, **json.loads(outcome))
+        trained = TrainedSeed(config, result.curve, what_was_done)
+        if (file := policy_path(trained.checkpoint)).is_file():
+            atomic_write_bytes(self.out / trained.address, file.read_bytes())
+        return trained
+
+    def judge(
+        self, trained: Sequence[TrainedSeed], evaluation: EvaluationConfig, *, repro_command: str
+    ) -> JudgedSeeds:
+        """Evaluate all trainings in one plan and seal a bundle for each.
+
+        Raises:
+            CadenzaError: As `run_evaluation`.
+        """
+        folder = self.out / "evaluation"
+        with open_output_folder(folder, mode="resume"):
+            set_aside_other_run(folder, make_plan(evaluation).digest)
+        outcome = run_evaluation(
+            evaluation,
+            out=folder,
+            workers=self.workers,
+            cluster=self.cluster,
+            resume=True,
+            repo_root=self.repo_root,
+            repro_command=repro_command,
+            config_sha256=config_digest(trained[0].config),
+            progress=self.progress and partial(self.progress, "evaluation"),
+        )
+        return JudgedSeeds(
+            trained=tuple(trained),
+            report=self.out / "report.html",
+            evaluation=outcome,
+            runs=tuple(_sealed(outcome, policy) for policy in outcome.bundles),
+        )
 
 
 def write_result(judged: JudgedSeeds, view: ReportView) -> None:
     """Write the report of several seeds, for readers and for programs."""
     atomic_write_text(judged.report, render_report(view))
-    atomic_write_text(judged.report.with_name(RESULT_NAME), render_json(view))
-
-
-def train_seeds(
-    config: EgoAHTConfig,
-    seeds: Sequence[int],
-    *,
-    out: Path,
-    workers: int | None = None,
-    cluster: RayCluster | None = None,
-    repo_root: Path | None = None,
-    progress: StageProgress | None = None,
-) -> tuple[TrainedSeed, ...]:
-    """Train ``config`` with every seed; go on where earlier calls in ``out`` stopped.
-
-    Args:
-        config: What all have in common; its seed and folders are replaced.
-        seeds: Training seeds.
-        out: Output folder, which the caller has opened; on Ray all nodes must see it.
-        workers: Processes; by default one per core, or as many as the cluster has room for.
-        cluster: Ray cluster to train on; it reports whole trainings only.
-        repo_root: Source tree for the provenance; by default this package's own checkout.
-        progress: Called with the frames of all trainings together.
-
-    Raises:
-        CadenzaError: A training failed; the others went on to their end, and all is kept.
-    """
-    done = dict.fromkeys(map(str, seeds), 0)
-    outcomes: dict[str, RunOutcome] = {}
-
-    def tell(key: str, frames: int, detail: str) -> None:
-        done[key] = frames
-        if progress is not None:
-            total = config.total_frames * len(seeds)
-            progress("training", sum(done.values()), total, f"seed {key}{detail}")
-
-    factory = SeedTrainerFactory(
-        config=config.model_dump(mode="json"),
-        out=out.resolve(),
-        repo_root=repo_root,
-        task=get_task(config.env.task),
-        modules=outside_modules(partner.class_name for partner in config.trained_with),
-    )
-
-    def end(_: int, __: int, label: str) -> None:
-        tell(label.rpartition(" ")[2], config.total_frames, " is done")
-
-    def keep(key: str, outcome: bytes) -> None:
-        facts = json.loads(outcome)
-        paths = {name: Path(facts[name]) for name in ("log_path", "curve_path")}
-        outcomes[key] = RunOutcome(**facts | paths)
-
-    jobs = [Job(key=key, label=f"training seed {key}") for key in done]
-    common: dict[str, Any] = {"failure_policy": "best_effort", "progress": end, "store": keep}
-    if cluster is not None:
-        failures = run_jobs_on_ray(jobs, factory, cluster=cluster, actors=workers, **common)
-    else:
-        failures = run_jobs(
-            jobs,
-            factory,
-            workers=default_workers() if workers is None else workers,
-            notes=lambda note: tell(note.key, note.done, note.detail),
-            **common,
-        )
-    if failures:
-        raise failures[0].as_exception()
-    return tuple(_read(seed_config(config, seed, out), repo_root, outcomes) for seed in seeds)
+    atomic_write_text(judged.report.with_name("result.json"), render_json(view))
 
 
 def seed_config(config: EgoAHTConfig, seed: int, out: Path) -> EgoAHTConfig:
@@ -275,40 +299,23 @@ def seed_config(config: EgoAHTConfig, seed: int, out: Path) -> EgoAHTConfig:
     return config.model_copy(update=own)
 
 
-def _read(
-    config: EgoAHTConfig, repo_root: Path | None, outcomes: Mapping[str, RunOutcome]
-) -> TrainedSeed:
-    """Return a finished training, with what this call did for it."""
-    curve, _ = run_training(config, repo_root=repo_root, resume=True)
-    return TrainedSeed(config, curve, outcomes[str(config.seed)])
+class SeedTrainer(NotingRunner):
+    """Trains the seed that a key names, in any process: built from plain values."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedTrainerFactory:
-    """Builds what trains seeds in one process; travels to workers as plain values."""
-
-    config: dict[str, Any]
-    out: Path
-    repo_root: Path | None
-    task: TaskSpec
-    modules: tuple[str, ...] = ()
-
-    def __call__(self) -> "SeedTrainer":
-        """Return a trainer of the configuration."""
-        adopt(self.task, self.modules)
-        config = EgoAHTConfig.model_validate(self.config)
-        return SeedTrainer(config, self.out, self.repo_root)
-
-
-class SeedTrainer:
-    """Trains the seed that a key names."""
-
-    def __init__(self, config: EgoAHTConfig, out: Path, repo_root: Path | None) -> None:
-        self._config, self._out, self._repo_root = config, out, repo_root
-        self.note: Callable[[Note], object] = lambda _: None
+    def __init__(
+        self,
+        config: dict[str, Any],
+        out: Path,
+        repo_root: Path | None,
+        task: TaskSpec,
+        modules: tuple[str, ...],
+    ) -> None:
+        adopt(task, modules)
+        self._config = EgoAHTConfig.model_validate(config)
+        self._out, self._repo_root = out, repo_root
 
     def __call__(self, key: str, /) -> bytes:
-        """Train to the end, from wherever the run stands, and return the outcome as JSON.
+        """Train to the end, from wherever the run stands; return as JSON what was done.
 
         Raises:
             CadenzaError: As `run_training`.
@@ -322,20 +329,21 @@ class SeedTrainer:
                 self.note(Note(key, done, total, "" if last is None else f": return {last:.1f}"))
 
         config = seed_config(self._config, int(key), self._out)
-        result = run_training(config, repo_root=self._repo_root, resume=True, progress=tell)
-        assert result.outcome is not None  # noqa: S101 -- not built by hand
-        return json.dumps(asdict(result.outcome), default=str).encode()
+        outcome = run_training(
+            config, repo_root=self._repo_root, resume=True, progress=tell
+        ).outcome
+        assert outcome is not None  # noqa: S101 -- not built by hand
+        return json.dumps({n: getattr(outcome, n) for n in ("status", "resumed_from")}).encode()
 
 
 def evaluation_of(
     trained: Sequence[TrainedSeed],
     *,
-    method: str,
     out: Path,
     episodes_per_seed: int = EPISODES_PER_SEED,
     conditions: Sequence[ConditionEntry] = (),
 ) -> EvaluationConfig:
-    """Return the evaluation of what was trained, by the rules above; puts policies in place.
+    """Return the evaluation of what was trained, by the rules above.
 
     ``conditions`` are by default the one that was trained under, ``filter_on`` or ``filter_off``.
 
@@ -353,7 +361,7 @@ def evaluation_of(
         episode_length=config.env.episode_length,
         agent_uids=config.env.agent_uids,
         options=config.env.options,
-        policies=tuple(_policy(each, method, out) for each in trained),
+        policies=tuple(_policy(each, out) for each in trained),
         partners=partners_of(config),
         conditions=tuple(conditions) or (trained_under,),
         seeds=EVALUATION_SEEDS,
@@ -362,20 +370,16 @@ def evaluation_of(
     )
 
 
-def _policy(trained: TrainedSeed, method: str, out: Path) -> PolicyChoice:
-    """Copy a training's last policy to its address and return the choice of it."""
-    seed, file = trained.config.seed, policy_path(trained.checkpoint)
-    if not file.is_file():
+def _policy(trained: TrainedSeed, out: Path) -> PolicyChoice:
+    """Return the choice of a training's last policy."""
+    seed, method = trained.config.seed, trained.config.algo
+    if not (out / trained.address).is_file():
         raise ConfigurationError(
-            f"seed {seed}: expected an algorithm that writes policy files, got "
-            f"{trained.config.algo!r}; train it with --no-evaluate."
+            f"seed {seed}: expected an algorithm that writes policy files, got {method!r}; train "
+            "it with --no-evaluate."
         )
-    name = f"{method}_seed{seed}"
-    address = f"policies/{name}.policy.safetensors"
-    atomic_write_bytes(out / address, file.read_bytes())
-    return PolicyChoice(
-        name=name, source=f"{LOCAL_URI_SCHEME}{address}", method=method, training_seed=seed
-    )
+    source = LOCAL_URI_SCHEME + trained.address
+    return PolicyChoice(name=trained.policy, source=source, method=method, training_seed=seed)
 
 
 def partners_of(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
@@ -390,44 +394,6 @@ def partners_of(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
         unique = f"{name}_{index}" if seen.count(name) > 1 else name
         chosen.append(PartnerChoice(name=unique, seen=True, **facts))
     return (*chosen, *(PartnerChoice(name=name, class_name=name) for name in others))
-
-
-def judge_seeds(
-    trained: Sequence[TrainedSeed],
-    evaluation: EvaluationConfig,
-    *,
-    out: Path,
-    workers: int | None = None,
-    cluster: RayCluster | None = None,
-    repo_root: Path | None = None,
-    repro_command: str,
-    progress: StageProgress | None = None,
-) -> JudgedSeeds:
-    """Evaluate all trainings in one plan and seal a bundle for each; arguments as `train_seeds`.
-
-    Raises:
-        CadenzaError: As `run_evaluation`.
-    """
-    folder = out / "evaluation"
-    with open_output_folder(folder, mode="resume"):
-        set_aside_other_run(folder, make_plan(evaluation).digest)
-    outcome = run_evaluation(
-        evaluation,
-        out=folder,
-        workers=workers,
-        cluster=cluster,
-        resume=True,
-        repo_root=repo_root,
-        repro_command=repro_command,
-        config_sha256=config_digest(trained[0].config),
-        progress=None
-        if progress is None
-        else lambda done, total, last: progress("evaluation", done, total, last),
-    )
-    runs = [_sealed(outcome, policy) for policy in outcome.bundles]
-    return JudgedSeeds(
-        trained=tuple(trained), report=out / REPORT_NAME, evaluation=outcome, runs=tuple(runs)
-    )
 
 
 def _sealed(outcome: EvaluationOutcome, policy: str) -> SealedRun:

@@ -1,5 +1,6 @@
 """`cadenza quickstart`: the whole idea in minutes."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,9 @@ def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything written.")] = Path(
         "runs/quickstart"
     ),
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed of the training.")] = 0,
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="Training seeds: 3 (0 to 2), 0-2 or 3,7,9.")
+    ] = "3",
     episodes: Annotated[
         int,
         typer.Option("--episodes", min=1, help="Episodes per seed (of 10), partner and condition."),
@@ -34,9 +37,9 @@ def quickstart(
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
-    """Train an ego, evaluate it beside partners it has never met, and write a report.
+    """Train an ego with three seeds, evaluate it beside partners it has never met, and report.
 
-    Run it again on the same folder and it continues where it stopped. It ends with code 1 if the
+    Run it again on the same folder and it continues where it stopped. It ends with code 1 if a
     bundle is damaged; changed sources alone leave it unverified, and the command says so.
     """
     with typed_exits(
@@ -44,15 +47,16 @@ def quickstart(
     ):
         from cadenza.aht.config import EgoAHTConfig
         from cadenza.benchmark.quickstart import run_quickstart, training_config
+        from cadenza.benchmark.training_seeds import parse_seeds
         from cadenza.benchmark.verify import ELIGIBILITY
         from cadenza.cli.configuration import explained
 
         changes = settings or []
-        explained(Path("quickstart"), EgoAHTConfig, lambda: training_config(out, seed, changes))
+        explained(Path("quickstart"), EgoAHTConfig, lambda: training_config(out, changes))
         with stage_bars(quiet=quiet or as_json) as report:
             result = run_quickstart(
                 out=out,
-                seed=seed,
+                seeds=parse_seeds(seeds),
                 workers=workers,
                 overwrite=overwrite,
                 overrides=changes,
@@ -69,33 +73,28 @@ def quickstart(
 
 def _payload(result: "QuickstartResult") -> dict[str, Any]:
     """Return the result as JSON values."""
+    from cadenza.evaluation.report.render import render_json
+
     return {
         "report": str(result.report),
-        "bundle": str(result.bundle),
-        "checkpoint": str(result.checkpoint),
-        "n_episodes": result.n_episodes,
+        "bundles": {policy: str(folder) for policy, folder in result.bundles.items()},
+        "checkpoints": [str(path) for path in result.checkpoints],
         "verified": result.verified,
-        "success_with_seen": result.success_with_seen(),
-        "success_with_unseen": result.success_with_unseen(),
-        "success_with_all_unseen": result.success_with_all_unseen(),
-        "filter_effect": result.filter_effect and asdict(result.filter_effect),
-        "verdict": result.verdict,
-        "contacts": {c: result.contacts(c) for c in ("filter_on", "filter_off")},
-        "partners": [
-            {"name": name, "seen": seen, "leaves_way": way} for name, seen, way in result.partners
-        ],
-        "cells": [cell.model_dump(mode="json") for cell in result.cells],
         "failed_checks": [asdict(check) for check in result.checks if not check.ok],
+        "result": json.loads(render_json(result.view)),
     }
 
 
 def _print_result(result: "QuickstartResult") -> None:
     columns, rows = result.table()
-    print_table(f"{result.n_episodes} episodes, 95 % intervals", columns, rows)
+    clusters = len(result.bundles)
+    over = f" over {clusters} training seeds" if clusters > 1 else ""
+    print_table(f"{len(result.view.episodes)} episodes, 95 % intervals{over}", columns, rows)
     print_text(result.verdict)
     for check in result.checks:
         if not check.ok:
             typer.echo(f"failed check {check.name}: {check.detail}", err=True)
     state = "verified" if result.verified else "NOT verified"
-    print_text(f"bundle: {result.bundle} ({state})")
+    for policy, folder in result.bundles.items():
+        print_text(f"bundle of {policy}: {folder} ({state})")
     print_text(f"report: {result.report}")

@@ -89,7 +89,7 @@ def train(
         )
         from cadenza.aht.safety_telemetry import audit_run_log
         from cadenza.benchmark.training import run_training
-        from cadenza.benchmark.training_seeds import EPISODES_PER_SEED, parse_seeds, run_seeds
+        from cadenza.benchmark.training_seeds import EPISODES_PER_SEED, SeedRunner, parse_seeds
 
         changes, judged = settings or [], None
         training = read_training_config(config, changes)
@@ -116,19 +116,21 @@ def train(
                 words += ["--seeds", seeds] + (
                     [] if episodes is None else ["--episodes", str(episodes)]
                 )
-                results, judged = run_seeds(
+                runner = SeedRunner(
+                    out=out or Path("runs") / training.algo,
+                    workers=workers,
+                    cluster=cluster,
+                    progress=report,
+                )
+                results, judged = runner.run(
                     training,
                     parse_seeds(seeds),
-                    out=out or Path("runs") / training.algo,
                     overrides=changes,
                     resume=resume,
                     overwrite=overwrite,
                     evaluate=evaluate,
                     episodes_per_seed=episodes or EPISODES_PER_SEED,
-                    workers=workers,
-                    cluster=cluster,
                     repro_command=shlex.join(words),
-                    progress=report,
                 )
         slopes = [check_positive_learning_slope(result.curve) for result in results]
         verdicts = [

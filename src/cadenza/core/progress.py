@@ -69,10 +69,15 @@ def _plain_lines() -> Generator[StageReport]:
     """Yield a function whose last report goes to stderr as a line every `LINE_EVERY_S`."""
     last = "started"
     began, ended, stream = time.monotonic(), threading.Event(), sys.stderr
+    firsts: dict[str, tuple[float, int]] = {}  # when a stage began, and with how much done
 
     def report(stage: str, done: int, total: int, detail: str) -> None:
         nonlocal last
         last = f"{stage}: {done} of {total}" + (f", {detail}" if detail else "")
+        start, before = firsts.setdefault(stage, (time.monotonic(), done))
+        if before < done < total:
+            left = (time.monotonic() - start) * (total - done) / (done - before)
+            last += f", about {left:.0f} s left"
 
     def write() -> None:
         while not ended.wait(LINE_EVERY_S):

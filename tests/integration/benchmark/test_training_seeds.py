@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.aht.config import load_config
-from cadenza.benchmark.training_seeds import parse_seeds, run_seeds
+from cadenza.benchmark.training_seeds import SeedRunner, parse_seeds
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import shipped_config
@@ -26,9 +26,9 @@ CONFIG = load_config(config_path=shipped_config("train/crossing"), overrides=lis
 SEEDS = (3, 4, 8)
 
 
-def run(out, **changes):
-    settings = {"episodes_per_seed": 1, "workers": 1, "repo_root": Path("/nonexistent")}
-    return run_seeds(CONFIG, SEEDS, out=out, **(settings | changes))
+def run(out, *, workers=1, progress=None, **changes):
+    runner = SeedRunner(out=out, workers=workers, repo_root=Path("/nonexistent"), progress=progress)
+    return runner.run(CONFIG, SEEDS, episodes_per_seed=1, **changes)
 
 
 def files(out):

@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Where the work begins that a command asks for; everything before it is the command's own.
 WORK = (
     "cadenza.benchmark.training.run_training",
+    "cadenza.benchmark.training_seeds.SeedRunner.run",
     "cadenza.benchmark.evaluation_run.run_evaluation",
     "cadenza.benchmark.quickstart.run_quickstart",
     "cadenza.safety.verifier.run.verify",

@@ -62,7 +62,7 @@ def test_settings_of_the_examples_are_known(tmp_path):
         words = _example(path)[len(path.split()) :]
         return [word for word in words if "=" in word and not word.startswith("-")]
 
-    quick = training_config(tmp_path, 0, settings("cadenza quickstart"))
+    quick = training_config(tmp_path, settings("cadenza quickstart"))
     assert quick.total_frames == 50_000
     trained = read_training_config(Path("crossing"), settings("cadenza train"))
     assert (trained.seed, trained.happo.lr) == (3, 1e-4)

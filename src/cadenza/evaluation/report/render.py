@@ -317,7 +317,7 @@ _TEXTS: Final = {
         "How close it comes",
         "Counting contacts hides near misses; the extremes of each episode show them.",
     ),
-    "learning": ("Learning", "How it was trained", "The run behind the evaluated policy."),
+    "learning": ("Learning", "How it was trained", "What lies behind the evaluated policies."),
     "safety": (
         "Safety",
         "Safety table",
@@ -413,7 +413,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
         _section(
             "distance", figures=[distance_figure(view, numbers), stress_figure(view, numbers)]
         ),
-        _section("learning", figures=[learning_figure(view.learning) if view.learning else None]),
+        _section("learning", figures=[learning_figure(c, n) for n, c in enumerate(view.learning)]),
         _section("safety", tables=[safety_table(view, numbers)], fold=long),
         _section("further", tables=words_only, fold="Show the tables"),
     )

@@ -146,6 +146,7 @@ class ReportView:
         contact_distance_m: Centre distance at which robots touch; None where there is no contact.
         action_unit: Unit of the ego's action, for intervention sizes.
         control_timestep_s: Length of a control step; None shows no times to the goal.
+        learning: One curve per training.
         rollouts: At most one per pick, partner and condition.
         picks: Ways in which recorded starts were chosen, in display order: name to rule, a sentence
             for the reader.
@@ -169,7 +170,7 @@ class ReportView:
     contact_distance_m: float | None = None
     action_unit: str = "m/s²"
     ego_uid: str = "ego"
-    learning: LearningCurve | None = None
+    learning: tuple[LearningCurve, ...] = ()
     control_timestep_s: float | None = None
     rollouts: tuple[Rollout, ...] = ()
     picks: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -84,7 +84,7 @@ def sample_view(*, seeds: int = 10, episodes: int = 20, rollouts: bool = True) -
             for partner, c in CAST.items()
         ),
         episodes=sample_episodes(seeds=seeds, episodes=episodes),
-        learning=sample_learning(),
+        learning=(sample_learning(),),
         rollouts=sample_rollouts() if rollouts else (),
         control_timestep_s=STEP_S,
         picks={

@@ -177,8 +177,8 @@ def moving_mean(values: Sequence[float], window: int) -> FloatArray:
     return (total[ends] - total[starts]) / (ends - starts)
 
 
-def learning_figure(curve: LearningCurve) -> Figure | None:
-    """Return the learning curve, or ``None`` when there is nothing to draw."""
+def learning_figure(curve: LearningCurve, index: int = 0) -> Figure | None:
+    """Return the ``index``-th learning curve, or ``None`` when there is nothing to draw."""
     if not curve.returns and not curve.evaluations:
         return None
     scored = [e for e in curve.evaluations if e.n_success is not None]
@@ -203,7 +203,7 @@ def learning_figure(curve: LearningCurve) -> Figure | None:
         )
     return make_figure(
         _draw_curve(curve, scored),
-        identity="fig-learning",
+        identity=f"fig-learning-{index}" if index else "fig-learning",
         title="How the ego learned",
         caption=_caption(curve),
         description=description + ".",

@@ -1,0 +1,50 @@
+"""The page on a paper's workflow: every command runs as printed, at small size."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.docs import test_sealed_result_page as sealed
+from tests.integration.docs.pages import blocks
+
+PAGE = "how-to/from-training-to-table.md"
+#: Less to train and to play.
+SMALLER = {
+    "cadenza train crossing": "cadenza train crossing total_frames=256 checkpoint_every=256 "
+    "env.num_envs=4 happo.rollout_length=16 evaluation.every_frames=0 evaluation.episodes=1 "
+    "--workers 1 --quiet",
+    "cadenza prereg new evaluation.yaml": "cadenza prereg new evaluation.yaml episodes_per_seed=1 "
+    "'seeds=[100, 101]'",
+    "cadenza eval run evaluation.yaml": "cadenza eval run evaluation.yaml episodes_per_seed=1 "
+    "'seeds=[100, 101]'",
+}
+
+
+def test_page_goes_from_registration_to_a_table_over_training_seeds(tmp_path, monkeypatch):
+    pytest.importorskip("cryptography")
+    monkeypatch.chdir(tmp_path)
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "ada@example.org")
+    (evaluation,) = blocks(PAGE, "yaml")
+    verified = 0
+    for block in blocks(PAGE, "console"):
+        for line in block.replace("\\\n", "").splitlines():
+            for printed, smaller in SMALLER.items():
+                line = line.replace(printed, smaller)
+            code, told = sealed.run(line)
+            assert code == 0, f"{line}\n{told}"
+            verified += told.count("PASS  signature:signer")
+            if line == "cd study":
+                Path("evaluation.yaml").write_text(evaluation, encoding="utf-8")
+    assert verified == 3
+    table = Path("table.tex").read_text("utf-8")
+    assert r"\toprule" in table
+    assert "Training seeds" in table
+    assert "with the training seeds 0, 1, 2" in table
+    code, told = sealed.run("cadenza report ../given --repo-root . --out report.json")
+    assert code == 0, told
+    result = json.loads(Path("report.json").read_text("utf-8"))
+    clusters = {e["n_clusters"] for e in result["estimates"] if e["statistic"] == "success"}
+    assert (result["clusters"], clusters) == ("training seed", {3})
