@@ -131,17 +131,25 @@ def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = Fals
 def task_views(
     runs: Sequence[SealedRun], *, best_responses: BestResponses | None = None
 ) -> list[ReportView]:
-    """Return one view of each task, with its settings and partners; errors as `report_view`."""
+    """Return one view of the methods of each task, with its settings and partners."""
     groups: dict[str, list[SealedRun]] = {}
     for run in runs:
         groups.setdefault(repr(_rules(run)), []).append(run)
-    return [report_view(group, best_responses=best_responses) for group in groups.values()]
+    return [
+        report_view(group, best_responses=best_responses, by_method=True)
+        for group in groups.values()
+    ]
 
 
 def report_view(
-    runs: Sequence[SealedRun], *, title: str = "", best_responses: BestResponses | None = None
+    runs: Sequence[SealedRun],
+    *,
+    best_responses: BestResponses | None = None,
+    by_method: bool = False,
 ) -> ReportView:
     """Return what a report shows of ``runs``, measured against best responses.
+
+    With ``by_method`` a single method, too, is shown under its headline condition only.
 
     Raises:
         InputError: They cannot be compared, or one method is there twice.
@@ -150,16 +158,13 @@ def report_view(
     methods = _methods(runs)
     first = runs[0]
     task = get_task(first.plan.env.task, first.plan.task_version)
-    several, by_training = len(methods) > 1, _by_training(runs)
+    several, by_training = by_method or len(methods) > 1, _by_training(runs)
     episodes = tuple(
         e for name, group in methods.items() for e in _played(name, group, several, by_training)
     )
-    named = title or (
-        f"{len(methods)} methods on {task.slug}" if several else f"{next(iter(methods))}"
-    )
     commands = {run.bundle.repro_command for run in runs}
     return ReportView(
-        title=named,
+        title=f"{len(methods)} methods on {task.slug}" if len(methods) > 1 else first.method,
         subtitle=task.summary,
         task=task.slug,
         statements=tuple(_statements(runs, methods, len(episodes))),

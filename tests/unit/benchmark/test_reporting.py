@@ -63,6 +63,8 @@ def test_one_method_is_shown_under_its_conditions_and_several_under_their_headli
         "filter_off",
     )
     assert single.episodes == runs[0].episodes
+    (ranked,) = task_views(runs[:1])
+    assert [c.label for c in ranked.conditions] == ["ego"]
     both = report_view(runs)
     assert [(c.label, c.row_id) for c in both.conditions] == [("zero", "B-STAT"), ("ego", "")]
     assert both.treatment is None
