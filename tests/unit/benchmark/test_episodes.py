@@ -147,7 +147,7 @@ def test_every_party_is_reset_with_the_initial_state_seed():
     world = make_world([(1.0, False, False, False, True)], guard=guard)
     run_episode(world, TAG)
     assert world.env.seeds == world.policy.seeds == world.partner.seeds == [99]
-    assert guard.calls == [("run", 99), ("episode", None), ("step", None)]  # nobody with an id
+    assert guard.calls == [("run", 99), ("episode", None), ("step", "seeker")]
 
 
 def test_filter_figures_are_counted_per_step():
