@@ -37,10 +37,9 @@ from cadenza.benchmark.output_folder import (
     set_aside_other_run,
 )
 from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
-from cadenza.benchmark.reporting import SealedRun, report_view
+from cadenza.benchmark.reporting import SealedRun, load_run, report_view
 from cadenza.benchmark.tasks import TaskSpec, adopt, get_task
 from cadenza.benchmark.training import run_training
-from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import (
@@ -53,7 +52,6 @@ from cadenza.core.shipped_configs import source_checkout
 from cadenza.core.signals import ends_on_signals
 from cadenza.evaluation.report.render import render_json, render_report
 from cadenza.evaluation.report.view import ReportView
-from cadenza.evaluation.results import ResultBundle, load_run_archive
 from cadenza.learn.nn.portable import policy_path
 from cadenza.partners.registry import outside_modules
 from cadenza.partners.zoo_member import ZOO_MEMBER
@@ -66,7 +64,7 @@ EPISODES_PER_SEED: Final = 20
 _NOTE_EVERY_S: Final = 0.2
 #: Settings of a training that each seed's folder decides, and where results go.
 _OWN: Final = {"seed", "artifacts_root", "log_dir"}
-_SINKS: Final = {"artifacts_root", "log_dir", "wandb", "tensorboard"}
+_NOT_COMMON: Final = {*_OWN, "wandb", "tensorboard"}
 
 #: Called with (stage, work done, work in all, what was last seen); the stages are ``"training"``
 #: (frames of all seeds) and ``"evaluation"`` (cells).
@@ -173,7 +171,6 @@ class SeedRunner:
         overrides: Sequence[str] = (),
         resume: bool = False,
         overwrite: bool = False,
-        evaluate: bool = True,
         episodes_per_seed: int = EPISODES_PER_SEED,
         repro_command: str = "cadenza train",
     ) -> tuple[tuple[TrainedSeed, ...], JudgedSeeds | None]:
@@ -185,8 +182,7 @@ class SeedRunner:
             overrides: Settings that ``config`` was read with; those that seeds decide are refused.
             resume: Continue an earlier call.
             overwrite: Delete what an earlier call left first.
-            evaluate: Whether to judge them; without, there is no result.
-            episodes_per_seed: Episodes per evaluation seed and partner.
+            episodes_per_seed: Episodes per evaluation seed and partner; 0 judges nothing.
             repro_command: Command line that repeats it; no host paths, it is hashed.
 
         Raises:
@@ -196,7 +192,7 @@ class SeedRunner:
         require_free_settings(overrides, self.out)
         with open_output_folder(self.out, mode=output_mode(resume=resume, overwrite=overwrite)):
             trained = self.train(config, seeds)
-            if not evaluate:
+            if episodes_per_seed == 0:
                 return trained, None
             evaluation = evaluation_of(trained, out=self.out, episodes_per_seed=episodes_per_seed)
             judged = self.judge(trained, evaluation, repro_command=repro_command)
@@ -265,6 +261,7 @@ class SeedRunner:
             CadenzaError: As `run_evaluation`.
         """
         folder = self.out / "evaluation"
+        common = trained[0].config.model_dump(mode="json", exclude=_NOT_COMMON)
         with open_output_folder(folder, mode="resume"):
             set_aside_other_run(folder, make_plan(evaluation).digest)
         outcome = run_evaluation(
@@ -275,14 +272,14 @@ class SeedRunner:
             resume=True,
             repo_root=self.repo_root,
             repro_command=repro_command,
-            config_sha256=config_digest(trained[0].config),
+            config_sha256=sha256_bytes(canonical_json(common)),
             progress=self.progress and partial(self.progress, "evaluation"),
         )
         return JudgedSeeds(
             trained=tuple(trained),
             report=self.out / "report.html",
             evaluation=outcome,
-            runs=tuple(_sealed(outcome, policy) for policy in outcome.bundles),
+            runs=tuple(load_run(f, repo_path=source_checkout()) for f in outcome.bundles.values()),
         )
 
 
@@ -376,7 +373,7 @@ def _policy(trained: TrainedSeed, out: Path) -> PolicyChoice:
     if not (out / trained.address).is_file():
         raise ConfigurationError(
             f"seed {seed}: expected an algorithm that writes policy files, got {method!r}; train "
-            "it with --no-evaluate."
+            "it with --episodes 0."
         )
     source = LOCAL_URI_SCHEME + trained.address
     return PolicyChoice(name=trained.policy, source=source, method=method, training_seed=seed)
@@ -394,20 +391,3 @@ def partners_of(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
         unique = f"{name}_{index}" if seen.count(name) > 1 else name
         chosen.append(PartnerChoice(name=unique, seen=True, **facts))
     return (*chosen, *(PartnerChoice(name=name, class_name=name) for name in others))
-
-
-def _sealed(outcome: EvaluationOutcome, policy: str) -> SealedRun:
-    folder = outcome.bundles[policy]
-    bundle = load_run_archive(folder / "bundle.json")
-    assert isinstance(bundle, ResultBundle)  # noqa: S101 -- written as one above
-    return SealedRun(
-        bundle=bundle,
-        plan=outcome.plan,
-        episodes=tuple(outcome.episodes[policy]),
-        checks=tuple(verify_bundle_dir(folder, repo_path=source_checkout())),
-    )
-
-
-def config_digest(config: EgoAHTConfig) -> str:
-    """Return the SHA-256 of what trainings compute, without seed and where results go."""
-    return sha256_bytes(canonical_json(config.model_dump(mode="json", exclude={*_SINKS, "seed"})))

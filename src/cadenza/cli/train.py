@@ -51,14 +51,9 @@ def train(
     workers: Workers = None,
     executor: Executor = "local",
     resources: Resources = None,
-    evaluate: Annotated[
-        bool, typer.Option("--evaluate/--no-evaluate", help="Evaluate all seeds at the end.")
-    ] = True,
     episodes: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Episodes per evaluation seed (of 10) and partner; 20 by default."
-        ),
+        typer.Option(min=0, help="Per evaluation seed (of 10) and partner, 0 for none; or 20."),
     ] = None,
     check: Annotated[
         bool,
@@ -97,10 +92,10 @@ def train(
         results: Sequence[TrainingResult | TrainedSeed]
         with stage_bars(quiet=quiet or as_json) as report:
             if seeds is None:
-                if (out, workers, cluster, evaluate, episodes) != (None, None, None, True, None):
+                if (out, workers, cluster, episodes) != (None, None, None, None):
                     raise ConfigurationError(
-                        "train: expected --seeds beside --out, --workers, --executor, --episodes "
-                        "and --no-evaluate, got none; say which to train, e.g. --seeds 5."
+                        "train: expected --seeds beside --out, --workers, --executor and "
+                        "--episodes, got none; say which to train, e.g. --seeds 5."
                     )
                 one = run_training(
                     training,
@@ -112,10 +107,9 @@ def train(
                 )
                 results = [one]
             else:
+                played = EPISODES_PER_SEED if episodes is None else episodes
                 words = ["cadenza", "train", shown_config(config, "train"), *changes]
-                words += ["--seeds", seeds] + (
-                    [] if episodes is None else ["--episodes", str(episodes)]
-                )
+                words += ["--seeds", seeds, "--episodes", str(played)]
                 runner = SeedRunner(
                     out=out or Path("runs") / training.algo,
                     workers=workers,
@@ -128,8 +122,7 @@ def train(
                     overrides=changes,
                     resume=resume,
                     overwrite=overwrite,
-                    evaluate=evaluate,
-                    episodes_per_seed=episodes or EPISODES_PER_SEED,
+                    episodes_per_seed=played,
                     repro_command=shlex.join(words),
                 )
         slopes = [check_positive_learning_slope(result.curve) for result in results]

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from cadenza.aht.config import load_config
+from cadenza.benchmark.ray_executor import RayCluster
 from cadenza.benchmark.training_seeds import SeedRunner, parse_seeds
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.evaluation.statistics.estimate import rate_estimate
+from tests.campaigns import nightly
 from tests.e2e.commands import LIMIT_S, REPOSITORY, Started, wait_for
+from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
 
 SETTINGS = (
     "total_frames=512",
@@ -26,8 +29,14 @@ CONFIG = load_config(config_path=shipped_config("train/crossing"), overrides=lis
 SEEDS = (3, 4, 8)
 
 
-def run(out, *, workers=1, progress=None, **changes):
-    runner = SeedRunner(out=out, workers=workers, repo_root=Path("/nonexistent"), progress=progress)
+def run(out, *, workers=1, progress=None, cluster=None, **changes):
+    runner = SeedRunner(
+        out=out,
+        workers=workers,
+        cluster=cluster,
+        repo_root=Path("/nonexistent"),
+        progress=progress,
+    )
     return runner.run(CONFIG, SEEDS, episodes_per_seed=1, **changes)
 
 
@@ -117,6 +126,15 @@ def test_two_workers_give_the_bytes_of_one(reference, tmp_path):
     out, *_ = reference
     run(tmp_path / "two", workers=2)
     assert files(tmp_path / "two") == files(out)
+
+
+@nightly
+def test_actors_of_a_cluster_give_the_bytes_of_one_process(reference, tmp_path):
+    told = []
+    with quiet_ray(), running_cluster():
+        run(tmp_path / "ray", cluster=RayCluster(), workers=2, progress=lambda *r: told.append(r))
+    assert files(tmp_path / "ray") == files(reference[0])
+    assert [done for stage, done, *_ in told if stage == "training"] == [512, 1024, 1536]
 
 
 def test_run_again_trains_and_plays_nothing(reference):
