@@ -121,6 +121,7 @@ def test_spike_without_registration_shows_its_gap_and_gates_nothing(folder):
         ((*REGISTERED, "--episodes", "9"), 4, "episodes_per_seed"),
         ((*REGISTERED, "--axis", "CM"), 4, "axis CM"),
         (("--sub-stage", "2"), 2, "sub-stage"),
+        (("--seeds", "1"), 2, "two seeds"),
         (("--axis", "XX"), 2, "XX"),
         (("--task", "crossing"), 2, "cocarry_mj"),
         (("--out", "study"), 2, "expected a new or empty folder"),

@@ -212,7 +212,8 @@ def next_stage(
         ]
         passed = any(row.passes for row in rows)
         if as_json:
-            print_json({"ego": chosen, "passes": passed, "axes": gate.as_json(rows)})
+            axes = [row.model_dump(mode="json") for row in rows]
+            print_json({"ego": chosen, "passes": passed, "axes": axes})
         else:
             print_table(
                 f"{chosen}, gate {gate_pp:g} points", gate.COLUMNS, [r.cells() for r in rows]

@@ -12,7 +12,7 @@ Limits:    the gap is necessary, not sufficient: it does not prove that partners
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,13 @@ from cadenza.evaluation.leaderboard import (
 )
 from cadenza.evaluation.prereg import CANONICAL_AXIS_ORDER, LockedRegistration
 from cadenza.evaluation.report.render import FORMATS
-from cadenza.evaluation.results import ResultBundle, SpikeRun, SubStage, load_run_archive
+from cadenza.evaluation.results import (
+    Archive,
+    ResultBundle,
+    SpikeRun,
+    SubStage,
+    load_run_archive,
+)
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.multiplicity import holm
 from cadenza.evaluation.statistics.paired import pair_episodes, paired_comparison, success_of
@@ -100,8 +106,7 @@ def _read(path: Path, repo_path: Path | None, allow_dirty: bool) -> Spike:
     return Spike(path=path, run=run, registration=locked, reason=reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AxisStatus:
+class AxisStatus(Archive):
     """One row of the stage table.
 
     ``status`` is Measured, Missing, or why what was played does not count, and then the rest is
@@ -165,7 +170,8 @@ def axis_statuses(spikes: Sequence[Spike], *, gate_pp: float = GATE_PP) -> list[
         )
         if result is not None and axis in counted:
             passes = result.ci_low_pp >= gate_pp and adjusted[axis] <= LEVEL
-            row = replace(row, status="Measured", p_holm=adjusted[axis], passes=passes)
+            found = {"status": "Measured", "p_holm": adjusted[axis], "passes": passes}
+            row = row.model_copy(update=found)
         rows.append(row)
     return rows
 
@@ -232,15 +238,11 @@ def summary(spikes: Sequence[Spike]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
     for method, own in by_method(spikes).items():
         rows = axis_statuses(own)
-        methods[method] = {"axes": as_json(rows), "recommendation": recommendation(rows)}
+        axes = [row.model_dump(mode="json") for row in rows]
+        methods[method] = {"axes": axes, "recommendation": recommendation(rows)}
     entries, refused = leaderboard(spikes)
     board = [entry.model_dump(mode="json") for entry in entries]
     return {"methods": methods, "leaderboard": board, "no_row": refused}
-
-
-def as_json(rows: Sequence[AxisStatus]) -> list[dict[str, Any]]:
-    """Return the rows as JSON values."""
-    return [{**asdict(row), "result": row.result and row.result.model_dump()} for row in rows]
 
 
 def summary_text(spikes: Sequence[Spike]) -> str:

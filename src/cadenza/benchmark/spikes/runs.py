@@ -100,6 +100,8 @@ def run_spike(
         or (spec.episodes_per_seed if spec else EPISODES_PER_SEED),
         failure_policy=spec.failure_policy if spec else "strict",
     )
+    if len(config.seeds) < 2:
+        raise ConfigurationError(f"axis {axis}: expected two seeds or more, got {config.seeds}.")
     rig = config.model_copy(update={"policies": (RIG_EGO,)})
     played: list[tuple[SubStage, EvaluationConfig]]
     played = [(stage, rig if stage == "1a" else config) for stage in stages]
