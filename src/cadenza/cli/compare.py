@@ -96,7 +96,8 @@ def compare(
             raise ConfigurationError(f"--fail-on: expected undecided or worse, got {fail_on!r}.")
         columns: dict[str, str] = {}
         for pair in filter(None, mapping.split(",")):
-            name, _, columns[name] = pair.partition("=")
+            name, _, column = map(str.strip, pair.partition("="))
+            columns[name] = column
         names = [reference, *candidates]
         arms = {name: load_arm(name, columns, _read_bundle) for name in names}
         if len(arms) < len(names):

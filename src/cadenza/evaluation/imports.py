@@ -29,6 +29,11 @@ from cadenza.core.strict_json import parse_json_object
 MAX_BYTES: Final = 512 << 20
 #: Status of an episode that was played to its end.
 COMPLETED: Final = "completed"
+#: Words for it, and for an episode without outcome.
+_STATUSES: Final = {
+    COMPLETED: (COMPLETED, "complete", "done", "finished"),
+    "abandoned": ("abandoned", "aborted", "invalid", "skipped", "void", "voided"),
+}
 #: Formats that need a word of the user, or whose clusters are blocks.
 LEROBOT: Final = "LeRobot eval_info.json"
 ROBO_EVALS: Final = "robo-evals report"
@@ -55,7 +60,7 @@ class Row(NamedTuple):
         success: Outcome; None if not completed, or not kept.
         score: Number in place of an outcome.
         stage: Furthest stage reached.
-        status: `COMPLETED`, or why there is no outcome.
+        status: `COMPLETED` or abandoned: there is no outcome.
         source: File.
         line: Place in the file, for people.
     """
@@ -272,7 +277,10 @@ def _table(
         joined = ["/".join(parts) or empty for parts in zip(*used, strict=True)]
         return joined if used else [default] * len(places)
 
-    statuses = texts("status")
+    statuses = [
+        _status(word, f"{source} {place}")
+        for word, place in zip(texts("status"), places, strict=True)
+    ]
 
     def parsed(name: str, parse: Callable[[object, str], Any]) -> Sequence[Any]:
         if name not in layout:
@@ -283,12 +291,23 @@ def _table(
         ]
 
     parsers = {"success": _outcome, "score": _score}
-    fields = [parsed(n, parsers[n]) if n in parsers else texts(n) for n in _MAPPED]
-    rows = map(Row._make, zip(*fields, [source] * len(places), places, strict=True))
+    fields = [parsed(n, parsers[n]) if n in parsers else texts(n) for n in _MAPPED[:-1]]
+    rows = map(Row._make, zip(*fields, statuses, [source] * len(places), places, strict=True))
     return Results(kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN)
 
 
+def _status(word: str | None, where: str) -> str:
+    for status, words in _STATUSES.items():
+        if f"{word}".strip().lower() in words:
+            return status
+    wanted = " or ".join(f"{status} ({', '.join(words)})" for status, words in _STATUSES.items())
+    raise refusal(where, f"status {wanted}", f"{word or ''!r}")
+
+
 def _outcome(value: object, where: str) -> bool:
+    if value == "":
+        wanted = "success true, false, 1 or 0; no outcome is a column status with abandoned"
+        raise refusal(where, wanted, "a blank")
     if not isinstance(value, bool | int | float) or value not in (0, 1):
         raise refusal(where, "success true, false, 1 or 0", f"{value!r}")
     return bool(value)

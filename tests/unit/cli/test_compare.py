@@ -210,7 +210,7 @@ def test_columns_of_any_csv_are_mapped(compare):
         name: "slot,ok\n" + "".join(f"{i},{x}\n" for i, x in enumerate(outcomes(k, 30)))
         for name, k in (("a", 9), ("b", 24))
     }
-    assert "30 pairs" in compare("a", "b", "--map", "start=slot,success=ok", **files).stdout
+    assert "30 pairs" in compare("a", "b", "--map", "start=slot, success = ok", **files).stdout
     refused(compare("a", "b"), "a line 1", "--map success=COLUMN")
     refused(compare("a", "b", "--map", "success=o"), "success=o")
 
@@ -229,6 +229,8 @@ BAD = {
     "start twice": (made.robostats_jsonl([True]) * 2, "x line 2", "0 again"),
     "short row": ("start,success\n1,1\n2\n", "x line 3", "truncated"),
     "word": ("start,success\n1,yes\n", "x line 2", "'yes'"),
+    "blank": ("start,success\n1,\n", "x line 2", "status with abandoned", "got a blank"),
+    "status": ("success,status\n0,DONE\n0,lost\n", "x line 3", "abandoned, aborted", "'lost'"),
     "score": ("success,score\n1,inf\n", "x line 2", "finite"),
     "no row": ("start,success\n", "x: ", "at least one episode"),
 }
