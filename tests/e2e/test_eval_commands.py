@@ -63,6 +63,11 @@ def test_eval_run_measures_against_best_responses(evaluated):
         for r in summary["results"]
         if (r["condition"], r["partner"]) == ("filter_on", "crossing_chaser")
     }
+    covered = {r["partner"]: r["coverage"] for r in done.json["proximity"]}
+    assert covered["mean over partners"] == "over 1 of 2 partners"
+    assert covered["crossing_chaser"] == ""
+    missing = cadenza(*words, "absent.yaml", cwd=folder)
+    assert "absent.yaml: expected a file of best responses, got none there." in missing.err
     expected = (means["goal_pd"] + 21.0) / 30.0
     assert close["goal_pd", "crossing_chaser"] == pytest.approx(expected)
     assert cadenza(*words, "small.yaml", cwd=folder).code == 2  # not such a file

@@ -81,7 +81,7 @@ def find_bundles(paths: Sequence[Path]) -> list[Path]:
     """Return the bundle folders in ``paths``: bundles, folders of evaluations or of quickstarts.
 
     Raises:
-        ConfigurationError: There is none in a path.
+        ConfigurationError: There is none in a path, or one is there twice.
     """
     found: list[Path] = []
     for path in paths:
@@ -93,7 +93,13 @@ def find_bundles(paths: Sequence[Path]) -> list[Path]:
                 f"holds some, got no {BUNDLE_NAME} in it."
             )
         found += own
-    return list(dict.fromkeys(found))
+    resolved = [folder.resolve() for folder in found]
+    twice = [str(f) for f, real in zip(found, resolved, strict=True) if resolved.count(real) > 1]
+    if twice:
+        raise ConfigurationError(
+            f"{twice[0]}: expected every bundle once, got it again as {twice[-1]}; leave one out."
+        )
+    return found
 
 
 def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = False) -> SealedRun:
@@ -153,7 +159,7 @@ def report_view(
 
     Raises:
         InputError: They cannot be compared, or one method is there twice.
-        ConfigurationError: The best responses are about another task.
+        ConfigurationError: The best responses are about another task, or other partners.
     """
     methods = _methods(runs)
     first = runs[0]
@@ -180,7 +186,8 @@ def report_view(
         has_success=task.has_success,
         ego_uid=first.plan.env.agent_uids[0],
         control_timestep_s=_timestep(episodes),
-        best_responses=best_responses and best_responses.on(task.slug),
+        best_responses=best_responses
+        and best_responses.on(task.slug, [p.name for p in first.plan.partners]),
         stress_limit=_force_limit(task.task_id),
         tables=tuple(t for name, group in methods.items() for t in _safety(name, group, several)),
         repro_command=commands.pop() if len(commands) == 1 else "",

@@ -108,8 +108,9 @@ def run(
         evaluation = explained(
             config, EvaluationConfig, lambda: load_evaluation_config(config, changes)
         )
+        task = get_task(evaluation.task, evaluation.task_version)
         best = best_responses and load_best_responses(best_responses).on(
-            get_task(evaluation.task, evaluation.task_version).slug
+            task.slug, [p.name for p in evaluation.partners or ()] or task.partners
         )
         with progress_bar("evaluating", quiet=quiet or as_json) as report:
             outcome = run_evaluation(
@@ -287,14 +288,19 @@ def _proximity(
 ) -> list[dict[str, Any]]:
     """Return how close each policy comes to best responses under the headline condition."""
     from cadenza.benchmark.reporting import partner_views
-    from cadenza.evaluation.best_responses import proximities
+    from cadenza.evaluation.best_responses import coverage, proximities
 
     families = {p.partner_id: p.family for p in partner_views(outcome.plan)}
     played = {
         p: [e for e in own if e.condition == condition] for p, own in outcome.episodes.items()
     }
     return [
-        {"policy": policy, "partner": name, **asdict(estimate)}
+        {
+            "policy": policy,
+            "partner": name,
+            "coverage": "" if name in families else coverage(found, list(families)),
+            **asdict(estimate),
+        }
         for policy, found in proximities(played, best, families).items()
         for name, estimate in found.items()
     ]
@@ -364,7 +370,14 @@ def _print_outcome(payload: dict[str, Any]) -> None:
         f"{payload['cells']} cells" + (f", {reused} from before" if reused else ""), _COLUMNS, rows
     )
     if close := payload.get("proximity"):
-        shown = [(row["policy"], row["partner"], _number(row)) for row in close]
+        shown = [
+            (
+                row["policy"],
+                f"{row['partner'].removesuffix(' over partners')} {row['coverage']}".rstrip(),
+                _number(row),
+            )
+            for row in close
+        ]
         columns = ("policy", "partner", "proximity, 95 %")
         print_table("best-response proximity, at most 1", columns, shown)
     if payload["link_costs"]:

@@ -1,8 +1,8 @@
 """How close an ego comes to the best that can be done beside a partner.
 
-Proximity: BRProx(e, w) = (J(e, w) - r) / (J(BR(w), w) - r), r the score of the random pair beside w
-           where scores may be negative. Never above 1: where an ego beats the best response, that
-           is none, so the partner's row says "bound not reached" and counts in no aggregate.
+Proximity: BRProx(e, w) = (J(e, w) - r) / (J(BR(w), w) - r), r the score of a random ego beside the
+           same w, 0 where the file gives none. Never above 1: where an ego beats the best response,
+           that is none, so the partner's row says "bound not reached" and counts in no aggregate.
 Intervals: the ego's, scaled; the best response is taken at its value, its own interval stands
            beside it. Worst case by Bonferroni, mean and interquartile mean by redrawn seeds.
 """
@@ -42,7 +42,7 @@ class BestResponse(Archive):
         value: Its mean score beside the partner.
         low: Lower bound of ``value``, if known.
         high: Upper bound.
-        random: Mean score of a random ego beside the partner, which is subtracted from all scores.
+        random: Mean score of a random ego beside the same partner, subtracted from all scores.
         trained: How it was trained, for the reader: algorithm, steps, seeds.
         sha256: Digest of its weights.
     """
@@ -55,14 +55,14 @@ class BestResponse(Archive):
     sha256: Sha256 | None = None
 
     def share(self, score: float) -> float:
-        """Return where ``score`` lies between the random pair, 0, and the best response, 1."""
+        """Return where ``score`` lies between a random ego, 0, and the best response, 1."""
         return (score - self.random) / (self.value - self.random)
 
     @model_validator(mode="after")
     def _beats_chance(self) -> Self:
         if not self.value > self.random:
             raise ValueError(
-                f"BestResponse.value: expected more than the random pair's {self.random}, got "
+                f"BestResponse.value: expected more than a random ego's {self.random}, got "
                 f"{self.value}."
             )
         return self
@@ -77,7 +77,7 @@ class BestResponses(Archive):
     partners: dict[str, BestResponse] = Field(min_length=1)
 
     def proximity_of(self, episode: EpisodeResult) -> float | None:
-        """Return the score of one episode on the scale from random pair to best response."""
+        """Return the score of one episode on the scale from random ego to best response."""
         score = self.score_of(episode)
         return None if score is None else self.partners[episode.partner or ""].share(score)
 
@@ -85,15 +85,20 @@ class BestResponses(Archive):
         """Return the score of one episode."""
         return episode.episode_return if self.metric == "return" else float(episode.success)
 
-    def on(self, task: str) -> Self:
-        """Return these if they are about ``task``, e.g. ``"crossing@v1"``.
+    def on(self, task: str, partners: Sequence[str]) -> Self:
+        """Return these if they are about ``task``, ``"crossing@v1"``, and some of ``partners``.
 
         Raises:
-            ConfigurationError: They are about another.
+            ConfigurationError: They are about another task, or about none of the partners.
         """
         if self.task != task:
             raise ConfigurationError(
                 f"best responses: expected some on {task}, got some on {self.task}."
+            )
+        if self.partners.keys().isdisjoint(partners):
+            raise ConfigurationError(
+                f"best responses: expected some to {', '.join(partners)}, got some to "
+                f"{', '.join(self.partners)}; name partners as the evaluation does."
             )
         return self
 
@@ -102,8 +107,10 @@ def load_best_responses(path: Path) -> BestResponses:
     """Read a file of best responses.
 
     Raises:
-        ConfigurationError: It cannot be read, or has another shape.
+        ConfigurationError: It is missing, cannot be read, or has another shape.
     """
+    if not path.exists():
+        raise ConfigurationError(f"{path}: expected a file of best responses, got none there.")
     try:
         return BestResponses.model_validate(read_yaml(path))
     except ValidationError as error:
@@ -153,6 +160,12 @@ def proximities(
                 IQM: aggregate(cells, method, "iqm", rng=rng),
             }
     return {m: {name: _cut(e) for name, e in own.items()} for m, own in found.items()}
+
+
+def coverage(found: Mapping[str, Estimate], partners: Sequence[str]) -> str:
+    """Return what one method's aggregates are over: ``"over 2 of 5 partners"``."""
+    counted = sum(name in found and found[name].value is not None for name in partners)
+    return f"over {counted} of {len(partners)} partners"
 
 
 def _scaled(

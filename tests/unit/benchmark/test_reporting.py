@@ -47,8 +47,9 @@ def runs_of(folder):
 
 
 def test_bundles_are_found_in_every_kind_of_folder(evaluation, tmp_path):
-    names = [p.name for p in find_bundles([evaluation, evaluation / "bundles" / "ego"])]
-    assert names == ["ego", "zero"]  # each once
+    assert [p.name for p in find_bundles([evaluation])] == ["ego", "zero"]
+    with pytest.raises(ConfigurationError, match="expected every bundle once, got it again"):
+        find_bundles([evaluation, evaluation / "bundles" / "ego"])
     seal(tmp_path / "evaluation" / "bundles" / "mine")  # as a quickstart leaves it
     assert [p.name for p in find_bundles([tmp_path])] == ["mine"]
     with pytest.raises(ConfigurationError, match=r"got no bundle\.json in it"):
@@ -172,9 +173,26 @@ def test_one_page_holds_one_task(evaluation):
         render_leaderboards(views * 2, "html")
 
 
-def test_best_responses_of_another_task_are_refused(evaluation):
+@pytest.mark.parametrize(
+    ("task", "partner", "told"),
+    [
+        ("push@v1", "seeker", r"expected some on crossing@v1, got some on push"),
+        ("crossing@v1", "sucker", "expected some to seeker, chaser, got some to sucker"),
+    ],
+)
+def test_best_responses_about_something_else_are_refused(evaluation, task, partner, told):
     best = BestResponses.model_validate(
-        {"task": "push@v1", "partners": {"seeker": {"value": 1.0, "trained": "SAC"}}}
+        {"task": task, "partners": {partner: {"value": 1.0, "trained": "SAC"}}}
     )
-    with pytest.raises(ConfigurationError, match=r"expected some on crossing@v1, got some on push"):
+    with pytest.raises(ConfigurationError, match=told):
         report_view(runs_of(evaluation), best_responses=best)
+
+
+def test_proximity_says_over_how_many_partners_it_is(evaluation):
+    partners = {name: {"value": 1.0, "trained": "SAC"} for name in ("seeker", "absent")}
+    best = {"task": "crossing@v1", "metric": "success", "partners": partners}
+    view = report_view(runs_of(evaluation), best_responses=BestResponses.model_validate(best))
+    text = FORMATS["markdown"](view)
+    assert "over 1 of 2 partners" in render_leaderboards([view], "markdown").split("##")[1]
+    assert "| Mean over 1 of 2 partners |" in text
+    assert "Without a best response: chaser. In the file, but not played here: absent." in text

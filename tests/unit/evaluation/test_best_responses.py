@@ -1,4 +1,4 @@
-"""Best-response proximity: a share of the way from the random pair to the best response."""
+"""Best-response proximity: a share of the way from a random ego to the best response."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def played(returns):
     }  # fmt: skip
 
 
-def test_returns_are_measured_from_the_random_pair_to_the_best_response(best):
+def test_returns_are_measured_from_a_random_ego_to_the_best_response(best):
     ours = proximities(played(RETURNS), best, FAMILIES)["ours"]
     near = ours["near"]
     half = 12.7062 * (0.875 - 0.625) / 2.0  # t(0.975, 1) s / sqrt(2): seed shares 5 / 8, 7 / 8
@@ -80,7 +80,7 @@ def test_partner_whose_best_response_is_beaten_counts_for_nobody(best):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("value: 10.0, random: 2.0|value: 2.0, random: 2.0", "expected more than the random pair"),
+        ("value: 10.0, random: 2.0|value: 2.0, random: 2.0", "expected more than a random ego"),
         ("task: push@v1|tusk: push@v1", "task"),
         ("value: 3.0,|value: much,", r"partners\.weak\.value"),
     ],

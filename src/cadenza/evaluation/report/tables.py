@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from cadenza.core.tables import Table
-from cadenza.evaluation.best_responses import MEAN
+from cadenza.evaluation.best_responses import MEAN, coverage
 from cadenza.evaluation.report.analysis import TAIL, Cell, MetricName, Numbers, Row, score_of
 from cadenza.evaluation.report.figures.methods import rank_range
 from cadenza.evaluation.report.svg import (
@@ -218,7 +218,9 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
             shown(row.tail.estimate),
             f"{score(min(values), rate)} to {score(max(values), rate)}",
             number(float(np.quantile(forces, 0.9)), digits=1) if forces.size else MISSING,
-            _number(row.proximity.get(MEAN)),
+            f"{_number(row.proximity[MEAN])} {coverage(row.proximity, list(labels))}"
+            if MEAN in row.proximity
+            else MISSING,
             str(row.cell.success.n_clusters),
             count(row.cell.n),
         ))  # fmt: skip
@@ -251,16 +253,28 @@ def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
         scored, trained = ("", "") if bound is None else (number(bound.value), bound.trained)
         if bound is not None and bound.low is not None:
             scored += f" [{number(bound.low)}, {number(bound.high)}]"
-        label = labels.get(name, name[0].upper() + name[1:])
-        rows.append((label, *(_number(own[name]) for own in found), scored, trained))
+        start = "" if bound is None else number(bound.random)
+        covered = f"{name.removesuffix(' over partners')} {coverage(found[0], list(labels))}"
+        label = labels.get(name, covered[0].upper() + covered[1:])
+        rows.append((label, *(_number(own[name]) for own in found), start, scored, trained))
+    without = [label for name, label in labels.items() if name not in best.partners]
+    absent = [name for name in best.partners if name not in labels]
     return Table(
         title=f"Best-response proximity of the {best.metric}",
-        columns=("Partner", *(label for label, _ in methods), "Best response", "Trained"),
+        columns=(
+            "Partner",
+            *(label for label, _ in methods),
+            "Random ego",
+            "Best response",
+            "Trained",
+        ),
         rows=tuple(rows),
         caption="1 is the best response to the partner, 0 a random ego beside it; 95 % intervals, "
         'the best response taken at its value. "Bound not reached": an ego beats the best '
-        "response, so that is none; the partner counts in no aggregate.",
-        text_columns=(0, len(methods) + 2),
+        "response, so that is none; the partner counts in no aggregate."
+        + (f" Without a best response: {', '.join(without)}." if without else "")
+        + (f" In the file, but not played here: {', '.join(absent)}." if absent else ""),
+        text_columns=(0, len(methods) + 3),
     )
 
 
