@@ -5,7 +5,7 @@ from pathlib import Path
 from cadenza.benchmark.bundle import BUNDLE_NAME, FAILURES_NAME, episode_file_name
 from cadenza.benchmark.verify import MALFORMED, BundleUnderTest, read_bundle_files, sums_checks
 from cadenza.core.strict_json import parse_json_object
-from cadenza.evaluation.imports import Results, Row, refusal
+from cadenza.evaluation.imports import EVALUATION_SEED, Results, Row, refusal
 from cadenza.evaluation.results import ResultBundle
 
 
@@ -36,6 +36,7 @@ def read_bundle(folder: Path) -> Results:
             arm=bundle.policy_id,
             task=f"{episode.condition} / {episode.partner}",
             start=str(episode.initial_state_seed),
+            training_seed=str(seed),
             success=episode.success if has_success else None,
             score=episode.episode_return,
             source=f"{folder / episode_file_name(seed)}",
@@ -45,6 +46,7 @@ def read_bundle(folder: Path) -> Results:
         for number, episode in enumerate(episodes, start=1)
     ]
     facts: dict[str, object] = {
+        "headline condition": bundle.summary.headline_condition,
         "task": f"{plan.env.task} version {plan.task_version}",
         "package": plan.package_version,
         "sources": plan.code_sha256[:12],
@@ -53,4 +55,12 @@ def read_bundle(folder: Path) -> Results:
     for kind, entries in (("condition", plan.conditions), ("partner", plan.partners)):
         for entry in entries:
             facts[f"{kind} {entry.name}"] = entry.model_dump(mode="json", exclude={"name", "seen"})
-    return Results(kind="bundle", rows=rows, facts=facts, drawn_starts=True, shared_starts=True)
+    return Results(
+        kind="bundle",
+        rows=rows,
+        facts=facts,
+        drawn_starts=True,
+        shared_starts=True,
+        clusters=EVALUATION_SEED,
+        headline=bundle.summary.headline_condition,
+    )

@@ -157,12 +157,14 @@ def _lines(judgement: "Judgement", despite: str | None, *, markdown: bool) -> li
         lines.append(
             f"ranks: {', '.join(f'{name} {low} to {high}' for name, (low, high) in ranks)}"
         )
-    lines += [*gap, judgement.pairing, *gap]
+    condition = f"condition {judgement.condition} (headline); " if judgement.condition else ""
+    lines += [*gap, f"{condition}{judgement.pairing}; clusters: {judgement.clusters}", *gap]
     for name, counts in judgement.counts.items():
         told = (f"{count} {kind}" for kind, count in counts.items() if count)
         lines.append(f"{item}{name}: {', '.join(told)}")
     if judgement.by_task:
-        lines += [*gap, f"by task, p by Holm over {len(judgement.by_task)}", *gap]
+        alone = ", start by start" if judgement.condition else ""
+        lines += [*gap, f"by task{alone}, p by Holm over {len(judgement.by_task)}", *gap]
         several = len(judgement.overall) > 1
         for finding in judgement.by_task:
             place = f"{finding.arm}, {finding.task}" if several else f"{finding.task}"

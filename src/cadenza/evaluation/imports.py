@@ -34,10 +34,13 @@ _STATUSES: Final = {
     COMPLETED: (COMPLETED, "complete", "done", "finished"),
     "abandoned": ("abandoned", "aborted", "invalid", "skipped", "void", "voided"),
 }
-#: Formats that need a word of the user, or whose clusters are blocks.
+#: Formats that draw starts, or whose clusters are blocks.
 LEROBOT: Final = "LeRobot eval_info.json"
 ROBO_EVALS: Final = "robo-evals report"
 ORBIT: Final = "orbit CSV"
+#: What `Row.training_seed` may hold.
+TRAINING_SEED: Final = "training seed"
+EVALUATION_SEED: Final = "evaluation seed"
 #: Largest difference of a stated percentage from that of the episodes, points.
 _PERCENT_TOLERANCE: Final = 0.1
 #: Most characters of a wrong value that a message repeats.
@@ -56,7 +59,8 @@ class Row(NamedTuple):
         arm: Policy that played, as the file calls it.
         task: Task.
         start: Initial state; equal starts of a task are one state. None without proof.
-        training_seed: Training run, or block of trials (robot, day): what episodes share luck in.
+        training_seed: Training run, block of trials (robot, day) or evaluation seed: what
+            episodes share luck in.
         success: Outcome; None if not completed, or not kept.
         score: Number in place of an outcome.
         stage: Furthest stage reached.
@@ -87,6 +91,8 @@ class Results:
         facts: What it states about environment, limits and versions; None is not stated.
         drawn_starts: Whether initial states were drawn, not chosen by hand.
         shared_starts: Whether equal starts of different tasks are one state.
+        clusters: What `Row.training_seed` holds.
+        headline: Condition of the overall verdict, "headline / ..." among tasks; None for all.
     """
 
     kind: str
@@ -94,6 +100,8 @@ class Results:
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     drawn_starts: bool = False
     shared_starts: bool = False
+    clusters: str = TRAINING_SEED
+    headline: str | None = None
 
 
 #: Columns by field of `Row`; several are joined.
@@ -177,6 +185,7 @@ def load_arm(
         rows = [row for row in found.rows if row.arm == wanted or not wanted]
         if folders:
             rows = [row._replace(training_seed=path.name) for row in rows]
+            found = replace(found, clusters=TRAINING_SEED)
         parts.append(replace(found, rows=rows))
     return parts
 
@@ -293,7 +302,8 @@ def _table(
     parsers = {"success": _outcome, "score": _score}
     fields = [parsed(n, parsers[n]) if n in parsers else texts(n) for n in _MAPPED[:-1]]
     rows = map(Row._make, zip(*fields, statuses, [source] * len(places), places, strict=True))
-    return Results(kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN)
+    clusters = "block" if kind == ORBIT else TRAINING_SEED
+    return Results(kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN, clusters=clusters)
 
 
 def _status(word: str | None, where: str) -> str:

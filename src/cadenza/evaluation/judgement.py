@@ -3,9 +3,11 @@
 Pairs:     only where all arms prove the same initial state: equal starts of a task in results of
            one format. Starts that some arm lacks are dropped and counted. Without a common start
            the arms are compared unpaired.
-Clusters:  training seeds, if rows have them. Else starts, where several tasks (conditions and
-           partners of one environment) share them: their episodes are not independent.
-Tasks:     those that every arm has: the overall verdict first, then Holm over tasks.
+Clusters:  training seeds, if rows have them; of bundles evaluation seeds, as in a report. Else
+           starts, where several tasks (partners of one environment) share them: their episodes are
+           not independent. Outcomes of one task of a bundle are one run's, start by start.
+Tasks:     those that every arm has: the overall verdict first, of bundles under their headline
+           condition, then Holm over tasks.
 Several:   with two or more candidates p is Holm's over all pairs of arms, `comparison.rank`.
 Abandoned: an episode without outcome is not judged; a second verdict counts it as a failure.
 Rules:     arms that state different environments, limits, filters or versions are not judged
@@ -21,7 +23,14 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.evaluation.imports import COMPLETED, ORBIT, Results, Row, refusal
+from cadenza.evaluation.imports import (
+    COMPLETED,
+    EVALUATION_SEED,
+    TRAINING_SEED,
+    Results,
+    Row,
+    refusal,
+)
 from cadenza.evaluation.statistics.comparison import (
     Comparison,
     Ranking,
@@ -81,8 +90,11 @@ class Judgement:
     """All that was found.
 
     Attributes:
-        counts: Episodes of the judged tasks by arm: attempted, abandoned, judged, and unpaired.
+        counts: Episodes behind the overall verdict by arm: attempted, abandoned, judged,
+            and unpaired.
         pairing: How rows were paired, for people.
+        clusters: What counts as independent in the overall verdict, for people.
+        condition: The one condition that the overall verdict is about; None for all.
         differences: Rules that differ between arms.
         one_sided: Tasks not judged, with the arms that have them.
         overall: One finding per candidate; none where nothing was judged.
@@ -92,6 +104,8 @@ class Judgement:
 
     counts: Mapping[str, Mapping[str, int]]
     pairing: str
+    clusters: str
+    condition: str | None
     differences: Sequence[str]
     one_sided: Mapping[str, Sequence[str]]
     overall: Sequence[Finding] = ()
@@ -119,6 +133,8 @@ def judge(arms: Arms, question: Question) -> Judgement:
     found = Judgement(
         counts=sample.counts,
         pairing=sample.pairing,
+        clusters=sample.clusters,
+        condition=sample.condition,
         differences=_differences(arms),
         one_sided=sample.one_sided,
     )
@@ -149,19 +165,22 @@ def _differences(arms: Arms) -> list[str]:
     return list(found)
 
 
-def _clustered(arms: Arms) -> bool:
-    """Return whether training seeds, or blocks that every arm has several of, are the clusters."""
+def _cluster_kind(arms: Arms) -> str:
+    """Return what the clusters are: training seeds, what every arm has several of, or nothing."""
     labels = {
         name: {row.training_seed for part in parts for row in part.rows}
         for name, parts in arms.items()
     }
     few = [name for name, found in labels.items() if len(found) < 2 or None in found]
-    blocks = any(part.kind == ORBIT for parts in arms.values() for part in parts)
-    if few and (blocks or all(found == {None} for found in labels.values())):
-        return False
-    if few:
-        raise refusal(few[0], "two or more training seeds, as of other arms", f"{labels[few[0]]}")
-    return True
+    parts = [part for parts in arms.values() for part in parts]
+    kinds = {part.clusters for part in parts if any(row.training_seed for row in part.rows)}
+    if few and TRAINING_SEED not in kinds:
+        return ""
+    if few or len(kinds) > 1:
+        name = [*few, *arms][0]
+        got = ", ".join(sorted(filter(None, labels[name]))) or "none"
+        raise refusal(name, "two or more training seeds, as of other arms", got)
+    return kinds.pop()
 
 
 class _Sample:
@@ -170,7 +189,7 @@ class _Sample:
     def __init__(self, arms: Arms, question: Question, *, failures: bool = False) -> None:
         every = [part for parts in arms.values() for part in parts]
         self._question, self._failures = question, failures
-        self._clustered = _clustered(arms)
+        self._clusters = _cluster_kind(arms)
         self._drawn = all(part.drawn_starts for part in every)
         self._same_states = all(part.shared_starts for part in every)
         self._proved = len({part.kind for part in every}) == 1
@@ -187,12 +206,15 @@ class _Sample:
         self._compare = partial(
             compare, paired=self._paired, margin=question.margin, drawn_starts=self._drawn
         )
+        self.condition = every[0].headline
+        prefix = "" if self.condition is None else f"{self.condition} / "
+        self._headline = [task for task in self._tasks if task.startswith(prefix)]
         unjudged = {task for side in sides for task in side} - set(self._tasks)
         self.one_sided = {
             task: [name for name, side in values.items() if task in side]
             for task in sorted(unjudged)
         }
-        if not self._tasks:
+        if not self._headline:
             raise ConfigurationError(f"expected a task in common, got {self.one_sided}.")
 
     def _read(self, name: str, parts: Sequence[Results]) -> dict[str, dict[_Key, float]]:
@@ -202,7 +224,7 @@ class _Sample:
         positions: Counter[tuple[str, str]] = Counter()
         low = (self._question.score_range or (0.0,))[0]
         for row in (row for part in parts for row in part.rows):
-            seed, position = row.training_seed or "" if self._clustered else "", -1
+            seed, position = row.training_seed or "" if self._clusters else "", -1
             if row.start is None:
                 self._proved &= self._believed(row)
                 position = positions[row.task, seed]
@@ -249,20 +271,28 @@ class _Sample:
         """How rows were paired."""
         if not self._paired:
             return "not paired: nothing proves that episodes began alike"
-        keys = [key for task in self._tasks for key in self._shared[task]]
+        keys = [key for task in self._headline for key in self._shared[task]]
         if all(position < 0 for _, _, position in keys):
             return f"{len(keys)} pairs by start, as the files state them"
         seed = self._question.position_seed
         return f"{len(keys)} pairs by position, on your word that all evaluations had seed {seed}"
 
     @property
+    def clusters(self) -> str:
+        """What counts as independent, and how much of it there is."""
+        sizes = sorted({len(self._scores(name)) for name in self._values})
+        if sizes == [1]:
+            return "none, every episode counts by itself"
+        return f"{' and '.join(map(str, sizes))} {self._clusters or 'start'}s"
+
+    @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Episodes of every arm in the judged tasks."""
+        """Episodes of every arm behind the overall verdict."""
         found: dict[str, dict[str, int]] = {}
         for name, values in self._values.items():
-            total = sum(len(values[task]) for task in self._tasks)
-            kept = sum(len(self._shared[t]) for t in self._tasks) if self._paired else total
-            lost = sum(self._abandoned[name][task] for task in self._tasks)
+            total = sum(len(values[task]) for task in self._headline)
+            kept = sum(len(self._shared[t]) for t in self._headline) if self._paired else total
+            lost = sum(self._abandoned[name][task] for task in self._headline)
             counts = {"attempted": total + lost, "abandoned": lost, "judged": kept}
             found[name] = counts | {"unpaired": total - kept}
         return found
@@ -270,7 +300,7 @@ class _Sample:
     def overall(self) -> tuple[list[Finding], Ranking | None]:
         """Return every candidate against the reference and, if there are several, the ranking."""
         self._require_equal_mixes()
-        methods = {name: self._scores(name, self._tasks) for name in self._values}
+        methods = {name: self._scores(name) for name in self._values}
         ranking = None
         if len(methods) > 2:
             ranking = rank(methods, paired=self._paired, drawn_starts=self._drawn)
@@ -280,20 +310,20 @@ class _Sample:
         for name in candidates:
             p = pairs.get(frozenset((name, reference)))
             found = self._adjusted(methods[name], methods[reference], p, len(pairs))
-            if self._by_start(self._tasks):
-                warnings = (TRAINING_LUCK, *found.difference.warnings)
-                difference = replace(found.difference, warnings=warnings)
-                test = found.test.replace("seed", "start")
+            if self._clusters != TRAINING_SEED:
+                warnings = dict.fromkeys((TRAINING_LUCK, *found.difference.warnings))
+                difference = replace(found.difference, warnings=(*warnings,))
+                test = found.test.replace("seed", self._clusters or "start")
                 found = replace(found, test=test, difference=difference)
             findings.append(Finding(arm=name, task=None, comparison=found))
         return findings, ranking
 
     def by_task(self) -> list[Finding]:
-        """Return every candidate in every task, p by Holm; nothing if there is one task."""
+        """Return every candidate in every task, p by Holm; but for one that is the whole."""
         reference, *candidates = self._values
-        several = len(self._tasks) > 1
-        asked = [(name, task) for name in candidates for task in self._tasks if several]
-        sides = [(self._scores(n, [task]), self._scores(reference, [task])) for n, task in asked]
+        tasks = [task for task in self._tasks if [task] != self._headline]
+        asked = [(name, task) for name in candidates for task in tasks]
+        sides = [(self._scores(n, task), self._scores(reference, task)) for n, task in asked]
         raw = [self._compare(*both).p for both in sides]
         adjusted = holm(np.array([1.0 if p is None else p for p in raw])).tolist()
         return [
@@ -315,23 +345,23 @@ class _Sample:
             verdict = "not worse" if shown else "undecided"
         return replace(found, p=p, verdict=verdict)
 
-    def _by_start(self, tasks: Sequence[str]) -> bool:
-        """Return whether starts are the clusters, as tasks share them."""
-        return self._same_states and not self._clustered and len(tasks) > 1
-
-    def _scores(self, name: str, tasks: Sequence[str]) -> Scores:
-        """Return the values by cluster; with pairs, in the same order for every arm."""
-        by_start = self._by_start(tasks)
+    def _scores(self, name: str, task: str | None = None) -> Scores:
+        """Return the values by cluster, overall or of a task; pairs are in order for every arm."""
+        tasks = self._headline if task is None else [task]
+        by_start = self._same_states and not self._clusters and len(tasks) > 1
+        one_run = task is not None and self._clusters == EVALUATION_SEED
+        one_run = one_run and self._question.score_range is None
         groups: dict[str, list[float]] = {}
-        for task in tasks:
-            values = self._values[name][task]
-            for key in self._shared[task] if self._paired else values:
-                groups.setdefault(key[1] if by_start else key[0], []).append(values[key])
+        for each in tasks:
+            values = self._values[name][each]
+            for key in self._shared[each] if self._paired else values:
+                label = "" if one_run else key[1] if by_start else key[0]
+                groups.setdefault(label, []).append(values[key])
         return dict(enumerate(groups[label] for label in sorted(groups)))
 
     def _require_equal_mixes(self) -> None:
         """Refuse unpaired arms whose tasks weigh differently: their rates would not compare."""
-        sizes = {n: [len(side[t]) for t in self._tasks] for n, side in self._values.items()}
+        sizes = {n: [len(side[t]) for t in self._headline] for n, side in self._values.items()}
         shares = {tuple(n / sum(counts) for n in counts) for counts in sizes.values()}
         if len(shares) > 1 and not self._paired:
             raise ConfigurationError(

@@ -7,18 +7,20 @@ from typer.testing import CliRunner
 
 from cadenza.benchmark.bundle import build_bundle_files, write_bundle_dir
 from cadenza.cli.main import app
-from tests.unit.benchmark.samples import make_plan, make_request
+from tests.unit.benchmark.samples import make_cell_episodes, make_plan, make_request
 
 
-def bundle(folder, success, **changes):
-    """Write a bundle of 2 conditions x 2 partners x 2 seeds x 10 episodes; return its path."""
-    plan = make_plan(episodes_per_seed=10, block_size=10, **changes)
-    request = make_request(plan)
+def bundle(folder, success, policy="ego", **changes):
+    """Write a bundle of 2 conditions x 2 partners x 4 seeds x 10 episodes; return its path."""
+    plan = make_plan(**{"seeds": range(4), "episodes_per_seed": 10, "block_size": 10} | changes)
+    cells = [cell for cell in plan.cells.values() if cell.policy == policy]
+    played = [episode for cell in cells for episode in make_cell_episodes(plan, cell)]
     episodes = [
         episode.model_copy(update={"success": success(number, episode)})
-        for number, episode in enumerate(request.episodes)
+        for number, episode in enumerate(played)
     ]
-    write_bundle_dir(folder, build_bundle_files(make_request(plan, episodes=episodes)))
+    request = make_request(plan, policy=policy, episodes=episodes)
+    write_bundle_dir(folder, build_bundle_files(request))
     return str(folder)
 
 
@@ -31,15 +33,17 @@ def before(tmp_path):
     return bundle(tmp_path / "before", lambda _, episode: episode.episode_idx % 10 < 5)
 
 
-def test_bundles_are_paired_by_start_and_starts_are_the_clusters(tmp_path, before):
+def test_bundles_are_paired_by_start_and_their_seeds_are_the_clusters(tmp_path, before):
     after = bundle(tmp_path / "after", lambda n, e: e.episode_idx % 10 < 5 or n % 4 > 0)
     result = diff(before, after, "--json")
     told = json.loads(result.stdout)
     assert (result.exit_code, told["verdict"]) == (0, "better")
     assert told["pairing"] == "80 pairs by start, as the files state them"
+    assert (told["clusters"], told["condition"]) == ("4 evaluation seeds", "filter_on")
+    assert "condition filter_on (headline); 80 pairs" in diff(before, after).stdout
     comparison = told["overall"][0]["comparison"]
-    assert comparison["test"] == "paired t on start differences"
-    assert comparison["difference"]["n_clusters"] == 20  # 2 seeds x 10, in 4 tasks each
+    assert comparison["test"].startswith("paired t on evaluation seed differences")
+    assert comparison["difference"]["n_clusters"] == 4
     assert comparison["difference"]["value"] == pytest.approx(3 / 8, abs=0.1)
     assert "training luck" in comparison["difference"]["warnings"][0]
     assert [finding["task"] for finding in told["by_task"]] == [
@@ -51,6 +55,32 @@ def test_bundles_are_paired_by_start_and_starts_are_the_clusters(tmp_path, befor
     assert diff(before, before + "/").exit_code == 2
     again = bundle(tmp_path / "again", lambda _, episode: episode.episode_idx % 10 < 5)
     assert diff(before, again).exit_code == 21
+
+
+def test_report_of_the_same_bundles_says_the_same(tmp_path, before):
+    # two of four seeds: clear in 40 starts, or in both conditions together, but not in the seeds
+    after = bundle(
+        tmp_path / "after",
+        lambda n, e: e.episode_idx % 10 < 5 or e.seed == 0 or e.condition == "filter_off",
+        policy="zero",
+    )
+    told = json.loads(diff(before, after, "--json").stdout)
+    page = tmp_path / "page.json"
+    CliRunner().invoke(app, ["report", before, after, "--out", str(page)], catch_exceptions=False)
+    report = json.loads(page.read_text())
+    assert told["verdict"] == "undecided"
+    assert "cannot be told from the best. Share of episodes solved" in report["verdict"]
+    assert f"over all partners and {told['clusters']}: " in report["verdict"].replace("\xa0", " ")
+
+
+def test_one_evaluation_seed_leaves_the_starts_as_clusters(tmp_path):
+    sides = [
+        bundle(tmp_path / name, lambda n, e, k=k: e.episode_idx % 10 < k, seeds=(3,))
+        for name, k in (("a", 3), ("b", 8))
+    ]
+    told = json.loads(diff(*sides, "--json").stdout)
+    assert told["clusters"] == "10 starts"
+    assert told["overall"][0]["comparison"]["test"].startswith("paired t on start differences")
 
 
 def test_different_rules_are_named(tmp_path, before):

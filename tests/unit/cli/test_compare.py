@@ -50,7 +50,8 @@ def test_better_worse_and_undecided_have_their_own_codes(compare):
     assert first.startswith("b: better: 0.800 against 0.500, difference +0.300 [")
     p = stats.boschloo_exact([[40, 25], [10, 25]]).pvalue
     assert f"Boschloo's exact test, p = {p:.2g}; smallest difference" in first
-    assert pairing == "not paired: nothing proves that episodes began alike"
+    unpaired = "not paired: nothing proves that episodes began alike"
+    assert pairing == f"{unpaired}; clusters: none, every episode counts by itself"
     assert compare("b", "a").exit_code == 20
     nearly = compare("a", "c", c=made.lerobot([outcomes(27, 50)]))
     assert nearly.exit_code == 21

@@ -130,7 +130,8 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
         )
         told = "was shown to be best" if len(ranking.best) == 1 else "cannot be told from the best"
         what = "Share of episodes solved" if view.has_success else "Mean return"
-        return f"{best} {told}. {what} over all partners: {scores}."
+        seeds = plural(rows[0].score.n_clusters, view.seed_kind)
+        return f"{best} {told}. {what} over all partners and {seeds}: {scores}."
     contacts = [
         f"{count(cell.n_contacts)} of {count(cell.n)} episodes {condition.label}"
         for condition, cell in zip(view.conditions, numbers.overall.cells, strict=True)
