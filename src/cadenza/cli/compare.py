@@ -90,18 +90,28 @@ def compare(
         if paired_by != ("proof" if eval_seed is None else "position"):
             raise ConfigurationError(
                 "--paired-by: expected proof, or position with the --eval-seed of all evaluations, "
-                f"got {paired_by!r} and {eval_seed}."
+                f"got {paired_by} {'without' if eval_seed is None else 'with'} --eval-seed."
             )
+        if as_json and markdown:
+            raise ConfigurationError("expected --json or --markdown, got both.")
         if fail_on not in ("undecided", "worse"):
-            raise ConfigurationError(f"--fail-on: expected undecided or worse, got {fail_on!r}.")
+            raise ConfigurationError(f"--fail-on: expected undecided or worse, got {fail_on}.")
         columns: dict[str, str] = {}
         for pair in filter(None, mapping.split(",")):
             name, _, column = map(str.strip, pair.partition("="))
             columns[name] = column
+        low, high = score_range or (0.0, 1.0)
+        if not low < high:
+            raise ConfigurationError(f"--score-range: expected LOW < HIGH, got {low:g} {high:g}.")
+        if margin is not None and not 0.0 < margin < high - low:
+            points = f"; points? say {margin / 100:g}" if score_range is None else ""
+            raise ConfigurationError(
+                f"--margin: expected above 0 and below {high - low:g}, got {margin:g}{points}."
+            )
         names = [reference, *candidates]
         arms = {name: load_arm(name, columns, _read_bundle) for name in names}
         if len(arms) < len(names):
-            raise ConfigurationError(f"expected different results, got {names}.")
+            raise ConfigurationError(f"expected different results, got {', '.join(names)}.")
         question = Question(
             margin=margin,
             score_range=score_range,
@@ -111,9 +121,9 @@ def compare(
         )
         judgement = judge(arms, question)
         if as_json:
-            print_json(_payload(judgement) | {"despite": despite})
+            print_json(_payload(judgement) | {"margin": margin, "despite": despite})
         else:
-            print_text("\n".join(_lines(judgement, despite, markdown=markdown)))
+            print_text("\n".join(_lines(judgement, despite, margin, markdown=markdown)))
         code = _EXITS[judgement.verdict]
         if code and not (code is ExitCode.UNDECIDED and fail_on == "worse"):
             raise typer.Exit(code)
@@ -132,19 +142,23 @@ def _payload(judgement: "Judgement") -> dict[str, Any]:
     return {"verdict": judgement.verdict, **found, "ranking": best}
 
 
-def _lines(judgement: "Judgement", despite: str | None, *, markdown: bool) -> list[str]:
+def _lines(
+    judgement: "Judgement", despite: str | None, margin: float | None, *, markdown: bool
+) -> list[str]:
     """Return the answer for people, the verdict first."""
     item, strong = ("- ", "**") if markdown else ("  ", "")
     gap = [""] if markdown else []
 
     def answer(finding: "Finding", place: str) -> str:
-        verdict = finding.comparison.verdict
+        verdict = finding.comparison.words
         sentence = finding.comparison.sentence().removeprefix(verdict)
         return f"{place}: {strong}{verdict}{strong}{sentence}"
 
     lines: list[str] = []
+    several = len(judgement.overall) > 1
+    first = "- " if markdown and several else ""
     for finding in judgement.overall:
-        lines.append(answer(finding, finding.arm))
+        lines.append(first + answer(finding, finding.arm))
         if finding.as_failures:
             lines.append(f"{item}with every abandoned episode as a failure: {finding.as_failures}")
     if judgement.differences:
@@ -153,19 +167,20 @@ def _lines(judgement: "Judgement", despite: str | None, *, markdown: bool) -> li
         lines += [judged if despite else refused, *(item + one for one in judgement.differences)]
     if judgement.ranking is not None:
         ranks = judgement.ranking.ranks.items()
-        lines.append(f"cannot be told from the best: {', '.join(judgement.ranking.best)}")
-        lines.append(
-            f"ranks: {', '.join(f'{name} {low} to {high}' for name, (low, high) in ranks)}"
-        )
+        lines.append(f"{first}cannot be told from the best: {', '.join(judgement.ranking.best)}")
+        told = ", ".join(f"{name} {low} to {high}" for name, (low, high) in ranks)
+        lines.append(f"{first}ranks: {told}; they and verdicts go by Holm p, over all pairs")
     condition = f"condition {judgement.condition} (headline); " if judgement.condition else ""
-    lines += [*gap, f"{condition}{judgement.pairing}; clusters: {judgement.clusters}", *gap]
+    declared = "" if margin is None else f"; margin {margin:g}"
+    basis = f"{condition}{judgement.pairing}; clusters: {judgement.clusters}{declared}"
+    lines += [*gap, basis, *gap]
     for name, counts in judgement.counts.items():
         told = (f"{count} {kind}" for kind, count in counts.items() if count)
         lines.append(f"{item}{name}: {', '.join(told)}")
     if judgement.by_task:
         alone = ", start by start" if judgement.condition else ""
-        lines += [*gap, f"by task{alone}, p by Holm over {len(judgement.by_task)}", *gap]
-        several = len(judgement.overall) > 1
+        family = f"verdicts by Holm p, over {len(judgement.by_task)}; each interval by itself"
+        lines += [*gap, f"by task{alone}; {family}", *gap]
         for finding in judgement.by_task:
             place = f"{finding.arm}, {finding.task}" if several else f"{finding.task}"
             lines.append(item + answer(finding, place).partition(" Training luck")[0])

@@ -8,7 +8,7 @@ Clusters:  training seeds, if rows have them; of bundles evaluation seeds, as in
            not independent. Outcomes of one task of a bundle are one run's, start by start.
 Tasks:     those that every arm has: the overall verdict first, of bundles under their headline
            condition, then Holm over tasks.
-Several:   with two or more candidates p is Holm's over all pairs of arms, `comparison.rank`.
+Several:   with two or more candidates verdicts go by Holm's p over all pairs, `comparison.rank`.
 Abandoned: an episode without outcome is not judged; a second verdict counts it as a failure.
 Rules:     arms that state different environments, limits, filters or versions are not judged
            without a reason.
@@ -75,7 +75,7 @@ class Question:
 class Finding:
     """One candidate against the reference, overall (no task) or in one task.
 
-    p and verdict of the comparison are adjusted for the other candidates, or the other tasks;
+    Verdict and ``holm_p`` of the comparison allow for the other candidates, or the other tasks;
     ``as_failures`` is the verdict with every abandoned episode as a failure, None without any.
     """
 
@@ -332,7 +332,7 @@ class _Sample:
         ]
 
     def _adjusted(self, ours: Scores, theirs: Scores, p: float | None, family: int) -> Comparison:
-        """Return the comparison with its p in a family; "not worse" goes by Bonferroni's bound."""
+        """Return the comparison judged in a family by Holm; "not worse" by Bonferroni's bound."""
         found = self._compare(ours, theirs)
         if family < 2 or p is None or found.p is None:
             return found
@@ -343,7 +343,7 @@ class _Sample:
             margin = self._question.margin
             shown = margin is not None and low is not None and low > -margin
             verdict = "not worse" if shown else "undecided"
-        return replace(found, p=p, verdict=verdict)
+        return replace(found, holm_p=p, verdict=verdict)
 
     def _scores(self, name: str, task: str | None = None) -> Scores:
         """Return the values by cluster, overall or of a task; pairs are in order for every arm."""

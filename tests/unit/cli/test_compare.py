@@ -49,7 +49,7 @@ def test_better_worse_and_undecided_have_their_own_codes(compare):
     first, pairing, *_ = better.stdout.splitlines()
     assert first.startswith("b: better: 0.800 against 0.500, difference +0.300 [")
     p = stats.boschloo_exact([[40, 25], [10, 25]]).pvalue
-    assert f"Boschloo's exact test, p = {p:.2g}; smallest difference" in first
+    assert f"Boschloo's exact test, p = {p:.2g}; shows a true difference of 0." in first
     unpaired = "not paired: nothing proves that episodes began alike"
     assert pairing == f"{unpaired}; clusters: none, every episode counts by itself"
     assert compare("b", "a").exit_code == 20
@@ -57,7 +57,13 @@ def test_better_worse_and_undecided_have_their_own_codes(compare):
     assert nearly.exit_code == 21
     assert compare("a", "c", "--fail-on", "worse").exit_code == 0
     assert compare("b", "a", "--fail-on", "worse").exit_code == 20
-    assert compare("a", "c", "--margin", "0.3").stdout.startswith("c: not worse")
+    harmless = compare("a", "c", "--margin", "0.3").stdout
+    assert harmless.startswith("c: not worse than 0.3 below: ")
+    assert "; margin 0.3" in harmless
+    refused(compare("a", "c", "--margin", "5"), "below 1, got 5; points? say 0.05")
+    refused(compare("a", "c", "--json", "--markdown"), "got both")
+    few = {name: made.lerobot([[name == "e"] * 2]) for name in "de"}
+    assert "; too few to show any difference in four" in compare("d", "e", **few).stdout
 
 
 def test_files_without_seeds_are_paired_on_the_users_word_only(compare):
@@ -181,13 +187,15 @@ def test_tasks_come_after_the_overall_verdict_and_share_their_level(compare):
     }
     told = json.loads(compare("a", "b", "--json", **files).stdout)
     assert told["one_sided"] == {"pusht_2": ["a"]}
-    p = [finding["comparison"]["p"] for finding in told["by_task"]]
+    p = [finding["comparison"]["holm_p"] for finding in told["by_task"]]
     raw = stats.boschloo_exact([[22, 10], [18, 30]]).pvalue
     assert p[0] == pytest.approx(2 * raw, abs=1e-5)  # Holm over two
     assert p[1] > 0.9
+    assert told["by_task"][0]["comparison"]["p"] == pytest.approx(raw, abs=1e-5)
     text = compare("a", "b", "--markdown").stdout
     assert text.splitlines()[0].startswith("b: **")
     assert "- pusht_0: **better**" in text
+    assert f"p = {raw:.2g}, Holm p = {2 * raw:.2g}; " in text
     assert "- not judged: pusht_2, only in a" in text
     uneven = made.lerobot([outcomes(22, 40), outcomes(2, 4)])
     refused(compare("a", "u", u=uneven), "same share of episodes in every task")
@@ -202,7 +210,10 @@ def test_several_candidates_share_the_level_and_the_best_are_a_set(compare):
     for finding in told["overall"]:
         alone = json.loads(compare("a", finding["arm"], "--json").stdout)["overall"][0]
         assert finding["comparison"]["verdict"] == "better"
-        assert finding["comparison"]["p"] > alone["comparison"]["p"]
+        assert finding["comparison"]["holm_p"] > alone["comparison"]["p"]
+        assert finding["comparison"]["p"] == alone["comparison"]["p"]
+    lines = compare("a", "b", "c", "--markdown").stdout.partition("\n\n")[0].splitlines()
+    assert [line[:4] for line in lines] == ["- b:", "- c:", "- ca", "- ra"]
     refused(compare("a", "a"), "different results")
 
 

@@ -65,8 +65,9 @@ class Comparison:
         p: Its p, None if undefined; at most 1 - confidence iff the interval excludes 0.
         smallest_shown: About the smallest true difference that so many seeds and episodes show in
             four of five comparisons; None if they show none, or if it is undefined.
-        verdict: By the interval.
+        verdict: By the interval; by ``holm_p`` where there is one.
         margin: Loss that counts as "not worse", None if none was declared.
+        holm_p: p adjusted for the other comparisons of a family, by Holm; None without others.
     """
 
     difference: Estimate
@@ -77,18 +78,28 @@ class Comparison:
     smallest_shown: float | None
     verdict: Verdict
     margin: float | None = None
+    holm_p: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The verdict, with the margin where it rests on one."""
+        harmless = f" than {self.margin:g} below" if self.verdict == "not worse" else ""
+        return f"{self.verdict}{harmless}"
 
     def sentence(self) -> str:
         """Return the answer as one line for a reader."""
         d = self.difference
-        numbers = f"{self.verdict}: {self.candidate:.3f} against {self.reference:.3f}"
+        numbers = f"{self.words}: {self.candidate:.3f} against {self.reference:.3f}"
         if d.value is None or d.low is None or d.high is None or self.p is None:
             return f"{numbers}, no interval, {d.undefined_reason}."
-        shown = "no difference" if self.smallest_shown is None else f"{self.smallest_shown:.3f}"
+        shown = "too few to show any difference"
+        if self.smallest_shown is not None:
+            shown = f"shows a true difference of {self.smallest_shown:.3f}"
+        holm = "" if self.holm_p is None else f", Holm p = {self.holm_p:.2g}"
         luck = " Training luck is not in this interval." if TRAINING_LUCK in d.warnings else ""
         return (
             f"{numbers}, difference {d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}], {self.test}, "
-            f"p = {self.p:.2g}; smallest difference this could have shown: {shown}.{luck}"
+            f"p = {self.p:.2g}{holm}; {shown} in four of five comparisons like this one.{luck}"
         )
 
 
@@ -118,7 +129,7 @@ def compare(
     """
     require_confidence(confidence)
     if margin is not None and not margin > 0.0:
-        raise InputError(f"compare.margin: expected > 0, got {margin}; None declares none.")
+        raise InputError(f"compare.margin: expected > 0, got {margin}.")
     ours, theirs = _sides(candidate, reference, paired=paired)
     if len(ours) == 1:
         return _one_run(
