@@ -354,7 +354,7 @@ def _finish(judged: JudgedSeeds, evaluation: EvaluationConfig) -> QuickstartResu
         bundles=judged.evaluation.bundles,
         checkpoints=[each.checkpoint for each in judged.trained],
         cells=compute_summary(view.episodes, summary_settings(evaluation)).cells,
-        partners=[(p.partner_id, p.seen, p.leaves_way) for p in view.partners],
+        partners=[(p.partner_id, bool(p.seen), p.leaves_way) for p in view.partners],
         checks=view.verification,
         verdict=" ".join(verdict(view, analyse(view)).split()),  # plain spaces for a terminal
         view=view,

@@ -7,9 +7,11 @@ Several:   methods are shown under the condition that their bundles headline; ta
            partners and filter must be the same, or nobody could tell what a difference comes from.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 from cadenza.benchmark.admission import PLANS
@@ -37,8 +39,8 @@ from cadenza.safety.reporting.rendering import INTERVAL_NOTE, report_tables
 
 #: Where bundles lie in the folder of an evaluation, and in that of a quickstart.
 _PLACES: Final = (BUNDLES_FOLDER, f"evaluation/{BUNDLES_FOLDER}")
-#: Rows of baselines by what their policy is called, in the order of tables; names that stand for a
-#: family match as prefixes.
+#: Rows of baselines by what their policy is called; names that stand for a family match as
+#: prefixes, the first one counts.
 _BASELINES: Final = {
     "cocarry_reference": "REF-SCRIPT",
     "handover_reference": "REF-SCRIPT",
@@ -165,15 +167,19 @@ def report_view(
     first = runs[0]
     task = get_task(first.plan.env.task, first.plan.task_version)
     several, by_training = by_method or len(methods) > 1, _by_training(runs)
-    episodes = tuple(
-        e for name, group in methods.items() for e in _played(name, group, several, by_training)
-    )
+    played = {m: list(_played(m, group, several, by_training)) for m, group in methods.items()}
+    methods = {
+        name: methods[name]
+        for name in sorted(methods, key=lambda m: _score(played[m], task.has_success), reverse=True)
+    }
+    episodes = tuple(e for name in methods for e in played[name])
     commands = {run.bundle.repro_command for run in runs}
     return ReportView(
         title=f"{len(methods)} methods on {task.slug}" if len(methods) > 1 else first.method,
         subtitle=task.summary,
         task=task.slug,
         statements=tuple(_statements(runs, methods, len(episodes))),
+        compared="Method" if several else "Condition",
         provenance=tuple(f for run in runs for f in _provenance(run, several=len(runs) > 1)),
         verification=tuple(_checks(runs)),
         conditions=tuple(
@@ -181,7 +187,9 @@ def report_view(
             if several
             else conditions_of(first)
         ),
-        partners=tuple(partner_views(first.plan)),
+        partners=tuple(
+            partner_views(first.plan, trained=all(run.bundle.policy_sha256 for run in runs))
+        ),
         episodes=episodes,
         has_success=task.has_success,
         ego_uid=first.plan.env.agent_uids[0],
@@ -202,8 +210,7 @@ def _by_training(runs: Sequence[SealedRun]) -> bool:
 
 
 def _methods(runs: Sequence[SealedRun]) -> dict[str, list[SealedRun]]:
-    """Return the runs by method, baselines first, checked to be comparable."""
-    order = list(_BASELINES.values())
+    """Return the runs by method, checked to be comparable."""
     methods: dict[str, list[SealedRun]] = {}
     for run in sorted(runs, key=lambda run: run.method):
         methods.setdefault(run.method, []).append(run)
@@ -221,8 +228,14 @@ def _methods(runs: Sequence[SealedRun]) -> dict[str, list[SealedRun]]:
                 f"{name}: expected one bundle per training seed, got {len(group)} with the seeds "
                 f"{seeds}; leave out what is the same."
             )
-    ranked = sorted(methods, key=lambda m: order.index(b) if (b := methods[m][0].row_id) else 99)
-    return {name: methods[name] for name in ranked}
+    return methods
+
+
+def _score(episodes: Sequence[EpisodeResult], has_success: bool) -> float:
+    """Return the success rate or the mean return, by which methods are sorted."""
+    values = [float(e.success) if has_success else e.episode_return for e in episodes]
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else -math.inf
 
 
 def _rules(run: SealedRun) -> dict[str, object]:
@@ -282,8 +295,12 @@ def _method_view(name: str, group: Sequence[SealedRun]) -> ConditionView:
     )
 
 
-def partner_views(plan: EvaluationPlan) -> Iterator[PartnerView]:
-    """Yield the partners of a plan, with their families, labels without a first word in common."""
+def partner_views(plan: EvaluationPlan, *, trained: bool = False) -> Iterator[PartnerView]:
+    """Yield the partners of a plan, with their families, labels without a first word in common.
+
+    Which were seen is known if the policies were ``trained`` and the plan marks any as seen.
+    """
+    known = trained and any(entry.seen for entry in plan.partners)
     first = plan.partners[0].name.partition("_")[0] + "_"
     shared = first if all(entry.name.startswith(first) for entry in plan.partners) else ""
     for entry in plan.partners:
@@ -294,7 +311,7 @@ def partner_views(plan: EvaluationPlan) -> Iterator[PartnerView]:
         yield PartnerView(
             partner_id=entry.name,
             label=entry.name.removeprefix(shared).replace("_", " "),
-            seen=entry.seen,
+            seen=entry.seen if known else None,
             leaves_way=card.leaves_way,
             description=f"{card.summary} Played with {settings}." if settings else card.summary,
             family=entry.name.rpartition("_")[0]
@@ -311,9 +328,13 @@ def _statements(
     per_cell = plan.episodes_per_seed * len(plan.seeds)
     learned = [run for run in runs if run.bundle.policy_sha256 is not None]
     seeds = f"{len(plan.seeds)} seeds with {plan.episodes_per_seed} starts each"
+    shown, played = f"{n_episodes} episodes", sum(len(run.episodes) for run in runs)
+    if played > n_episodes:
+        condition = runs[0].bundle.summary.headline_condition
+        shown = f"Shown: condition {condition}, {n_episodes} of {played} episodes"
     yield Statement(
         kind="measured",
-        text=f"{n_episodes} episodes: {per_cell} per trained policy, partner and condition "
+        text=f"{shown}: {per_cell} per trained policy, partner and condition "
         f"({seeds}). Every partner, method and condition gets the same starts, so they are "
         "compared pair by pair.",
     )

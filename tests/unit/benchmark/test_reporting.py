@@ -67,10 +67,30 @@ def test_one_method_is_shown_under_its_conditions_and_several_under_their_headli
     (ranked,) = task_views(runs[:1])
     assert [c.label for c in ranked.conditions] == ["ego"]
     both = report_view(runs)
-    assert [(c.label, c.row_id) for c in both.conditions] == [("zero", "B-STAT"), ("ego", "")]
+    assert [(c.label, c.row_id) for c in both.conditions] == [
+        ("ego", ""),
+        ("zero", "B-STAT"),
+    ]  # best first
     assert both.treatment is None
     assert len(both.episodes) == 2 * 2 * 3 * 4  # methods, partners, seeds, starts; filter on
     assert {e.condition for e in both.episodes} == {"ego", "zero"}
+    assert both.statements[0].text.startswith("Shown: condition filter_on, 48 of 96 episodes: ")
+    text = FORMATS["markdown"](both)
+    assert "| Partner | Method |" in text
+    assert "Smallest difference, points" in text
+    assert "Caution: zero: every episode failed" in text
+    assert "| Partner | Condition |" in FORMATS["markdown"](single)
+
+
+def test_partners_are_marked_as_seen_only_where_a_training_marked_them(evaluation, tmp_path):
+    ego, zero = runs_of(evaluation)
+    assert [p.seen for p in report_view([ego]).partners] == [True, False]
+    strangers = tuple(p.model_copy(update={"seen": False}) for p in PLAN.partners)
+    unmarked = make_plan(seeds=(0, 5, 6), partners=strangers)
+    for unknown in (zero, load_run(seal(tmp_path / "unmarked", plan=unmarked))):
+        view = report_view([unknown])
+        assert [p.seen for p in view.partners] == [None, None]
+        assert not re.search("never met|trained with|unseen", FORMATS["html"](view), re.I)
 
 
 def test_training_seeds_of_a_method_are_its_clusters(evaluation):
@@ -95,7 +115,7 @@ def test_training_seeds_of_a_method_are_its_clusters(evaluation):
         report_view(trained[:1] * 2)
     baseline = runs_of(evaluation)[1]  # without a training: its evaluation seeds are its clusters
     methods = analyse(report_view([*trained, baseline])).methods
-    assert [row.score.n_clusters for row in methods.rows] == [3, 2]
+    assert [row.score.n_clusters for row in methods.rows] == [2, 3]
     assert not methods.paired
 
 
@@ -148,7 +168,7 @@ def test_leaderboard_command_finds_drift_and_shows_proximity(evaluation, tmp_pat
     words = ("eval", "leaderboard", evaluation, "--best-responses", "best.yaml", "--out", "b.md")
     assert here(*words, cwd=tmp_path).code == 0
     text = (tmp_path / "b.md").read_text()
-    assert "| B-STAT | zero | 0.0" in text
+    assert re.search(r"\| zero \| 2 \| B-STAT \| 0\.0", text)
     assert "bound not reached" in text
     assert here(*words, "--check", cwd=tmp_path).code == 0
     (tmp_path / "b.md").write_text(text.replace("zero", "hero"))
@@ -161,8 +181,8 @@ def test_leaderboard_command_finds_drift_and_shows_proximity(evaluation, tmp_pat
     assert done.code == 0, done.err
     methods = json.loads((tmp_path / "r.json").read_text())["methods"]
     assert [m["estimates"]["proximity: mean over partners"]["value"] for m in methods] == [
-        0.0,
         0.75,
+        0.0,
     ]
 
 

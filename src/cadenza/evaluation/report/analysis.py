@@ -194,7 +194,7 @@ def analyse(view: ReportView) -> Numbers:
     """Return the numbers of ``view``."""
     rows = tuple(_row(view, p.label, _partner_note(p), [p], p) for p in view.partners)
     everyone = list(view.partners)
-    unseen = [p for p in everyone if not p.seen]
+    unseen = [p for p in everyone if p.seen is False]
     fair = [p for p in unseen if p.leaves_way]
     pooled = {
         "All seen": [p for p in everyone if p.seen],
@@ -320,8 +320,7 @@ def _rng(statistic: str, method: str) -> np.random.Generator:
 
 def _partner_note(partner: PartnerView) -> str:
     """Return what a reader must know about a partner."""
-    seen = "trained with" if partner.seen else "never met"
-    return seen if partner.leaves_way else f"{seen}, may block the way"
+    return ", ".join(filter(None, (partner.met, "" if partner.leaves_way else "may block the way")))
 
 
 def _row(
@@ -421,16 +420,15 @@ def _cautions(view: ReportView, rows: Sequence[Row]) -> list[str]:
                     f"{row.label}: {unmatched} episodes have no counterpart under the other "
                     "condition and are left out of the paired differences."
                 )
-        shown = [
-            cell.success if view.has_success else cell.episode_return for cell in row.cells if cell
-        ]
-        for estimate in shown:
+        for condition, cell in zip(view.conditions, row.cells, strict=True):
+            estimate = score_of(view, cell)
             if estimate is None:
                 continue
             if estimate.undefined_reason is not None:
                 cautions.append(f"{row.label}: no interval, {estimate.undefined_reason}.")
+            lead = f"{condition.label}: " if len(view.conditions) > 1 else ""
             cautions += [
-                w[0].upper() + w[1:]
+                w[0].upper() + w[1:] if "seeds:" in w else lead + w
                 for w in estimate.warnings
                 if "seeds:" in w or row.label == EVERYONE
             ]

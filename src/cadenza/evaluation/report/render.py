@@ -120,17 +120,14 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
     if view.treatment is None and (ranking := numbers.methods.ranking):
         labels = {c.condition_id: c.label for c in view.conditions}
         best = ", ".join(labels[name] for name in ranking.best)
-        rows = sorted(
-            numbers.methods.rows, key=lambda row: -ranking.means[row.condition.condition_id]
-        )
         scores = ", ".join(
             f"{row.condition.label} {score(row.score.value, view.has_success)} "
             f"{score_interval(row.score, view.has_success)}"
-            for row in rows
+            for row in numbers.methods.rows
         )
         told = "was shown to be best" if len(ranking.best) == 1 else "cannot be told from the best"
         what = "Share of episodes solved" if view.has_success else "Mean return"
-        seeds = plural(rows[0].score.n_clusters, view.seed_kind)
+        seeds = plural(numbers.methods.rows[0].score.n_clusters, view.seed_kind)
         return f"{best} {told}. {what} over all partners and {seeds}: {scores}."
     contacts = [
         f"{count(cell.n_contacts)} of {count(cell.n)} episodes {condition.label}"
@@ -289,7 +286,7 @@ _TEXTS: Final = {
     "success": (
         "Success",
         "How well it does with each partner",
-        "{meaning}The ego trained with the partners marked so and never met the others.",
+        "{meaning}{seen}",
     ),
     "return": (
         "Return",
@@ -386,6 +383,9 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             tables=[success_table(view, numbers)],
             fold="The numbers as a table",
             meaning=meaning,
+            seen="The ego trained with the partners marked so and never met the others."
+            if numbers.unseen
+            else "",
         ),
         _section(
             "methods",

@@ -156,6 +156,8 @@ NBSP: Final = "\u00a0"
 
 #: Shown where a statistic is undefined or was not recorded.
 MISSING: Final = "–"
+#: Stands for bounds that are undefined.
+NO_INTERVAL: Final = "no interval"
 
 
 def percent(rate: float | None, *, digits: int = 1) -> str:
@@ -169,7 +171,7 @@ def percent(rate: float | None, *, digits: int = 1) -> str:
 def percent_interval(estimate: Estimate, *, digits: int = 1) -> str:
     """Return the bounds of a rate as ``"[94.2, 99.2]"``."""
     if estimate.low is None or estimate.high is None:
-        return MISSING
+        return NO_INTERVAL
     return f"[{_percentage(estimate.low, digits)}, {_percentage(estimate.high, digits)}]"
 
 
@@ -220,7 +222,7 @@ def number(value: float | None, *, digits: int = 2, unit: str = "") -> str:
 def number_interval(estimate: Estimate, *, digits: int = 2) -> str:
     """Return the bounds of a mean as ``"[1.20, 1.48]"``."""
     if estimate.low is None or estimate.high is None:
-        return MISSING
+        return NO_INTERVAL
     return f"[{number(estimate.low, digits=digits)}, {number(estimate.high, digits=digits)}]"
 
 

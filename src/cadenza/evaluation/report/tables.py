@@ -42,7 +42,7 @@ def _cell_table(
     kept = [(name, texts) for name, texts in filled if any(t != MISSING for t in texts)]
     return Table(
         title=title,
-        columns=("Partner", "Condition", *(name for name, _ in kept)),
+        columns=("Partner", view.compared, *(name for name, _ in kept)),
         rows=tuple(
             (row.label, condition.label, *(texts[i] for _, texts in kept))
             for i, (row, condition, _) in enumerate(cells)
@@ -192,9 +192,10 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
     rate = view.has_success
     name = "Success" if rate else "Mean return"
     columns = (
-        "Row", "Method", f"{name}, simultaneous 95 %", "IQM, 95 %", "Rank", "Worst partner, 95 %",
-        "Worst family, 95 %", f"Worst {TAIL:.0%} (CVaR), 95 %", "Per-partner range",
-        "Stress p90, N", "BRProx, 95 %", f"{view.seed_kind.capitalize()}s", "Episodes",
+        view.compared, "Rank", "Row", f"{name}, simultaneous 95 %", "IQM, 95 %",
+        "Worst partner, 95 %", "Worst family, 95 %", f"Worst {TAIL:.0%} (CVaR), 95 %",
+        "Per-partner range", "Stress p90, N", "BRProx, 95 %",
+        f"{view.seed_kind.capitalize()}s", "Episodes",
     )  # fmt: skip
 
     def shown(estimate: Estimate | None) -> str:
@@ -208,11 +209,11 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
         values = [e.value for e in beside if e is not None and e.value is not None]
         row_id, forces = row.condition.row_id, row.cell.forces
         rows.append((
-            f"{row_id} ({_ROW_LABELS[row_id]})" if row_id in _ROW_LABELS else row_id or MISSING,
             row.condition.label,
+            MISSING if row.ranks is None else rank_range(row.ranks),
+            f"{row_id} ({_ROW_LABELS[row_id]})" if row_id in _ROW_LABELS else row_id or MISSING,
             shown(row.score),
             shown(row.iqm),
-            MISSING if row.ranks is None else rank_range(row.ranks),
             f"{shown(row.worst.estimate)} {', '.join(labels[n] for n in row.worst.names)}",
             MISSING if row.family is None else shown(row.family.estimate),
             shown(row.tail.estimate),
@@ -233,8 +234,8 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
         rows=tuple(tuple(row[i] for i in kept) for row in rows),
         caption="Mean over all episodes; IQM: interquartile mean of the (seed, partner) cells. "
         "Intervals of the mean hold for all rows at once (Bonferroni), as do the ranges of ranks "
-        "(Holm); worst cases pay for having been chosen.",
-        text_columns=tuple(k for k, i in enumerate(kept) if i in (0, 1, 5)),
+        "(Holm); worst cases pay for having been chosen. No interval: nothing varies.",
+        text_columns=tuple(k for k, i in enumerate(kept) if i in (0, 2, 5)),
     )
 
 
@@ -304,8 +305,9 @@ def spread_table(view: ReportView, numbers: Numbers) -> Table | None:
     return Table(
         title="How many more episodes are worth running",
         columns=(
-            "Method", "ICC", "Design effect", "Episodes per seed", "Worth running, per seed",
-            "Twice the episodes narrows by", "Twice the seeds narrows by", "Smallest difference",
+            view.compared, "ICC", "Design effect", "Episodes per seed", "Worth running, per seed",
+            "Twice the episodes narrows by", "Twice the seeds narrows by",
+            f"Smallest difference{', points' if view.has_success else ''}",
         ),
         rows=tuple(rows),
         caption="ICC: share of the variance that lies between seeds. Design effect: so many "

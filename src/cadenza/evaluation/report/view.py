@@ -66,14 +66,22 @@ class ConditionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartnerView:
-    """One partner of the ego, with the identifier that episodes carry."""
+    """One partner of the ego, with the identifier that episodes carry.
+
+    ``seen`` is whether the ego trained with it, None if that is not known.
+    """
 
     partner_id: str
     label: str
-    seen: bool
+    seen: bool | None
     leaves_way: bool = True
     description: str = ""
     family: str = ""
+
+    @property
+    def met(self) -> str:
+        """Whether the ego trained with it, in words; empty if that is not known."""
+        return {True: "trained with", False: "never met", None: ""}[self.seen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +147,8 @@ class ReportView:
     Attributes:
         verification: Checks of the bundle; empty when it was not verified.
         conditions: Conditions of one method, of which filtered is compared with unfiltered, or
-            methods.
+            methods, best first.
+        compared: What ``conditions`` are, as a heading.
         episodes: Every evaluation episode; each carries ``condition`` and ``partner``.
         has_success: Whether the task has a success predicate; otherwise returns are shown.
         success_meaning: What success means in this task, as the end of "Success means ...".
@@ -164,6 +173,7 @@ class ReportView:
     conditions: tuple[ConditionView, ...]
     partners: tuple[PartnerView, ...]
     episodes: tuple[EpisodeResult, ...]
+    compared: Literal["Condition", "Method"] = "Condition"
     subtitle: str = ""
     has_success: bool = True
     success_meaning: str = ""
@@ -311,7 +321,7 @@ def player_data(view: ReportView) -> Markup:
             for c, css in zip(view.conditions, condition_css(view), strict=True)
         ],
         "partners": [
-            {"id": p.partner_id, "label": p.label, "seen": p.seen}
+            {"id": p.partner_id, "label": p.label}
             for p in view.partners
             if any(r.partner_id == p.partner_id for r in view.rollouts)
         ],

@@ -292,7 +292,7 @@ def test_success_table_shows_interval_and_return():
     view = tiny_view()
     row = [c.replace("\u00a0", " ") for c in success_table(view, analyse(view)).rows[0]]
     # 20 of 20: by ten seeds, two each; the constant return has no interval
-    assert row == ["Friend", "guarded", "20", "10", "100.0 % [85.0, 100.0]", "2.00 –"]
+    assert row == ["Friend", "guarded", "20", "10", "100.0 % [85.0, 100.0]", "2.00 no interval"]
 
 
 def turned_to_loss(seeds) -> ReportView:

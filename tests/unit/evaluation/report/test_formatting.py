@@ -31,11 +31,11 @@ def test_percent_never_rounds_to_certainty(rate, text):
     assert percent(rate).replace("\u00a0", " ") == text
 
 
-def test_intervals_show_both_bounds_or_a_dash():
+def test_intervals_show_both_bounds_or_that_there_is_none():
     assert percent_interval(estimate(0.5, 0.25, 0.75)) == "[25.0, 75.0]"
-    assert percent_interval(estimate(0.5, None, None)) == "–"
+    assert percent_interval(estimate(0.5, None, None)) == "no interval"
     assert number_interval(estimate(0.5, -0.25, 0.75)) == "[−0.25, 0.75]"
-    assert number_interval(estimate(0.5, None, 1.0)) == "–"
+    assert number_interval(estimate(0.5, None, 1.0)) == "no interval"
     assert points_interval(estimate(0.1, -0.02, 0.22)) == "[−2.0, +22.0]"
 
 

@@ -229,6 +229,8 @@ def improvement_figure(numbers: Numbers) -> Figure | None:
         identity="fig-improvement",
         title="Probability of improvement",
         caption="Chance that a (seed, partner) cell of the row's method beats one of the column's "
-        "with the same partner, a tie counting half; below it the 95 % interval.",
+        "with the same partner, a tie counting half; below it the 95 % interval, which where all "
+        "seeds agree is by betting: it assumes nothing of the spread that was not seen, so it can "
+        "be wide beside a small p.",
         description="; ".join(f"{a} beats {b}: {e.value:.2f}" for (a, b), e in improvement.items()),
     )

@@ -222,8 +222,7 @@ def outcome_figure(view: ReportView, numbers: Numbers) -> Figure:
         identity="fig-success" if rate else "fig-return",
         title="Success by partner" if rate else "Return by partner",
         caption=f"Point: {'share of episodes solved' if rate else 'mean undiscounted return'}. "
-        "Line: 95 % interval that respects seeds. Partners the ego never met are what the "
-        "evaluation is about.",
+        "Line: 95 % interval that respects seeds.",
         description=describe(rows),
         legend=condition_legend(view),
     )
@@ -337,5 +336,5 @@ def describe(rows: Sequence[DotRow]) -> str:
     parts: list[str] = []
     for row in rows:
         numbers = " and ".join(lane.text for lane in row.lanes if lane is not None)
-        parts.append(f"{row.label} ({row.note}): {numbers or 'nothing'}")
+        parts.append(f"{row.label}{row.note and f' ({row.note})'}: {numbers or 'nothing'}")
     return "; ".join(parts).replace(NBSP, " ") + "."
