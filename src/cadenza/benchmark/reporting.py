@@ -8,6 +8,7 @@ Several:   methods are shown under the condition that their bundles headline; ta
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ _BASELINES: Final = {
     "happo": "B-AHT",
     "joint": "B-JOINT",
 }
+#: A number with decimals.
+_DECIMAL: Final = re.compile(r"\d+\.\d+(e[-+]\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,10 +427,15 @@ def _safety(name: str, group: Sequence[SealedRun], several: bool) -> Iterator[Ta
         yield Table(
             title=title + table.title[1:],
             columns=table.columns,
-            rows=table.rows,
+            rows=tuple(tuple(_DECIMAL.sub(_shorter, cell) for cell in row) for row in table.rows),
             caption=INTERVAL_NOTE if table.rows else table.caption,
             text_columns=table.text_columns,
         )
+
+
+def _shorter(found: re.Match[str]) -> str:
+    """Return a number of the safety record with four significant digits."""
+    return f"{float(found[0]):.4g}"
 
 
 def _force_limit(task_id: str) -> float | None:

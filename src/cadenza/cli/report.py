@@ -19,14 +19,35 @@ Registered = Annotated[
     typer.Option("--repo-root", help="Git repository that holds the registration tag."),
 ]
 
+Form = Annotated[
+    Format | None, typer.Option("--format", help="By default what the ending of --out says.")
+]
+_ENDINGS: dict[str, Format] = {
+    ".html": "html",
+    ".md": "markdown",
+    ".tex": "latex",
+    ".json": "json",
+}
+
+
+def format_of(out: Path, form: Format | None) -> Format:
+    """Return the format that was asked for, or that the ending of ``out`` stands for.
+
+    Raises:
+        ConfigurationError: The ending stands for none.
+    """
+    if form is None and out.suffix not in _ENDINGS:
+        raise ConfigurationError(
+            f"--out: expected a file that ends in {', '.join(_ENDINGS)}, got {out}; or give "
+            "--format."
+        )
+    return form or _ENDINGS[out.suffix]
+
 
 def report(
     paths: Sealed,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
-    form: Annotated[
-        Format | None,
-        typer.Option("--format", help="By default what the file's ending says, else html."),
-    ] = None,
+    form: Form = None,
     best_responses: BestResponseFile = None,
     repository: Registered = None,
 ) -> None:
@@ -37,11 +58,10 @@ def report(
         from cadenza.evaluation.best_responses import load_best_responses
         from cadenza.evaluation.report.render import FORMATS
 
+        chosen = format_of(out, form)
         best = best_responses and load_best_responses(best_responses)
         runs = [load_run(folder, repo_path=repository) for folder in find_bundles(paths)]
         view = report_view(runs, best_responses=best)
-        endings: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".json": "json"}
-        chosen = form or endings.get(out.suffix, "html")
         atomic_write_text(out, FORMATS[chosen](view))
         print_text(f"report: {out}")
 
@@ -49,7 +69,7 @@ def report(
 def leaderboard(
     paths: Sealed,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")] = None,
-    form: Annotated[Format, typer.Option("--format", help="What to print or write.")] = "markdown",
+    form: Form = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; code 1 if --out is not up to date.")
     ] = False,
@@ -65,10 +85,11 @@ def leaderboard(
 
         if check and out is None:
             raise ConfigurationError("eval leaderboard: expected --out FILE beside --check.")
+        chosen = format_of(out, form) if out else form or "markdown"
         best = best_responses and load_best_responses(best_responses)
         bundles = find_bundles(paths)
         runs = [load_run(folder, repo_path=repository, strict=True) for folder in bundles]
-        text = render_leaderboards(task_views(runs, best_responses=best), form)
+        text = render_leaderboards(task_views(runs, best_responses=best), chosen)
         if out is None:
             print_text(text.rstrip("\n"))
             return

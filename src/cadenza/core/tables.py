@@ -1,5 +1,6 @@
 """Tables as plain values, and as Markdown or LaTeX: text from outside cannot break either."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,10 @@ _LATEX_ESCAPES: Final = str.maketrans(
         "\u202f": r"\,",
     }
 )
+#: First line of a file of LaTeX tables.
+LATEX_HEAD: Final = r"% needs \usepackage{booktabs} and \usepackage{graphicx}"
+#: Most characters of a row that a page holds; wider tables are scaled.
+_PAGE: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +60,10 @@ class Table:
         return "\n\n".join(parts)
 
     def to_latex(self) -> str:
-        r"""Return a float; the document needs ``\usepackage{booktabs}``."""
+        r"""Return a float, labelled ``tab:`` and its title; see `LATEX_HEAD`."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(self.title)}}}"]
+        lines.append(rf"\label{{tab:{name}}}")
         if self.rows:
             indices = range(len(self.columns))
             columns = "".join("l" if i in self.text_columns else "r" for i in indices)
@@ -64,10 +71,15 @@ class Table:
                 " & ".join(latex_text(cell) for cell in row) + r" \\"
                 for row in (self.columns, *self.rows)
             )
+            widths = [
+                max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)
+            ]
+            scaled = sum(widths) + 2 * len(widths) > _PAGE
+            lines += [r"\resizebox{\linewidth}{!}{%"] * scaled
             lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule"]
-            lines += [*rows, r"\bottomrule", r"\end{tabular}"]
+            lines += [*rows, r"\bottomrule", r"\end{tabular}" + "}" * scaled]
         if self.caption:
-            lines.append(latex_text(self.caption))
+            lines.append(rf"\par\medskip{{\footnotesize {latex_text(self.caption)}\par}}")
         return "\n".join([*lines, r"\end{table}"])
 
 
@@ -77,5 +89,6 @@ def markdown_text(text: str) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Return ``text`` for one table cell of LaTeX."""
-    return " ".join(line.translate(_LATEX_ESCAPES) for line in text.splitlines())
+    """Return ``text`` for one table cell of LaTeX, with the minus of numbers as such."""
+    text = re.sub(r"(?<![\w-])-(?=\.?\d)", "−", " ".join(text.splitlines()))
+    return text.translate(_LATEX_ESCAPES)

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cadenza.core.errors import InputError, PreregistrationError
-from cadenza.core.tables import Table
+from cadenza.core.tables import LATEX_HEAD, Table
 from cadenza.evaluation.prereg import LockedRegistration, PreregistrationSpec, run_differences
 from cadenza.evaluation.results import (
     SCHEMA_VERSION,
@@ -359,7 +359,8 @@ def render_leaderboard(
 ) -> str:
     """Return `leaderboard_table` as text; errors as there."""
     table = leaderboard_table(entries, axes=axes)
-    return (table.to_latex() if fmt == "latex" else table.to_markdown()) + "\n"
+    text = f"{LATEX_HEAD}\n{table.to_latex()}" if fmt == "latex" else table.to_markdown()
+    return text + "\n"
 
 
 def _scalar(estimate: Estimate) -> str:

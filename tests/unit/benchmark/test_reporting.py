@@ -155,6 +155,12 @@ def test_every_format_says_the_same(evaluation):
     assert shown.replace("[", r"\[").replace("]", r"\]") in plain["markdown"]
     latex = FORMATS["latex"](view)
     assert shown.replace(" %", r"~\%") in latex
+    assert latex.startswith(r"% needs \usepackage{booktabs} and \usepackage{graphicx}")
+    labels = re.findall(r"\\label\{tab:[a-z0-9-]+\}", latex)
+    assert len(set(labels)) == latex.count(r"\begin{table}") > 1
+    assert latex.count(r"\end{tabular}}") == latex.count(r"\resizebox{\linewidth}{!}{%") > 0
+    assert r"\par\medskip{\footnotesize Mean over all episodes" in latex
+    assert re.search(r"& -\d", latex) is None  # a hyphen is no minus
     for columns, body in re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end", latex, re.S):
         rows = [line for line in body.splitlines() if line.endswith(r"\\")]
         assert all(len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1 for row in rows)
@@ -175,6 +181,15 @@ def test_leaderboard_command_finds_drift_and_shows_proximity(evaluation, tmp_pat
     assert here(*words, "--check", cwd=tmp_path).code == 1
     assert (tmp_path / "b.md").read_text() != text  # a check writes nothing
     assert here(*words[:3], "--check", cwd=tmp_path).code == 2
+    by_ending = (*words[:3], "--out", "b.tex")
+    assert (
+        here(*by_ending, cwd=tmp_path).code == here(*by_ending, "--check", cwd=tmp_path).code == 0
+    )
+    assert (tmp_path / "b.tex").read_text().startswith("% ")
+    for command in (("report",), words[:2]):
+        refused = here(*command, evaluation, "--out", "b.pdf", cwd=tmp_path)
+        assert refused.code == 2
+        assert "expected a file that ends in .html, .md, .tex, .json, got b.pdf" in refused.err
     done = here(
         "report", evaluation, "--out", "r.json", "--best-responses", "best.yaml", cwd=tmp_path
     )

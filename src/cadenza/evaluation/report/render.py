@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cadenza.core.errors import InputError
-from cadenza.core.tables import Table, markdown_text
+from cadenza.core.tables import LATEX_HEAD, Table, markdown_text
 from cadenza.evaluation.report.analysis import (
     Cell,
     MethodNumbers,
@@ -525,11 +525,11 @@ def render_markdown(view: ReportView) -> str:
 
 
 def render_latex(view: ReportView) -> str:
-    r"""Return the report's tables as LaTeX; the document needs ``\usepackage{booktabs}``."""
+    """Return the report's tables as LaTeX; its first line names the packages it needs."""
     page = compose(view)
     head = [f"% {' '.join(text.split())}" for text in (view.title, view.task, *_statements(page))]
     tables = [table.to_latex() for section in page.sections for table in section.tables]
-    return "\n\n".join(["\n".join(head), *tables]) + "\n"
+    return "\n\n".join(["\n".join([LATEX_HEAD, *head]), *tables]) + "\n"
 
 
 class EstimateRecord(IntervalRecord):
@@ -624,8 +624,9 @@ def render_leaderboards(views: Sequence[ReportView], form: Format) -> str:
         for table in (methods_table(view, numbers), proximity_table(view, numbers))
         if table is not None
     ]
-    texts = [table.to_latex() if form == "latex" else table.to_markdown() for table in tables]
-    return "\n\n".join(texts) + "\n"
+    if form == "latex":
+        return "\n\n".join([LATEX_HEAD, *(table.to_latex() for table in tables)]) + "\n"
+    return "\n\n".join(table.to_markdown() for table in tables) + "\n"
 
 
 #: What writes a report in each format.

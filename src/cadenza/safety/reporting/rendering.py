@@ -14,7 +14,7 @@ from cadenza.core.errors import InputError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.strict_json import parse_json_object
-from cadenza.core.tables import Table, latex_text, markdown_text
+from cadenza.core.tables import LATEX_HEAD, Table, latex_text, markdown_text
 from cadenza.safety.errors import ReportError
 from cadenza.safety.reporting.report import ThreeTableReport, canonical_text, require_intact
 from cadenza.safety.reporting.rows import ConditionDetails, ReportDetails
@@ -227,8 +227,8 @@ def render_markdown(report: ThreeTableReport) -> str:
 
 
 def render_latex(report: ThreeTableReport) -> str:
-    r"""Return the report as LaTeX tables; the document needs ``\usepackage{booktabs}``."""
-    head = [f"% {line}" for line in _hash_lines(report)]
+    """Return the report as LaTeX tables; the first line names the packages they need."""
+    head = [LATEX_HEAD, *(f"% {line}" for line in _hash_lines(report))]
     tables = [table.to_latex() for table in report_tables(report)]
     notes = () if report.details is None else report.details.notes
     text = [latex_text(note) for note in (INTERVAL_NOTE, *notes)]
