@@ -4,6 +4,7 @@ from pathlib import Path
 
 from cadenza.benchmark.bundle import BUNDLE_NAME, FAILURES_NAME, episode_file_name
 from cadenza.benchmark.verify import MALFORMED, BundleUnderTest, read_bundle_files, sums_checks
+from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.imports import EVALUATION_SEED, Results, Row, refusal
 from cadenza.evaluation.results import ResultBundle
@@ -13,22 +14,23 @@ def read_bundle(folder: Path) -> Results:
     """Return the episodes of a bundle; its conditions and partners are tasks with common starts.
 
     Raises:
-        ConfigurationError: The bundle is damaged or incomplete; `eval verify` tells all.
+        IntegrityError: The bundle is damaged; `eval verify` tells all.
+        ConfigurationError: It is incomplete.
     """
     try:
         files = read_bundle_files(folder)
-        wrong = next((row for row in sums_checks(files) if not row.ok), None)
-        detail = wrong and f"{wrong.name}: {wrong.detail}"
+        wrong = [f"{row.name}: {row.detail}" for row in sums_checks(files) if not row.ok]
+        if wrong:
+            raise IntegrityError(wrong[0])
         content = parse_json_object(files[BUNDLE_NAME], source=BUNDLE_NAME)
         bundle = ResultBundle.model_validate(content)
         case = BundleUnderTest(bundle=bundle, files=files, repo_path=None)
         plan, journals = case.plan, case.episodes
     except MALFORMED as error:
-        raise refusal(
-            f"{folder}", "a bundle that verifies", " ".join(f"{error}".split())
-        ) from error
-    if detail or FAILURES_NAME in files:
-        got = detail or f"{FAILURES_NAME}; finish it with `eval run --resume`"
+        sentence = refusal(f"{folder}", "a bundle that verifies", " ".join(f"{error}".split()))
+        raise IntegrityError(f"{sentence}") from error
+    if FAILURES_NAME in files:
+        got = f"{FAILURES_NAME}; finish it with `eval run --resume`"
         raise refusal(f"{folder}", "a whole bundle", got)
     has_success = bundle.metadata.get("has_success") is not False
     rows = [
@@ -61,6 +63,7 @@ def read_bundle(folder: Path) -> Results:
         facts=facts,
         drawn_starts=True,
         shared_starts=True,
+        score="episode return",
         clusters=EVALUATION_SEED,
         headline=bundle.summary.headline_condition,
     )

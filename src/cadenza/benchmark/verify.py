@@ -562,6 +562,12 @@ def read_bundle_files(folder: Path) -> dict[str, bytes]:
     paths = sorted(islice(folder.iterdir(), MAX_FILES + 1))
     if len(paths) > MAX_FILES:
         raise IntegrityError(f"{folder}: expected at most {MAX_FILES} files, got more.")
+    if BUNDLE_NAME not in (names := [path.name for path in paths]):
+        inside = sorted(f"{path.parent}" for path in folder.glob(f"*/*/{BUNDLE_NAME}"))
+        hint = f"; name one of {', '.join(inside)}" if inside else ""
+        raise IntegrityError(
+            f"{folder}: expected {BUNDLE_NAME}, got {', '.join(names[:20]) or 'nothing'}{hint}."
+        )
     for path in paths:
         if path.is_symlink() or not path.is_file() or not _PLAIN_NAME.fullmatch(path.name):
             raise IntegrityError(f"{path.name!r}: expected plain files only, got another entry.")
@@ -572,8 +578,6 @@ def read_bundle_files(folder: Path) -> dict[str, bytes]:
             raise IntegrityError(f"{path.name}: expected at most {limit} bytes, got more.")
         files[path.name] = data
         left -= len(data)
-    if BUNDLE_NAME not in files:
-        raise IntegrityError(f"{folder}: expected {BUNDLE_NAME}, got {sorted(files)[:20]}.")
     return files
 
 

@@ -172,7 +172,8 @@ def _lines(
         lines.append(f"{first}ranks: {told}; they and verdicts go by Holm p, over all pairs")
     condition = f"condition {judgement.condition} (headline); " if judgement.condition else ""
     declared = "" if margin is None else f"; margin {margin:g}"
-    basis = f"{condition}{judgement.pairing}; clusters: {judgement.clusters}{declared}"
+    judged = "" if judgement.judged == "success" else f"{judgement.judged} judged; "
+    basis = f"{judged}{condition}{judgement.pairing}; clusters: {judgement.clusters}{declared}"
     lines += [*gap, basis, *gap]
     for name, counts in judgement.counts.items():
         told = (f"{count} {kind}" for kind, count in counts.items() if count)

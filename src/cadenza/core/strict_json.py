@@ -20,8 +20,10 @@ from cadenza.core.files import atomic_write_json, canonical_json, sha256_bytes
 MAX_JSON_BYTES: Final = 1 << 28
 
 
-def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
+def parse_json_object(data: bytes, *, source: str, finite: bool = True) -> dict[str, Any]:
     """Return the JSON object that ``data`` holds; ``source`` is how messages call it.
+
+    Without ``finite``, NaN and infinities are read too, as some tools write them.
 
     Raises:
         IntegrityError: ``data`` is too long, not strict JSON or not an object.
@@ -31,7 +33,7 @@ def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
             f"{source}: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(data)}."
         )
     try:
-        value = _DECODER.decode(data.decode("utf-8"))
+        value = (_DECODER if finite else _LENIENT).decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{source}: expected strict JSON, got an error: {error}.") from error
     if not isinstance(value, dict):
@@ -62,6 +64,8 @@ _DECODER: Final = json.JSONDecoder(
     parse_float=_finite,
     object_pairs_hook=_refuse_repeated_keys,
 )
+
+_LENIENT: Final = json.JSONDecoder(object_pairs_hook=_refuse_repeated_keys)
 
 #: Nesting beyond this is written as text; a value that contains itself would never end.
 _MAX_DEPTH: Final = 16

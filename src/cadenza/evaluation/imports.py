@@ -15,6 +15,7 @@ Refused:  `ConfigurationError`, one sentence with file and place; nothing is dro
 
 import csv
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,8 @@ ORBIT: Final = "orbit CSV"
 #: What `Row.training_seed` may hold.
 TRAINING_SEED: Final = "training seed"
 EVALUATION_SEED: Final = "evaluation seed"
+_LEROBOT_FILE: Final = "eval_info.json"
+_BUNDLE_FILE: Final = "bundle.json"
 #: Largest difference of a stated percentage from that of the episodes, points.
 _PERCENT_TOLERANCE: Final = 0.1
 #: Most characters of a wrong value that a message repeats.
@@ -91,6 +94,7 @@ class Results:
         facts: What it states about environment, limits and versions; None is not stated.
         drawn_starts: Whether initial states were drawn, not chosen by hand.
         shared_starts: Whether equal starts of different tasks are one state.
+        score: What `Row.score` holds.
         clusters: What `Row.training_seed` holds.
         headline: Condition of the overall verdict, "headline / ..." among tasks; None for all.
     """
@@ -100,6 +104,7 @@ class Results:
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     drawn_starts: bool = False
     shared_starts: bool = False
+    score: str = "score"
     clusters: str = TRAINING_SEED
     headline: str | None = None
 
@@ -154,7 +159,7 @@ def read_results(path: Path, columns: Mapping[str, str] | None = None) -> Result
 
 def refusal(where: str, expected: str, got: str) -> ConfigurationError:
     """Return the one sentence that says what is wrong with ``where``."""
-    shown = got if len(got) <= _SHOWN else f"{got[:_SHOWN]}..."
+    shown = got.rstrip(".") if len(got) <= _SHOWN else f"{got[:_SHOWN]} and so on"
     return ConfigurationError(f"{where}: expected {expected}, got {shown}.")
 
 
@@ -175,13 +180,16 @@ def load_arm(
     folders = sorted(Path(name).glob("seed_*"))
     parts: list[Results] = []
     for path in folders or [Path(name)]:
-        if (path / "bundle.json").exists():
+        file = path / _LEROBOT_FILE if path.is_dir() else path
+        if (path / _BUNDLE_FILE).exists():
             found = read_bundle(path)
+        elif path.is_dir() and not file.exists():
+            raise _no_results(path)
         else:
-            found = read_results(path / "eval_info.json" if path.is_dir() else path, columns)
+            found = read_results(file, columns)
         arms = list(dict.fromkeys(row.arm for row in found.rows))
         if wanted not in arms if wanted else len(arms) > 1:
-            raise refusal(text, f"one arm of {path}, named as {name}#{arms[0]}", f"{arms}")
+            raise refusal(text, f"one arm of {path}, named as {name}#{arms[0]}", ", ".join(arms))
         rows = [row for row in found.rows if row.arm == wanted or not wanted]
         if folders:
             rows = [row._replace(training_seed=path.name) for row in rows]
@@ -190,11 +198,20 @@ def load_arm(
     return parts
 
 
+def _no_results(folder: Path) -> ConfigurationError:
+    """Return what is wrong with a folder without results, and where below it some are."""
+    places = [f"{up}/{file}" for up in ("*", "*/*") for file in (_BUNDLE_FILE, _LEROBOT_FILE)]
+    inside = sorted({f"{path.parent}" for place in places for path in folder.glob(place)})
+    wanted = f"{_BUNDLE_FILE}, {_LEROBOT_FILE} or folders seed_0/ seed_1/ .. with one"
+    got = f"none; name one of {', '.join(inside)}" if inside else "none"
+    return refusal(f"{folder}", wanted, got)
+
+
 def _json(text: str, source: str) -> Results:
     first, _, rest = text.partition("\n")
     if '"policy_id"' in first and rest.lstrip()[:1] in ("", "{"):
         return _json_lines(text, source)
-    document = parse_json_object(text.encode(), source=source)
+    document = parse_json_object(text.encode(), source=source, finite=False)
     if document.get("schema") == "robo-evals/report/1":
         return _robo_evals(document, source)
     if "per_task" in document:
@@ -202,7 +219,7 @@ def _json(text: str, source: str) -> Results:
     if "per_episode" in document:
         return _lerobot_single(document, source)
     known = "per_task or per_episode, a robo-evals report or lines with policy_id"
-    raise refusal(source, known, f"an object with {sorted(document)}")
+    raise refusal(source, known, f"an object with {', '.join(sorted(document))}")
 
 
 def _json_lines(text: str, source: str) -> Results:
@@ -231,7 +248,9 @@ def _csv(text: str, source: str, mapping: Mapping[str, str]) -> Results:
     except csv.Error as error:
         raise refusal(f"{source} line {reader.line_num}", "CSV", str(error)) from error
     if len(set(header)) != len(header) or not header:
-        raise refusal(f"{source} line 1", "names of columns, each once", f"{header}")
+        raise refusal(
+            f"{source} line 1", "names of columns, each once", ", ".join(header) or "none"
+        )
     kind, layout = "CSV", _own_layout(header, mapping, source)
     if not mapping and {"trial_id", "status", *_columns(_FIELDTRIAL)} <= set(header):
         kind, layout = "fieldtrial CSV", _FIELDTRIAL
@@ -239,13 +258,15 @@ def _csv(text: str, source: str, mapping: Mapping[str, str]) -> Results:
         kind, layout = ORBIT, _ORBIT
     if not {"success", "score"} & layout.keys():
         wanted = "a column success or score; name yours with --map success=COLUMN"
-        raise refusal(f"{source} line 1", wanted, f"{header}")
+        raise refusal(f"{source} line 1", wanted, ", ".join(header))
     columns: dict[str, list[Any]] = {
         name: [record[i] for record in records] for i, name in enumerate(header)
     }
     codes = sorted(set(columns["arm"])) if layout is _FIELDTRIAL else []
     if codes and all(map(_BLIND_CODE.fullmatch, codes)):
-        raise refusal(source, "arms", f"blind codes {codes}; run `fieldtrial unblind` first")
+        raise refusal(
+            source, "arms", f"blind codes {', '.join(codes)}; run `fieldtrial unblind` first"
+        )
     for name in layout.get("success", ()):
         columns[name] = [_OUTCOMES.get(x.strip().lower(), x) for x in columns[name]]
     return _table(kind, layout, columns, places, source)
@@ -259,7 +280,7 @@ def _own_layout(header: Sequence[str], mapping: Mapping[str, str], source: str) 
     """Return the columns that are named as fields, or mapped to them."""
     for name, column in mapping.items():
         if name not in _MAPPED or column not in header:
-            wanted = f"a field of {_MAPPED} and a column of {header}"
+            wanted = f"one of {', '.join(_MAPPED)} = a column of {', '.join(header)}"
             raise refusal(f"{source} --map", wanted, f"{name}={column}")
     named = {name: mapping.get(name, name) for name in _MAPPED}
     return {name: (column,) for name, column in named.items() if column in header}
@@ -303,7 +324,10 @@ def _table(
     fields = [parsed(n, parsers[n]) if n in parsers else texts(n) for n in _MAPPED[:-1]]
     rows = map(Row._make, zip(*fields, statuses, [source] * len(places), places, strict=True))
     clusters = "block" if kind == ORBIT else TRAINING_SEED
-    return Results(kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN, clusters=clusters)
+    (score,) = layout.get("score", ("score",))
+    return Results(
+        kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN, score=score, clusters=clusters
+    )
 
 
 def _status(word: str | None, where: str) -> str:
@@ -311,7 +335,7 @@ def _status(word: str | None, where: str) -> str:
         if f"{word}".strip().lower() in words:
             return status
     wanted = " or ".join(f"{status} ({', '.join(words)})" for status, words in _STATUSES.items())
-    raise refusal(where, f"status {wanted}", f"{word or ''!r}")
+    raise refusal(where, f"status {wanted}", json.dumps(word or ""))
 
 
 def _outcome(value: object, where: str) -> bool:
@@ -319,30 +343,31 @@ def _outcome(value: object, where: str) -> bool:
         wanted = "success true, false, 1 or 0; no outcome is a column status with abandoned"
         raise refusal(where, wanted, "a blank")
     if not isinstance(value, bool | int | float) or value not in (0, 1):
-        raise refusal(where, "success true, false, 1 or 0", f"{value!r}")
+        raise refusal(where, "success true, false, 1 or 0", json.dumps(value))
     return bool(value)
 
 
-def _number(value: object, where: str) -> float:
-    """Return a finite number, also from text."""
+def _number(value: object, where: str, *, finite: bool = True) -> float:
+    """Return a number, also from text."""
     try:
         number = math.nan if isinstance(value, bool) else float(cast("str", value))
     except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise refusal(where, "a finite number", f"{value!r}")
+        finite, number = True, math.nan
+    if finite and not math.isfinite(number):
+        raise refusal(where, "a finite number", json.dumps(value))
     return number
 
 
 def _score(value: object, where: str) -> float | None:
-    return None if value is None else _number(value, where)
+    """Return a score, None for none; whether it is finite matters where it is judged."""
+    return None if value in (None, "") else _number(value, where, finite=False)
 
 
 def _member(value: object, key: str, kind: type, where: str) -> Any:
     """Return ``value[key]``, which must be of ``kind`` itself: a flag is no whole number."""
     found = cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
     if type(found) is not kind:
-        raise refusal(where, f"{key} of type {kind.__name__}", f"{found!r}")
+        raise refusal(where, f"{key} of type {kind.__name__}", json.dumps(found))
     return found
 
 
@@ -355,7 +380,7 @@ def _entries(value: object, key: str, where: str, at: str = "") -> list[tuple[st
     found = [(f"{at}{key}[{i}]", e) for i, e in enumerate(_member(value, key, list, where))]
     for place, entry in found:
         if not isinstance(entry, dict):
-            raise refusal(f"{where} {place}", "an object", f"{entry!r}")
+            raise refusal(f"{where} {place}", "an object", json.dumps(entry))
     return found
 
 
@@ -421,7 +446,7 @@ def _check_counts(
     """Refuse counts or a percentage that are not those of the episodes."""
     for key, count in zip(keys, (len(outcomes), sum(outcomes)), strict=True):
         if stated.get(key, count) != count:
-            raise refusal(where, f"{key} {count}, as its episodes", f"{stated[key]!r}")
+            raise refusal(where, f"{key} {count}, as its episodes", json.dumps(stated[key]))
     percent = 100.0 * sum(outcomes) / max(len(outcomes), 1)
     shown = _number(stated.get("pc_success", percent), f"{where}.pc_success")
     if abs(shown - percent) > _PERCENT_TOLERANCE:

@@ -94,6 +94,7 @@ class Judgement:
             and unpaired.
         pairing: How rows were paired, for people.
         clusters: What counts as independent in the overall verdict, for people.
+        judged: Success, or which score.
         condition: The one condition that the overall verdict is about; None for all.
         differences: Rules that differ between arms.
         one_sided: Tasks not judged, with the arms that have them.
@@ -105,6 +106,7 @@ class Judgement:
     counts: Mapping[str, Mapping[str, int]]
     pairing: str
     clusters: str
+    judged: str
     condition: str | None
     differences: Sequence[str]
     one_sided: Mapping[str, Sequence[str]]
@@ -134,6 +136,7 @@ def judge(arms: Arms, question: Question) -> Judgement:
         counts=sample.counts,
         pairing=sample.pairing,
         clusters=sample.clusters,
+        judged=sample.judged,
         condition=sample.condition,
         differences=_differences(arms),
         one_sided=sample.one_sided,
@@ -163,6 +166,12 @@ def _differences(arms: Arms) -> list[str]:
             if value != other:
                 found[f"{key}: {other} in {name}, {value} in {arm}"] = None
     return list(found)
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first three names and how many follow."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def _cluster_kind(arms: Arms) -> str:
@@ -206,6 +215,9 @@ class _Sample:
         self._compare = partial(
             compare, paired=self._paired, margin=question.margin, drawn_starts=self._drawn
         )
+        self.judged = " and ".join(sorted({part.score for part in every}))
+        if question.score_range is None:
+            self.judged = "success"
         self.condition = every[0].headline
         prefix = "" if self.condition is None else f"{self.condition} / "
         self._headline = [task for task in self._tasks if task.startswith(prefix)]
@@ -215,7 +227,11 @@ class _Sample:
             for task in sorted(unjudged)
         }
         if not self._headline:
-            raise ConfigurationError(f"expected a task in common, got {self.one_sided}.")
+            held = (f"{name} with {_few([*side])}" for name, side in values.items())
+            raise ConfigurationError(
+                f"expected a task in common{prefix and f', named {prefix}..'}, got "
+                f"{'; '.join(held)}. In CSV files, equal names in a column task make them meet."
+            )
 
     def _read(self, name: str, parts: Sequence[Results]) -> dict[str, dict[_Key, float]]:
         """Return the values of an arm by task; counts what it abandoned."""

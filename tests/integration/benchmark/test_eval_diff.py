@@ -95,9 +95,19 @@ def test_different_rules_are_named(tmp_path, before):
     assert diff(before, other, "--despite", "nobody needs more than 7 steps").exit_code == 0
 
 
+def test_folder_of_an_evaluation_is_answered_with_its_bundles(tmp_path):
+    bundle(tmp_path / "run/bundles/goal_pd", lambda *_: True)
+    (tmp_path / "run/.cadenza-output").touch()
+    run = str(tmp_path / "run")
+    told = diff(run, run)
+    assert (told.exit_code, f"name one of {run}/bundles/goal_pd" in told.stderr) == (2, True)
+    told = CliRunner().invoke(app, ["eval", "verify", run])
+    assert (told.exit_code, f"name one of {run}/bundles/goal_pd" in told.stderr) == (10, True)
+
+
 def test_changed_byte_is_refused(tmp_path, before):
     path = tmp_path / "before" / "episodes_seed0.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"success":true', b'"success":false', 1))
     result = diff(before, before + "/")
-    assert result.exit_code == 2
+    assert result.exit_code == 10
     assert "episodes_seed0.jsonl" in result.stderr

@@ -118,7 +118,7 @@ def test_arms_of_one_file_are_named(compare):
     blocks = {"p": made.orbit_csv(arms, blocks=("cell 1", "cell 2", "cell 3"))}
     assert "Welch's t" in compare("p#old", "p#new", **blocks).stdout
     assert "Boschloo" in compare("o.csv#old", "p#new").stdout  # no blocks noted on one side
-    refused(compare("t.csv", "t.csv#new"), "t.csv#old", "['old', 'new']")
+    refused(compare("t.csv", "t.csv#new"), "t.csv#old", "got old, new.")
     refused(compare("t.csv#old", "t.csv#newest"), "newest")
     blind = made.fieldtrial_csv({"N4": outcomes(1, 4), "K7": outcomes(2, 4)})
     refused(compare("x.csv#N4", "x.csv#K7", **{"x.csv": blind}), "blind codes", "unblind")
@@ -164,6 +164,42 @@ def test_training_seeds_are_clusters_from_folders_or_a_column(compare):
     assert "Welch" in compare("a.csv", "b.csv", "--score-range", "0", "1", **real).stdout
     refused(compare("a.csv", "b.csv"), "a.csv line 2", "--score-range")
     refused(compare("a.csv", "b.csv", "--score-range", "0", "0.5"), "score in [0.0, 0.5]")
+
+
+def test_numbers_that_are_not_judged_may_be_missing(compare):
+    files = {
+        n: t.replace('"sum_rewards": [\n          1.0', '"sum_rewards": [NaN')
+        for n, t in PAIR.items()
+    }
+    assert all("NaN" in text for text in files.values())
+    assert compare("a", "b", **files).exit_code == 0
+    scores = "training_seed,success,score\n" + "".join(
+        f"{i % 3},1,{x}\n" for i, x in enumerate(["0.5", "0.7", "nan"] * 4)
+    )
+    assert compare("s", "t", s=scores, t=scores).exit_code == 21
+    refused(compare("s", "t", "--score-range", "0", "1"), "s line 4", "got nan")
+    judged = compare("u", "v", "--score-range", "0", "1", u=scores.replace("nan", ""), v=scores)
+    refused(judged, "u line 4", "a score, got none")
+    told = compare(
+        "u",
+        "v",
+        "--score-range",
+        "0",
+        "1",
+        u=scores.replace("nan", "1"),
+        v=scores.replace("nan", "1"),
+    )
+    assert "score judged; " in told.stdout
+
+
+def test_folders_and_tasks_that_do_not_meet_are_named(compare):
+    dated = "runs__2026-01-01__12-00_pusht__eval_info.json"
+    many = {"a": made.lerobot([outcomes(5, 9)] * 5), dated: PAIR["b"]}
+    wanted = "seed_0/ seed_1/ .."
+    refused(compare("a", "runs", **many), wanted, "name one of runs/2026-01-01/12-00_pusht.")
+    table = {"c": "task,success\nlift,1\n"}
+    common = compare("a", "c", **table)
+    refused(common, "got a with pusht_0, pusht_1, pusht_2 and 2 more; c with lift. In CSV")
 
 
 def test_different_rules_are_not_compared_without_a_reason(compare):
@@ -231,19 +267,19 @@ def test_columns_of_any_csv_are_mapped(compare):
 BAD = {
     "empty": ("", "x line 1", "names of columns"),
     "truncated": (PAIR["b"][:700], "x: ", "strict JSON"),
-    "unknown": ('{"a": 1}', "x: ", "['a']"),
-    "null success": (PAIR["b"].replace("true", "null", 1), "x per_task[0].successes[", "None"),
+    "unknown": ('{"a": 1}', "x: ", "an object with a"),
+    "null success": (PAIR["b"].replace("true", "null", 1), "x per_task[0].successes[", "null"),
     "other success": (PAIR["b"].replace("true", "2", 1), "x per_task[0]", "got 2"),
     "count": (PAIR["b"].replace('des": 50', 'des": 49', 1), "per_group.pusht", "got 49"),
     "percentage": (PAIR["b"].replace("80.0", "90.0", 1), "per_group.pusht", "pc_success 80.0"),
-    "not a number": (PAIR["b"].replace("0.5", "NaN", 1), "x: ", "NaN"),
+    "not a number": (PAIR["b"].replace("80.0", "NaN", 1), "x per_group", "NaN"),
     "task twice": (made.lerobot([[True]] * 2).replace('id": 1', 'id": 0'), "per_task[1]", "once"),
     "start twice": (made.robostats_jsonl([True]) * 2, "x line 2", "0 again"),
     "short row": ("start,success\n1,1\n2\n", "x line 3", "truncated"),
-    "word": ("start,success\n1,yes\n", "x line 2", "'yes'"),
+    "word": ("start,success\n1,yes\n", "x line 2", '"yes"'),
     "blank": ("start,success\n1,\n", "x line 2", "status with abandoned", "got a blank"),
-    "status": ("success,status\n0,DONE\n0,lost\n", "x line 3", "abandoned, aborted", "'lost'"),
-    "score": ("success,score\n1,inf\n", "x line 2", "finite"),
+    "status": ("success,status\n0,DONE\n0,lost\n", "x line 3", "abandoned, aborted", '"lost"'),
+    "score": ("success,score\n1,high\n", "x line 2", "finite"),
     "no row": ("start,success\n", "x: ", "at least one episode"),
 }
 
