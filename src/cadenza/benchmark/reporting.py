@@ -98,12 +98,9 @@ def find_bundles(paths: Sequence[Path]) -> list[Path]:
                 f"holds some, got no {BUNDLE_NAME} in it."
             )
         found += own
-    resolved = [folder.resolve() for folder in found]
-    twice = [str(f) for f, real in zip(found, resolved, strict=True) if resolved.count(real) > 1]
-    if twice:
-        raise ConfigurationError(
-            f"{twice[0]}: expected every bundle once, got it again as {twice[-1]}; leave one out."
-        )
+    for folder in found:
+        if sum(folder.samefile(other) for other in found) > 1:
+            raise ConfigurationError(f"{folder}: expected every bundle once, got it twice.")
     return found
 
 

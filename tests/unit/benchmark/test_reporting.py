@@ -48,7 +48,7 @@ def runs_of(folder):
 
 def test_bundles_are_found_in_every_kind_of_folder(evaluation, tmp_path):
     assert [p.name for p in find_bundles([evaluation])] == ["ego", "zero"]
-    with pytest.raises(ConfigurationError, match="expected every bundle once, got it again"):
+    with pytest.raises(ConfigurationError, match="ego: expected every bundle once, got it twice"):
         find_bundles([evaluation, evaluation / "bundles" / "ego"])
     seal(tmp_path / "evaluation" / "bundles" / "mine")  # as a quickstart leaves it
     assert [p.name for p in find_bundles([tmp_path])] == ["mine"]

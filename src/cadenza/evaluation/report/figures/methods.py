@@ -56,7 +56,8 @@ def score_figure(view: ReportView, numbers: Numbers) -> Figure:
         text = f"{score(row.score.value, rate)} {score_interval(row.score, rate)}"
         lanes = [Lane(css=row.css, estimate=row.score, seeds=row.seeds, text=text, tip=text)]
         if row.iqm is not None:
-            text = f"IQM {score(row.iqm.value, rate)} {score_interval(row.iqm, rate)}"
+            bounds = "" if row.iqm.low is None else f" {score_interval(row.iqm, rate)}"
+            text = f"IQM {score(row.iqm.value, rate)}{bounds}"
             lanes.append(Lane(css="diff", estimate=row.iqm, seeds=(), text=text, tip=text))
         note = "" if row.ranks is None else f"rank {rank_range(row.ranks)}"
         rows.append(DotRow(label=row.condition.label, note=note, lanes=tuple(lanes)))
@@ -66,7 +67,7 @@ def score_figure(view: ReportView, numbers: Numbers) -> Figure:
         title="Scores over all partners",
         caption="Disc: mean; its intervals hold for all methods at once (Bonferroni). Dots: one "
         f"{view.seed_kind} each. Square: interquartile mean of the (seed, partner) cells, with its "
-        "own 95 % interval.",
+        "own 95 % interval if anything varies.",
         description=describe(rows),
         legend=method_legend(numbers),
     )
