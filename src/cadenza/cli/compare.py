@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,41 +20,6 @@ _EXITS: Final = {
     "undecided": ExitCode.UNDECIDED,
     "not comparable": ExitCode.NOT_COMPARABLE,
 }
-
-_Margin: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--margin", help='Loss that does not matter; allows the verdict "not worse".'),
-]
-_Despite: TypeAlias = Annotated[
-    str | None, typer.Option("--despite", help="Why to judge sides that state different rules.")
-]
-_FailOn: TypeAlias = Annotated[
-    str, typer.Option("--fail-on", help="undecided, or worse: then undecided exits with 0.")
-]
-_Markdown: TypeAlias = Annotated[
-    bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")
-]
-
-
-def diff(
-    reference: Annotated[Path, typer.Argument(help="Bundle folder of the old policy.")],
-    candidate: Annotated[Path, typer.Argument(help="Bundle folder of the new policy.")],
-    margin: _Margin = None,
-    despite: _Despite = None,
-    fail_on: _FailOn = "undecided",
-    markdown: _Markdown = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare two bundles: overall, then by condition and partner."""
-    compare(
-        f"{reference}",
-        [f"{candidate}"],
-        margin=margin,
-        despite=despite,
-        fail_on=fail_on,
-        markdown=markdown,
-        as_json=as_json,
-    )
 
 
 def compare(
@@ -76,13 +41,22 @@ def compare(
     mapping: Annotated[
         str, typer.Option("--map", help="Columns of a CSV, e.g. start=slot,success=ok.")
     ] = "",
-    margin: _Margin = None,
-    despite: _Despite = None,
-    fail_on: _FailOn = "undecided",
-    markdown: _Markdown = False,
+    margin: Annotated[
+        float | None,
+        typer.Option(help='Loss that does not matter; allows the verdict "not worse".'),
+    ] = None,
+    despite: Annotated[
+        str | None, typer.Option(help="Why to judge sides that state different rules.")
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option(help="undecided, or worse: then undecided exits with 0.")
+    ] = "undecided",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare results of any tool; FILE#ARM names one arm of a file."""
+    """Compare bundles or results of any tool; FILE#ARM names one arm of a file."""
     with typed_exits(as_json=as_json):
         from cadenza.evaluation.imports import load_arm
         from cadenza.evaluation.judgement import Question, judge
@@ -108,7 +82,7 @@ def compare(
             raise ConfigurationError(
                 f"--margin: expected above 0 and below {high - low:g}, got {margin:g}{points}."
             )
-        names = [reference, *candidates]
+        names = [f"{Path(name)}" for name in (reference, *candidates)]
         arms = {name: load_arm(name, columns, _read_bundle) for name in names}
         if len(arms) < len(names):
             raise ConfigurationError(f"expected different results, got {', '.join(names)}.")
@@ -170,18 +144,14 @@ def _lines(
         lines.append(f"{first}cannot be told from the best: {', '.join(judgement.ranking.best)}")
         told = ", ".join(f"{name} {low} to {high}" for name, (low, high) in ranks)
         lines.append(f"{first}ranks: {told}; they and verdicts go by Holm p, over all pairs")
-    condition = f"condition {judgement.condition} (headline); " if judgement.condition else ""
     declared = "" if margin is None else f"; margin {margin:g}"
-    judged = "" if judgement.judged == "success" else f"{judgement.judged} judged; "
-    basis = f"{judged}{condition}{judgement.pairing}; clusters: {judgement.clusters}{declared}"
-    lines += [*gap, basis, *gap]
+    lines += [*gap, f"{judgement.basis}{declared}", *gap]
     for name, counts in judgement.counts.items():
         told = (f"{count} {kind}" for kind, count in counts.items() if count)
         lines.append(f"{item}{name}: {', '.join(told)}")
     if judgement.by_task:
-        alone = ", start by start" if judgement.condition else ""
         family = f"verdicts by Holm p, over {len(judgement.by_task)}; each interval by itself"
-        lines += [*gap, f"by task{alone}; {family}", *gap]
+        lines += [*gap, f"by task; {family}", *gap]
         for finding in judgement.by_task:
             place = f"{finding.arm}, {finding.task}" if several else f"{finding.task}"
             lines.append(item + answer(finding, place).partition(" Training luck")[0])

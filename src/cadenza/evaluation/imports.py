@@ -35,10 +35,6 @@ _STATUSES: Final = {
     COMPLETED: (COMPLETED, "complete", "done", "finished"),
     "abandoned": ("abandoned", "aborted", "invalid", "skipped", "void", "voided"),
 }
-#: Formats that draw starts, or whose clusters are blocks.
-LEROBOT: Final = "LeRobot eval_info.json"
-ROBO_EVALS: Final = "robo-evals report"
-ORBIT: Final = "orbit CSV"
 #: What `Row.training_seed` may hold.
 TRAINING_SEED: Final = "training seed"
 EVALUATION_SEED: Final = "evaluation seed"
@@ -48,8 +44,6 @@ _BUNDLE_FILE: Final = "bundle.json"
 _PERCENT_TOLERANCE: Final = 0.1
 #: Most characters of a wrong value that a message repeats.
 _SHOWN: Final = 200
-#: Formats of simulators, which draw initial states.
-_DRAWN: Final = (LEROBOT, ROBO_EVALS)
 #: Two characters that stand for an arm while a fieldtrial study is blinded.
 _BLIND_CODE: Final = re.compile(r"[ACDEFHJKMNPRTUVWXY][3479]")
 _OUTCOMES: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -255,7 +249,7 @@ def _csv(text: str, source: str, mapping: Mapping[str, str]) -> Results:
     if not mapping and {"trial_id", "status", *_columns(_FIELDTRIAL)} <= set(header):
         kind, layout = "fieldtrial CSV", _FIELDTRIAL
     elif not mapping and {"episode", *_columns(_ORBIT)} <= set(header):
-        kind, layout = ORBIT, _ORBIT
+        kind, layout = "orbit CSV", _ORBIT
     if not {"success", "score"} & layout.keys():
         wanted = "a column success or score; name yours with --map success=COLUMN"
         raise refusal(f"{source} line 1", wanted, ", ".join(header))
@@ -323,10 +317,12 @@ def _table(
     parsers = {"success": _outcome, "score": _score}
     fields = [parsed(n, parsers[n]) if n in parsers else texts(n) for n in _MAPPED[:-1]]
     rows = map(Row._make, zip(*fields, statuses, [source] * len(places), places, strict=True))
-    clusters = "block" if kind == ORBIT else TRAINING_SEED
-    (score,) = layout.get("score", ("score",))
     return Results(
-        kind=kind, rows=[*rows], drawn_starts=kind in _DRAWN, score=score, clusters=clusters
+        kind=kind,
+        rows=[*rows],
+        drawn_starts=layout in (_LEROBOT, _ROBO_EVALS),  # simulators draw them
+        score="".join(layout.get("score", ())),
+        clusters="block" if layout is _ORBIT else TRAINING_SEED,
     )
 
 
@@ -412,12 +408,12 @@ def _lerobot(document: Mapping[str, Any], source: str) -> Results:
         _check_counts(_member(stated, group, dict, where), groups.get(group, []), where)
     every = [outcome for outcomes in groups.values() for outcome in outcomes]
     _check_counts(_optional(document, "overall", source), every, f"{source} overall")
-    return _objects(LEROBOT, _LEROBOT, [one for task in records.values() for one in task], source)
+    return _objects("LeRobot", _LEROBOT, [one for task in records.values() for one in task], source)
 
 
 def _lerobot_single(document: Mapping[str, Any], source: str) -> Results:
     records = _entries(document, "per_episode", source)
-    results = _objects(LEROBOT, _LEROBOT, records, source)
+    results = _objects("LeRobot", _LEROBOT, records, source)
     outcomes = [row.success is True for row in results.rows]
     _check_counts(_optional(document, "aggregated", source), outcomes, f"{source} aggregated")
     return results
@@ -434,7 +430,7 @@ def _robo_evals(document: Mapping[str, Any], source: str) -> Results:
     config, versions = (_optional(document, key, source) for key in ("config", "environment"))
     facts = {key: config.get(key) for key in ("max_steps", "randomization", "image_obs")}
     facts |= {key: versions.get(key) for key in ("robo_evals", "mujoco")}
-    return replace(_objects(ROBO_EVALS, _ROBO_EVALS, records, source), facts=facts)
+    return replace(_objects("robo-evals", _ROBO_EVALS, records, source), facts=facts)
 
 
 def _check_counts(

@@ -92,10 +92,7 @@ class Judgement:
     Attributes:
         counts: Episodes behind the overall verdict by arm: attempted, abandoned, judged,
             and unpaired.
-        pairing: How rows were paired, for people.
-        clusters: What counts as independent in the overall verdict, for people.
-        judged: Success, or which score.
-        condition: The one condition that the overall verdict is about; None for all.
+        basis: What was judged, how rows were paired and what the clusters are, for people.
         differences: Rules that differ between arms.
         one_sided: Tasks not judged, with the arms that have them.
         overall: One finding per candidate; none where nothing was judged.
@@ -104,10 +101,7 @@ class Judgement:
     """
 
     counts: Mapping[str, Mapping[str, int]]
-    pairing: str
-    clusters: str
-    judged: str
-    condition: str | None
+    basis: str
     differences: Sequence[str]
     one_sided: Mapping[str, Sequence[str]]
     overall: Sequence[Finding] = ()
@@ -118,10 +112,7 @@ class Judgement:
     def verdict(self) -> Verdict:
         """The least favourable verdict of a candidate."""
         found = {finding.comparison.verdict for finding in self.overall}
-        for verdict in _ORDER:
-            if verdict in found:
-                return verdict
-        return "not comparable"
+        return next((verdict for verdict in _ORDER if verdict in found), "not comparable")
 
 
 def judge(arms: Arms, question: Question) -> Judgement:
@@ -134,10 +125,7 @@ def judge(arms: Arms, question: Question) -> Judgement:
     sample = _Sample(arms, question)
     found = Judgement(
         counts=sample.counts,
-        pairing=sample.pairing,
-        clusters=sample.clusters,
-        judged=sample.judged,
-        condition=sample.condition,
+        basis=sample.basis,
         differences=_differences(arms),
         one_sided=sample.one_sided,
     )
@@ -166,12 +154,6 @@ def _differences(arms: Arms) -> list[str]:
             if value != other:
                 found[f"{key}: {other} in {name}, {value} in {arm}"] = None
     return list(found)
-
-
-def _few(names: Sequence[str]) -> str:
-    """Return the first three names and how many follow."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
 
 
 def _cluster_kind(arms: Arms) -> str:
@@ -215,11 +197,13 @@ class _Sample:
         self._compare = partial(
             compare, paired=self._paired, margin=question.margin, drawn_starts=self._drawn
         )
-        self.judged = " and ".join(sorted({part.score for part in every}))
-        if question.score_range is None:
-            self.judged = "success"
-        self.condition = every[0].headline
-        prefix = "" if self.condition is None else f"{self.condition} / "
+        scores = " and ".join(sorted({part.score for part in every}))
+        condition, prefix = (
+            every[0].headline,
+            f"{every[0].headline} / " if every[0].headline else "",
+        )
+        self._about = f"condition {condition} (headline); " if condition else ""
+        self._about += f"judged by {scores}; " if question.score_range else ""
         self._headline = [task for task in self._tasks if task.startswith(prefix)]
         unjudged = {task for side in sides for task in side} - set(self._tasks)
         self.one_sided = {
@@ -227,7 +211,10 @@ class _Sample:
             for task in sorted(unjudged)
         }
         if not self._headline:
-            held = (f"{name} with {_few([*side])}" for name, side in values.items())
+            held = (
+                f"{name} with {', '.join([*side][:3])}{', ..' * (len(side) > 3)}"
+                for name, side in values.items()
+            )
             raise ConfigurationError(
                 f"expected a task in common{prefix and f', named {prefix}..'}, got "
                 f"{'; '.join(held)}. In CSV files, equal names in a column task make them meet."
@@ -283,23 +270,21 @@ class _Sample:
         return float(value)
 
     @property
-    def pairing(self) -> str:
-        """How rows were paired."""
-        if not self._paired:
-            return "not paired: nothing proves that episodes began alike"
+    def basis(self) -> str:
+        """What was judged, how rows were paired and what counts as independent."""
         keys = [key for task in self._headline for key in self._shared[task]]
-        if all(position < 0 for _, _, position in keys):
-            return f"{len(keys)} pairs by start, as the files state them"
-        seed = self._question.position_seed
-        return f"{len(keys)} pairs by position, on your word that all evaluations had seed {seed}"
-
-    @property
-    def clusters(self) -> str:
-        """What counts as independent, and how much of it there is."""
+        seed, pairing = self._question.position_seed, f"{len(keys)} pairs by"
+        if not self._paired:
+            pairing = "not paired: nothing proves that episodes began alike"
+        elif all(position < 0 for _, _, position in keys):
+            pairing += " start, as the files state them"
+        else:
+            pairing += f" position, on your word that all evaluations had seed {seed}"
         sizes = sorted({len(self._scores(name)) for name in self._values})
+        clusters = f"{' and '.join(map(str, sizes))} {self._clusters or 'start'}s"
         if sizes == [1]:
-            return "none, every episode counts by itself"
-        return f"{' and '.join(map(str, sizes))} {self._clusters or 'start'}s"
+            clusters = "none, every episode counts by itself"
+        return f"{self._about}{pairing}; clusters: {clusters}"
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -365,13 +350,12 @@ class _Sample:
         """Return the values by cluster, overall or of a task; pairs are in order for every arm."""
         tasks = self._headline if task is None else [task]
         by_start = self._same_states and not self._clusters and len(tasks) > 1
-        one_run = task is not None and self._clusters == EVALUATION_SEED
-        one_run = one_run and self._question.score_range is None
+        by_seed = task is None or self._clusters != EVALUATION_SEED or self._question.score_range
         groups: dict[str, list[float]] = {}
         for each in tasks:
             values = self._values[name][each]
             for key in self._shared[each] if self._paired else values:
-                label = "" if one_run else key[1] if by_start else key[0]
+                label = key[1] if by_start else key[0] if by_seed else ""
                 groups.setdefault(label, []).append(values[key])
         return dict(enumerate(groups[label] for label in sorted(groups)))
 

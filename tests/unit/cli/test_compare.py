@@ -100,7 +100,7 @@ def test_seeds_of_one_environment_pair_and_the_rest_is_counted(compare):
         "b": made.lerobot_single(outcomes(18, 20), first_seed=1005),
     }
     told = json.loads(compare("a", "b", "--json", **files).stdout)
-    assert told["pairing"] == "15 pairs by start, as the files state them"
+    assert told["basis"].startswith("15 pairs by start, as the files state them; ")
     assert told["counts"]["b"] == {"attempted": 20, "abandoned": 0, "judged": 15, "unpaired": 5}
     assert told["overall"][0]["comparison"]["test"] == "exact McNemar (unconditional)"
     null = compare("a", "c", c=made.lerobot_single(outcomes(18, 20), first_seed=None))
@@ -189,7 +189,7 @@ def test_numbers_that_are_not_judged_may_be_missing(compare):
         u=scores.replace("nan", "1"),
         v=scores.replace("nan", "1"),
     )
-    assert "score judged; " in told.stdout
+    assert "judged by score; " in told.stdout
 
 
 def test_folders_and_tasks_that_do_not_meet_are_named(compare):
@@ -199,7 +199,7 @@ def test_folders_and_tasks_that_do_not_meet_are_named(compare):
     refused(compare("a", "runs", **many), wanted, "name one of runs/2026-01-01/12-00_pusht.")
     table = {"c": "task,success\nlift,1\n"}
     common = compare("a", "c", **table)
-    refused(common, "got a with pusht_0, pusht_1, pusht_2 and 2 more; c with lift. In CSV")
+    refused(common, "got a with pusht_0, pusht_1, pusht_2, ..; c with lift. In CSV")
 
 
 def test_different_rules_are_not_compared_without_a_reason(compare):
