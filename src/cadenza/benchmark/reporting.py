@@ -7,7 +7,6 @@ Several:   methods are shown under the condition that their bundles headline; ta
            partners and filter must be the same, or nobody could tell what a difference comes from.
 """
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -233,9 +232,7 @@ def _methods(runs: Sequence[SealedRun]) -> dict[str, list[SealedRun]]:
 
 def _score(episodes: Sequence[EpisodeResult], has_success: bool) -> float:
     """Return the success rate or the mean return, by which methods are sorted."""
-    values = [float(e.success) if has_success else e.episode_return for e in episodes]
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else -math.inf
+    return fmean(float(e.success) if has_success else e.episode_return or 0.0 for e in episodes)
 
 
 def _rules(run: SealedRun) -> dict[str, object]:

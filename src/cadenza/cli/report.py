@@ -22,12 +22,7 @@ Registered = Annotated[
 Form = Annotated[
     Format | None, typer.Option("--format", help="By default what the ending of --out says.")
 ]
-_ENDINGS: dict[str, Format] = {
-    ".html": "html",
-    ".md": "markdown",
-    ".tex": "latex",
-    ".json": "json",
-}
+_ENDINGS: dict[str, Format] = {".html": "html", ".md": "markdown", ".tex": "latex", ".json": "json"}
 
 
 def format_of(out: Path, form: Format | None) -> Format:
@@ -38,8 +33,7 @@ def format_of(out: Path, form: Format | None) -> Format:
     """
     if form is None and out.suffix not in _ENDINGS:
         raise ConfigurationError(
-            f"--out: expected a file that ends in {', '.join(_ENDINGS)}, got {out}; or give "
-            "--format."
+            f"--out: expected an ending of {', '.join(_ENDINGS)}, got {out}; or give --format."
         )
     return form or _ENDINGS[out.suffix]
 

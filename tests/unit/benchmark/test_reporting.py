@@ -189,7 +189,7 @@ def test_leaderboard_command_finds_drift_and_shows_proximity(evaluation, tmp_pat
     for command in (("report",), words[:2]):
         refused = here(*command, evaluation, "--out", "b.pdf", cwd=tmp_path)
         assert refused.code == 2
-        assert "expected a file that ends in .html, .md, .tex, .json, got b.pdf" in refused.err
+        assert "expected an ending of .html, .md, .tex, .json, got b.pdf" in refused.err
     done = here(
         "report", evaluation, "--out", "r.json", "--best-responses", "best.yaml", cwd=tmp_path
     )

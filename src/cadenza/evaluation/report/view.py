@@ -205,19 +205,6 @@ class ReportView:
             _known("episodes", episode.condition, conditions, episode.partner, partners)
         for rollout in self.rollouts:
             _known("rollouts", rollout.condition_id, conditions, rollout.partner_id, partners)
-            if rollout.pick not in self.picks:
-                raise InputError(
-                    f"ReportView.picks: expected the rule behind {rollout.pick!r}, got rules of "
-                    f"{sorted(self.picks)}; say how the recorded start was chosen."
-                )
-            if self.ego_uid not in rollout.radii:
-                raise InputError(
-                    f"ReportView.ego_uid: expected one of {sorted(rollout.radii)}, got "
-                    f"{self.ego_uid!r}."
-                )
-        if self.rollouts:
-            ids = [f"{r.pick} {r.partner_id} {r.condition_id}" for r in self.rollouts]
-            _unique("rollouts", ids)
         filtered = [c for c in self.conditions if c.filtered]
         unfiltered = [c for c in self.conditions if not c.filtered]
         if filtered and unfiltered:
