@@ -18,14 +18,8 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.results import Archive, EpisodeResult, Finite, Identifier, Sha256
-from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.estimate import Estimate, mean_estimate, rate_estimate
-from cadenza.evaluation.statistics.scores import (
-    ScoreTensor,
-    aggregate,
-    tail_case,
-    worst_case,
-)
+from cadenza.evaluation.statistics.estimate import Estimate
+from cadenza.evaluation.statistics.scores import ScoreTensor, aggregate, tail_case, worst_case
 
 NOT_REACHED: Final = "bound not reached"
 #: Names of the aggregates.
@@ -146,9 +140,7 @@ def proximities(
     cells = ScoreTensor.from_episodes(kept, metric=best.proximity_of, families=families)
     for method, own in found.items():
         for name in beaten:
-            own[name] = replace(
-                own[name], value=None, low=None, high=None, undefined_reason=NOT_REACHED
-            )
+            own[name] = replace(own[name], value=None, undefined_reason=NOT_REACHED)
         if kept[method]:
             level = 1.0 - 0.05 / len(reached)
             together = {n: _scaled(scores, method, n, best, level) for n in reached}
@@ -172,12 +164,7 @@ def _scaled(
     scores: ScoreTensor, method: str, name: str, best: BestResponses, level: float
 ) -> Estimate:
     """Return the score beside one partner as a proximity, which may exceed 1."""
-    clusters = scores.clusters(method, [name])
-    found = (
-        rate_estimate(clusters, confidence=level)
-        if scores.binary
-        else mean_estimate(clusters, method=StudentT(), confidence=level)
-    )
+    found = scores.estimate(method, [name], confidence=level)
     ends = [
         None if end is None else best.partners[name].share(end)
         for end in (found.value, found.low, found.high)

@@ -291,8 +291,8 @@ def hrs_estimate(
     reason = "fewer than two seeds recorded" if total <= 0.0 or fewest < 2 else None
     return Estimate(
         value=factor * scalar,
-        low=None if reason else factor * max(0.0, scalar - max(half, math.sqrt(below))),
-        high=None if reason else factor * min(1.0, scalar + max(half, math.sqrt(above))),
+        low=factor * max(0.0, scalar - max(half, math.sqrt(below))),
+        high=factor * min(1.0, scalar + max(half, math.sqrt(above))),
         confidence=confidence,
         estimator="hrs/cluster/t-mover/v1",
         n=sum(o.episodes for o in entry.outcomes),

@@ -247,7 +247,7 @@ def compare_methods(view: ReportView, overall: Row) -> Methods:
     complete = ranking and not any(np.isnan(scores.cells(n)).any() for n in played)
     return Methods(
         rows=tuple(
-            _method(view, scores, condition, css, cell, ranking, proximity.get(name, {}))
+            _method(scores, condition, css, cell, ranking, proximity.get(name, {}))
             for condition, css, cell in columns
             if (name := condition.condition_id) in played and cell is not None
         ),
@@ -261,7 +261,6 @@ def compare_methods(view: ReportView, overall: Row) -> Methods:
 
 
 def _method(
-    view: ReportView,
     scores: ScoreTensor,
     condition: ConditionView,
     css: str,
@@ -279,9 +278,7 @@ def _method(
         condition=condition,
         css=css,
         cell=cell,
-        score=rate_estimate(clusters, confidence=level)
-        if view.has_success
-        else mean_estimate(clusters, method=StudentT(), confidence=level),
+        score=scores.estimate(name, confidence=level),
         seeds=tuple(cluster_means(clusters).tolist()),
         iqm=aggregate(scores, name, "iqm", rng=_rng("iqm", name)) if deep else None,
         ranks=ranking.ranks[name] if ranking else None,

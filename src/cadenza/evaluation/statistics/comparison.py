@@ -150,8 +150,8 @@ def compare(
     undefined = result.low == result.high
     estimate = Estimate(
         value=result.value,
-        low=None if undefined else result.low,
-        high=None if undefined else result.high,
+        low=result.low,
+        high=result.high,
         confidence=confidence,
         estimator=f"{'difference' if rates else 'mean'}/{design}/{name}/v1",
         n=sum(array.size for array in ours.values()),

@@ -14,8 +14,8 @@ Axes:         S = seeds (clusters).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Self
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -37,14 +37,15 @@ FEW_CLUSTERS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A point estimate with an interval, None where undefined for ``undefined_reason``.
+    """A point estimate with an interval; ``undefined_reason`` says why there are no bounds.
 
     ``estimator`` names the method: statistic/design/interval/version; ``n`` are episodes or pairs.
+    Bounds that are given beside a reason are dropped.
     """
 
-    value: float | None
-    low: float | None
-    high: float | None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
     confidence: float
     estimator: str
     n: int
@@ -52,28 +53,10 @@ class Estimate:
     undefined_reason: str | None = None
     warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def undefined(
-        cls,
-        *,
-        reason: str,
-        estimator: str,
-        confidence: float,
-        n: int,
-        n_clusters: int,
-        value: float | None = None,
-    ) -> Self:
-        """Return an estimate without bounds, and the reason for that."""
-        return cls(
-            value=value,
-            low=None,
-            high=None,
-            confidence=confidence,
-            estimator=estimator,
-            n=n,
-            n_clusters=n_clusters,
-            undefined_reason=reason,
-        )
+    def __post_init__(self) -> None:
+        if self.undefined_reason is not None:
+            object.__setattr__(self, "low", None)
+            object.__setattr__(self, "high", None)
 
 
 def few_clusters_warning(n_clusters: int) -> tuple[str, ...]:
@@ -149,29 +132,21 @@ def mean_estimate(
     n = sum(array.size for array in clusters.values())
     value = float(means.mean()) if means.size else None
     sample, warnings = _sample(clusters, means)
-    reason = _undefined_reason(sample, means, method)
-    if reason is not None:
-        return Estimate.undefined(
-            reason=reason,
-            estimator=estimator,
-            confidence=confidence,
-            n=n,
-            n_clusters=means.size,
-            value=value,
-        )
-    low, high = method.interval(sample, confidence=confidence)
-    if bounds is not None:
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Estimate(
+    estimate = Estimate(
         value=value,
-        low=low,
-        high=high,
         confidence=confidence,
         estimator=estimator,
         n=n,
         n_clusters=means.size,
-        warnings=(*warnings, *few_clusters_warning(means.size)),
+        undefined_reason=_undefined_reason(sample, means, method),
     )
+    if estimate.undefined_reason is not None:
+        return estimate
+    low, high = method.interval(sample, confidence=confidence)
+    if bounds is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    warnings = (*warnings, *few_clusters_warning(means.size))
+    return replace(estimate, low=low, high=high, warnings=warnings)
 
 
 def all_equal(values: FloatArray) -> bool:
@@ -299,8 +274,12 @@ def rate_estimate(
     if estimator == RATE_ESTIMATOR and len(clusters) == 1:
         estimator = ONE_SEED_ESTIMATOR
     if not clusters:
-        return Estimate.undefined(
-            reason="no episodes", estimator=estimator, confidence=confidence, n=0, n_clusters=0
+        return Estimate(
+            confidence=confidence,
+            estimator=estimator,
+            n=0,
+            n_clusters=0,
+            undefined_reason="no episodes",
         )
     pooled = np.concatenate(list(clusters.values()))
     if not np.isin(pooled, (0.0, 1.0)).all():

@@ -182,6 +182,15 @@ class ScoreTensor:
             },
         )
 
+    def estimate(
+        self, method: str, partners: Sequence[str] | None = None, *, confidence: float = 0.95
+    ) -> Estimate:
+        """Return the success rate, or the mean, over the seeds, with some or all partners."""
+        clusters = self.clusters(method, partners)
+        if self.binary:
+            return rate_estimate(clusters, confidence=confidence)
+        return mean_estimate(clusters, method=StudentT(), confidence=confidence)
+
     def _index(self, method: str) -> int:
         if method not in self.methods:
             raise InputError(f"ScoreTensor: expected a method of {self.methods}, got {method!r}.")
@@ -219,7 +228,6 @@ def aggregate(
             "rate_estimate."
         )
     seeds = int((~np.isnan(cells)).any(axis=1).sum())
-    name = f"{statistic}/{'cluster' if design.cluster else 'stratified'}/expanded-percentile/v1"
     value = _of_counts(statistic, np.ones((1, cells.size), np.uint8), cells, threshold)[0]
     blocks = design.draws(*cells.shape, replicates=replicates, rng=rng)
     reason = "one seed: nothing is known about others" if seeds < 2 else None
@@ -234,10 +242,11 @@ def aggregate(
             reason = "every redrawn set of seeds gives the same value: use the rate's interval"
     return Estimate(
         value=float(value),
-        low=low if reason is None else None,
-        high=high if reason is None else None,
+        low=low,
+        high=high,
         confidence=confidence,
-        estimator=name,
+        estimator=f"{statistic}/{'cluster' if design.cluster else 'stratified'}"
+        "/expanded-percentile/v1",
         n=int(scores.mask[scores.methods.index(method)].sum()),
         n_clusters=seeds,
         undefined_reason=reason,
@@ -421,14 +430,10 @@ def worst_case(
         for label in dict.fromkeys(labels)
     }
     level = 1.0 - (1.0 - confidence) / len(groups)
-    found: dict[str, Estimate] = {}
-    for label, members in groups.items():
-        clusters = scores.clusters(method, members)
-        found[label] = (
-            rate_estimate(clusters, confidence=level)
-            if scores.binary
-            else mean_estimate(clusters, method=StudentT(), confidence=level)
-        )
+    found = {
+        label: scores.estimate(method, members, confidence=level)
+        for label, members in groups.items()
+    }
     return tail_case(found, by=by, share=share, confidence=confidence)
 
 
@@ -449,19 +454,18 @@ def tail_case(
         raise InputError("worst_case: expected scores of a method, got none.")
     kept = max(1.0, share * len(values))
     order = sorted(values, key=lambda label: (values[label], label))
-    bounds = [(found[label].low, found[label].high) for label in order]
-    defined = [(low, high) for low, high in bounds if low is not None and high is not None]
-    reason = None if len(defined) == len(order) else "a group has no interval"
+    lows = [e.low for e in found.values() if e.low is not None]
+    highs = [e.high for e in found.values() if e.high is not None]
     return WorstCase(
         estimate=Estimate(
             value=tail_mean(list(values.values()), kept),
-            low=tail_mean([low for low, _ in defined], kept) if reason is None else None,
-            high=tail_mean([high for _, high in defined], kept) if reason is None else None,
+            low=tail_mean(lows, kept) if lows else None,
+            high=tail_mean(highs, kept) if highs else None,
             confidence=confidence,
             estimator=f"{'worst' if kept == 1.0 else 'cvar'}-{by}/cluster/bonferroni/v1",
             n=sum(e.n for e in found.values()),
             n_clusters=max(e.n_clusters for e in found.values()),
-            undefined_reason=reason,
+            undefined_reason=None if len(lows) == len(values) else "a group has no interval",
         ),
         names=tuple(order[: math.ceil(kept)]),
     )
