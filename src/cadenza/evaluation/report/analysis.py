@@ -17,6 +17,7 @@ from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.comparison import Ranking, rank
 from cadenza.evaluation.statistics.estimate import (
     PROFILE_THRESHOLDS,
+    Clusters,
     Estimate,
     cluster_means,
     group_by_seed,
@@ -47,9 +48,11 @@ from cadenza.evaluation.statistics.scores import (
 TAIL: Final = 0.25
 #: Metrics the report compares between conditions.
 MetricName = Literal["success", "contact", "return"]
-
-
-#: Row of all partners together; its warnings are the report's cautions.
+#: Labels of groups of partners.
+SEEN: Final = "All seen"
+FAIR: Final = "Unseen that leave a way"
+UNSEEN: Final = "All unseen"
+#: All partners together; the warnings of this row are the report's cautions.
 EVERYONE: Final = "All partners"
 
 
@@ -65,7 +68,6 @@ class Cell:
     control steps of the solved episodes.
     """
 
-    condition_id: str
     n: int
     success: Estimate
     n_solved: int
@@ -176,17 +178,14 @@ class Methods:
 class Numbers:
     """Everything the report prints: rows of partners in order, and groups of at least two.
 
-    ``fair`` are unseen partners that always leave a way, None if all do; all three can be empty.
+    ``pooled`` has groups of any size by their labels.
     """
 
     methods: Methods
-
     partners: tuple[Row, ...]
     groups: tuple[Row, ...]
     overall: Row
-    seen: Row | None
-    fair: Row | None
-    unseen: Row | None
+    pooled: Mapping[str, Row]
     cautions: tuple[str, ...]
 
 
@@ -196,27 +195,25 @@ def analyse(view: ReportView) -> Numbers:
     everyone = list(view.partners)
     unseen = [p for p in everyone if p.seen is False]
     fair = [p for p in unseen if p.leaves_way]
-    pooled = {
-        "All seen": [p for p in everyone if p.seen],
-        "Unseen that leave a way": fair if len(fair) < len(unseen) else [],
-        "All unseen": unseen,
+    members = {
+        SEEN: [p for p in everyone if p.seen],
+        FAIR: fair if len(fair) < len(unseen) else [],
+        UNSEEN: unseen,
         EVERYONE: everyone,
     }
-    by_label = {
-        label: _row(view, label, plural(len(members), "partner"), members, None)
-        for label, members in pooled.items()
-        if members
+    pooled = {
+        label: _row(view, label, plural(len(own), "partner"), own, None)
+        for label, own in members.items()
+        if own
     }
-    overall = by_label.pop(EVERYONE)
-    groups = tuple(row for label, row in by_label.items() if len(pooled[label]) > 1)
+    overall = pooled.pop(EVERYONE)
+    groups = tuple(row for label, row in pooled.items() if len(members[label]) > 1)
     return Numbers(
         methods=compare_methods(view, overall),
         partners=rows,
         groups=groups,
         overall=overall,
-        seen=by_label.get("All seen"),
-        fair=by_label.get("Unseen that leave a way"),
-        unseen=by_label.get("All unseen"),
+        pooled=pooled,
         cautions=tuple(dict.fromkeys(_cautions(view, (*rows, *groups, overall)))),
     )
 
@@ -330,25 +327,22 @@ def _row(
     """Return the numbers of one partner or group."""
     ids = {member.partner_id for member in members}
     episodes = [e for e in view.episodes if e.partner in ids]
-    by_condition = [
-        (c.condition_id, [e for e in episodes if e.condition == c.condition_id])
-        for c in view.conditions
-    ]
+    played: dict[str, list[EpisodeResult]] = {c.condition_id: [] for c in view.conditions}
+    for episode in episodes:
+        played[episode.condition or ""].append(episode)
     return Row(
         label=label,
         note=note,
         partner=partner,
-        cells=tuple(
-            _cell(condition, group) if group else None for condition, group in by_condition
-        ),
+        cells=tuple(_cell(own) if own else None for own in played.values()),
         comparisons=_compare(view, episodes),
     )
 
 
-def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
+def _cell(episodes: Sequence[EpisodeResult]) -> Cell:
     """Return the numbers of one condition; ``episodes`` is not empty."""
     success = group_by_seed((e.seed, float(e.success)) for e in episodes)
-    contacts = [(e.seed, float(e.contact)) for e in episodes if e.contact is not None]
+    contacts = _complete(episodes, contact_of)
     returns = _complete(episodes, _return)
     shares = _complete(episodes, _intervention_share)
     distances = [e.min_distance_m for e in episodes if e.min_distance_m is not None]
@@ -356,23 +350,22 @@ def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
     timeouts = [e for e in episodes if e.truncated and not e.success]
     solved = [e.n_steps for e in episodes if e.success and e.n_steps is not None]
     return Cell(
-        condition_id=condition_id,
         n=len(episodes),
         success=rate_estimate(success),
         n_solved=sum(e.success for e in episodes),
         seed_success=tuple(cluster_means(success).tolist()),
-        contact=rate_estimate(group_by_seed(contacts)) if len(contacts) == len(episodes) else None,
+        contact=None if contacts is None else rate_estimate(contacts),
         n_contacts=sum(e.contact is True for e in episodes),
         n_timeouts=len(timeouts) if all(e.truncated is not None for e in episodes) else None,
         timeouts_silent=sum(e.interventions == 0 for e in timeouts)
         if all(e.truncated is not None and e.interventions is not None for e in episodes)
         else None,
         goal_steps=np.array(solved, dtype=np.float64),
-        episode_return=_mean(returns),
-        seed_return=tuple(cluster_means(group_by_seed(returns or ())).tolist()),
+        episode_return=None if returns is None else mean_estimate(returns, method=StudentT()),
+        seed_return=tuple(cluster_means(returns or {}).tolist()),
         distances=np.sort(np.array(distances, dtype=np.float64)),
         forces=np.sort(np.array(forces, dtype=np.float64)),
-        intervention_share=_mean(shares, bounds=(0.0, 1.0)),
+        intervention_share=shares and mean_estimate(shares, method=StudentT(), bounds=(0.0, 1.0)),
         intervention_mean=_mean_intervention(episodes),
         intervention_peak=max(
             (e.intervention_peak for e in episodes if e.intervention_peak is not None), default=None
@@ -432,20 +425,11 @@ def _cautions(view: ReportView, rows: Sequence[Row]) -> list[str]:
     return cautions
 
 
-def _complete(episodes: Sequence[EpisodeResult], metric: Metric) -> list[tuple[int, float]] | None:
-    """Return (seed, value) of every episode, or ``None`` if one does not record the value."""
+def _complete(episodes: Sequence[EpisodeResult], metric: Metric) -> Clusters | None:
+    """Return the value of every episode by seed, or ``None`` if one does not record it."""
     values = [(e.seed, metric(e)) for e in episodes]
     recorded = [(seed, value) for seed, value in values if value is not None]
-    return recorded if len(recorded) == len(values) else None
-
-
-def _mean(
-    values: list[tuple[int, float]] | None, bounds: tuple[float, float] | None = None
-) -> Estimate | None:
-    """Return the mean of (seed, value) pairs."""
-    if values is None:
-        return None
-    return mean_estimate(group_by_seed(values), method=StudentT(), bounds=bounds)
+    return group_by_seed(recorded) if len(recorded) == len(values) else None
 
 
 def _mean_intervention(episodes: Iterable[EpisodeResult]) -> float | None:

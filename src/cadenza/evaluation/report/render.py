@@ -18,6 +18,9 @@ from markupsafe import Markup
 from cadenza.core.errors import InputError
 from cadenza.core.tables import LATEX_HEAD, Table, markdown_text
 from cadenza.evaluation.report.analysis import (
+    FAIR,
+    SEEN,
+    UNSEEN,
     Cell,
     MethodNumbers,
     MetricName,
@@ -185,16 +188,16 @@ def _method_tile(view: ReportView, row: MethodNumbers) -> Tile:
 
 def _outcomes(view: ReportView, numbers: Numbers) -> list[tuple[Cell, str, str]]:
     """Return results under the main condition, name and size of each group of partners."""
-    groups = (
-        (numbers.seen, "partners it trained with"),
-        (numbers.fair, "unseen partners that always leave a way"),
-        (numbers.unseen, "all unseen partners"),
-    )
+    words = {
+        SEEN: "partners it trained with",
+        FAIR: "unseen partners that always leave a way",
+        UNSEEN: "all unseen partners",
+    }
     main = _main_condition(view)
     return [
-        (cell, words, row.note)
-        for row, words in groups
-        if row is not None and (cell := row.cells[main]) is not None
+        (cell, words[label], row.note)
+        for label, row in numbers.pooled.items()
+        if (cell := row.cells[main]) is not None
     ]
 
 
@@ -384,7 +387,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             fold="The numbers as a table",
             meaning=meaning,
             seen="The ego trained with the partners marked so and never met the others."
-            if numbers.unseen
+            if numbers.pooled.get(UNSEEN)
             else "",
         ),
         _section(
@@ -454,7 +457,6 @@ ESTIMATORS: Final = {
 class Page:
     """Everything that a report says, in any format."""
 
-    view: ReportView
     numbers: Numbers
     verdict: str
     sections: tuple[Section, ...]
@@ -473,7 +475,6 @@ def compose(view: ReportView) -> Page:
         by_kind[statement.kind].append(statement.text)
     by_kind["caution"] += numbers.cautions
     return Page(
-        view=view,
         numbers=numbers,
         verdict=verdict(view, numbers),
         sections=build_sections(view, numbers),
