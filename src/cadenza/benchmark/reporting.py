@@ -9,7 +9,7 @@ Several:   methods are shown under the condition that their bundles headline; ta
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -418,13 +418,9 @@ def _safety(name: str, group: Sequence[SealedRun], several: bool) -> Iterator[Ta
     report = safety_report(group[0].plan, episodes, solver_version=None)
     for table in () if report is None else report_tables(report):
         title = f"Safety{f' of {name}' if several else ''}, {table.title[0].lower()}"
-        yield Table(
-            title=title + table.title[1:],
-            columns=table.columns,
-            rows=tuple(tuple(_DECIMAL.sub(_shorter, cell) for cell in row) for row in table.rows),
-            caption=INTERVAL_NOTE if table.rows else table.caption,
-            text_columns=table.text_columns,
-        )
+        rows = tuple(tuple(_DECIMAL.sub(_shorter, cell) for cell in row) for row in table.rows)
+        note = INTERVAL_NOTE if rows else table.caption
+        yield replace(table, title=title + table.title[1:], rows=rows, caption=note)
 
 
 def _shorter(found: re.Match[str]) -> str:

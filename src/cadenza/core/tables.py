@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 _MARKDOWN_ESCAPES: Final = str.maketrans(
     {sign: f"\\{sign}" for sign in "\\|`*_[]"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -45,6 +45,17 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
     text_columns: Sequence[int] = (0,)
+
+    def without_empty_columns(self, empty: str) -> Self:
+        """Return the table without the columns in which every row says ``empty``."""
+        columns = range(len(self.columns))
+        kept = [i for i in columns if not self.rows or any(r[i] != empty for r in self.rows)]
+        return replace(
+            self,
+            columns=tuple(self.columns[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+            text_columns=tuple(k for k, i in enumerate(kept) if i in self.text_columns),
+        )
 
     def to_markdown(self) -> str:
         """Return a heading of level two, the table and its note."""

@@ -365,7 +365,9 @@ def _cell(episodes: Sequence[EpisodeResult]) -> Cell:
         seed_return=tuple(cluster_means(returns or {}).tolist()),
         distances=np.sort(np.array(distances, dtype=np.float64)),
         forces=np.sort(np.array(forces, dtype=np.float64)),
-        intervention_share=shares and mean_estimate(shares, method=StudentT(), bounds=(0.0, 1.0)),
+        intervention_share=None
+        if shares is None
+        else mean_estimate(shares, method=StudentT(), bounds=(0.0, 1.0)),
         intervention_mean=_mean_intervention(episodes),
         intervention_peak=max(
             (e.intervention_peak for e in episodes if e.intervention_peak is not None), default=None

@@ -32,24 +32,18 @@ def _cell_table(
     view: ReportView, rows: Sequence[Row], columns: Sequence[Column], *, title: str, caption: str
 ) -> Table:
     """Return a line for every filled cell of ``rows``; columns that none fills are left out."""
-    cells = [
-        (row, condition, cell)
-        for row in rows
-        for condition, cell in zip(view.conditions, row.cells, strict=True)
-        if cell is not None
-    ]
-    filled = [(name, [shown(cell) for _, _, cell in cells]) for name, shown in columns]
-    kept = [(name, texts) for name, texts in filled if any(t != MISSING for t in texts)]
     return Table(
         title=title,
-        columns=("Partner", view.compared, *(name for name, _ in kept)),
+        columns=("Partner", view.compared, *(name for name, _ in columns)),
         rows=tuple(
-            (row.label, condition.label, *(texts[i] for _, texts in kept))
-            for i, (row, condition, _) in enumerate(cells)
+            (row.label, condition.label, *(shown(cell) for _, shown in columns))
+            for row in rows
+            for condition, cell in zip(view.conditions, row.cells, strict=True)
+            if cell is not None
         ),
         caption=caption,
         text_columns=(0, 1),
-    )
+    ).without_empty_columns(MISSING)
 
 
 def success_table(view: ReportView, numbers: Numbers) -> Table:
@@ -227,16 +221,15 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
         ))  # fmt: skip
     if not rows:
         return None
-    kept = [i for i in range(len(columns)) if any(row[i] not in ("", MISSING) for row in rows)]
     return Table(
         title=f"Methods on {view.task}",
-        columns=tuple(columns[i] for i in kept),
-        rows=tuple(tuple(row[i] for i in kept) for row in rows),
+        columns=columns,
+        rows=tuple(rows),
         caption="Mean over all episodes; IQM: interquartile mean of the (seed, partner) cells. "
         "Intervals of the mean hold for all rows at once (Bonferroni), as do the ranges of ranks "
         "(Holm); worst cases pay for having been chosen. No interval: nothing varies.",
-        text_columns=tuple(k for k, i in enumerate(kept) if i in (0, 2, 5)),
-    )
+        text_columns=(0, 2, 5),
+    ).without_empty_columns(MISSING)
 
 
 def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:

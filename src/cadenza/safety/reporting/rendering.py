@@ -6,7 +6,6 @@ first: who sees a new record finds the text that belongs to it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +42,7 @@ def report_tables(report: ThreeTableReport) -> tuple[Table, ...]:
     details = report.details
     if details is None or not details.conditions:
         return tables
-    return (*tables, _without_empty_columns(_details(details.conditions)))
+    return (*tables, _details(details.conditions).without_empty_columns(MISSING))
 
 
 def provenance_lines(details: ReportDetails | None) -> tuple[tuple[str, str], ...]:
@@ -195,20 +194,6 @@ def _reasons(entry: ConditionDetails) -> str:
         return MISSING
     counts = [f"{reason}: {count}" for reason, count in sorted(entry.brake_reasons.items())]
     return ", ".join(counts) or "never"
-
-
-def _without_empty_columns(table: Table) -> Table:
-    """Return the table, its first column named, without columns that are missing throughout."""
-    kept = [
-        column
-        for column in range(len(table.columns))
-        if any(row[column] != MISSING for row in table.rows)
-    ]
-    return replace(
-        table,
-        columns=tuple(table.columns[column] for column in kept),
-        rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
-    )
 
 
 def render_markdown(report: ThreeTableReport) -> str:
