@@ -53,11 +53,11 @@ from cadenza.evaluation.report.svg import (
     count,
     number_interval,
     percent,
-    percent_interval,
     plural,
     points_interval,
     score,
     score_interval,
+    score_text,
 )
 from cadenza.evaluation.report.tables import (
     difference_table,
@@ -124,8 +124,7 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
         labels = {c.condition_id: c.label for c in view.conditions}
         best = ", ".join(labels[name] for name in ranking.best)
         scores = ", ".join(
-            f"{row.condition.label} {score(row.score.value, view.has_success)} "
-            f"{score_interval(row.score, view.has_success)}"
+            f"{row.condition.label} {score_text(row.score, view.has_success)}"
             for row in numbers.methods.rows
         )
         told = "was shown to be best" if len(ranking.best) == 1 else "cannot be told from the best"
@@ -165,7 +164,7 @@ def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:
     if cell.contact is not None and cell.contact.high is not None:
         bounds = f"; true rate at most {percent(cell.contact.high)} ({_CONFIDENCE})"
         if cell.n_contacts:
-            bounds = f"; rate {percent(cell.contact.value)} {percent_interval(cell.contact)}"
+            bounds = f"; rate {score_text(cell.contact, True)}"
     noun = "contact" if cell.n_contacts == 1 else "contacts"
     return Tile(
         value=count(cell.n_contacts),

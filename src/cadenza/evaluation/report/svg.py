@@ -168,21 +168,21 @@ def percent(rate: float | None, *, digits: int = 1) -> str:
     return MISSING if rate is None else f"{_percentage(rate, digits)}{NBSP}%"
 
 
-def percent_interval(estimate: Estimate, *, digits: int = 1) -> str:
+def percent_interval(estimate: Estimate) -> str:
     """Return the bounds of a rate as ``"[94.2, 99.2]"``."""
     if estimate.low is None or estimate.high is None:
         return NO_INTERVAL
-    return f"[{_percentage(estimate.low, digits)}, {_percentage(estimate.high, digits)}]"
+    return f"[{_percentage(estimate.low, 1)}, {_percentage(estimate.high, 1)}]"
 
 
-def points(difference: float | None, *, digits: int = 1) -> str:
+def points(difference: float | None) -> str:
     """Return a difference of rates as signed percentage points, ``"+3.5"``."""
-    return MISSING if difference is None else signed(100.0 * difference, digits=digits)
+    return MISSING if difference is None else signed(100.0 * difference)
 
 
-def points_interval(estimate: Estimate, *, digits: int = 1) -> str:
+def points_interval(estimate: Estimate) -> str:
     """Return the bounds of a difference of rates as ``"[+1.2, +5.8]"``."""
-    return f"[{points(estimate.low, digits=digits)}, {points(estimate.high, digits=digits)}]"
+    return f"[{points(estimate.low)}, {points(estimate.high)}]"
 
 
 def score(value: float | None, is_rate: bool) -> str:
@@ -193,6 +193,13 @@ def score(value: float | None, is_rate: bool) -> str:
 def score_interval(estimate: Estimate, is_rate: bool) -> str:
     """Return the bounds of a score."""
     return percent_interval(estimate) if is_rate else number_interval(estimate)
+
+
+def score_text(estimate: Estimate | None, is_rate: bool) -> str:
+    """Return a score with its bounds; without one a dash, or why there is none."""
+    if estimate is None or estimate.value is None:
+        return (estimate and estimate.undefined_reason) or MISSING
+    return f"{score(estimate.value, is_rate)} {score_interval(estimate, is_rate)}"
 
 
 def score_change(change: Estimate, is_rate: bool) -> str:
@@ -219,11 +226,11 @@ def number(value: float | None, *, digits: int = 2, unit: str = "") -> str:
     return f"{text}{NBSP}{unit}" if unit else text
 
 
-def number_interval(estimate: Estimate, *, digits: int = 2) -> str:
+def number_interval(estimate: Estimate) -> str:
     """Return the bounds of a mean as ``"[1.20, 1.48]"``."""
     if estimate.low is None or estimate.high is None:
         return NO_INTERVAL
-    return f"[{number(estimate.low, digits=digits)}, {number(estimate.high, digits=digits)}]"
+    return f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 
 def count(value: int | None) -> str:

@@ -13,16 +13,14 @@ from cadenza.evaluation.report.svg import (
     MISSING,
     count,
     number,
-    number_interval,
     percent,
-    percent_interval,
     points,
     score,
     score_change,
+    score_text,
     signed,
 )
 from cadenza.evaluation.report.view import ReportView
-from cadenza.evaluation.statistics.estimate import Estimate
 
 #: Heading of a column, and its text for one cell.
 Column: TypeAlias = tuple[str, Callable[[Cell], str]]
@@ -51,8 +49,8 @@ def success_table(view: ReportView, numbers: Numbers) -> Table:
     columns: list[Column] = [
         ("Episodes", lambda x: count(x.n)),
         (f"{view.seed_kind.capitalize()}s", lambda x: str(x.success.n_clusters)),
-        ("Success, 95 %", lambda x: _rate(x.success) if view.has_success else MISSING),
-        ("Return, 95 %", lambda x: _number(x.episode_return)),
+        ("Success, 95 %", lambda x: score_text(x.success, True) if view.has_success else MISSING),
+        ("Return, 95 %", lambda x: score_text(x.episode_return, False)),
     ]
     rows = (*numbers.partners, *numbers.groups)
     return _cell_table(view, rows, columns, title="Success and return by partner", caption="")
@@ -128,14 +126,14 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
     columns: list[Column] = [
         ("Steps", lambda x: count(x.n_steps)),
         ("Contacts", contacts),
-        ("Contact rate, 95 %", lambda x: _rate(x.contact)),
+        ("Contact rate, 95 %", lambda x: score_text(x.contact, True)),
         ("Barrier violated", lambda x: count(x.violating_steps)),
         ("Worst gap", gap),
         ("Braked", lambda x: filtered(x, count(x.fallbacks))),
         ("Infeasible", lambda x: count(x.infeasible_steps)),
         ("Uncertified", lambda x: count(x.uncertified_steps)),
         ("Closest, m", closest),
-        ("Steps changed, 95 %", lambda x: _rate(x.intervention_share)),
+        ("Steps changed, 95 %", lambda x: score_text(x.intervention_share, True)),
         ("Mean change", lambda x: number(x.intervention_mean, unit=view.action_unit)),
         ("Largest change", lambda x: number(x.intervention_peak, unit=view.action_unit)),
     ]
@@ -150,18 +148,6 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         "step is not a violation: it is what the filter does instead of one. Changes are of the "
         "action, over the changed steps only. A dash: not recorded.",
     )
-
-
-def _rate(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
-        return MISSING
-    return f"{percent(estimate.value)} {percent_interval(estimate)}"
-
-
-def _number(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
-        return MISSING if estimate is None else estimate.undefined_reason or MISSING
-    return f"{number(estimate.value)} {number_interval(estimate)}"
 
 
 def _goal_times(view: ReportView, cell: Cell) -> tuple[str, str]:
@@ -192,9 +178,6 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
         f"{view.seed_kind.capitalize()}s", "Episodes",
     )  # fmt: skip
 
-    def shown(estimate: Estimate | None) -> str:
-        return _rate(estimate) if rate else _number(estimate)
-
     labels = {p.partner_id: p.label for p in view.partners}
     rows: list[tuple[str, ...]] = []
     for row in numbers.methods.rows:
@@ -202,18 +185,19 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
         beside = [score_of(view, partner.cells[index]) for partner in numbers.partners]
         values = [e.value for e in beside if e is not None and e.value is not None]
         row_id, forces = row.condition.row_id, row.cell.forces
+        worst = ", ".join(labels[name] for name in row.worst.names)
         rows.append((
             row.condition.label,
             MISSING if row.ranks is None else rank_range(row.ranks),
             f"{row_id} ({_ROW_LABELS[row_id]})" if row_id in _ROW_LABELS else row_id or MISSING,
-            shown(row.score),
-            shown(row.iqm),
-            f"{shown(row.worst.estimate)} {', '.join(labels[n] for n in row.worst.names)}",
-            MISSING if row.family is None else shown(row.family.estimate),
-            shown(row.tail.estimate),
+            score_text(row.score, rate),
+            score_text(row.iqm, rate),
+            f"{score_text(row.worst.estimate, rate)} {worst}",
+            score_text(row.family and row.family.estimate, rate),
+            score_text(row.tail.estimate, rate),
             f"{score(min(values), rate)} to {score(max(values), rate)}",
             number(float(np.quantile(forces, 0.9)), digits=1) if forces.size else MISSING,
-            f"{_number(row.proximity[MEAN])} {coverage(row.proximity, list(labels))}"
+            f"{score_text(row.proximity[MEAN], False)} {coverage(row.proximity, list(labels))}"
             if MEAN in row.proximity
             else MISSING,
             str(row.cell.success.n_clusters),
@@ -250,7 +234,9 @@ def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
         start = "" if bound is None else number(bound.random)
         covered = f"{name.removesuffix(' over partners')} {coverage(found[0], list(labels))}"
         label = labels.get(name, covered[0].upper() + covered[1:])
-        rows.append((label, *(_number(own[name]) for own in found), start, scored, trained))
+        rows.append(
+            (label, *(score_text(own[name], False) for own in found), start, scored, trained)
+        )
     without = [label for name, label in labels.items() if name not in best.partners]
     absent = [name for name in best.partners if name not in labels]
     return Table(

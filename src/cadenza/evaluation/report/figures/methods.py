@@ -26,6 +26,7 @@ from cadenza.evaluation.report.svg import (
     score,
     score_change,
     score_interval,
+    score_text,
     shorten,
     signed,
     tick_label,
@@ -53,7 +54,7 @@ def score_figure(view: ReportView, numbers: Numbers) -> Figure:
     rate = view.has_success
     rows: list[DotRow] = []
     for row in numbers.methods.rows:
-        text = f"{score(row.score.value, rate)} {score_interval(row.score, rate)}"
+        text = score_text(row.score, rate)
         lanes = [Lane(css=row.css, estimate=row.score, seeds=row.seeds, text=text, tip=text)]
         if row.iqm is not None:
             bounds = "" if row.iqm.low is None else f" {score_interval(row.iqm, rate)}"

@@ -15,9 +15,8 @@ from cadenza.evaluation.report.svg import (
     Drawing,
     Scale,
     nice_ticks,
-    score,
     score_change,
-    score_interval,
+    score_text,
     shorten,
     signed,
     tick_label,
@@ -241,7 +240,7 @@ def _outcome_lane(view: ReportView, css: str, cell: Cell | None) -> Lane | None:
     if cell is None or estimate is None:
         return None
     rate = view.has_success
-    text = f"{score(estimate.value, rate)} {score_interval(estimate, rate)}"
+    text = score_text(estimate, rate)
     return Lane(
         css=css,
         estimate=estimate,
