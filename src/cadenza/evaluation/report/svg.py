@@ -123,6 +123,15 @@ def nice_ticks(low: float, high: float, target: int) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
+def draw_shares(
+    drawing: Drawing, x: Scale, y: Scale, shares: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)
+) -> None:
+    """Draw the grid of a vertical axis of shares, 0 to 1."""
+    for share in shares:
+        drawing.line(x.start, y(share), x.end, y(share), "grid")
+        drawing.text(x.start - 7, y(share) + 4, f"{100 * share:.0f}%", "tick", "end")
+
+
 def shorten(label: str, *, limit: int = 31) -> str:
     """Return ``label``, cut to ``limit`` characters with an ellipsis; SVG text does not wrap."""
     return label if len(label) <= limit else f"{label[: limit - 1].rstrip()}…"

@@ -24,6 +24,7 @@ from cadenza.evaluation.report.svg import (
     Drawing,
     Scale,
     count,
+    draw_shares,
     nice_ticks,
     number,
     percent,
@@ -110,9 +111,7 @@ def _cumulative_figure(
     if limit is not None:
         left, right = (x.start, x(limit)) if danger_below else (x(limit), x.end)
         drawing.rect(left, top, right - left, bottom - top, "danger-zone")
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
-        drawing.text(x.start - 7, y(tick) + 4, f"{100 * tick:.0f}%", "tick", "end")
+    draw_shares(drawing, x, y)
     for css, values in zip(condition_css(view), samples, strict=True):
         drawing.polyline(_steps(values, x, y), f"step {css}")
     drawing.text(x.end, bottom - 8, "share of episodes", "hint", "end")
@@ -182,7 +181,6 @@ def learning_figure(curve: LearningCurve, index: int = 0) -> Figure | None:
     if not curve.returns and not curve.evaluations:
         return None
     scored = [e for e in curve.evaluations if e.n_success is not None]
-    last = scored[-1] if scored else None
     description = f"{plural(len(curve.returns), 'training episode')}"
     if curve.returns:
         mean = moving_mean(curve.returns, curve.window)
@@ -191,8 +189,9 @@ def learning_figure(curve: LearningCurve, index: int = 0) -> Figure | None:
             f"; the moving mean of the return goes from {number(float(first))} to "
             f"{number(float(mean[-1]))}"
         )
-    if last is not None and last.n_success is not None:
-        description += f"; last held-out success {percent(last.n_success / last.n_episodes)}"
+    if scored:
+        rate = (scored[-1].n_success or 0) / scored[-1].n_episodes
+        description += f"; last held-out success {percent(rate)}"
     legend = [
         LegendEntry(css="episode", label="one training episode"),
         LegendEntry(css="mean", label=f"mean of the last {curve.window}"),
@@ -254,7 +253,7 @@ def _draw_returns(
     for tick in nice_ticks(y.low, y.high, 5):
         drawing.line(x.start, y(tick), x.end, y(tick), "grid")
         drawing.text(x.start - 7, y(tick) + 4, tick_label(tick), "tick", "end")
-    shown = _thinned(len(curve.returns))
+    shown = _thinned(len(curve.returns), MAX_POINTS)
     for index in shown:
         drawing.circle(x(curve.steps[index]), y(curve.returns[index]), 1.6, "episode")
     mean = moving_mean(curve.returns, curve.window)
@@ -271,9 +270,7 @@ def _draw_evaluations(
 ) -> None:
     """Draw held-out success rates with Wilson intervals."""
     y = Scale(low=0.0, high=1.0, start=bottom, end=top)
-    for tick in (0.0, 0.5, 1.0):
-        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
-        drawing.text(x.start - 7, y(tick) + 4, f"{100 * tick:.0f}%", "tick", "end")
+    draw_shares(drawing, x, y, (0.0, 0.5, 1.0))
     line: list[tuple[float, float]] = []
     for point in points:
         successes = point.n_success or 0
@@ -288,11 +285,11 @@ def _draw_evaluations(
     drawing.text(x.start + 4, top + 12, "held-out success", "hint")
 
 
-def _thinned(length: int) -> list[int]:
-    """Return at most `MAX_POINTS` evenly spaced positions, both ends included."""
-    if length <= MAX_POINTS:
+def _thinned(length: int, most: int) -> list[int]:
+    """Return at most ``most`` evenly spaced positions, both ends included."""
+    if length <= most:
         return list(range(length))
-    return sorted({round(i * (length - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
+    return [round(i * (length - 1) / (most - 1)) for i in range(most)]
 
 
 #: Most corners of one path; at this size more cannot be seen.
@@ -375,24 +372,16 @@ def _draw_picture(
     unit = size / (extent.x_high - extent.x_low)
     drawing.rect(left, top, size, size, "floor")
     roles = robot_roles(run, ego_uid)
+    frames = [run.frames[i] for i in _thinned(len(run.frames), MAX_CORNERS)]
     for uid, role in reversed(roles.items()):
         if uid in run.goals:
             gx, gy = x(run.goals[uid][0]), y(run.goals[uid][1])
             drawing.line(gx - 5, gy - 5, gx + 5, gy + 5, f"goal {role}")
             drawing.line(gx - 5, gy + 5, gx + 5, gy - 5, f"goal {role}")
-        path = [(x(frame[uid][0]), y(frame[uid][1])) for frame in _thin(run)]
+        path = [(x(frame[uid][0]), y(frame[uid][1])) for frame in frames]
         drawing.circle(*path[0], run.radii[uid] * unit, f"start {role}")
         drawing.polyline(path, f"trail {role}")
         drawing.circle(*path[-1], run.radii[uid] * unit, f"robot {role}")
     if run.contact_index is not None:
         px, py = run.frames[run.contact_index][ego_uid]
         drawing.circle(x(px), y(py), run.radii[ego_uid] * unit + 4, "hit")
-
-
-def _thin(run: Rollout) -> list[dict[str, tuple[float, float]]]:
-    """Return at most `MAX_CORNERS` frames, both ends included."""
-    frames = [dict(frame) for frame in run.frames]
-    if len(frames) <= MAX_CORNERS:
-        return frames
-    last = len(frames) - 1
-    return [frames[round(i * last / (MAX_CORNERS - 1))] for i in range(MAX_CORNERS)]

@@ -6,13 +6,12 @@ from typing import Final, NamedTuple
 from cadenza.evaluation.leaderboard import GATE_PP
 from cadenza.evaluation.report.analysis import MethodNumbers, Numbers, score_of
 from cadenza.evaluation.report.figures.outcomes import (
-    Axis,
     DotRow,
     Figure,
     Lane,
     LegendEntry,
-    data_range,
     describe,
+    difference_axis,
     dot_plot,
     make_figure,
     score_axis,
@@ -22,13 +21,13 @@ from cadenza.evaluation.report.svg import (
     WIDTH,
     Drawing,
     Scale,
+    draw_shares,
     nice_ticks,
     score,
     score_change,
     score_interval,
     score_text,
     shorten,
-    signed,
     tick_label,
 )
 from cadenza.evaluation.report.view import ReportView
@@ -93,17 +92,11 @@ def difference_forest(view: ReportView, numbers: Numbers) -> Figure | None:
             lane = Lane(css="diff", estimate=found.difference, seeds=(), text=text, tip=found.test)
             note = f"p = {ranking.p[first, second]:.2g} (Holm)"
             rows.append(DotRow(label=f"over {labels[second]}", note=note, lanes=(lane,)))
-    low, high = data_range(rows, 0.0, *([GATE_PP / 100.0] if view.has_success else []))
-    axis = Axis(
-        label=f"{labels[leader]} minus the other"
-        + (" (percentage points)" if view.has_success else ""),
-        low=low,
-        high=high,
-        tick=(lambda value: signed(100 * value, digits=0)) if view.has_success else tick_label,
-        reference=0.0,
-        left=f"{shorten(labels[leader], limit=20)} worse",
-        right="better",
-        guide=GATE_PP / 100.0 if view.has_success else None,
+    axis = difference_axis(
+        rows,
+        f"{labels[leader]} minus the other" + (" (percentage points)" if view.has_success else ""),
+        rates=view.has_success,
+        sides=(f"{shorten(labels[leader], limit=20)} worse", "better"),
     )
     pairs = "Pairs of equal starts" if numbers.methods.paired else "Unpaired"
     return make_figure(
@@ -125,9 +118,7 @@ def profile_figure(view: ReportView, numbers: Numbers) -> Figure | None:
     drawing = Drawing(height=_PROFILE + 60)
     x = Scale(low=float(tau[0]), high=float(tau[-1]), start=54.0, end=WIDTH - 14)
     y = Scale(low=0.0, high=1.0, start=_PROFILE + 10, end=14.0)
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
-        drawing.text(x.start - 7, y(tick) + 4, f"{100 * tick:.0f}%", "tick", "end")
+    draw_shares(drawing, x, y)
     for tick in nice_ticks(x.low, x.high, 8):
         drawing.text(x(tick), y.start + 18, tick_label(tick), "tick", "middle")
     for row, profile in drawn:

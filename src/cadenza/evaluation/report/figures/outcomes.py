@@ -260,19 +260,14 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
     if not rows:
         return None
     rates = metric != "return"
-    guide = GATE_PP / 100.0 * (1 if better_high else -1) if rates else None
-    low, high = data_range(rows, 0.0, guide or 0.0)
     nouns = {"success": "success", "contact": "contacts", "return": "return"}
     unit = " (percentage points)" if rates else ""
-    axis = Axis(
-        label=f"Change in {nouns[metric]}{unit}, with filter minus without",
-        low=low,
-        high=high,
-        tick=(lambda value: signed(100 * value, digits=0)) if rates else tick_label,
-        reference=0.0,
-        left="filter worse" if better_high else "filter better",
-        right="filter better" if better_high else "filter worse",
-        guide=guide,
+    axis = difference_axis(
+        rows,
+        f"Change in {nouns[metric]}{unit}, with filter minus without",
+        rates=rates,
+        sides=("filter worse", "filter better"),
+        better_high=better_high,
     )
     return make_figure(
         dot_plot(rows, axis),
@@ -328,6 +323,31 @@ def data_range(rows: Sequence[DotRow], *others: float) -> tuple[float, float]:
     low, high = min(values), max(values)
     margin = 0.06 * (high - low) or 0.5
     return low - margin, high + margin
+
+
+def difference_axis(
+    rows: Sequence[DotRow],
+    label: str,
+    *,
+    rates: bool,
+    sides: tuple[str, str],
+    better_high: bool = True,
+) -> Axis:
+    """Return an axis about zero, ``sides`` say worse and better; of rates with the gap that counts.
+
+    Differences of rates are shown in percentage points.
+    """
+    guide = GATE_PP / 100.0 * (1 if better_high else -1) if rates else None
+    left, right = sides if better_high else sides[::-1]
+    return Axis(
+        label,
+        *data_range(rows, 0.0, guide or 0.0),
+        tick=(lambda value: signed(100 * value, digits=0)) if rates else tick_label,
+        reference=0.0,
+        left=left,
+        right=right,
+        guide=guide,
+    )
 
 
 def describe(rows: Sequence[DotRow]) -> str:
