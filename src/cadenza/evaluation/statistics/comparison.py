@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from cadenza.evaluation.statistics.estimate import (
     Clusters,
     Estimate,
     as_clusters,
+    cluster_means,
     few_clusters_warning,
 )
 from cadenza.evaluation.statistics.multiplicity import holm
@@ -132,44 +133,20 @@ def compare(
         raise InputError(f"compare.margin: expected > 0, got {margin}.")
     ours, theirs = _sides(candidate, reference, paired=paired)
     if len(ours) == 1:
-        return _one_run(
-            next(iter(ours.values())),
-            next(iter(theirs.values())),
-            paired=paired,
-            confidence=confidence,
-            margin=margin,
-            drawn_starts=drawn_starts,
+        (one,), (other,) = ours.values(), theirs.values()
+        found = _one_run(
+            one, other, paired=paired, confidence=confidence, drawn_starts=drawn_starts
         )
-    result = seed_difference(
-        list(ours.values()), list(theirs.values()), paired=paired, confidence=confidence
-    )
-    rates = _is_binary(ours) and _is_binary(theirs)
-    name = "t-mover" if rates else ("student-t" if paired else "welch-t")
-    design = "paired-cluster" if paired else "two-cluster"
-    seeds = min(len(ours), len(theirs))
-    undefined = result.low == result.high
-    estimate = Estimate(
-        value=result.value,
-        low=result.low,
-        high=result.high,
-        confidence=confidence,
-        estimator=f"{'difference' if rates else 'mean'}/{design}/{name}/v1",
-        n=sum(array.size for array in ours.values()),
-        n_clusters=seeds,
-        undefined_reason="every seed shows the same, so their spread is unknown"
-        if undefined
-        else None,
-        warnings=(*((_NEAR_THE_END,) if result.boundary else ()), *few_clusters_warning(seeds)),
-    )
-    test = "paired t on seed differences" if paired else "Welch's t on seed means"
+    else:
+        found = _several_runs(ours, theirs, paired=paired, confidence=confidence)
     return Comparison(
-        difference=estimate,
-        candidate=float(np.mean([array.mean() for array in ours.values()])),
-        reference=float(np.mean([array.mean() for array in theirs.values()])),
-        test=f"{test}, widened near the ends" if result.boundary else test,
-        p=None if undefined else result.p,
-        smallest_shown=result.smallest_shown,
-        verdict=verdict_of(estimate, margin=margin),
+        difference=found.difference,
+        candidate=float(cluster_means(ours).mean()),
+        reference=float(cluster_means(theirs).mean()),
+        test=found.test,
+        p=found.p,
+        smallest_shown=found.smallest_shown,
+        verdict=verdict_of(found.difference, margin=margin),
         margin=margin,
     )
 
@@ -277,16 +254,47 @@ def _is_binary(clusters: Clusters) -> bool:
     return all(bool(np.isin(array, (0.0, 1.0)).all()) for array in clusters.values())
 
 
+class _Found(NamedTuple):
+    """The fields of a `Comparison` that a test gives."""
+
+    difference: Estimate
+    test: str
+    p: float | None
+    smallest_shown: float | None
+
+
+def _several_runs(ours: Clusters, theirs: Clusters, *, paired: bool, confidence: float) -> _Found:
+    """Return what a test on seed means shows."""
+    result = seed_difference(
+        list(ours.values()), list(theirs.values()), paired=paired, confidence=confidence
+    )
+    rates = _is_binary(ours) and _is_binary(theirs)
+    name = "t-mover" if rates else ("student-t" if paired else "welch-t")
+    design = "paired-cluster" if paired else "two-cluster"
+    seeds = min(len(ours), len(theirs))
+    undefined = result.low == result.high
+    estimate = Estimate(
+        value=result.value,
+        low=result.low,
+        high=result.high,
+        confidence=confidence,
+        estimator=f"{'difference' if rates else 'mean'}/{design}/{name}/v1",
+        n=sum(array.size for array in ours.values()),
+        n_clusters=seeds,
+        undefined_reason="every seed shows the same, so their spread is unknown"
+        if undefined
+        else None,
+        warnings=(*((_NEAR_THE_END,) if result.boundary else ()), *few_clusters_warning(seeds)),
+    )
+    test = "paired t on seed differences" if paired else "Welch's t on seed means"
+    test += ", widened near the ends" if result.boundary else ""
+    return _Found(estimate, test, None if undefined else result.p, result.smallest_shown)
+
+
 def _one_run(
-    ours: FloatArray,
-    theirs: FloatArray,
-    *,
-    paired: bool,
-    confidence: float,
-    margin: float | None,
-    drawn_starts: bool,
-) -> Comparison:
-    """Return the comparison of one training run with one other."""
+    ours: FloatArray, theirs: FloatArray, *, paired: bool, confidence: float, drawn_starts: bool
+) -> _Found:
+    """Return what an exact test of one training run against one other shows."""
     if not np.isin(np.concatenate([ours, theirs]), (0.0, 1.0)).all():
         raise InputError(
             "compare: expected outcomes 0 or 1 of one run a side, got others; train several seeds, "
@@ -325,16 +333,7 @@ def _one_run(
         n_clusters=1,
         warnings=(TRAINING_LUCK,),
     )
-    return Comparison(
-        difference=estimate,
-        candidate=float(ours.mean()),
-        reference=float(theirs.mean()),
-        test=test,
-        p=p,
-        smallest_shown=shown,
-        verdict=verdict_of(estimate, margin=margin),
-        margin=margin,
-    )
+    return _Found(estimate, test, p, shown)
 
 
 def _smallest_paired(differing: float, n_pairs: int, level: float) -> float | None:

@@ -288,8 +288,6 @@ class Profile:
     share: FloatArray
     low: FloatArray
     high: FloatArray
-    confidence: float
-    estimator: str
 
 
 def performance_profile(
@@ -332,8 +330,6 @@ def performance_profile(
         share=share,
         low=np.maximum(share - half, 0.0),
         high=np.minimum(share + half, 1.0),
-        confidence=confidence,
-        estimator="profile/cluster/sup-band/v1",
     )
 
 
