@@ -60,9 +60,6 @@ from cadenza.evaluation.results import CellSummary, EpisodeResult
 from cadenza.evaluation.summary import compute_summary
 from cadenza.safety.reporting.rendering import JSON_NAME, MARKDOWN_NAME, report_files
 
-#: Episodes in the moving mean of the learning curve.
-_LEARNING_WINDOW: Final = 50
-
 #: How recorded starts are chosen, in the reader's words.
 _PICKS: Final = {
     "typical": "Of the first training seed, a start that ends, with the filter and without it, in "
@@ -137,7 +134,6 @@ def _learning(run: TrainedSeed, view: ReportView) -> LearningCurve:
     return LearningCurve(
         steps=tuple(episode.end_frame for episode in complete),
         returns=tuple(episode.episode_return for episode in complete),
-        window=_LEARNING_WINDOW,
         evaluations=tuple(points),
         label=f"training seed {run.config.seed}, partner{'s' * (len(seen) > 1)} "
         f"{', '.join(seen)}, filter " + ("on" if run.config.safety.enabled else "off"),

@@ -184,7 +184,7 @@ def shown_config(config: Path, kind: str) -> str:
 
 
 _Bundle = Annotated[Path, typer.Argument(help="Folder that holds bundle.json.")]
-_TagRepository = Annotated[
+TagRepository = Annotated[
     Path | None,
     typer.Option("--repo-root", help="Git repository that holds the registration tag."),
 ]
@@ -193,7 +193,7 @@ _TagRepository = Annotated[
 def verify(
     bundle: _Bundle,
     allow_dirty: AllowDirty = False,
-    repository: _TagRepository = None,
+    repository: TagRepository = None,
     require_signature: Annotated[
         bool, typer.Option("--require-signature", help="Refuse without one by a trusted key.")
     ] = False,
@@ -250,7 +250,7 @@ def sign(
         Path, typer.Option("--key", help="Ed25519 private key, as `ssh-keygen` writes it.")
     ],
     allow_dirty: AllowDirty = False,
-    repository: _TagRepository = None,
+    repository: TagRepository = None,
 ) -> None:
     """Verify a bundle and vouch for it: writes bundle.sig."""
     with typed_exits():
@@ -346,10 +346,20 @@ def _rate(name: str, count: str, rate: "IntervalRecord | None") -> dict[str, Any
 
 def _shown(row: dict[str, Any], name: str) -> str:
     """Return a rate and its bounds in percent."""
-    rate, low, high = (row[f"{name}_{end}"] for end in ("rate", "ci_low", "ci_high"))
-    if rate is None:
+    return _bounded(*(row[f"{name}_{end}"] for end in ("rate", "ci_low", "ci_high")), unit="%")
+
+
+def _bounded(
+    value: float | None, low: float | None, high: float | None, *, form: str = ".1f", unit: str = ""
+) -> str:
+    """Return a value with its bounds; with the unit ``"%"`` they are rates."""
+    if value is None:
         return "-"
-    return f"{rate:.1%}" + ("" if low is None else f" [{100 * low:.1f}, {100 * high:.1f}]")
+    factor = 100.0 if unit == "%" else 1.0
+    text = f"{factor * value:{form}}{unit}"
+    if low is None or high is None:
+        return text
+    return f"{text} [{factor * low:{form}}, {factor * high:{form}}]"
 
 
 def _print_outcome(payload: dict[str, Any]) -> None:
@@ -374,7 +384,9 @@ def _print_outcome(payload: dict[str, Any]) -> None:
             (
                 row["policy"],
                 f"{row['partner'].removesuffix(' over partners')} {row['coverage']}".rstrip(),
-                _number(row),
+                row["undefined_reason"]
+                if row["value"] is None
+                else _bounded(row["value"], row["low"], row["high"], form=".3f"),
             )
             for row in close
         ]
@@ -388,14 +400,6 @@ def _print_outcome(payload: dict[str, Any]) -> None:
         typer.echo(f"failed: {failure['label']}: {failure['message']}", err=True)
     for policy, folder in payload["bundles"].items():
         print_text(f"bundle of {policy}: {folder}")
-
-
-def _number(row: dict[str, Any]) -> str:
-    if row["value"] is None:
-        return row["undefined_reason"]
-    return f"{row['value']:.3f}" + (
-        ", no interval" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
-    )
 
 
 def _print_link_costs(costs: Sequence[dict[str, Any]]) -> None:
@@ -423,10 +427,7 @@ def _print_link_costs(costs: Sequence[dict[str, Any]]) -> None:
 
 def _difference(estimate: dict[str, Any] | None, unit: str) -> str:
     """Return a paired difference and its bounds, rates in points of percent."""
-    if estimate is None or estimate["value"] is None:
+    if estimate is None:
         return "-"
-    factor = 100.0 if unit else 1.0
-    text = f"{factor * estimate['value']:+.1f}{unit}"
-    if estimate["low"] is None:
-        return text
-    return f"{text} [{factor * estimate['low']:+.1f}, {factor * estimate['high']:+.1f}]"
+    ends = (estimate[name] for name in ("value", "low", "high"))
+    return _bounded(*ends, form="+.1f", unit=unit)

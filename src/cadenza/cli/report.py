@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from cadenza.cli.evaluate import BestResponseFile
+from cadenza.cli.evaluate import BestResponseFile, TagRepository
 from cadenza.cli.output import ExitCode, print_text, typed_exits
 from cadenza.core.errors import ConfigurationError
 
@@ -13,10 +13,6 @@ Format: TypeAlias = Literal["html", "markdown", "latex", "json"]
 Sealed = Annotated[
     list[Path],
     typer.Argument(help="Bundles, or folders of evaluations and quickstarts that hold some."),
-]
-Registered = Annotated[
-    Path | None,
-    typer.Option("--repo-root", help="Git repository that holds the registration tag."),
 ]
 
 Form = Annotated[
@@ -43,7 +39,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
     form: Form = None,
     best_responses: BestResponseFile = None,
-    repository: Registered = None,
+    repository: TagRepository = None,
 ) -> None:
     """Write one self-contained report about one result, or compare several of one task."""
     with typed_exits():
@@ -68,7 +64,7 @@ def leaderboard(
         bool, typer.Option("--check", help="Write nothing; code 1 if --out is not up to date.")
     ] = False,
     best_responses: BestResponseFile = None,
-    repository: Registered = None,
+    repository: TagRepository = None,
 ) -> None:
     """Rank verified results, one table for each task and setting; others are refused."""
     with typed_exits():

@@ -33,9 +33,7 @@ from cadenza.evaluation.report.svg import (
     tick_label,
 )
 from cadenza.evaluation.report.view import (
-    ConditionView,
     EvaluationPoint,
-    Extent,
     LearningCurve,
     PartnerView,
     ReportView,
@@ -138,7 +136,7 @@ def _cumulative_figure(
         title=title,
         caption=caption,
         description=f"{told}.",
-        legend=tuple(e for e in condition_legend(view, seeds=False) if e.css != "interval"),
+        legend=condition_legend(view),
     )
 
 
@@ -305,7 +303,6 @@ def trajectory_figure(view: ReportView, pick: str) -> Figure | None:
     if not runs:
         return None
     partners = [p for p in view.partners if any(p.partner_id == key[0] for key in runs)]
-    extent = extent_of(list(runs.values()))
     words = "; ".join(
         f"{p.label}, {c.label}: {outcome_text(runs[p.partner_id, c.condition_id])}"
         for p in partners
@@ -313,7 +310,7 @@ def trajectory_figure(view: ReportView, pick: str) -> Figure | None:
         if (p.partner_id, c.condition_id) in runs
     )
     return make_figure(
-        _draw(partners, view.conditions, runs, extent, view.ego_uid),
+        _draw(view, partners, runs),
         identity=f"fig-trajectories-{list(view.picks).index(pick)}",
         title=f"The {pick} recordings at a glance",
         caption="Open circle: start. Disc: last position, drawn at true size. Cross: goal. "
@@ -329,17 +326,14 @@ def trajectory_figure(view: ReportView, pick: str) -> Figure | None:
 
 
 def _draw(
-    partners: Sequence[PartnerView],
-    conditions: Sequence[ConditionView],
-    runs: dict[tuple[str, str], Rollout],
-    extent: Extent,
-    ego_uid: str,
+    view: ReportView, partners: Sequence[PartnerView], runs: dict[tuple[str, str], Rollout]
 ) -> Drawing:
     """Return the grid: partners side by side, their conditions below one another."""
+    extent = extent_of(list(runs.values()))
     columns = min(len(partners), MAX_COLUMNS)
     size = min((WIDTH - 12.0 * (columns - 1)) / columns, 240.0)
     bands = -(-len(partners) // columns)
-    band_height = 38.0 + len(conditions) * (size + 42.0)
+    band_height = 38.0 + len(view.conditions) * (size + 42.0)
     drawing = Drawing(height=bands * band_height)
     for index, partner in enumerate(partners):
         x = (index % columns) * (size + 12.0)
@@ -347,30 +341,23 @@ def _draw(
         drawing.text(x, y + 14, shorten(partner.label, limit=20), "label strong")
         alike = next(run.alike for (p, _), run in runs.items() if p == partner.partner_id)
         drawing.text(x, y + 29, f"like {alike}", "note")
-        for row, condition in enumerate(conditions):
+        for row, condition in enumerate(view.conditions):
             run = runs.get((partner.partner_id, condition.condition_id))
             top = y + 38.0 + row * (size + 42.0)
             if run is not None:
-                _draw_picture(drawing, run, extent, ego_uid, x, top, size)
+                across = Scale(low=extent.x_low, high=extent.x_high, start=x, end=x + size)
+                up = Scale(low=extent.y_low, high=extent.y_high, start=top + size, end=top)
+                _draw_picture(drawing, run, view.ego_uid, across, up)
                 drawing.text(x, top + size + 16, condition.label, "note")
                 drawing.text(x, top + size + 31, outcome_text(run), "label small")
     return drawing
 
 
-def _draw_picture(
-    drawing: Drawing,
-    run: Rollout,
-    extent: Extent,
-    ego_uid: str,
-    left: float,
-    top: float,
-    size: float,
-) -> None:
-    """Draw one episode into a square."""
-    x = Scale(low=extent.x_low, high=extent.x_high, start=left, end=left + size)
-    y = Scale(low=extent.y_low, high=extent.y_high, start=top + size, end=top)
-    unit = size / (extent.x_high - extent.x_low)
-    drawing.rect(left, top, size, size, "floor")
+def _draw_picture(drawing: Drawing, run: Rollout, ego_uid: str, x: Scale, y: Scale) -> None:
+    """Draw one episode into the square of two scales."""
+    size = x.end - x.start
+    unit = size / (x.high - x.low)
+    drawing.rect(x.start, y.end, size, size, "floor")
     roles = robot_roles(run, ego_uid)
     frames = [run.frames[i] for i in _thinned(len(run.frames), MAX_CORNERS)]
     for uid, role in reversed(roles.items()):

@@ -193,14 +193,14 @@ def _clip(scale: Scale, value: float) -> float:
     return scale(min(max(value, low), high))
 
 
-def condition_legend(view: ReportView, *, seeds: bool = True) -> tuple[LegendEntry, ...]:
-    """Return the legend of the conditions, and of the seed dots."""
-    marks = tuple(
-        LegendEntry(css=css, label=c.label)
-        for css, c in zip(condition_css(view), view.conditions, strict=True)
-    )
-    extra = (LegendEntry(css="seed", label="one seed (larger: several)"),) if seeds else ()
-    return (*marks, LegendEntry(css="interval", label="95 % interval"), *extra)
+#: Legend of every interval.
+_INTERVAL: Final = LegendEntry(css="interval", label="95 % interval")
+
+
+def condition_legend(view: ReportView) -> tuple[LegendEntry, ...]:
+    """Return the marks of the conditions."""
+    marks = zip(condition_css(view), view.conditions, strict=True)
+    return tuple(LegendEntry(css=css, label=condition.label) for css, condition in marks)
 
 
 def outcome_figure(view: ReportView, numbers: Numbers) -> Figure:
@@ -223,7 +223,11 @@ def outcome_figure(view: ReportView, numbers: Numbers) -> Figure:
         caption=f"Point: {'share of episodes solved' if rate else 'mean undiscounted return'}. "
         "Line: 95 % interval that respects seeds.",
         description=describe(rows),
-        legend=condition_legend(view),
+        legend=(
+            *condition_legend(view),
+            _INTERVAL,
+            LegendEntry(css="seed", label="one seed (larger: several)"),
+        ),
     )
 
 
@@ -277,10 +281,7 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
         "difference. Line: 95 % interval over seeds; one that crosses zero shows no clear change."
         + (f" Dashed: {GATE_PP:.0f} points." if rates else ""),
         description=describe(rows),
-        legend=(
-            LegendEntry(css="diff", label="mean paired difference"),
-            LegendEntry(css="interval", label="95 % interval"),
-        ),
+        legend=(LegendEntry(css="diff", label="mean paired difference"), _INTERVAL),
     )
 
 
