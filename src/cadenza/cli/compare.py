@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -95,7 +95,11 @@ def compare(
         )
         judgement = judge(arms, question)
         if as_json:
-            print_json(_payload(judgement) | {"margin": margin, "despite": despite})
+            ranking = judgement.ranking
+            best = ranking and {"best": ranking.best, "ranks": ranking.ranks}
+            told = asdict(replace(judgement, ranking=None)) | {"ranking": best}
+            asked = {"margin": margin, "despite": despite}
+            print_json({"verdict": judgement.verdict} | asked | told)
         else:
             print_text("\n".join(_lines(judgement, despite, margin, markdown=markdown)))
         code = _EXITS[judgement.verdict]
@@ -107,13 +111,6 @@ def _read_bundle(folder: Path) -> "Results":
     from cadenza.benchmark.bundle_rows import read_bundle
 
     return read_bundle(folder)
-
-
-def _payload(judgement: "Judgement") -> dict[str, Any]:
-    ranking = judgement.ranking
-    best = ranking and {"best": ranking.best, "ranks": ranking.ranks}
-    found = asdict(replace(judgement, ranking=None))
-    return {"verdict": judgement.verdict, **found, "ranking": best}
 
 
 def _lines(

@@ -60,7 +60,6 @@ class Row(NamedTuple):
             episodes share luck in.
         success: Outcome; None if not completed, or not kept.
         score: Number in place of an outcome.
-        stage: Furthest stage reached.
         status: `COMPLETED` or abandoned: there is no outcome.
         source: File.
         line: Place in the file, for people.
@@ -72,7 +71,6 @@ class Row(NamedTuple):
     training_seed: str | None = None
     success: bool | None = None
     score: float | None = None
-    stage: str | None = None
     status: str = COMPLETED
     source: str = ""
     line: str = ""
@@ -115,9 +113,7 @@ def _layout(text: str) -> _Layout:
 _LEROBOT: Final = _layout("task=task start=seed success=success score=max_reward")
 _ROBO_EVALS: Final = _layout("task=task start=seed success=success")
 _ROBOSTATS: Final = _layout("arm=policy_id task=task_id start=scenario_id success=success")
-_FIELDTRIAL: Final = _layout(
-    "arm=arm start=condition+replicate success=success stage=stage_index status=status"
-)
+_FIELDTRIAL: Final = _layout("arm=arm start=condition+replicate success=success status=status")
 _ORBIT: Final = _layout("arm=version task=skill training_seed=block success=success")
 _MAPPED: Final = Row._fields[:-2]
 #: An object of a JSON file, and its place.

@@ -112,7 +112,8 @@ class Judgement:
     def verdict(self) -> Verdict:
         """The least favourable verdict of a candidate."""
         found = {finding.comparison.verdict for finding in self.overall}
-        return next((verdict for verdict in _ORDER if verdict in found), "not comparable")
+        least: list[Verdict] = [verdict for verdict in _ORDER if verdict in found]
+        return least[0] if least else "not comparable"
 
 
 def judge(arms: Arms, question: Question) -> Judgement:
