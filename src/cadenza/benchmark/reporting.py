@@ -15,15 +15,16 @@ from statistics import fmean
 from typing import Final
 
 from cadenza.benchmark.admission import PLANS
-from cadenza.benchmark.bundle import BUNDLE_NAME, rehearsal_of
+from cadenza.benchmark.bundle import BUNDLE_NAME, PREREG_NAME, rehearsal_of
 from cadenza.benchmark.cells import EvaluationPlan
 from cadenza.benchmark.evaluation_run import BUNDLES_FOLDER
 from cadenza.benchmark.safety_tables import safety_report
 from cadenza.benchmark.tasks import get_task
-from cadenza.benchmark.verify import ELIGIBILITY, read_bundle_files, verify_files
+from cadenza.benchmark.verify import ELIGIBILITY, BundleUnderTest, read_bundle_files, verify_files
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.core.tables import Table
 from cadenza.evaluation.best_responses import BestResponses
+from cadenza.evaluation.prereg import LockedRegistration, PreregDocument
 from cadenza.evaluation.report.view import (
     Check,
     ConditionView,
@@ -56,12 +57,16 @@ _DECIMAL: Final = re.compile(r"\d+\.\d+(e[-+]\d+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class SealedRun:
-    """A bundle with its plan, its episodes in the order of their journals, and its checks."""
+    """A bundle with its plan, its episodes in the order of their journals, and its checks.
+
+    ``registered`` is a sentence about its registration; empty without one.
+    """
 
     bundle: ResultBundle
     plan: EvaluationPlan
     episodes: tuple[EpisodeResult, ...]
     checks: tuple[Check, ...]
+    registered: str = ""
 
     @property
     def method(self) -> str:
@@ -132,7 +137,18 @@ def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = Fals
         plan=case.plan,
         episodes=tuple(e for episodes in case.episodes.values() for e in episodes),
         checks=tuple(rows),
+        registered=_registered(case),
     )
+
+
+def _registered(case: BundleUnderTest) -> str:
+    """Return under which tag and rule the results were registered; empty if they were not."""
+    tag = case.bundle.prereg_git_tag
+    if tag is None:
+        return ""
+    spec = LockedRegistration(content=case.files[PREREG_NAME], git_tag=tag).protocol
+    rule = f", with the rule: {spec.decision_rules}" if isinstance(spec, PreregDocument) else ""
+    return f"Registered before it was run, under the tag {tag}{rule.rstrip('.')}."
 
 
 def task_views(
@@ -335,6 +351,8 @@ def _statements(
         f"({seeds}). Every partner, method and condition gets the same starts, so they are "
         "compared pair by pair.",
     )
+    for text in filter(None, dict.fromkeys(run.registered for run in runs)):
+        yield Statement(kind="measured", text=text)
     for name, group in methods.items():
         text = _filter_statement(group)
         if text:
