@@ -48,4 +48,6 @@ def test_page_goes_from_registration_to_a_table_over_training_seeds(tmp_path, mo
     result = json.loads(Path("report.json").read_text("utf-8"))
     clusters = {e["n_clusters"] for e in result["estimates"] if e["statistic"] == "success"}
     assert (result["clusters"], clusters) == ("training seed", {3})
-    assert any("The filter keeps the ego safe if" in text for text in result["statements"])
+    assert any(
+        "The filter keeps the ego safe if" in text for text in result["statements"]["measured"]
+    )
