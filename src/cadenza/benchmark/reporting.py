@@ -347,7 +347,7 @@ def _statements(
         shown = f"Shown: condition {condition}, {n_episodes} of {played} episodes"
     yield Statement(
         kind="measured",
-        text=f"{shown}: {per_cell} per trained policy, partner and condition "
+        text=f"{shown}: {per_cell} per policy, partner and condition "
         f"({seeds}). Every partner, method and condition gets the same starts, so they are "
         "compared pair by pair.",
     )

@@ -206,7 +206,7 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
     if not rows:
         return None
     return Table(
-        title=f"Methods on {view.task}",
+        title=f"{view.compared}s on {view.task}",
         columns=columns,
         rows=tuple(rows),
         caption="Mean over all episodes; IQM: interquartile mean of the (seed, partner) cells. "
