@@ -16,7 +16,6 @@ from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.comparison import Ranking, rank
 from cadenza.evaluation.statistics.estimate import (
-    PROFILE_THRESHOLDS,
     Clusters,
     Estimate,
     cluster_means,
@@ -282,11 +281,7 @@ def _method(
         worst=worst_case(scores, name),
         family=worst_case(scores, name, by="family") if grouped else None,
         tail=worst_case(scores, name, share=TAIL),
-        profile=performance_profile(
-            scores, name, rng=_rng("profile", name), thresholds=_thresholds(scores)
-        )
-        if several
-        else None,
+        profile=performance_profile(scores, name, rng=_rng("profile", name)) if several else None,
         spread=seed_spread(clusters) if several and deep else None,
         proximity=proximity,
     )
@@ -297,14 +292,6 @@ def score_of(view: ReportView, cell: Cell | None) -> Estimate | None:
     if cell is None:
         return None
     return cell.success if view.has_success else cell.episode_return
-
-
-def _thresholds(scores: ScoreTensor) -> FloatArray:
-    """Return scores from the least to the largest cell; of rates, from 0 to 1."""
-    if scores.binary:
-        return np.linspace(0.0, 1.0, PROFILE_THRESHOLDS)
-    cells = np.concatenate([scores.cells(name).ravel() for name in scores.methods])
-    return np.linspace(float(np.nanmin(cells)), float(np.nanmax(cells)), PROFILE_THRESHOLDS)
 
 
 def _rng(statistic: str, method: str) -> np.random.Generator:

@@ -10,6 +10,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -486,27 +487,30 @@ def render_report(view: ReportView) -> str:
     page = compose(view)
     numbers = page.numbers
     estimates = estimates_csv(view, numbers)
-    environment = _environment()
-    style, script = _asset(environment, "style.css"), _asset(environment, "player.js")
-    return environment.get_template("report.html.j2").render(
-        view=view,
-        numbers=numbers,
-        verdict=page.verdict,
-        tiles=headline_tiles(view, numbers),
-        main=_main_condition(view),
-        sections=page.sections,
-        badge=_badge(view),
-        statements=page.statements,
-        methods=tuple(item for item in ESTIMATORS.items() if item[0] in estimates),
-        condition_css=condition_css(view),
-        player_data=player_data(view) if view.rollouts else None,
-        recorded={r.partner_id for r in view.rollouts},
-        episodes_uri=data_uri(episodes_csv(view.episodes)),
-        estimates_uri=data_uri(estimates),
-        style=style,
-        script=script,
-        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
+    style, script = _asset("style.css"), _asset("player.js")
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            view=view,
+            numbers=numbers,
+            verdict=page.verdict,
+            tiles=headline_tiles(view, numbers),
+            main=_main_condition(view),
+            sections=page.sections,
+            badge=_badge(view),
+            statements=page.statements,
+            methods=tuple(item for item in ESTIMATORS.items() if item[0] in estimates),
+            condition_css=condition_css(view),
+            player_data=player_data(view) if view.rollouts else None,
+            recorded={r.partner_id for r in view.rollouts},
+            episodes_uri=data_uri(episodes_csv(view.episodes)),
+            estimates_uri=data_uri(estimates),
+            style=style,
+            script=script,
+            policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
+            f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
+        )
     )
 
 
@@ -655,11 +659,10 @@ def _environment() -> Environment:
     )
 
 
-def _asset(environment: Environment, name: str) -> Markup:
+def _asset(name: str) -> Markup:
     """Return a style sheet or script of the package, as it is."""
-    assert environment.loader is not None  # noqa: S101 -- set above
-    source, _, _ = environment.loader.get_source(environment, name)
-    return Markup(source)  # noqa: S704 -- a file of this package
+    source = Path(__file__).with_name("templates") / name
+    return Markup(source.read_text(encoding="utf-8"))  # noqa: S704 -- a file of this package
 
 
 def _hash(text: str) -> str:

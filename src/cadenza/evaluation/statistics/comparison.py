@@ -232,10 +232,7 @@ def rank(
 
 def _sides(candidate: Scores, reference: Scores, *, paired: bool) -> tuple[Clusters, Clusters]:
     """Return both sides as arrays by seed, checked."""
-    ours, theirs = (
-        as_clusters(name, {seed: [float(x) for x in v] for seed, v in side.items()})
-        for name, side in (("candidate", candidate), ("reference", reference))
-    )
+    ours, theirs = as_clusters("candidate", candidate), as_clusters("reference", reference)
     if not ours or not theirs or (len(ours) == 1) != (len(theirs) == 1):
         raise InputError(
             "compare: expected one training run a side, or at least two seeds on both, got "

@@ -268,9 +268,7 @@ def rate_estimate(
             f"rate_estimate.estimator: expected one of {list(RATE_ESTIMATORS)}, got {estimator!r}; "
             "upgrade the package that reads it."
         )
-    clusters = as_clusters(
-        "outcomes", {seed: [float(x) for x in v] for seed, v in outcomes.items()}
-    )
+    clusters = as_clusters("outcomes", outcomes)
     if estimator == RATE_ESTIMATOR and len(clusters) == 1:
         estimator = ONE_SEED_ESTIMATOR
     if not clusters:

@@ -170,6 +170,14 @@ class ScoreTensor:
         n = played.sum(axis=2)
         return np.where(n > 0, totals / np.maximum(n, 1), np.nan)
 
+    def thresholds(self) -> FloatArray:
+        """Return scores from the least to the largest cell; of rates, from 0 to 1."""
+        low, high = 0.0, 1.0
+        if not self.binary:
+            cells = np.concatenate([self.cells(name).ravel() for name in self.methods])
+            low, high = float(np.nanmin(cells)), float(np.nanmax(cells))
+        return np.linspace(low, high, PROFILE_THRESHOLDS)
+
     def clusters(self, method: str, partners: Sequence[str] | None = None) -> Clusters:
         """Return the scores by seed, with some or all partners."""
         at = self._index(method)
@@ -296,7 +304,6 @@ def performance_profile(
     *,
     rng: np.random.Generator,
     design: Design | None = None,
-    thresholds: FloatArray | None = None,
     confidence: float = 0.95,
     replicates: int = REPLICATES,
 ) -> Profile:
@@ -312,7 +319,7 @@ def performance_profile(
     seeds = int((~np.isnan(cells)).any(axis=1).sum())
     if seeds < 2:
         raise InputError(f"performance_profile: expected at least two seeds, got {seeds}.")
-    tau = np.linspace(0.0, 1.0, PROFILE_THRESHOLDS) if thresholds is None else thresholds
+    tau = scores.thresholds()
     flat = cells.T.ravel()
     played = ~np.isnan(flat)
     above = (flat[played][:, None] > tau).astype(np.float64)  # (N, T)
