@@ -134,8 +134,8 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         ("Uncertified", lambda x: count(x.uncertified_steps)),
         ("Closest, m", closest),
         ("Steps changed, 95 %", lambda x: score_text(x.intervention_share, True)),
-        ("Mean change", lambda x: number(x.intervention_mean, unit=view.action_unit)),
-        ("Largest change", lambda x: number(x.intervention_peak, unit=view.action_unit)),
+        ("Mean change", lambda x: number(x.intervention_mean)),
+        ("Largest change", lambda x: number(x.intervention_peak)),
     ]
     return _cell_table(
         view,
@@ -146,7 +146,7 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         "how large the true rate could still be. Barrier violated, braked, infeasible (no action "
         "met every constraint) and uncertified (acted without its guarantee) count steps. A braked "
         "step is not a violation: it is what the filter does instead of one. Changes are of the "
-        "action, over the changed steps only. A dash: not recorded.",
+        "action and in its unit, over the changed steps only. A dash: not recorded.",
     )
 
 

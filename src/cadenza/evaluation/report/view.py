@@ -153,7 +153,6 @@ class ReportView:
         has_success: Whether the task has a success predicate; otherwise returns are shown.
         success_meaning: What success means in this task, as the end of "Success means ...".
         contact_distance_m: Centre distance at which robots touch; None where there is no contact.
-        action_unit: Unit of the ego's action, for intervention sizes.
         control_timestep_s: Length of a control step; None shows no times to the goal.
         learning: One curve per training.
         rollouts: At most one per pick, partner and condition.
@@ -178,7 +177,6 @@ class ReportView:
     has_success: bool = True
     success_meaning: str = ""
     contact_distance_m: float | None = None
-    action_unit: str = "m/s²"
     ego_uid: str = "ego"
     learning: tuple[LearningCurve, ...] = ()
     control_timestep_s: float | None = None
@@ -302,7 +300,6 @@ def player_data(view: ReportView) -> Markup:
     """
     data = {
         "contact": view.contact_distance_m,
-        "unit": view.action_unit,
         "conditions": [
             {"id": c.condition_id, "label": c.label, "css": css}
             for c, css in zip(view.conditions, condition_css(view), strict=True)
