@@ -30,6 +30,8 @@ from cadenza.core.files import (
 from cadenza.core.provenance import source_digest
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 
+_LOGGER = logging.getLogger(__name__)
+
 #: Lock file of a job's output folder; the operating system frees it when the job dies.
 _LOCK_NAME: Final = ".lock"
 #: Marks a folder as ours, so that starting over never deletes anything else.
@@ -117,25 +119,24 @@ def _check_content(folder: Path, mode: OutputMode) -> None:
         )
 
 
-def set_aside_other_run(folder: Path, identity: str) -> Path | None:
+def set_aside_other_run(folder: Path, identity: str) -> None:
     """Move the content of ``folder`` next to it unless it is of the run ``identity``.
 
     Call it inside `open_output_folder`. Nothing is deleted: the content goes to the first free of
-    ``<folder>.1``, ``<folder>.2``, ..., which is returned; None if there was nothing to move.
+    ``<folder>.1``, ``<folder>.2``, ..., which a warning names.
     """
     marker, wanted = folder / _IDENTITY_NAME, f"{identity}\n".encode()
     if marker.is_file() and marker.read_bytes() == wanted:
-        return None
+        return
     content = [path for path in folder.iterdir() if path.name not in {_LOCK_NAME, _MARKER_NAME}]
-    aside: Path | None = None
     if content:
         numbered = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
         aside = next(path for path in numbered if not path.exists())
         atomic_write_bytes(aside / _MARKER_NAME, (folder / _MARKER_NAME).read_bytes())
         for path in sorted(content, key=lambda path: path.name == _IDENTITY_NAME):
             path.replace(aside / path.name)
+        _LOGGER.warning("The results of other code or settings were moved to %s.", aside)
     atomic_write_bytes(marker, wanted)
-    return aside
 
 
 @contextmanager
@@ -177,8 +178,6 @@ def empty(folder: Path, *, keep: Collection[str]) -> None:
         else:
             path.unlink()
 
-
-_LOGGER = logging.getLogger(__name__)
 
 #: Version of every result file.
 SCHEMA_VERSION: Final = 1

@@ -10,7 +10,6 @@ Resume:   the same call on the same folder goes on after a kill and repeats noth
           other code or settings are moved next to the folder first, never mixed or deleted.
 """
 
-import logging
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,6 @@ from cadenza.benchmark.training_seeds import (
     EPISODES_PER_SEED,
     JudgedSeeds,
     SeedRunner,
-    StageProgress,
     TrainedSeed,
     evaluation_of,
     partners_of,
@@ -39,6 +37,7 @@ from cadenza.benchmark.training_seeds import (
 )
 from cadenza.benchmark.verify import all_ok
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
+from cadenza.core.progress import StageReport
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.signals import ends_on_signals
@@ -231,8 +230,6 @@ def _rows(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in values.items())
 
 
-_logger = logging.getLogger(__name__)
-
 #: Configuration that is trained.
 TRAINING_CONFIG: Final = "train/crossing.yaml"
 #: Training seeds.
@@ -299,7 +296,7 @@ def run_quickstart(
     overrides: Sequence[str] = (),
     episodes_per_seed: int = EPISODES_PER_SEED,
     repo_root: Path | None = None,
-    progress: StageProgress | None = None,
+    progress: StageReport | None = None,
 ) -> QuickstartResult:
     """Train, evaluate, verify and report; go on where an earlier call in ``out`` stopped.
 
@@ -320,9 +317,7 @@ def run_quickstart(
     runner = SeedRunner(out=out, workers=workers, repo_root=repo_root, progress=progress)
     with open_output_folder(out, mode="overwrite" if overwrite else "resume"):
         config = training_config(out, overrides)
-        aside = set_aside_other_run(out, _identity(config, seeds, episodes_per_seed, repo_root))
-        if aside is not None:
-            _logger.warning("An earlier run with other code or settings was moved to %s.", aside)
+        set_aside_other_run(out, _identity(config, seeds, episodes_per_seed, repo_root))
         trained = runner.train(config, seeds)
         evaluation = evaluation_of(
             trained,

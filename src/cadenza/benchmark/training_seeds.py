@@ -7,18 +7,19 @@ Judged:   what each seed has learned last, without exploration, on the training'
           options, beside every partner of the training and all others of the task.
 Result:   training seeds are the clusters of every interval, so that training luck is in it.
 Resume:   a run goes on from its newest state, a finished one and finished cells are not repeated.
-          An evaluation of other seeds or settings is moved next to its folder first.
+          Seeds may be added (``request.json``), and another evaluation is moved aside first.
 Workers:  processes of this machine, or actors of a Ray cluster whose nodes share the output folder.
           No byte depends on how many there are.
 """
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, cast
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.types import RewardCurve, RunOutcome
@@ -48,8 +49,10 @@ from cadenza.core.files import (
     canonical_json,
     sha256_bytes,
 )
+from cadenza.core.progress import StageReport
 from cadenza.core.shipped_configs import source_checkout
 from cadenza.core.signals import ends_on_signals
+from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.report.render import render_json, render_report
 from cadenza.evaluation.report.view import ReportView
 from cadenza.learn.nn.portable import policy_path
@@ -65,10 +68,6 @@ _NOTE_EVERY_S: Final = 0.2
 #: Settings of a training that each seed's folder decides, and where results go.
 _OWN: Final = {"seed", "artifacts_root", "log_dir"}
 _NOT_COMMON: Final = {*_OWN, "wandb", "tensorboard"}
-
-#: Called with (stage, work done, work in all, what was last seen); the stages are ``"training"``
-#: (frames of all seeds) and ``"evaluation"`` (cells).
-StageProgress: TypeAlias = Callable[[str, int, int, str], None]
 
 
 class TrainedSeed(NamedTuple):
@@ -122,9 +121,11 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             seeds += range(int(first), int(last or first) + 1)
     except ValueError:
         seeds = []
-    if not seeds or len(set(seeds)) != len(seeds):
+    twice = [seed for seed, times in Counter(seeds).items() if times > 1]
+    if not seeds or twice:
         raise ConfigurationError(
-            f"--seeds: expected a number (5), a range (0-4) or a list (3,7,9), got {text!r}."
+            "--seeds: expected a number (5), a range (0-4, the smaller first) or a list (3,7,9), "
+            f"got {f'{twice[0]} twice' if twice else repr(text)}."
         )
     return tuple(seeds)
 
@@ -139,8 +140,8 @@ def require_free_settings(overrides: Sequence[str], out: Path) -> None:
         name = override.lstrip("+~").partition("=")[0]
         if name in _OWN:
             raise ConfigurationError(
-                f"override {override!r}: expected every seed to have its own folder in {out}, got "
-                f"one {name} for all; choose it with {'--seeds' if name == 'seed' else '--out'}."
+                f"{override} and --seeds contradict: expected a {name} for every seed in "
+                f"{out}, got one for all; choose seeds with --seeds, and the folder with --out."
             )
 
 
@@ -153,14 +154,14 @@ class SeedRunner:
         workers: Processes; None for one per core, or as many as the cluster has room for.
         cluster: Ray cluster, which reports whole trainings only; None for this machine.
         repo_root: Source tree for the provenance; None for this package's own checkout.
-        progress: Called with progress.
+        progress: Called in the stages ``"training"`` (frames of all seeds) and ``"evaluation"``.
     """
 
     out: Path
     workers: int | None = None
     cluster: RayCluster | None = None
     repo_root: Path | None = None
-    progress: StageProgress | None = None
+    progress: StageReport | None = None
 
     @ends_on_signals
     def run(
@@ -191,6 +192,7 @@ class SeedRunner:
         """
         require_free_settings(overrides, self.out)
         with open_output_folder(self.out, mode=output_mode(resume=resume, overwrite=overwrite)):
+            self._claim(config, seeds)
             trained = self.train(config, seeds)
             if episodes_per_seed == 0:
                 return trained, None
@@ -198,6 +200,21 @@ class SeedRunner:
             judged = self.judge(trained, evaluation, repro_command=repro_command)
             write_result(judged, judged.view)
         return trained, judged
+
+    def _claim(self, config: EgoAHTConfig, seeds: Sequence[int]) -> None:
+        """Store what is trained in the folder, or raise if something else is."""
+        path = self.out / "request.json"
+        now = _flat(config.model_dump(mode="json", exclude=_NOT_COMMON)) | {"seeds": sorted(seeds)}
+        before = parse_json_object(path.read_bytes(), source=str(path)) if path.exists() else now
+        if set(before["seeds"]) <= set(seeds):  # some may be added
+            before["seeds"] = now["seeds"]
+        for name in (name for name in now | before if now.get(name) != before.get(name)):
+            raise ConfigurationError(
+                f"{self.out}: expected the training of this folder, with {name} = "
+                f"{before.get(name)!r}, got {now.get(name)!r}; use another --out, or "
+                "--overwrite to start over."
+            )
+        atomic_write_bytes(path, canonical_json(now))
 
     def train(self, config: EgoAHTConfig, seeds: Sequence[int]) -> tuple[TrainedSeed, ...]:
         """Train with every seed in the opened folder, on from where earlier calls stopped.
@@ -289,6 +306,14 @@ def write_result(judged: JudgedSeeds, view: ReportView) -> None:
     atomic_write_text(judged.report.with_name("result.json"), render_json(view))
 
 
+def _flat(value: Any, place: str = "") -> dict[str, Any]:
+    """Return the values of all sections by dotted name."""
+    if not isinstance(value, dict):
+        return {place.removeprefix("."): value}
+    sections = cast("dict[str, Any]", value)
+    return {k: v for key in sections for k, v in _flat(sections[key], f"{place}.{key}").items()}
+
+
 def seed_config(config: EgoAHTConfig, seed: int, out: Path) -> EgoAHTConfig:
     """Return the configuration of one seed: a run in a folder of its own."""
     folder = out.resolve() / "training" / f"seed{seed}"
@@ -349,9 +374,7 @@ def evaluation_of(
     """
     config = trained[0].config
     safety = config.safety
-    trained_under = ConditionEntry(
-        name=f"filter_{'on' if safety.enabled else 'off'}", safety=safety
-    )
+    name = "filter_on" if safety.enabled else "filter_off"
     return EvaluationConfig(
         task=config.env.task,
         condition_id=config.env.condition_id,
@@ -360,7 +383,7 @@ def evaluation_of(
         options=config.env.options,
         policies=tuple(_policy(each, out) for each in trained),
         partners=partners_of(config),
-        conditions=tuple(conditions) or (trained_under,),
+        conditions=tuple(conditions) or (ConditionEntry(name=name, safety=safety),),
         seeds=EVALUATION_SEEDS,
         episodes_per_seed=episodes_per_seed,
         artifacts_root=out.resolve(),

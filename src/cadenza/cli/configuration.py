@@ -1,6 +1,7 @@
 """Read configuration files for commands; every failure is one readable `ConfigurationError`."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
@@ -41,13 +42,16 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
         changes.insert(0, f"env.task='{path}'")
         path = Path("pettingzoo")
     path = find_config(path, "train")
-    return explained(path, EgoAHTConfig, lambda: load_config(config_path=path, overrides=changes))
+    read = partial(load_config, config_path=path, overrides=changes)
+    return explained(path, EgoAHTConfig, read, overrides)
 
 
-def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) -> Result:
+def explained(
+    path: Path, model: "type[BaseModel]", read: Callable[[], Result], typed: Sequence[str] = ()
+) -> Result:
     """Return ``read()``, with validation errors turned into sentences about ``path``.
 
-    Keys of ``model`` are suggested for misspelt ones.
+    Keys of ``model`` are suggested for misspelt ones; those of ``typed`` are the command line's.
 
     Raises:
         ConfigurationError: ``read`` raised an error about the file's content.
@@ -62,4 +66,7 @@ def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) 
     try:
         return read()
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {' '.join(problems(error, model))}") from error
+        keys = {override.lstrip("+~").partition("=")[0] for override in typed}
+        places = {".".join(map(str, detail["loc"])) for detail in error.errors()}
+        source = "command line" if places <= keys else path
+        raise ConfigurationError(f"{source}: {' '.join(problems(error, model))}") from error

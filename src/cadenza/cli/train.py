@@ -132,14 +132,16 @@ def train(
             else None
             for result in results
         ]
+        asked = [training.seed] if seeds is None else parse_seeds(seeds)
         summaries = [
-            _summary(
+            {"seed": seed, "total_frames": training.total_frames}
+            | _summary(
                 result,
                 slope,
                 plot_slope_curve(result.curve, report=slope, out_dir=plot)[0] if plot else None,
                 verdict,
             )
-            for result, slope, verdict in zip(results, slopes, verdicts, strict=True)
+            for seed, result, slope, verdict in zip(asked, results, slopes, verdicts, strict=True)
         ]
         if as_json:
             print_json(summaries[0] if seeds is None else _payload(summaries, judged))
@@ -147,6 +149,8 @@ def train(
             print_text("\n".join(map(_first_line, summaries)) if seeds else _as_text(summaries[0]))
             if judged is not None:
                 _print_result(judged)
+            elif seeds and (folder := (out or Path("runs") / training.algo) / "policies").is_dir():
+                print_text(f"policies: {folder}")
     if check and not all(slope.passed for slope in slopes):
         raise typer.Exit(ExitCode.LEARNING_CHECK)
     implausible = [v for v in verdicts if v is not None and not v.passed]
@@ -155,14 +159,14 @@ def train(
 
 
 def _payload(runs: list[dict[str, Any]], judged: "JudgedSeeds | None") -> dict[str, Any]:
-    """Return every training and, where they were judged, their one result, as JSON values."""
+    """Return the one result, where the trainings were judged, and each of them, as JSON values."""
     from cadenza.evaluation.report.render import render_json
 
     if judged is None:
         return {"runs": runs}
     bundles = {name: str(folder) for name, folder in judged.evaluation.bundles.items()}
     result = json.loads(render_json(judged.view))
-    return {"runs": runs, "bundles": bundles, "report": str(judged.report), "result": result}
+    return {"result": result, "report": str(judged.report), "bundles": bundles, "runs": runs}
 
 
 def _print_result(judged: "JudgedSeeds") -> None:
@@ -226,17 +230,19 @@ def _summary(
         "safety_audit": None
         if verdict is None
         else {"passed": verdict.passed, "message": verdict.message},
-        "evaluation": None if evaluation is None else dict(evaluation.results),
+        "training_evaluation": None if evaluation is None else dict(evaluation.results),
         "plot": None if picture is None else str(picture),
     }
 
 
 def _first_line(summary: dict[str, Any]) -> str:
     """Return what happened to one run."""
-    resumed = summary["resumed_from"]
+    resumed, frames, total = (summary[key] for key in ("resumed_from", "frames", "total_frames"))
     return (
-        f"run {summary['run_id']}: {summary['status'].replace('_', ' ')}, "
-        f"{summary['frames']} frames, {summary['n_episodes']} episodes"
+        f"seed {summary['seed']}, run {summary['run_id']}: {summary['status'].replace('_', ' ')}, "
+        f"{frames} frames"
+        + (f" of {total} (whole steps of all environments)" if frames < total else "")
+        + f", complete episodes: {summary['n_episodes']}"
         + ("" if resumed is None else f", resumed at {resumed}")
     )
 
@@ -244,7 +250,7 @@ def _first_line(summary: dict[str, Any]) -> str:
 def _as_text(summary: dict[str, Any]) -> str:
     """Return the summary as lines for people."""
     lines = [_first_line(summary)]
-    learning, evaluation = summary["learning"], summary["evaluation"]
+    learning, evaluation = summary["learning"], summary["training_evaluation"]
     mean = summary["mean_reward_last_10"]
     lines += [
         "last 10 episodes: " + ("none complete" if mean is None else f"mean return {mean:.2f}"),

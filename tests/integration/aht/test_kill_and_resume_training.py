@@ -138,7 +138,7 @@ def assert_same_run(broken: Path, summary: dict, whole: Path) -> None:
         summary.pop(name)
         told.pop(name)
     assert summary == told
-    assert summary["evaluation"]["n_episodes"] == 3
+    assert summary["training_evaluation"]["n_episodes"] == 3
 
 
 def assert_counted_once(run: RunFolder) -> None:

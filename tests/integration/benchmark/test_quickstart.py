@@ -247,6 +247,6 @@ def test_quickstart_killed_at_any_stage_goes_on_to_the_same_results(reference, t
 
 @pytest.mark.parametrize("override", ["artifacts_root=elsewhere", "+log_dir=elsewhere"])
 def test_quickstart_refuses_another_output_folder_before_it_writes(override, tmp_path):
-    with pytest.raises(ConfigurationError, match="choose it with --out"):
+    with pytest.raises(ConfigurationError, match="the folder with --out"):
         training_config(tmp_path / "out", [override])
     assert list(tmp_path.iterdir()) == []

@@ -1,14 +1,17 @@
 """Several training seeds are one result: whatever trains them, and whatever is killed meanwhile."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from cadenza.aht.config import load_config
 from cadenza.benchmark.ray_executor import RayCluster
 from cadenza.benchmark.training_seeds import SeedRunner, parse_seeds
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
+from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.evaluation.statistics.estimate import rate_estimate
@@ -63,9 +66,12 @@ def test_seeds_are_a_number_a_range_or_a_list(text, seeds):
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["0", "", "4-2", "1,1", "a", "-1", "1,,2"])
-def test_seeds_that_name_none_or_one_twice_are_refused(text):
-    with pytest.raises(ConfigurationError, match=r"--seeds: expected a number \(5\), a range"):
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [(text, repr(text)) for text in ("0", "", "4-2", "a", "-1", "1,,2")] + [("1,3,1", "1 twice")],
+)
+def test_seeds_that_name_none_or_one_twice_are_refused(text, got):
+    with pytest.raises(ConfigurationError, match=rf"\(0-4, the smaller first\) .* got {got}\."):
         parse_seeds(text)
 
 
@@ -148,8 +154,42 @@ def test_run_again_trains_and_plays_nothing(reference):
         run(out)
 
 
+def cadenza(*words):
+    return CliRunner().invoke(
+        app, ["train", "crossing", *SETTINGS, "--workers", "1", "--quiet", *map(str, words)]
+    )
+
+
+def test_resumed_folder_takes_more_seeds_but_neither_fewer_nor_another_training(tmp_path, caplog):
+    out = tmp_path / "out"
+    first = cadenza("--seeds", "2", "--out", out, "--episodes", "1", "--json")
+    told = json.loads(first.stdout)
+    assert list(told) == ["result", "report", "bundles", "runs"]
+    assert [run["training_evaluation"]["n_episodes"] for run in told["runs"]] == [1, 1]
+    before = files(out)
+    for words, why in (
+        (["happo.lr=0.5", "--seeds", "2"], r"happo\.lr = .*, got 0\.5; use another --out"),
+        (["--seeds", "1"], r"seeds = \[0, 1\], got \[0\]; use another --out, or --overwrite"),
+    ):
+        refused = cadenza(*words, "--out", out, "--resume")
+        assert refused.exit_code == 2
+        assert re.search(why, refused.stderr)
+    assert files(out) == before
+    assert cadenza("--seeds", "3", "--out", out, "--episodes", "1", "--resume").exit_code == 0
+    assert (out / "policies" / "ego_aht_happo_seed2.policy.safetensors").exists()
+    assert f"moved to {out / 'evaluation.1'}" in caplog.text
+
+
+def test_lines_name_seed_frames_and_policies_and_blame_the_command_line(tmp_path):
+    told = cadenza("total_frames=130", "--seeds", "1", "--out", tmp_path, "--episodes", "0").stdout
+    assert re.search(r"seed 0, run \w+: completed, 128 frames of 130 \(whole steps of all", told)
+    assert f"policies: {tmp_path / 'policies'}" in told.replace("\n", "")
+    wrong = cadenza("total_framez=1", "--seeds", "1", "--out", tmp_path)
+    assert wrong.stderr.startswith("error: command line: total_framez: expected a known key")
+
+
 def test_setting_that_would_be_one_for_all_seeds_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ConfigurationError, match="choose it with --seeds"):
+    with pytest.raises(ConfigurationError, match="seed=4 and --seeds contradict"):
         run(tmp_path / "out", overrides=["seed=4"])
     assert not (tmp_path / "out").exists()
 

@@ -48,7 +48,8 @@ def test_results_of_other_runs_move_next_to_the_folder_and_none_is_lost(tmp_path
     kept = {path.parent.name: path.read_text() for path in tmp_path.glob("*/result")}
     assert kept == {"run": "third", "run.1": "first", "run.2": "second"}
     with open_output_folder(tmp_path / "run.1", mode="resume"):  # still recognised as ours
-        assert set_aside_other_run(tmp_path / "run.1", "first") is None
+        set_aside_other_run(tmp_path / "run.1", "first")
+    assert (tmp_path / "run.1" / "result").read_text() == "first"
 
 
 @pytest.mark.parametrize("mode", ["new", "resume", "overwrite"])
