@@ -66,7 +66,10 @@ def test_registered_spike_gates_and_gets_a_row_and_a_report(folder):
     assert row["result"]["ci_low_pp"] > 20.0
     assert json.loads((folder / "om/leaderboard.json").read_text("utf-8")) == {"entries": [entry]}
     assert "**Recommendation: Accept-Partial-Defer**" in (folder / "om/summary.md").read_text()
-    assert "cocarry_ego_sees_own" in (folder / "om/report.html").read_text("utf-8")
+    page = (folder / "om/report.html").read_text("utf-8")
+    names = "cocarry_ego_sees_all minus cocarry_ego_sees_own"
+    assert f"Measured: {names}: {row['result']['gap_pp']:.1f} points [" in page
+    assert "gate 20: PASS (Holm p " in page
     bundle = "om/1b/bundles/cocarry_reference"
     done = here("eval", "verify", bundle, *DIRTY, "--replay", "1", cwd=folder)
     assert done.code == 0, done.out
@@ -97,8 +100,15 @@ def test_archive_that_somebody_changed_counts_for_nothing(folder):
     path = folder / "forged/1b/bundles/cocarry_reference/spike_run.json"
     path.write_text(path.read_text("utf-8").replace('"success":false', '"success":true', 1))
     code, row, entries = judged(folder, "forged")
-    assert (code, entries) == (5, [])
-    assert row["status"].startswith("not verified")
+    assert (code, row["result"], entries) == (10, None, [])
+    moved = path.read_text("utf-8").replace('"OM"', '"ON"', 1)  # an axis that does not exist
+    for text in (moved, "{}"):
+        path.write_text(text, encoding="utf-8")
+        done = here("spike", "summarise", "forged", *DIRTY, cwd=folder)
+        reason = "not verified: sha256sums:spike_run.json: the bytes have changed"
+        assert done.code == 10, done.err
+        assert f"{path.parent.relative_to(folder)}: {reason}" in done.out
+        assert f"No row for `cocarry_reference`: {reason}" in done.out
     alone = folder / "alone"  # out of its bundle, whatever it says
     alone.mkdir()
     invented = json.loads((folder / "dry/1b/spike_run.json").read_text("utf-8"))
@@ -119,7 +129,7 @@ def test_spike_without_registration_shows_its_gap_and_gates_nothing(folder):
     ("words", "code", "told"),
     [
         ((*REGISTERED, "--episodes", "9"), 4, "episodes_per_seed"),
-        ((*REGISTERED, "--axis", "CM"), 4, "axis CM"),
+        ((*REGISTERED, "--axis", "CM"), 4, "axis CM: expected its registration, got that of OM"),
         (("--sub-stage", "2"), 2, "sub-stage"),
         (("--seeds", "1"), 2, "two seeds"),
         (("--axis", "XX"), 2, "XX"),
@@ -133,6 +143,20 @@ def test_what_cannot_be_played_is_refused_before_anything_is_written(folder, wor
     done = here(*RUN, "--out", "new", *words, cwd=folder)
     assert (done.code, told in done.err) == (code, True), done.err
     assert sorted(folder.rglob("*")) == before
+
+
+def test_stage_that_was_not_played_is_not_measured_and_an_ego_is_asked_for(folder):
+    dry = here(*RUN, "--dry-run", "--overwrite", "--out", "again", cwd=folder)
+    dry = here(*RUN, "--dry-run", "--overwrite", "--out", "again", cwd=folder)
+    assert (dry.code, "## cocarry_reference" in dry.out) == (0, True), dry.err
+    for stage, code in (("1b", 5), ("4", 2)):
+        done = here("spike", "next-stage", "again", "--prior-stage", stage, *DIRTY, cwd=folder)
+        assert done.code == code
+        assert {5: "stage 1b: not measured", 2: "expected 1b, 2 or 3"}[code] in done.out + done.err
+    bare = here("spike", "run", "--axis", "OM", "--out", "new", cwd=folder)
+    assert (bare.code, "stage 1b: expected --ego POLICY, got none" in bare.err) == (2, True)
+    told = here("report", "om", "--out", "r.md", "--repo-root", "study", cwd=folder)
+    assert told.code == 0, told.err
 
 
 def test_missing_simulator_is_told_in_one_sentence(folder, monkeypatch):

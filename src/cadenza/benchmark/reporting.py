@@ -38,8 +38,8 @@ from cadenza.partners.registry import partner_card
 from cadenza.partners.zoo_member import ZOO_MEMBER
 from cadenza.safety.reporting.rendering import INTERVAL_NOTE, report_tables
 
-#: Where bundles lie in the folder of an evaluation, and in that of a quickstart.
-_PLACES: Final = (BUNDLES_FOLDER, f"evaluation/{BUNDLES_FOLDER}")
+#: Where bundles lie in the folder of an evaluation, of a quickstart, and of a spike.
+_PLACES: Final = [f"{x}{BUNDLES_FOLDER}" for x in ("", "evaluation/", "1b/", "2/", "3/")]
 #: Rows of baselines by what their policy is called; names that stand for a family match as
 #: prefixes, the first one counts.
 _BASELINES: Final = {
@@ -98,8 +98,8 @@ def find_bundles(paths: Sequence[Path]) -> list[Path]:
         own = [path] if (path / BUNDLE_NAME).is_file() else sorted(inside)
         if not own:
             raise ConfigurationError(
-                f"{path}: expected a bundle, or the folder of an evaluation or quickstart that "
-                f"holds some, got no {BUNDLE_NAME} in it."
+                f"{path}: expected a bundle, or the folder of an evaluation, quickstart or spike "
+                f"that holds some, got no {BUNDLE_NAME} in it."
             )
         found += own
     for folder in found:

@@ -5,8 +5,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from cadenza.cli.evaluate import BestResponseFile, TagRepository
+from cadenza.cli.evaluate import BestResponseFile
 from cadenza.cli.output import ExitCode, print_text, typed_exits
+from cadenza.cli.prereg import Repository
 from cadenza.core.errors import ConfigurationError
 
 Format: TypeAlias = Literal["html", "markdown", "latex", "json"]
@@ -39,7 +40,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
     form: Form = None,
     best_responses: BestResponseFile = None,
-    repository: TagRepository = None,
+    repository: Repository = Path(),
 ) -> None:
     """Write one self-contained report about one result, or compare several of one task."""
     with typed_exits():
@@ -64,7 +65,7 @@ def leaderboard(
         bool, typer.Option("--check", help="Write nothing; code 1 if --out is not up to date.")
     ] = False,
     best_responses: BestResponseFile = None,
-    repository: TagRepository = None,
+    repository: Repository = Path(),
 ) -> None:
     """Rank verified results, one table for each task and setting; others are refused."""
     with typed_exits():

@@ -77,6 +77,7 @@ def run(
     executor: Executor = "local",
     resources: Resources = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the spike in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Empty --out first.")] = False,
     allow_dirty: AllowDirty = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -86,6 +87,7 @@ def run(
     Sub-stage 0 plays no axis: it checks that robots, rates and links fit together.
     """
     with typed_exits(as_json=as_json):
+        from cadenza.benchmark.output_folder import output_mode
         from cadenza.benchmark.spikes import gate, runs
 
         if sub_stage == "0":
@@ -101,20 +103,23 @@ def run(
                 seeds=range(seeds),
                 episodes_per_seed=episodes,
                 registration=None if prereg is None else read_registration(prereg, repository),
-                mode="resume" if resume else "new",
+                mode=output_mode(resume=resume, overwrite=overwrite),
                 dry_run=dry_run,
                 workers=workers,
                 cluster=cluster_of(executor, resources or []),
                 progress=report,
             )
-        spikes = gate.read_spikes([out], repo_path=repository, allow_dirty=allow_dirty)
-        files = gate.write_outcome(out, spikes, repo_path=repository)
+        spikes, damaged = gate.read_spikes([out], repo_path=repository, allow_dirty=allow_dirty)
+        files = gate.write_outcome(out, spikes, damaged, repo_path=repository)
         if as_json:
-            print_json({**gate.summary(spikes), "files": [str(file) for file in files]})
+            print_json({**gate.summary(spikes, damaged), "files": [str(file) for file in files]})
         else:
-            print_text("\n".join([gate.summary_text(spikes), *(f"written: {f}" for f in files)]))
-    if any(outcome.failures for outcome in outcomes):
-        raise typer.Exit(ExitCode.INCOMPLETE)
+            for tried in (spike.run for spike in spikes if spike.run.sub_stage == "1a"):
+                print_text(f"stage 1a: the rig played {len(tried.episode_results)} episodes.")
+            text = gate.summary_text(spikes, damaged).replace("\\", "")
+            print_text("\n".join([text, *(f"written: {file}" for file in files)]))
+    if damaged or any(outcome.failures for outcome in outcomes):
+        raise typer.Exit(ExitCode.DAMAGED_DATA if damaged else ExitCode.INCOMPLETE)
 
 
 def _try_rig(out: Path, *, as_json: bool) -> None:
@@ -173,16 +178,18 @@ def summarise(
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.spikes import gate
 
-        spikes = gate.read_spikes(paths, repo_path=repository, allow_dirty=allow_dirty)
+        spikes, damaged = gate.read_spikes(paths, repo_path=repository, allow_dirty=allow_dirty)
         if as_json:
-            print_json(gate.summary(spikes))
+            print_json(gate.summary(spikes, damaged))
         else:
-            print_text(gate.summary_text(spikes))
+            print_text(gate.summary_text(spikes, damaged).replace("\\", ""))
+    if damaged:
+        raise typer.Exit(ExitCode.DAMAGED_DATA)
 
 
 def next_stage(
     paths: _Paths,
-    prior: Annotated[str, typer.Option("--prior-stage", help="Stage that was played: 1, 2 or 3.")],
+    prior: Annotated[str, typer.Option("--prior-stage", help="Stage that was played: 1b, 2 or 3.")],
     gate_pp: Annotated[
         float, typer.Option("--gate-pp", min=0.0, max=100.0, help="Gap to show, points.")
     ] = 20.0,
@@ -197,27 +204,26 @@ def next_stage(
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.spikes import gate
 
-        spikes = gate.read_spikes(paths, repo_path=repository, allow_dirty=allow_dirty)
-        methods = gate.by_method(spikes)
+        if prior not in ("1", "1b", "2", "3"):
+            raise ConfigurationError(f"--prior-stage: expected 1b, 2 or 3, got {prior}.")
+        spikes, damaged = gate.read_spikes(paths, repo_path=repository, allow_dirty=allow_dirty)
+        methods = gate.by_method(spikes, damaged)
         chosen = ego or next(iter(methods))
-        if prior not in ("1", "2", "3") or chosen not in methods or not (ego or len(methods) == 1):
-            raise ConfigurationError(
-                f"expected --prior-stage 1, 2 or 3 and --ego among {', '.join(methods)}, got "
-                f"{prior} and {ego}."
-            )
-        rows = [
-            row
-            for row in gate.axis_statuses(methods[chosen], gate_pp=gate_pp)
-            if row.stage.startswith(prior)
-        ]
+        if chosen not in methods or not (ego or len(methods) == 1):
+            raise ConfigurationError(f"--ego: expected one of {', '.join(methods)}, got {ego}.")
+        every = gate.axis_statuses(methods[chosen], gate_pp=gate_pp)
+        rows = [row for row in every if row.stage.startswith(prior)]
         passed = any(row.passes for row in rows)
+        told = "PASS" if passed else "fail" if any(row.result for row in rows) else "not measured"
         if as_json:
             axes = [row.model_dump(mode="json") for row in rows]
-            print_json({"ego": chosen, "passes": passed, "axes": axes})
+            broken = [str(folder) for folder in damaged]
+            print_json({"ego": chosen, "passes": passed, "axes": axes, "damaged": broken})
         else:
             print_table(
                 f"{chosen}, gate {gate_pp:g} points", gate.COLUMNS, [r.cells() for r in rows]
             )
-            print_text(f"stage {prior}: {'PASS' if passed else 'fail'}")
-    if not passed:
-        raise typer.Exit(ExitCode.GATE_NOT_MET)
+            lines = [f"{folder}: {reason}" for folder, reason in damaged.items()]
+            print_text("\n".join([*lines, f"stage {prior}: {told}"]))
+    if damaged or not passed:
+        raise typer.Exit(ExitCode.DAMAGED_DATA if damaged else ExitCode.GATE_NOT_MET)

@@ -240,7 +240,7 @@ def leaderboard_entry(
     if not surviving:
         raise InputError(
             f"{method_id}: expected an axis whose gap is at least {GATE_PP:g} points by its lower "
-            f"bound, got { ({axis: round(row.ci_low_pp, 1) for axis, row in results.items()}) }."
+            f"bound, got {', '.join(f'{a} {row.ci_low_pp:.1f}' for a, row in results.items())}."
         )
     vector = compute_hrs_vector(surviving, weights=weights)
     total = sum(row.n_episodes for row in results.values())
@@ -345,8 +345,10 @@ def leaderboard_table(
             "Fallback rate",
         ),
         rows=tuple(rows),
-        caption="Penalised: times 1 - violation rate. Intervals hold for all rows at once, 95 % "
-        "(Bonferroni); a rank is the range that they allow.",
+        caption="Violation rate: steps that violated the filter's own barrier, not contacts. "
+        "Penalised: times 1 - violation rate. Intervals hold for all rows at once, 95 % "
+        "(Bonferroni); a rank is the range that they allow. A row asks for a lower bound of the "
+        f"gap of {GATE_PP:g} points; the gate to the next stage asks for Holm's p as well.",
         text_columns=(0, 1, 4),
     )  # fmt: skip
 

@@ -175,8 +175,8 @@ def test_rehearsal_gates_nothing_and_gets_no_row():
     assert (rows["CM"].status, rows["AS"].status) == tuple(reasons)
     assert not any(row.passes or row.result for row in rows.values())
     forged = Spike(path=Path("x"), run=invented)  # also where nobody had looked
-    assert leaderboard([forged])[0] == []
-    assert "a dry run" in leaderboard([forged])[1]["dry-run"]
+    assert leaderboard([forged], {})[0] == []
+    assert "a dry run" in leaderboard([forged], {})[1]["dry-run"]
 
 
 def test_rig_holds_together_and_a_broken_one_is_told(monkeypatch):

@@ -1,7 +1,8 @@
 """What spikes show: stage table, recommendation, gate to the next stage, leaderboard.
 
 Counts:    runs whose bundle verifies, registered under a tag, ranked, and no rehearsals. Any other
-           is listed with the reason, and counts for nothing.
+           is listed with the reason, and counts for nothing; nor is a bundle believed that does
+           not verify: it is listed under its folder's name, and its method gets no row.
 Gate:      an axis passes if the lower 95 % bound of its gap reaches `GATE_PP`, and if it still does
            with the axes of its stage taken together: Holm on one-sided p-values of "the gap is not
            above the gate", at 2.5 %. The family are the axes that the stage declares, played or
@@ -11,8 +12,8 @@ p-value:   the level at which the lower bound of the gap's interval (Student t o
 Limits:    the gap is necessary, not sufficient: it does not prove that partners are coupled.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ import numpy as np
 from cadenza.benchmark.bundle import BUNDLE_NAME, PREREG_NAME, SPIKE_NAME
 from cadenza.benchmark.reporting import load_run, report_view
 from cadenza.benchmark.spike_axes import STAGE_AXES, stage_of
-from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.benchmark.verify import ELIGIBILITY, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError, InputError, PreregistrationError
 from cadenza.core.files import atomic_write_json, atomic_write_text
 from cadenza.core.tables import Table
@@ -35,6 +36,7 @@ from cadenza.evaluation.leaderboard import (
 )
 from cadenza.evaluation.prereg import CANONICAL_AXIS_ORDER, LockedRegistration
 from cadenza.evaluation.report.render import FORMATS
+from cadenza.evaluation.report.view import ReportView
 from cadenza.evaluation.results import (
     Archive,
     ResultBundle,
@@ -69,12 +71,12 @@ class Spike:
 
 def read_spikes(
     paths: Iterable[Path], *, repo_path: Path | None = None, allow_dirty: bool = False
-) -> list[Spike]:
-    """Return every archive in and below ``paths``, checked against the tags of ``repo_path``.
+) -> tuple[list[Spike], dict[Path, str]]:
+    """Return every archive in and below ``paths``, and why bundles do not verify, by folder.
 
     Raises:
         ConfigurationError: There is no archive in one of them.
-        InputError: One cannot be read.
+        InputError: One that verifies is not that of a spike.
     """
     found: list[Path] = []
     for path in paths:
@@ -84,19 +86,23 @@ def read_spikes(
                 f"{path}: expected a folder with {SPIKE_NAME}, got none; `spike run` writes it."
             )
         found += inside
-    return [_read(path, repo_path, allow_dirty) for path in dict.fromkeys(found)]
+    read = {path.parent: _read(path, repo_path, allow_dirty) for path in found}
+    damaged = {folder: reason for folder, reason in read.items() if isinstance(reason, str)}
+    return [spike for spike in read.values() if isinstance(spike, Spike)], damaged
 
 
-def _read(path: Path, repo_path: Path | None, allow_dirty: bool) -> Spike:
-    run, folder = load_run_archive(path), path.parent
+def _read(path: Path, repo_path: Path | None, allow_dirty: bool) -> Spike | str:
+    folder = path.parent
+    rows = verify_bundle_dir(folder, repo_path=repo_path, allow_dirty=allow_dirty)
+    failed = sorted((r for r in rows if not r.ok), key=lambda row: row.name == ELIGIBILITY)
+    reason = f"not verified: {failed[0].name}: {failed[0].detail}" if failed else None
+    if reason and failed[0].name != ELIGIBILITY and (folder / BUNDLE_NAME).exists():
+        return reason
+    run = load_run_archive(path)
     if not isinstance(run, SpikeRun):
         raise InputError(f"{path}: expected the archive of a spike, got a {type(run).__name__}.")
-    if run.rehearsal_reason is not None:
-        return Spike(path=path, run=run, reason=run.rehearsal_reason)
-    rows = verify_bundle_dir(folder, repo_path=repo_path, allow_dirty=allow_dirty)
-    failed = next((row for row in rows if not row.ok), None)
-    if failed is not None:
-        return Spike(path=path, run=run, reason=f"not verified: {failed.name}: {failed.detail}")
+    if run.rehearsal_reason or reason:
+        return Spike(path=path, run=run, reason=run.rehearsal_reason or reason)
     tag = ResultBundle.model_validate_json((folder / BUNDLE_NAME).read_bytes()).prereg_git_tag
     if tag is None:
         return Spike(path=path, run=run, reason=TRIAL)
@@ -161,12 +167,9 @@ def axis_statuses(spikes: Sequence[Spike], *, gate_pp: float = GATE_PP) -> list[
         run = shown.get(axis)
         result = None if run is None else condition_result(run)
         status = (last[axis].reason or "Measured") if axis in last else "Missing"
+        n_seeds = run and len(run.seeds)
         row = AxisStatus(
-            axis=axis,
-            stage=stage_of(axis),
-            status=status,
-            n_seeds=run and len(run.seeds),
-            result=result,
+            axis=axis, stage=stage_of(axis), status=status, n_seeds=n_seeds, result=result
         )
         if result is not None and axis in counted:
             passes = result.ci_low_pp >= gate_pp and adjusted[axis] <= LEVEL
@@ -208,65 +211,83 @@ def recommendation(rows: Sequence[AxisStatus]) -> str:
     return f"**Recommendation: {word}**"
 
 
-def by_method(spikes: Iterable[Spike]) -> dict[str, list[Spike]]:
+def by_method(spikes: Iterable[Spike], damaged: Iterable[Path]) -> dict[str, list[Spike]]:
     """Return spikes by the ego that played, each with the trials of the rig before its own."""
-    own: dict[str, list[Spike]] = {}
+    own = {f.name: list[Spike]() for f in damaged if f.parent.parent.name != "1a"}
     rigs: list[Spike] = []
     for spike in spikes:
-        is_rig = spike.run.sub_stage == "1a"
-        (rigs if is_rig else own.setdefault(spike.method, [])).append(spike)
+        (rigs if spike.run.sub_stage == "1a" else own.setdefault(spike.method, [])).append(spike)
     return {method: [*rigs, *played] for method, played in (own or {"zero": []}).items()}
 
 
-def leaderboard(spikes: Sequence[Spike]) -> tuple[list[LeaderboardEntry], dict[str, str]]:
+def leaderboard(
+    spikes: Sequence[Spike], damaged: Mapping[Path, str]
+) -> tuple[list[LeaderboardEntry], dict[str, str]]:
     """Return the rows of all methods, and why a method has none."""
     rows: list[LeaderboardEntry] = []
-    refused: dict[str, str] = {}
-    for method, own in by_method(spikes).items():
+    refused = {folder.name: reason for folder, reason in damaged.items()}
+    for method, own in by_method(spikes, damaged).items():
+        if method in refused:
+            continue
         counted = [spike for spike in own if spike.reason is None] or own[-1:]
         locks = {s.run.axis: s.registration for s in counted if s.registration and not s.reason}
         try:
-            runs = [spike.run for spike in counted]
-            rows.append(leaderboard_entry(method, runs, registrations=locks))
+            rows.append(leaderboard_entry(method, [s.run for s in counted], registrations=locks))
         except (InputError, PreregistrationError) as error:
             refused[method] = str(error)
     return rows, refused
 
 
-def summary(spikes: Sequence[Spike]) -> dict[str, Any]:
+def summary(spikes: Sequence[Spike], damaged: Mapping[Path, str]) -> dict[str, Any]:
     """Return stage table and recommendation of every method, and the leaderboard, for JSON."""
     methods: dict[str, Any] = {}
-    for method, own in by_method(spikes).items():
+    for method, own in by_method(spikes, damaged).items():
         rows = axis_statuses(own)
         axes = [row.model_dump(mode="json") for row in rows]
         methods[method] = {"axes": axes, "recommendation": recommendation(rows)}
-    entries, refused = leaderboard(spikes)
+    entries, refused = leaderboard(spikes, damaged)
     board = [entry.model_dump(mode="json") for entry in entries]
-    return {"methods": methods, "leaderboard": board, "no_row": refused}
+    told = {str(folder): reason for folder, reason in damaged.items()}
+    return {"methods": methods, "leaderboard": board, "no_row": refused, "damaged": told}
 
 
-def summary_text(spikes: Sequence[Spike]) -> str:
+def summary_text(spikes: Sequence[Spike], damaged: Mapping[Path, str]) -> str:
     """Return the same in Markdown."""
     parts: list[str] = []
-    for method, own in by_method(spikes).items():
+    for method, own in by_method(spikes, damaged).items():
         rows = axis_statuses(own)
         cells = tuple(row.cells() for row in rows)
         table = Table(title=method, columns=COLUMNS, rows=cells, text_columns=(0, 1, 2, 9))
         parts += [table.to_markdown(), recommendation(rows)]
-    entries, refused = leaderboard(spikes)
+    parts += [f"{folder}: {reason}" for folder, reason in damaged.items()]
+    entries, refused = leaderboard(spikes, damaged)
     parts.append(render_leaderboard(entries).rstrip() if entries else "## Leaderboard")
     parts += [f"No row for `{method}`: {reason}" for method, reason in refused.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def write_outcome(out: Path, spikes: Sequence[Spike], *, repo_path: Path) -> list[Path]:
+def write_outcome(
+    out: Path, spikes: Sequence[Spike], damaged: Mapping[Path, str], *, repo_path: Path
+) -> list[Path]:
     """Write summary, leaderboard and a report per ego (``report.html`` for one) into ``out``."""
     files = [out / "summary.md", out / "leaderboard.json"]
-    atomic_write_text(files[0], summary_text(spikes))
-    atomic_write_json(files[1], {"entries": summary(spikes)["leaderboard"]})
+    atomic_write_text(files[0], summary_text(spikes, damaged))
+    atomic_write_json(files[1], {"entries": summary(spikes, damaged)["leaderboard"]})
     played = [spike for spike in spikes if spike.run.rehearsal_reason is None]
     for spike in played:
         files.append(out / ("report.html" if len(played) == 1 else f"report-{spike.method}.html"))
-        view = report_view([load_run(spike.path.parent, repo_path=repo_path)])
-        atomic_write_text(files[-1], FORMATS["html"](view))
+        atomic_write_text(files[-1], FORMATS["html"](_gate_view(spike, repo_path)))
     return files
+
+
+def _gate_view(spike: Spike, repo_path: Path) -> ReportView:
+    """Return the report of one run: what the gate says, then its two conditions alone."""
+    sealed = load_run(spike.path.parent, repo_path=repo_path)
+    control, treatment = spike.run.condition_pair.model_dump().values()
+    gated = tuple(e for e in sealed.episodes if e.condition in (control, treatment))
+    view = report_view([replace(sealed, episodes=gated)])
+    row = next(row for row in axis_statuses([spike]) if row.axis == spike.run.axis)
+    *_, gap, low, high, p, verdict = row.cells()
+    told = f"{row.status}: {control} minus {treatment}: {gap} points [{low}, {high}], gate "
+    told += f"{GATE_PP:g}: {verdict} (Holm p {p}). "
+    return replace(view, subtitle=told + view.subtitle, conditions=view.conditions[:2])

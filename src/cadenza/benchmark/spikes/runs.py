@@ -62,7 +62,7 @@ def run_spike(
         seeds: Evaluation seeds; none take those registered, or ten.
         episodes_per_seed: Of each condition; None takes those registered, or twenty.
         registration: Registration of this axis, locked by its tag; None for a trial.
-        mode: Whether the folder must be new or is resumed.
+        mode: Whether the folder must be new, is resumed or emptied.
         dry_run: Write made-up episodes in place of the last stage, and play nothing.
         **means: Further arguments of `run_evaluation`: workers, cluster, progress, ...
 
@@ -78,16 +78,16 @@ def run_spike(
     """
     spec = None if registration is None else registration.protocol
     if spec is not None and (not isinstance(spec, PreregistrationSpec) or spec.axis != axis):
-        raise PreregistrationError(f"axis {axis}: expected its registration, got another one.")
+        got = getattr(spec, "axis", "an evaluation")
+        raise PreregistrationError(f"axis {axis}: expected its registration, got that of {got}.")
     adapter = find_adapter(axis, task=task, pair=spec and spec.condition_pair)
     own = stage_of(axis)
     known: dict[str | None, tuple[SubStage, ...]] = {None: ("1a", own), "1a": ("1a",), own: (own,)}
     stages = known.get(sub_stage, ())
-    if not stages or (own in stages and not egos):
-        raise ConfigurationError(
-            f"axis {axis}: expected sub-stage 1a, or {own} and an ego, got {sub_stage} and "
-            f"{[*egos]}."
-        )
+    if not stages:
+        raise ConfigurationError(f"axis {axis}: expected sub-stage 1a or {own}, got {sub_stage}.")
+    if own in stages and not egos:
+        raise ConfigurationError(f"axis {axis}, stage {own}: expected --ego POLICY, got none.")
     if adapter.package is not None:
         load_extra(adapter.package)
     config = EvaluationConfig(
@@ -111,7 +111,7 @@ def run_spike(
             require_registered(registration, plan, summary_settings(each))
     with open_output_folder(out, mode=mode):
         if dry_run:
-            run = made_up_run(axis, stages[-1])
+            run = made_up_run(axis, stages[-1], ego=config.policies[0].name)
             atomic_write_bytes(out / run.sub_stage / SPIKE_NAME, spike_bytes(run))
             return []
         return [
@@ -128,7 +128,7 @@ def run_spike(
         ]
 
 
-def made_up_run(axis: str, stage: SubStage) -> SpikeRun:
+def made_up_run(axis: str, stage: SubStage, *, ego: str = "dry-run") -> SpikeRun:
     """Return invented episodes, marked as a dry run, for those who build tools on archives.
 
     The control always succeeds, the treatment in 10 of 20 episodes per seed.
@@ -141,7 +141,7 @@ def made_up_run(axis: str, stage: SubStage) -> SpikeRun:
             initial_state_seed=10_000 * seed + index,
             success=condition == pair.homogeneous_id or index < 10,
             condition=condition,
-            metadata={"policy": "dry-run"},
+            metadata={"policy": ego},
         )
         for seed in range(5)
         for condition in (pair.homogeneous_id, pair.heterogeneous_id)
