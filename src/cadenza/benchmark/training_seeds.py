@@ -140,8 +140,8 @@ def require_free_settings(overrides: Sequence[str], out: Path) -> None:
         name = override.lstrip("+~").partition("=")[0]
         if name in _OWN:
             raise ConfigurationError(
-                f"{override} and --seeds contradict: expected a {name} for every seed in "
-                f"{out}, got one for all; choose seeds with --seeds, and the folder with --out."
+                f"{override} and --seeds contradict: expected no {name} for all seeds in "
+                f"{out}, got one; choose seeds with --seeds, and the folder with --out."
             )
 
 
