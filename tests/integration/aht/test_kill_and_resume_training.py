@@ -201,7 +201,7 @@ def test_training_resumed_after_its_end_says_so_and_changes_nothing(training, un
     folder = unbroken("sac")()
     before = _modification_times(folder)
     said = training("sac").finish(folder, "--resume", "--quiet")
-    assert f": already finished, {FRAMES} frames, {FRAMES // 50} episodes" in said
+    assert f": already finished, {FRAMES} frames, complete episodes: {FRAMES // 50}" in said
     assert _modification_times(folder) == before
 
 
