@@ -128,10 +128,11 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
             f"{row.condition.label} {score_text(row.score, view.has_success)}"
             for row in numbers.methods.rows
         )
-        told = "was shown to be best" if len(ranking.best) == 1 else "cannot be told from the best"
+        first = "the best" if view.compared == "Method" else "the highest"
+        told = "was shown to be" if len(ranking.best) == 1 else "cannot be told from"
         what = "Share of episodes solved" if view.has_success else "Mean return"
         seeds = plural(numbers.methods.rows[0].score.n_clusters, view.seed_kind)
-        return f"{best} {told}. {what} over all partners and {seeds}: {scores}."
+        return f"{best} {told} {first}. {what} over all partners and {seeds}: {scores}."
     contacts = [
         f"{count(cell.n_contacts)} of {count(cell.n)} episodes {condition.label}"
         for condition, cell in zip(view.conditions, numbers.overall.cells, strict=True)
