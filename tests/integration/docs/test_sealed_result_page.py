@@ -1,17 +1,13 @@
 """The page on registered results: every command runs as printed, and its blocks are accepted."""
 
 import os
-import shlex
-import subprocess
 
 import pytest
-from typer.testing import CliRunner
 
-from cadenza.cli.main import app
 from cadenza.evaluation.admission import thresholds_in
 from cadenza.evaluation.prereg import LockedRegistration, PreregistrationSpec, parse_prereg
 from tests.campaigns import size
-from tests.integration.docs.pages import blocks, execute
+from tests.integration.docs.pages import begin_study, blocks, execute, run_line
 
 PAGE = "how-to/register-and-seal-a-result.md"
 #: Less to play, no worker processes; the sources need not be those of a commit here.
@@ -23,33 +19,15 @@ SMALLER = {
 }
 
 
-def run(line):
-    """Run one line of the page in the current folder and return its exit code and output."""
-    for printed, smaller in SMALLER.items():
-        line = line.replace(printed, smaller)
-    words = shlex.split(line)
-    if words[0] == "cd":
-        os.chdir(words[1])
-        return 0, ""
-    if words[0] == "cadenza":
-        done = CliRunner().invoke(app, words[1:])
-        return done.exit_code, done.output
-    done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.fixture
 def walked(tmp_path, monkeypatch):
     """The folder in which all commands of the page have run, and what the last one printed."""
     pytest.importorskip("cryptography")
-    monkeypatch.chdir(tmp_path)
-    for role in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{role}_NAME", "Ada")
-        monkeypatch.setenv(f"GIT_{role}_EMAIL", "ada@example.org")
+    begin_study(tmp_path, monkeypatch)
     told = ""
     for block in blocks(PAGE, "console"):
         for line in block.replace("\\\n", "").splitlines():
-            code, told = run(line)
+            code, told = run_line(line, SMALLER)
             assert code == 0, f"{line}\n{told}"
     return tmp_path, told
 
@@ -62,12 +40,12 @@ def test_result_is_registered_run_signed_and_verified_elsewhere(walked, capsys):
     assert told.rstrip().splitlines()[-1].startswith("verify: PASS")
     execute(PAGE)  # in ../elsewhere, as the page left it
     assert capsys.readouterr().out == "True []\n"
-    code, told = run("cadenza eval verify ../bundle --require-signature")
+    code, told = run_line("cadenza eval verify ../bundle --require-signature", SMALLER)
     assert code == 1  # who has no repository knows no key
     assert "FAIL  signature:signer" in told
     os.chdir(folder / "study")
     again = "cadenza eval run crossing 'policies=[goal_pd]' 'seeds=[7]' --prereg protocol.yaml"
-    code, told = run(f"{again} --out runs/other")
+    code, told = run_line(f"{again} --out runs/other", SMALLER)
     assert (code, "not measured" in told, (folder / "study/runs/other").exists()) == (
         4,
         False,
@@ -75,7 +53,7 @@ def test_result_is_registered_run_signed_and_verified_elsewhere(walked, capsys):
     )
     protocol = folder / "study/protocol.yaml"
     protocol.write_text(protocol.read_text("utf-8").replace("below 5 %", "below 50 %"), "utf-8")
-    assert run("cadenza prereg verify protocol.yaml")[0] == 4
+    assert run_line("cadenza prereg verify protocol.yaml", SMALLER)[0] == 4
 
 
 def test_other_registrations_of_the_page_are_accepted():

@@ -1,16 +1,10 @@
 """The page on spikes: every command runs as printed, at a small size, and its block is accepted."""
 
-import os
-import shlex
-import subprocess
-
 import yaml
-from typer.testing import CliRunner
 
 from cadenza.benchmark.cells import ConditionEntry
-from cadenza.cli.main import app
 from tests.campaigns import size
-from tests.integration.docs.pages import blocks, text
+from tests.integration.docs.pages import begin_study, blocks, run_line, text
 
 PAGE = "how-to/run-a-spike.md"
 #: Less to play, no worker processes; the sources need not be those of a commit here.
@@ -22,28 +16,11 @@ SMALLER = {
 }
 
 
-def run(line):
-    for printed, smaller in SMALLER.items():
-        line = line.replace(printed, smaller)
-    words = shlex.split(line)
-    if words[0] == "cd":
-        os.chdir(words[1])
-        return 0, ""
-    if words[0] == "cadenza":
-        done = CliRunner().invoke(app, words[1:])
-        return done.exit_code, done.output
-    done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_commands_of_the_page_run_as_printed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for role in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{role}_NAME", "Ada")
-        monkeypatch.setenv(f"GIT_{role}_EMAIL", "ada@example.org")
+    begin_study(tmp_path, monkeypatch)
     ended = {}
     for line in "".join(blocks(PAGE, "console")).splitlines():
-        ended[line] = run(line)
+        ended[line] = run_line(line, SMALLER)
     gate = "cadenza spike next-stage runs/cm --prior-stage 2"
     failed = {line: told for line, told in ended.items() if told[0] != 0}
     assert set(failed) == size({gate}, set()), failed  # two pairs show nothing
