@@ -54,7 +54,7 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	@$(PIP) --editable '.[dev,bench-jax,bench-vmas,bench-rliable]'
 	@touch $@
 
-demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot, three seeds; write the report (about four minutes, more on a slow machine)
+demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot, three seeds; write the report (about three minutes, more on a slow machine)
 	@$(BIN)/cadenza quickstart --out $(DEMO)
 
 # The job store is tested on a real PostgreSQL server; Debian's own cluster is not wanted for that.
