@@ -21,7 +21,7 @@ Resume:   a set difference: a cell whose file is whole is done; any other is run
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
@@ -688,30 +688,24 @@ class CellRunner:
                     run_episode(world, tag)
 
     def _world(self, cell: Cell) -> AbstractContextManager[EpisodeWorld]:
-        partner = self._plan.partner(cell.partner)
-        condition = self._plan.condition(cell.condition)
-        return open_world(
-            env=condition.env_of(self._plan.env),
-            partner=condition.partner_of(partner.partner),
-            weights_sha256=partner.weights_sha256,
-            safety=condition.safety,
-            link=condition.link,
-            root_seed=cell.seed,
-            make_policy=lambda seat: self._policy(cell.policy, seat),
-        )
+        link = self._plan.condition(cell.condition).link
+        return open_world(link=link, root_seed=cell.seed, **self._parts(cell))
 
     def _lane_world(self, cell: Cell, episodes: int) -> AbstractContextManager[LaneWorld]:
         """Return lanes for so many episodes."""
+        return open_lanes(lanes=min(self._lanes, episodes), **self._parts(cell))
+
+    def _parts(self, cell: Cell) -> dict[str, Any]:
+        """Return what takes part in a cell's episodes, alone or in lanes."""
         partner = self._plan.partner(cell.partner)
         condition = self._plan.condition(cell.condition)
-        return open_lanes(
-            env=condition.env_of(self._plan.env),
-            partner=condition.partner_of(partner.partner),
-            weights_sha256=partner.weights_sha256,
-            safety=condition.safety,
-            lanes=min(self._lanes, episodes),
-            make_policy=lambda seat: self._policy(cell.policy, seat),
-        )
+        return {
+            "env": condition.env_of(self._plan.env),
+            "partner": condition.partner_of(partner.partner),
+            "weights_sha256": partner.weights_sha256,
+            "safety": condition.safety,
+            "make_policy": partial(self._policy, cell.policy),
+        }
 
     def _policy(self, name: str, seat: EgoSeat) -> EgoPolicy:
         entry = self._plan.policy(name)

@@ -78,17 +78,14 @@ def train(
     of the task, from the same starts. Every interval holds the luck of training.
     """
     with typed_exits(as_json=as_json):
-        from cadenza.aht.learning_signal_check import (
-            check_positive_learning_slope,
-            plot_slope_curve,
-        )
+        from cadenza.aht.learning_signal_check import check_positive_learning_slope
         from cadenza.aht.safety_telemetry import audit_run_log
         from cadenza.benchmark.training import run_training
         from cadenza.benchmark.training_seeds import EPISODES_PER_SEED, SeedRunner, parse_seeds
 
         changes, judged = settings or [], None
         training = read_training_config(config, changes)
-        cluster = cluster_of(executor, resources or [])
+        cluster, folder = cluster_of(executor, resources or []), out or Path("runs") / training.algo
         results: Sequence[TrainingResult | TrainedSeed]
         with stage_bars(quiet=quiet or as_json) as report:
             if seeds is None:
@@ -110,12 +107,7 @@ def train(
                 played = EPISODES_PER_SEED if episodes is None else episodes
                 words = ["cadenza", "train", shown_config(config, "train"), *changes]
                 words += ["--seeds", seeds, "--episodes", str(played)]
-                runner = SeedRunner(
-                    out=out or Path("runs") / training.algo,
-                    workers=workers,
-                    cluster=cluster,
-                    progress=report,
-                )
+                runner = SeedRunner(out=folder, workers=workers, cluster=cluster, progress=report)
                 results, judged = runner.run(
                     training,
                     parse_seeds(seeds),
@@ -135,22 +127,16 @@ def train(
         asked = [training.seed] if seeds is None else parse_seeds(seeds)
         summaries = [
             {"seed": seed, "total_frames": training.total_frames}
-            | _summary(
-                result,
-                slope,
-                plot_slope_curve(result.curve, report=slope, out_dir=plot)[0] if plot else None,
-                verdict,
-            )
+            | _summary(result, slope, plot, verdict)
             for seed, result, slope, verdict in zip(asked, results, slopes, verdicts, strict=True)
         ]
         if as_json:
             print_json(summaries[0] if seeds is None else _payload(summaries, judged))
+        elif seeds is None:
+            print_text(_as_text(summaries[0]))
         else:
-            print_text("\n".join(map(_first_line, summaries)) if seeds else _as_text(summaries[0]))
-            if judged is not None:
-                _print_result(judged)
-            elif seeds and (folder := (out or Path("runs") / training.algo) / "policies").is_dir():
-                print_text(f"policies: {folder}")
+            print_text("\n".join(map(_first_line, summaries)))
+            _print_result(judged, folder / "policies")
     if check and not all(slope.passed for slope in slopes):
         raise typer.Exit(ExitCode.LEARNING_CHECK)
     implausible = [v for v in verdicts if v is not None and not v.passed]
@@ -169,7 +155,12 @@ def _payload(runs: list[dict[str, Any]], judged: "JudgedSeeds | None") -> dict[s
     return {"result": result, "report": str(judged.report), "bundles": bundles, "runs": runs}
 
 
-def _print_result(judged: "JudgedSeeds") -> None:
+def _print_result(judged: "JudgedSeeds | None", policies: Path) -> None:
+    """Print the one result; without a judgement, where the policies are."""
+    if judged is None:
+        if policies.is_dir():
+            print_text(f"policies: {policies}")
+        return
     from cadenza.evaluation.report.analysis import analyse
     from cadenza.evaluation.report.render import verdict
     from cadenza.evaluation.report.svg import plural
@@ -197,13 +188,15 @@ def _print_result(judged: "JudgedSeeds") -> None:
 def _summary(
     result: "TrainingResult | TrainedSeed",
     slope: "SlopeReport",
-    picture: Path | None,
+    plot: Path | None,
     verdict: "AuditVerdict | None",
 ) -> dict[str, Any]:
-    """Return what happened, as JSON values."""
+    """Return what happened, as JSON values; the learning curve's picture goes to ``plot``."""
+    from cadenza.aht.learning_signal_check import plot_slope_curve
     from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 
     curve, outcome = result.curve, result.outcome
+    picture = plot_slope_curve(curve, report=slope, out_dir=plot)[0] if plot else None
     last_path = curve.checkpoint_paths[-1] if curve.checkpoint_paths else None
     last = curve.per_episode_ego_rewards[-10:]
     evaluation = curve.evaluations[-1] if curve.evaluations else None
