@@ -23,7 +23,14 @@ from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progr
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.changes import approval_row
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import FALLBACKS, NEWEST, Overview
+from cadenza.loop.store.overview import (
+    FALLBACKS,
+    NEWEST,
+    Overview,
+    newest_runs,
+    overviews,
+    tallies_of_cycle,
+)
 from cadenza.loop.store.rows import JobRow, Row
 from cadenza.loop.store.tables import job_row
 
@@ -251,6 +258,31 @@ class RunStatus(Record):
     knowledge_pages: tuple[str, ...]
 
 
+class RunSummary(Record):
+    """One run in a list: ``cycle`` and ``step`` it is at, open questions, the blessed policy."""
+
+    run_id: str
+    status: str
+    stop_reason: str | None
+    worked_on_by: str | None
+    stop_requested: bool
+    created_at: float
+    cycle: int
+    step: str
+    decided: int
+    max_cycles: int | None
+    pending: int
+    success: Measurement | None
+
+
+class TaskResult(Record):
+    """What one policy (``candidate``, ``baseline``, ...) of a cycle solved of one task."""
+
+    subject: str
+    task: str
+    measured: Measurement
+
+
 #: Flags that say how much work a job is, the first that a command has.
 _SIZES: Final = ("steps", "episodes", "eval.n_episodes")
 #: Flags that say what is trained: another one takes another time.
@@ -386,13 +418,51 @@ def run_status(
     Raises:
         UnknownRowError: There is no such run.
     """
-    [found] = store.overviews(run_id, newest=newest)
+    [found] = overviews(store.database, run_id, newest=newest)
     return _status(found, workdir)
 
 
 def all_statuses(store: JobStore, *, workdir: Path, newest: int | None = NEWEST) -> list[RunStatus]:
     """Return how every run of a store stands, oldest first; arguments as `run_status`."""
-    return [_status(found, workdir) for found in store.overviews(newest=newest)]
+    return [_status(found, workdir) for found in overviews(store.database, newest=newest)]
+
+
+def run_list(
+    store: JobStore, *, status: str | None = None, limit: int = 100, before: str | None = None
+) -> list[RunSummary]:
+    """Return how runs stand in short, newest first: at most ``limit`` older than run ``before``."""
+    rows, moment = newest_runs(store.database, status=status, limit=limit, before=before)
+    summaries: list[RunSummary] = []
+    for row in rows:
+        config, state = _object(row["config_json"]), _object(row["state_json"])
+        summaries.append(
+            RunSummary(
+                run_id=row["id"],
+                status=row["status"],
+                stop_reason=row["stop_reason"],
+                worked_on_by=_owner(row, moment),
+                stop_requested=row["stop_requested_at"] is not None,
+                created_at=row["created_at"],
+                cycle=state.get("cycle", 0),
+                step=str(state.get("step", "")),
+                decided=row["cycles"]["decided"] if row["cycles"] else 0,
+                max_cycles=_section(config, "budgets").get("max_cycles"),
+                pending=row["pending"]["pending"] if row["pending"] else 0,
+                success=measure(row["blessed"]),
+            )
+        )
+    return summaries
+
+
+def cycle_evaluation(store: JobStore, run_id: str, cycle: int) -> list[TaskResult]:
+    """Return what each policy of a cycle solved, by task, or natively by partner."""
+    rows = tallies_of_cycle(store.database, run_id, cycle)
+    measured = [(row["subject"], row["task"], measure(row)) for row in rows]
+    return [
+        TaskResult(subject=subject, task=task, measured=found)
+        for subject, task, found in measured
+        if found is not None
+    ]
 
 
 def _status(found: Overview, workdir: Path) -> RunStatus:

@@ -25,7 +25,6 @@ from cadenza.loop.store.changes import Approvals, Change
 from cadenza.loop.store.database import HEAD, Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.leases import Leases, require_lease
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
-from cadenza.loop.store.overview import NEWEST, Overview, overviews
 from cadenza.loop.store.rows import Lease, Row, StoredEvent
 from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_events
 
@@ -51,6 +50,11 @@ class JobStore:
     def is_up_to_date(self) -> bool:
         """Whether no migration is left to do; off only for stores opened with ``create`` off."""
         return self._database.version == HEAD
+
+    @property
+    def database(self) -> Database:
+        """Connections for the queries in `cadenza.loop.store.overview`."""
+        return self._database
 
     def close(self) -> None:
         """Close all connections."""
@@ -158,12 +162,6 @@ class JobStore:
     def stop_requested(self, run_id: str) -> bool:
         """Return whether the run was asked to stop and has not been resumed since."""
         return self.get_run(run_id)["stop_requested_at"] is not None
-
-    def overviews(
-        self, run_id: str | None = None, *, newest: int | None = NEWEST
-    ) -> list[Overview]:
-        """Return how one run, or every one, stands; see `cadenza.loop.store.overview`."""
-        return overviews(self._database, run_id, newest=newest)
 
     # Cycles and checkpoints, one change at a time
 

@@ -1,10 +1,11 @@
-"""How runs stand, read at once: as many statements for a thousand cycles, or runs, as for one.
+"""Queries for `cadenza.loop.status_report`: as many statements for a thousand runs as for one.
 
 Of cycles, and what belongs to them, the newest are read; what sums up a run is the database's sum.
 """
 
+import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from sqlalchemy import and_, case, func, literal, or_, select, true, tuple_
@@ -21,7 +22,7 @@ from cadenza.loop.store.models import (
     LlmReply,
     Run,
 )
-from cadenza.loop.store.rows import Row
+from cadenza.loop.store.rows import Row, StoredEvent
 from cadenza.loop.store.tables import NO_TEXT
 
 #: Cycles of a run that are read unless more are asked for.
@@ -141,3 +142,87 @@ def _statements(run_id: str | None, newest: int | None) -> dict[str, Any]:
         ),
         "asked": summed(LlmReply, by=(LlmReply.cycle,), where=LlmReply.text == NO_TEXT),
     }
+
+
+def newest_runs(
+    database: Database, *, status: str | None, limit: int, before: str | None
+) -> tuple[list[Row], float]:
+    """Return at most ``limit`` runs, newest first, with counts; and the moment, Unix seconds.
+
+    ``before`` is the id of a run: only older ones are returned, none if it is unknown.
+    """
+    page = select(Run.__table__).order_by(Run.created_at.desc(), Run.id.desc()).limit(limit)
+    if status is not None:
+        page = page.where(Run.status == status)
+    if before is not None:
+        mark = select(Run.created_at, Run.id).where(Run.id == before).subquery().c
+        page = page.where(tuple_(Run.created_at, Run.id) < tuple_(mark.created_at, mark.id))
+    with database.read() as connection:
+        rows = [dict(row) for row in connection.execute(page).mappings()]
+        ids = [row["id"] for row in rows]
+        key = (Episode.run_id, Episode.cycle, Episode.subject)
+        stands = (Checkpoint.run_id, Checkpoint.cycle_idx, literal("candidate"))
+        blessed = select(*stands).where(Checkpoint.run_id.in_(ids), Checkpoint.blessed == 1)
+        open_ones = and_(Approval.run_id.in_(ids), Approval.status == "pending")
+        asked = {
+            "cycles": select(Cycle.run_id, func.count(Cycle.decision).label("decided"))
+            .where(Cycle.run_id.in_(ids))
+            .group_by(Cycle.run_id),
+            "pending": select(Approval.run_id, func.count().label("pending"))
+            .where(open_ones)
+            .group_by(Approval.run_id),
+            "blessed": select(Episode.run_id, *_TALLY)
+            .where(tuple_(*key).in_(blessed))
+            .group_by(Episode.run_id),
+        }
+        for name, statement in asked.items():
+            found = {row["run_id"]: dict(row) for row in connection.execute(statement).mappings()}
+            for row in rows:
+                row[name] = found.get(row["id"])
+        return rows, now(connection)
+
+
+def events_of_run(
+    database: Database,
+    run_id: str,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+    stage: str | None = None,
+    kind: str | None = None,
+    cycle: int | None = None,
+    text: str | None = None,
+    limit: int = 200,
+) -> list[StoredEvent]:
+    """Return at most ``limit`` events in order: the first behind ``after``, else the last ones.
+
+    ``after`` and ``before`` are sequence numbers, themselves left out; ``text`` is looked for in
+    the payload, in either case of its ASCII letters.
+    """
+    wanted = {EventRow.stage: stage, EventRow.kind: kind, EventRow.cycle: cycle}
+    conditions: list[Any] = [
+        EventRow.run_id == run_id,
+        *(column == value for column, value in wanted.items() if value is not None),
+    ]
+    if after is not None:
+        conditions.append(EventRow.seq > after)
+    if before is not None:
+        conditions.append(EventRow.seq < before)
+    if text:
+        written = json.dumps(text)[1:-1]  # payloads are ASCII
+        conditions.append(EventRow.payload.icontains(written, autoescape=True))
+    order = EventRow.seq.desc() if after is None else EventRow.seq
+    columns = [getattr(EventRow, one.name) for one in fields(StoredEvent)]
+    statement = select(*columns).where(*conditions).order_by(order).limit(limit)
+    with database.read() as connection:
+        found = [StoredEvent(**row) for row in connection.execute(statement).mappings()]
+    return found[::-1] if after is None else found
+
+
+def tallies_of_cycle(database: Database, run_id: str, cycle: int) -> list[Row]:
+    """Return how many episodes of each task each policy of a cycle played and solved."""
+    by = (Episode.subject, Episode.task)
+    of_cycle = (Episode.run_id == run_id, Episode.cycle == cycle)
+    statement = select(*by, *_TALLY).where(*of_cycle).group_by(*by).order_by(*by)
+    with database.read() as connection:
+        return [dict(row) for row in connection.execute(statement).mappings()]

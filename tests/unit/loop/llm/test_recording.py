@@ -7,6 +7,7 @@ from cadenza.loop.llm import GuardedLLM, RecordedLLM, asking
 from cadenza.loop.llm.guard import StoreReplies
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.store import JobStore
+from cadenza.loop.store.overview import overviews
 from tests.loop_fakes import MemoryReplies
 
 #: A dollar for a token of a reply.
@@ -67,7 +68,7 @@ def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
         assert replies.spent_usd() == 4.0
         store.leases.release(lease)
     assert store.replies.spent_usd("nobody") == 0.0
-    [told] = store.overviews("r")[0].rows["replies"]
+    [told] = overviews(store.database, "r")[0].rows["replies"]
     assert told == {"run_id": "r", "calls": 9, "failed": 7, "cost_usd": 4.0}
 
 
