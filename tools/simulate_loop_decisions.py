@@ -40,9 +40,10 @@ from cadenza.loop.orchestrator.comparison import (
     CHECK_EVERY,
     RECOMMENDED_MAX_EPISODES,
     SCORE_FUTILITY,
+    futility_tail,
+    look_sizes,
 )
 from cadenza.loop.orchestrator.decision import SEEN_DELTAS
-from cadenza.loop.orchestrator.looks import futility_tail, look_sizes
 
 #: Concentration of strongly shared difficulty: equal policies correlate by 1 / (1 + 0.5).
 SHARED: Final = 0.5

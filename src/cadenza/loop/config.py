@@ -151,10 +151,6 @@ class BudgetConfig(Section):
     max_wall_hours: _Above0 | None = None
 
 
-#: Largest error budget of a run; earlier versions took up to a half.
-MAX_ALPHA: Final = 0.2
-
-
 class ThresholdConfig(Section):
     """What a difference must be to mean something, in units of the metric.
 
@@ -177,7 +173,7 @@ class ThresholdConfig(Section):
     plateau_cycles: _Positive = 2
     escalate_floor: _Number = 0.05
     min_promote: _Number = 0.05
-    alpha: Annotated[float, Field(strict=True, gt=0.0, le=MAX_ALPHA)] = 0.05
+    alpha: Annotated[float, Field(strict=True, gt=0.0, le=0.2)] = 0.05
     warm_up_cycles: _Whole = 1
 
     @model_validator(mode="after")

@@ -14,7 +14,6 @@ from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import sha256_file, tree_digest
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.config_backends import LEAGENTS_RULES
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord
 from cadenza.loop.store.jobstore import JobStore
@@ -34,10 +33,6 @@ def stored_config(store: JobStore, run_id: str) -> LoopConfig:
     source = f"configuration of run {run_id!r}"
     row = store.get_run(run_id)
     document = parse_json_object(row["config_json"].encode(), source=source)
-    if document.get("constitution") == str(LEAGENTS_RULES):
-        # Written by a version that took the shipped rules where this file was not; the digest of a
-        # run's rules is compared before it goes on, so nothing laxer can slip in.
-        del document["constitution"]
     return LoopConfig.from_document(document, source=source)
 
 
@@ -112,14 +107,11 @@ def placed(config: LoopConfig, folder: Path) -> LoopConfig:
 def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
     """Raise unless a run is resumed in the folder that it began in.
 
-    ``stored``, its configuration, may be of an older version without an absolute folder: nothing is
-    known then.
-
     Raises:
         ConfigurationError: It is another one, so that the files that the run names are not in it.
     """
-    begun, now = Path(str(stored.get("workdir", ""))), folder.absolute().parent
-    if not begun.is_absolute() or begun == now or begun.resolve() == now.resolve():
+    begun, now = Path(stored["workdir"]), folder.absolute().parent
+    if begun == now or begun.resolve() == now.resolve():
         return
     raise ConfigurationError(
         f"run {run_id!r}: expected its folder in {begun}, where it began and which its files are "

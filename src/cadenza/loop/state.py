@@ -5,9 +5,9 @@ from the last committed state by doing the step it names, whose jobs are not rep
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BeforeValidator, Field
 
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
@@ -65,8 +65,7 @@ class CycleState(Record):
 
     Attributes:
         adapted: The same, trained on with harvested episodes.
-        comparison: Rule of the comparison; None before it, and in one that an earlier version
-            began, which ends by `cadenza.loop.orchestrator.looks`.
+        comparison: Rule of the comparison; None before it.
         look: Jobs of the comparison played so far, from 0.
         candidate_report: Latest evaluation of the candidate, without outcomes, raw data cut.
         baseline_report: Latest evaluation of the reference on the same seeds, outcomes and raw data
@@ -105,12 +104,10 @@ class PastCandidate(Record):
     half_width: float | None = Field(default=None, ge=0.0)
     likely_half_width: float | None = Field(default=None, ge=0.0)
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _read_bare_score(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Take a number, which runs of earlier versions stored, as a score alone."""
-        bare = isinstance(data, int | float) and not isinstance(data, bool)
-        return handler({"score": data} if bare else data)
+
+def _none_as_0(count: object) -> object:
+    """Take the null that states hold before the first decision as no failure."""
+    return 0 if count is None else count
 
 
 class LoopState(Record):
@@ -127,10 +124,8 @@ class LoopState(Record):
         history: Candidates of this rung that were not promoted, oldest first.
         unmerged: Harvests that still wait to be joined to ``mix``.
         last_report: Evaluation of the last cycle, for the proposer.
-        spent: Part of the run's error budget that its comparisons spent; None in a run that an
-            earlier version began, see `spent_of`.
-        failed: Comparisons that ended without a promotion on bounds; None before the first end and
-            in a run that an earlier version began, see `failed_of`.
+        spent: Part of the run's error budget that its comparisons spent.
+        failed: Comparisons that ended without a promotion on bounds.
         deviation: Standard deviation of paired scores as measured last, a share of the range.
         stop_reason: Why the run ended; None while it goes on. A run that a budget ended keeps the
             step that is to be done when there is more.
@@ -151,8 +146,8 @@ class LoopState(Record):
     unmerged: tuple[DatasetRef, ...] = ()
     last_report: EvalReport | None = None
     decisions: tuple[str, ...] = ()
-    spent: float | None = Field(default=None, ge=0.0)
-    failed: int | None = Field(default=None, ge=0)
+    spent: float = Field(default=0.0, ge=0.0)
+    failed: Annotated[int, BeforeValidator(_none_as_0), Field(ge=0)] = 0
     deviation: float | None = Field(default=None, ge=0.0)
     current: CycleState = CycleState()
     stop_reason: str | None = None
@@ -162,29 +157,6 @@ class LoopState(Record):
     def reference(self) -> CheckpointRecord | None:
         """Policy that candidates are compared with; None before the first evaluation."""
         return self.blessed or self.provisional
-
-
-def spent_of(state: LoopState, config: LoopConfig) -> float:
-    """Return the part of the error budget ``thresholds.alpha`` that a run has spent.
-
-    Earlier versions gave equal parts of it to all comparisons, those of every cycle but the first.
-    """
-    if state.spent is not None:
-        return state.spent
-    comparisons = max(1, config.budgets.max_cycles - 1)
-    return config.thresholds.alpha * min(1.0, max(0, len(state.decisions) - 1) / comparisons)
-
-
-def failed_of(state: LoopState) -> int:
-    """Return how many comparisons of a run showed no gain; earlier versions did not count them."""
-    if state.failed is not None:
-        return state.failed
-    return sum(decision != "promote" for decision in state.decisions)
-
-
-def compares_by_looks(state: LoopState) -> bool:
-    """Return whether a comparison is under way that an earlier version of the package began."""
-    return state.step in ("evaluate", "decide", "approve") and state.current.comparison is None
 
 
 def needed(value: _Value | None, what: str) -> _Value:

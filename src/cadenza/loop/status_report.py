@@ -220,7 +220,7 @@ class RunStatus(Record):
             looked yet.
         error_budget: Probability that the run blesses any policy that is no better; None if the
             stored configuration names none.
-        error_spent: What its comparisons spent of it; None in a run of an earlier version.
+        error_spent: What its comparisons spent of it.
         error_failed: Comparisons that showed no gain.
         next_comparison: What the next comparison can show, in words; None where the stored
             configuration does not say, or this version does not take it.
@@ -519,17 +519,17 @@ def _next_comparison(config: dict[str, Any], state: dict[str, Any]) -> dict[str,
     """Return how many comparisons showed no gain, and what the next one can show."""
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.orchestrator.comparison import most_episodes, outlook, tasks_of
-    from cadenza.loop.state import LoopState, failed_of, spent_of
+    from cadenza.loop.state import LoopState
 
     told: dict[str, Any] = {}
     try:
         at = LoopState.model_validate(state)
-        told["error_failed"] = failed_of(at)
+        told["error_failed"] = at.failed
         settings = LoopConfig.from_document(config, source="run")
         told["next_comparison"] = outlook(
             settings,
-            spent=spent_of(at, settings),
-            failed=failed_of(at),
+            spent=at.spent,
+            failed=at.failed,
             most=most_episodes(settings) * tasks_of(settings),
             deviation=at.deviation,
         )

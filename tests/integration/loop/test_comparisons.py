@@ -1,14 +1,12 @@
-"""Comparisons of whole runs: what is played, remembered, told, and kept from earlier versions."""
+"""Comparisons of whole runs: what is played, remembered and told."""
 
 import json
 import shutil
-import sqlite3
 
 import pytest
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.resuming import stored_config
 from cadenza.loop.status_report import run_status
 from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
 from tests.loop_fakes import FakeStack
@@ -174,77 +172,6 @@ def test_reasons_and_status_tell_what_the_next_comparison_can_show(new, workdir)
     )
     weak.run()
     assert "Warning: it hardly detects a gain that counts" in decided(weak)[1]["reason"]
-
-
-def as_earlier(workdir, alpha=None, **measured):
-    """Rewrite the stored run as a version would have left it that knew looks alone."""
-    with sqlite3.connect(workdir / "cadenza.db") as connection:
-        state, config = map(
-            json.loads, connection.execute("SELECT state_json, config_json FROM runs").fetchone()
-        )
-        for name in ("failed", "deviation"):
-            del state[name]
-        del state["current"]["comparison"]
-        for name in ("episodes_per_job", "score_range"):
-            del config["eval"][name]
-        config["eval"] |= {"extension_growth": 2.0, **measured}
-        config["thresholds"]["alpha"] = alpha or config["thresholds"]["alpha"]
-        connection.execute(
-            "UPDATE runs SET state_json = ?, config_json = ?",
-            (json.dumps(state), json.dumps(config)),
-        )
-    connection.close()
-
-
-def test_a_comparison_under_way_ends_by_its_rule_and_the_next_one_by_the_new(new, workdir, store):
-    stack = Solves(lambda n: n % 2, lambda n: n // 2 % 2, lambda n: True)  # two equal ones
-    cycles = {"max_cycles": 3}
-    loop = new(stack, budgets=cycles, options=until(store, 1, 1))
-    loop.run()
-    as_earlier(workdir)
-    with pytest.raises(ConfigurationError, match=r"got other values for eval\.extension_growth"):
-        new(stack, budgets=cycles).run()
-    later = new(stack, budgets=cycles, eval={"extension_growth": 2.0})
-    assert later.run().decisions == ["promote", "iterate", "promote"]
-    assert played(loop, 1) == [50, 50, 100]  # looks after 50, 100 and 200
-    _, old, now = [told["evidence"] for told in decided(later)]
-    assert old["method"] == "success/paired/exact-mcnemar/v1"
-    # half of alpha = 0.2 was spent; one comparison failed: (0.2 - 0.1) / 3
-    assert old["spent"] == pytest.approx(0.1)
-    assert now["method"] == "success/paired/exact-sequential/v1"
-    assert now["level"] == pytest.approx(0.1 / 3)
-    assert played(loop, 2) == [50]
-
-
-def test_a_run_on_scores_goes_on_once_it_names_their_range(new, workdir, store):
-    stack = Scores(lambda n: 0.5, lambda n: 0.8)
-    loop = new(stack, options=until(store, 1, 0), **of_scores())
-    loop.run()
-    as_earlier(workdir)
-    with pytest.raises(ConfigurationError) as refused:
-        stored_config(loop.store, "run")
-    assert (
-        "eval.score_range: expected [least, most] with eval.metric: score; a mean without a range "
-        "cannot be judged: one loss that was never seen may outweigh all. Name the range, or set "
-        "metric: wins"
-    ) in str(refused.value)
-    status = run_status(loop.store, "run", workdir=workdir)
-    assert (status.error_failed, status.next_comparison) == (0, None)
-    named = of_scores(extension_growth=2.0)
-    assert new(stack, **named).run().decisions == ["promote", "promote"]
-    with pytest.raises(ConfigurationError, match=r"got other values for eval\.score_range"):
-        new(stack, **of_scores(score_range=[0.0, 2.0])).run()
-
-
-def test_a_run_of_a_larger_error_budget_goes_on_with_a_smaller_one(new, workdir, store):
-    stack, growth = FakeStack([0.5, 0.9]), {"extension_growth": 2.0}
-    new(stack, options=until(store, 1, 0)).run()
-    as_earlier(workdir, alpha=0.4)
-    with pytest.raises(ConfigurationError, match=r"thresholds\.alpha: .* 0\.2"):
-        stored_config(store, "run")
-    assert new(stack, eval=growth, thresholds={"alpha": 0.1}).run().decisions[1] == "promote"
-    with pytest.raises(ConfigurationError, match=r"got other values for thresholds\.alpha"):
-        new(stack, eval=growth, thresholds={"alpha": 0.05}).run()
 
 
 def test_another_most_counts_from_the_next_comparison_on(new, store):

@@ -110,7 +110,6 @@ def test_the_place_of_a_run_is_stored_and_may_be_written_in_any_way(tmp_path, mo
         require_place("one", stored, Path(place) / "one")
     with pytest.raises(ConfigurationError, match=f"in {tmp_path}/runs, .* got {tmp_path}/moved;"):
         require_place("one", stored, Path("moved/one"))
-    require_place("one", {"workdir": "runs"}, Path("moved/one"))  # stored by an older version
 
 
 NATIVE = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 2}}

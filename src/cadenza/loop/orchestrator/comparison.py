@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
 from cadenza.evaluation.statistics.sequential import (
     betting_bounds,
@@ -37,8 +38,7 @@ from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
 from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator.decision import SEEN_DELTAS, Decision, Judgement, Shown, judge
 from cadenza.loop.orchestrator.evidence import Evidence, in_rounds, paired_rounds, score_of
-from cadenza.loop.orchestrator.looks import futility_tail, look_sizes
-from cadenza.loop.state import Comparison, LoopState, failed_of, needed, spent_of
+from cadenza.loop.state import Comparison, LoopState, needed
 
 #: Pairs between two checks, or as many more as complete the round.
 CHECK_EVERY: Final = 10
@@ -98,7 +98,7 @@ def episodes_per_job(config: LoopConfig) -> int:
 
 def comparison_of(config: LoopConfig, state: LoopState) -> Comparison:
     """Return the rule of the next comparison; errors as `tasks_of`."""
-    alpha, spent, failed = config.thresholds.alpha, spent_of(state, config), failed_of(state)
+    alpha, spent, failed = config.thresholds.alpha, state.spent, state.failed
     return Comparison(
         level=comparison_level(alpha, spent, failed),
         bar_level=alpha / ((failed + 1) * (failed + 2)),
@@ -109,6 +109,35 @@ def comparison_of(config: LoopConfig, state: LoopState) -> Comparison:
         per_job=episodes_per_job(config),
         score_range=config.eval.score_range,
     )
+
+
+#: Probability, over all looks, of giving up a candidate that is better by `SEEN_DELTAS` deltas.
+FUTILITY: Final = 0.2
+
+
+def look_sizes(first: int, growth: float, most: int) -> tuple[int, ...]:
+    """Return the episodes after which candidates may be given up, all so far together, to ``most``.
+
+    Raises:
+        InputError: ``first`` is not in 1..``most``, or ``growth`` not finite and above 1.
+    """
+    if not 1 <= first <= most:
+        raise InputError(f"look_sizes: expected 1 <= first <= most, got {first} and {most}.")
+    if not 1.0 < growth < math.inf:
+        raise InputError(f"look_sizes.growth: expected > 1, got {growth}.")
+    sizes: list[int] = []
+    size = first
+    while size * math.sqrt(growth) < most:
+        sizes.append(size)
+        size = max(size + 1, math.ceil(min(size * growth, most)))
+    if not sizes:
+        sizes = [first]
+    return (*sizes, most) if sizes[-1] < most else tuple(sizes)
+
+
+def futility_tail(sizes: Sequence[int]) -> float:
+    """Return the probability that each look but the last may add of giving up what is worth it."""
+    return FUTILITY / max(1, len(sizes) - 1)
 
 
 def job_ends(comparison: Comparison) -> tuple[int, ...]:

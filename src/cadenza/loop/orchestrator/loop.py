@@ -18,7 +18,7 @@ from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
-from cadenza.loop.config import MAX_ALPHA, LoopConfig
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.errors import (
     BudgetExceededError,
@@ -56,7 +56,6 @@ from cadenza.loop.state import (
     STOP_REQUESTED,
     LoopState,
     RunSummary,
-    compares_by_looks,
     summarize,
 )
 from cadenza.loop.store import changes
@@ -79,8 +78,7 @@ JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
 _MAY_CHANGE: Final = frozenset(
     ("constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets")
 )
-#: Keys that count for the next comparison: one under way keeps what it began with, which of those
-#: that an earlier version began stands nowhere else.
+#: Keys that count for the next comparison: one under way keeps what it began with.
 _OF_COMPARISONS: Final = frozenset(
     ("eval.max_episodes", "eval.episodes_per_job", "eval.extension_growth")
 )
@@ -211,25 +209,12 @@ class LoopController:
         stored = parse_json_object(row["config_json"].encode(), source=f"configuration {row['id']}")
         require_place(row["id"], stored, folder)
         before, now = _lasting(stored), _lasting(self.cfg.model_dump(mode="json"))
-        state = self.store.load_state(row["id"])[0]
-        free = frozenset[str]() if compares_by_looks(state) else _OF_COMPARISONS
-        if before.get("thresholds.alpha", 0.0) > MAX_ALPHA:  # only a smaller one is taken now
-            free |= {"thresholds.alpha"}
-        # what an earlier version did not know may be named now, or take its default
-        changed = sorted(key for key in before.keys() - free if before[key] != now.get(key))
+        # a run begun before a key existed takes the key's default, or another value
+        changed = sorted(k for k in before.keys() - _OF_COMPARISONS if before[k] != now.get(k))
         if changed:
             raise ConfigurationError(
                 f"run {row['id']!r}: expected the configuration it was started with, got other "
                 f"values for {', '.join(changed)}; restore them, or start a new run."
-            )
-        cycles = self.cfg.budgets.max_cycles
-        begun_with: Any = stored.get("budgets", {}).get("max_cycles", cycles)
-        if begun_with != cycles and state.spent is None:
-            raise ConfigurationError(
-                f"run {row['id']!r}: expected budgets.max_cycles {begun_with}, got "
-                f"{cycles}: an earlier version of cadenza began it and gave "
-                "its error budget to that many cycles; go on from its blessed policy in a new run, "
-                f"with reference: {row['id']}."
             )
         rules = self._workers.train.constitution.sha256
         if row["constitution_sha256"] not in (None, rules):

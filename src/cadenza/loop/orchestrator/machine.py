@@ -27,9 +27,7 @@ from cadenza.loop.state import (
     CycleState,
     LoopState,
     Step,
-    failed_of,
     needed,
-    spent_of,
     summarize,
 )
 from cadenza.loop.store import changes
@@ -422,7 +420,7 @@ def _carry_out(
     """Decide: the decision, the blessing, the baseline, the error spent and their event."""
     candidate = needed(state.current.candidate, "a candidate")
     report = needed(state.current.candidate_report, "a report")
-    failed, spent = failed_of(state) + int(spends(decision, evidence)), spent_of(state, config)
+    failed, spent = state.failed + int(spends(decision, evidence)), state.spent
     if evidence.spent is not None and spends(decision, evidence):
         spent = evidence.spent
     deviation = state.deviation if evidence.deviation is None else evidence.deviation
@@ -434,10 +432,9 @@ def _carry_out(
         "decisions": (*state.decisions, decision.value),
         "current": state.current.model_copy(update={"decision": decision.value, "reason": reason}),
         "failed": failed,
+        "spent": spent,
         "deviation": deviation,
     }
-    if evidence.spent is not None:
-        update["spent"] = spent
     rows = [changes.finish_cycle(state.cycle, decision.value)]
     match decision:
         case Decision.PROMOTE:

@@ -42,13 +42,10 @@ from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.comparison import (
     comparison_of,
     job_ends,
-    most_episodes,
-    warms_up,
     weigh,
 )
-from cadenza.loop.orchestrator.decision import Judgement, judge
+from cadenza.loop.orchestrator.decision import Judgement
 from cadenza.loop.orchestrator.evidence import Evidence, pooled_report, selection_values
-from cadenza.loop.orchestrator.looks import EarlierPlan, look_evidence, look_sizes
 from cadenza.loop.orchestrator.machine import Measured, Notice, Transition
 from cadenza.loop.orchestrator.preflight import seeds_of_seed_data
 from cadenza.loop.orchestrator.proposer import Proposer
@@ -62,7 +59,7 @@ from cadenza.loop.schedule import (
     collects,
     schedule_of,
 )
-from cadenza.loop.state import LoopState, Step, needed, spent_of
+from cadenza.loop.state import Comparison, LoopState, Step, needed
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import ApprovalRow, Lease
@@ -333,7 +330,7 @@ class CycleSteps:
         return machine.selected(state, plain, adapted, (values[0], values[1]))
 
     def _evaluate(self, state: LoopState) -> Transition:
-        look, sizes = state.current.look, self._ends(state)
+        look, sizes = state.current.look, job_ends(_rule(state))
         before = sizes[look - 1] if look else 0
         seeds = self._session.reserve(
             "compare",
@@ -438,14 +435,6 @@ class CycleSteps:
 
     # Deciding
 
-    def _ends(self, state: LoopState) -> tuple[int, ...]:
-        """Return the episodes per policy after each job of the comparison."""
-        if state.current.comparison is not None:
-            return job_ends(state.current.comparison)
-        measured = self._config.eval
-        most = most_episodes(self._config)
-        return look_sizes(measured.n_episodes, measured.extension_growth, most)
-
     def _weigh(self, state: LoopState) -> tuple[Judgement, Evidence]:
         """Return what all episodes of the cycle show."""
         store, config, current = self._session.store, self._config, state.current
@@ -453,29 +442,7 @@ class CycleSteps:
         reference = None
         if current.baseline_report is not None:
             reference = store.episodes(state.run_id, state.cycle, "baseline")
-        comparison = current.comparison
-        if comparison is not None or config.eval.metric != "success":
-            comparison = comparison or comparison_of(config, state)
-            return weigh(comparison, config, state, candidate, reference)
-        plan = EarlierPlan(self._ends(state), config.thresholds.alpha)
-        evidence = look_evidence(
-            plan,
-            candidate,
-            reference,
-            look=current.look,
-            cycle=state.cycle,
-            spent=spent_of(state, config),
-            blessed=state.blessed is not None,
-        )
-        judgement = judge(
-            evidence,
-            state.history,
-            config.thresholds,
-            warm_up=warms_up(state, config),
-            looks_left=len(plan.sizes) - 1 - current.look,
-            provisional=state.blessed is None,
-        )
-        return judgement, evidence
+        return weigh(_rule(state), config, state, candidate, reference)
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
         """Return the answer of a person, or of the timeout policy, unless the run stops."""
@@ -513,6 +480,10 @@ class CycleSteps:
             )
         except ApprovalDecidedError:
             return  # somebody answered at the last moment: that answer holds
+
+
+def _rule(state: LoopState) -> Comparison:
+    return needed(state.current.comparison, "the rule of a comparison")
 
 
 def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange:
