@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from cadenza.cli.main import app
 from cadenza.cli.output import ExitCode
-from cadenza.cli.stream import headline
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
@@ -21,6 +20,7 @@ from cadenza.stream.slots import (
     SlotStore,
     set_engine_state,
 )
+from cadenza.stream.status import headline
 from cadenza.stream.stream_report import StreamReport
 
 
