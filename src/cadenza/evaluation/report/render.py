@@ -488,7 +488,7 @@ def render_report(view: ReportView) -> str:
     page = compose(view)
     numbers = page.numbers
     estimates = estimates_csv(view, numbers)
-    style, script = _asset("style.css"), _asset("player.js")
+    style, script = _asset("figures.css") + _asset("style.css"), _asset("player.js")
     return (
         _environment()
         .get_template("report.html.j2")

@@ -8,8 +8,10 @@ import pytest
 from cadenza.core.proportions import wilson_interval
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.episodes import (
+    SeedSeries,
     distance_figure,
     learning_figure,
+    seeds_figure,
     stress_figure,
     trajectory_figure,
 )
@@ -349,3 +351,24 @@ def tied(view):
     return tuple(
         e.model_copy(update={"condition": c.condition_id}) for c in view.conditions for e in first
     )
+
+
+def test_seeds_figure_shades_the_range_of_the_seeds_and_draws_their_mean():
+    series = [
+        SeedSeries("seed 0", (0.0, 10.0, 20.0), (0.0, 1.0, 1.0)),
+        SeedSeries("seed 1", (0.0, 20.0), (1.0, 0.0)),  # 0.5 at step 10
+    ]
+    figure = seeds_figure("Success", series, identity="f", rate=True)
+    (band,), (line,) = elements(figure.svg, "area"), elements(figure.svg, "mean-line")
+    heights = corners(line)[:, 1]  # means 0.5, 0.75 and 0.5
+    assert heights[0] == heights[2] > heights[1]
+    top, bottom = corners(band)[:3, 1], corners(band)[:2:-1, 1]
+    scale = (heights[0] - heights[1]) / 0.25
+    assert (bottom - top) / scale == pytest.approx([1.0, 0.5, 1.0])  # largest minus least
+    assert "mean at the last common step 0.50" in words(figure.svg)
+    assert [e.css for e in figure.legend] == ["seed", "mean"]
+
+
+def test_seeds_figure_needs_more_than_the_first_step():
+    assert seeds_figure("x", [SeedSeries("seed 0", (), ())], identity="f") is None
+    assert seeds_figure("x", [SeedSeries("seed 0", (0.0,), (1.0,))], identity="f") is None

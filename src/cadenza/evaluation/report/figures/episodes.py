@@ -6,7 +6,7 @@ pictures with whole paths, starts, goals and contacts.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -281,6 +281,71 @@ def _draw_evaluations(
         tip = f"{count(point.step)} steps: {point.n_success} of {point.n_episodes} solved"
         drawing.diamond(px, py, 5, "mark held-out", tip)
     drawing.text(x.start + 4, top + 12, "held-out success", "hint")
+
+
+class SeedSeries(NamedTuple):
+    """One figure of one training over its environment steps, ascending."""
+
+    label: str
+    steps: Sequence[float]
+    values: Sequence[float]
+
+
+def seeds_figure(
+    title: str, series: Sequence[SeedSeries], *, identity: str, rate: bool = False
+) -> Figure | None:
+    """Return one line per training seed, their mean and range; ``None`` without two steps."""
+    series = [one for one in series if one.steps]
+    last = max((one.steps[-1] for one in series), default=0.0)
+    if last <= 0.0:
+        return None
+    values = [value for one in series for value in one.values]
+    margin = 0.05 * (max(values) - min(values)) or 0.5
+    low, high = (0.0, 1.0) if rate else (min(values) - margin, max(values) + margin)
+    drawing = Drawing(height=RETURN_HEIGHT + 70)
+    x = Scale(low=0.0, high=last, start=54.0, end=WIDTH - 14)
+    y = Scale(low=low, high=high, start=16.0 + RETURN_HEIGHT, end=16.0)
+    for tick in nice_ticks(low, high, 5):
+        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
+        words = f"{100 * tick:.0f}%" if rate else tick_label(tick)
+        drawing.text(x.start - 7, y(tick) + 4, words, "tick", "end")
+    legend = [LegendEntry(css="seed", label="one training seed")]
+    description = f"{plural(len(series), 'seed')}, {count(round(last))} steps"
+    grid, mean, lowest, highest = _over_seeds(series)
+    if grid.size and len(series) > 1:
+        edge = [*zip(grid, highest, strict=True), *zip(grid[::-1], lowest[::-1], strict=True)]
+        drawing.polygon([(x(a), y(b)) for a, b in edge], "area on")
+        legend.append(LegendEntry(css="mean", label="mean of the seeds; shaded: their range"))
+    for one in series:
+        for k in _thinned(len(one.steps), MAX_POINTS):
+            tip = f"{one.label}, {count(round(one.steps[k]))} steps: {one.values[k]:.4g}"
+            drawing.circle(x(one.steps[k]), y(one.values[k]), 1.8, "seed on", tip)
+    if grid.size:
+        description += f"; mean at the last common step {number(float(mean[-1]))}"
+        drawing.polyline([(x(a), y(b)) for a, b in zip(grid, mean, strict=True)], "mean-line")
+    drawing.line(x.start, y.start, x.end, y.start, "axis")
+    for tick in nice_ticks(0.0, last, 8):
+        drawing.text(x(tick), y.start + 18, tick_label(tick), "tick", "middle")
+    middle = (x.start + x.end) / 2
+    drawing.text(middle, y.start + 38, "Environment steps", "axis-label", "middle")
+    return make_figure(
+        drawing,
+        identity=identity,
+        title=title,
+        caption="",
+        description=f"{description}.",
+        legend=tuple(legend),
+    )
+
+
+def _over_seeds(series: Sequence[SeedSeries]) -> tuple[FloatArray, ...]:
+    """Return common steps, and mean, least and largest value of the seeds at them."""
+    first, last = max(one.steps[0] for one in series), min(one.steps[-1] for one in series)
+    steps = np.unique([step for one in series for step in one.steps])
+    steps = steps[(steps >= first) & (steps <= last)]
+    steps = steps[_thinned(len(steps), MAX_POINTS)]
+    at = np.array([np.interp(steps, one.steps, one.values) for one in series])
+    return steps, at.mean(axis=0), at.min(axis=0), at.max(axis=0)
 
 
 def _thinned(length: int, most: int) -> list[int]:
