@@ -247,31 +247,15 @@ def _proposer(
     llm: LLMClient,
     schedule: DeterministicProposer,
 ) -> Proposer:
-    data, root = config.data, config.knowledge.root
     if not config.llm:
         return schedule
-    if config.curation.enabled:
-        curation = config.curation
-        return CuratedProposer(
-            llm,
-            root,
-            schedule,
-            data,
-            curation.candidates,
-            bus,
-            curation.max_tokens,
-            run_id=run_id,
-            max_prompt_chars=_prompt_chars(config),
-        )
-    return LLMProposer(
-        llm,
-        root,
-        schedule,
-        bus=bus,
-        run_id=run_id,
-        max_prompt_chars=_prompt_chars(config),
-        max_tokens=config.llm_calls.max_reply_tokens,
-    )
+    root, curation = config.knowledge.root, config.curation
+    more: dict[str, Any] = {"bus": bus, "run_id": run_id, "max_prompt_chars": _prompt_chars(config)}
+    if curation.enabled:
+        more["max_tokens"] = curation.max_tokens
+        return CuratedProposer(llm, root, schedule, config.data, curation.candidates, **more)
+    more["max_tokens"] = config.llm_calls.max_reply_tokens
+    return LLMProposer(llm, root, schedule, **more)
 
 
 def _knowledge(

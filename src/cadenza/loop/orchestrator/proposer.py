@@ -1,7 +1,7 @@
 """Proposers: what the next cycle trains on. Ask one by ``propose(cycle, last_report)``.
 
-`LLMProposer` asks a language model once, with one more call to repair a malformed reply;
-`CuratedProposer` lets it list several plans, score them and refine the best.
+`PlanProposer` asks a language model for k plans, with one more call to repair a malformed reply. A
+single plan is taken as it is; of several the model scores each and refines the best.
 
 Prompts:  facts first, then pages as untrusted data, within a budget.
 Promise:  whatever a reply says, the dataset is the seed dataset, the count one that the schedule
@@ -12,7 +12,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar, cast
 
@@ -22,7 +22,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 from cadenza.loop.events import Event, EventSink
-from cadenza.loop.knowledge.pages import PageFile, newest_pages
+from cadenza.loop.knowledge.pages import newest_pages
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import (
     DEFAULT_MAX_TOKENS,
@@ -233,104 +233,6 @@ _REPAIR_CHARS: Final = 700
 _REQUEST_CHARS: Final = 600
 #: A mark, for its length.
 _ANY_MARK: Final = "0" * 32
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What a model reads; the pages in it, of which it reads at least the beginning."""
-
-    text: str
-    pages: tuple[PageFile, ...]
-    page_chars: int
-
-    def about(self) -> str:
-        """Return which pages a reply could draw on, as JSON."""
-        listed = [{"path": page.path, "sha256": page.sha256} for page in self.pages]
-        return json.dumps({"pages": listed, "chars": self.page_chars})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptSource:
-    """What a prompt is made of; pages are cut first to fit it into a budget, then the report.
-
-    Attributes:
-        facts: What the model must know: cycle, dataset, bounds.
-        report: Evaluation of the last cycle; None before the first.
-        pages: Pages, most important first.
-        raw: Whether to show what the evaluation itself wrote, if that fits.
-        max_chars: Longest prompt, characters, at least `MIN_PROMPT_CHARS`.
-        page_chars: Most characters of one page.
-    """
-
-    facts: str
-    report: EvalReport | None
-    pages: Sequence[PageFile]
-    raw: bool
-    max_chars: int
-    page_chars: int
-
-    def __post_init__(self) -> None:
-        if self.max_chars < MIN_PROMPT_CHARS:
-            raise ConfigurationError(
-                f"max_prompt_chars: expected at least {MIN_PROMPT_CHARS}, got {self.max_chars}."
-            )
-
-    def build(self, request: str) -> Prompt:
-        """Return a prompt of at most ``max_chars`` characters that ends with ``request``."""
-        facts = shortened(self.facts, MIN_PROMPT_CHARS // 4)
-        request = shortened(request, self.max_chars // 2)
-        room = self.max_chars - len(facts) - len(request) - len(warning(_ANY_MARK)) - _OVERHEAD
-        report_text = _report_json(self.report, raw=self.raw, chars=room)
-        longest_path = max((len(page.path) for page in self.pages), default=0)
-        texts = fit(
-            [shortened(page.text, self.page_chars) for page in self.pages],
-            room - len(report_text),
-            _OVERHEAD + _MAX_ESCAPE * longest_path,
-        )
-        used = tuple(self.pages[: len(texts)])
-        mark = data_mark([report_text, *texts, *(page.path for page in used)])
-        blocks = [fenced("report", "last evaluation", report_text, mark)]
-        blocks += [fenced("page", p.path, t, mark) for p, t in zip(used, texts, strict=True)]
-        text = "\n\n".join([facts, warning(mark), *blocks, request])
-        return Prompt(storable(text), used, sum(len(t) for t in texts))
-
-    def build_about(self, kind: str, text: str, request: str) -> Prompt:
-        """Return a prompt that ends with a text of the model's own, as untrusted, and a request."""
-        shown = shortened(text, self.max_chars // 2 - _REQUEST_CHARS)
-        mark = data_mark([shown])
-        return self.build(
-            "\n\n".join([warning(mark), fenced(kind, "proposed before", shown, mark), request])
-        )
-
-    def repair(self, reply: str, problem: str, wanted: str) -> Prompt:
-        """Return the prompt of a repair turn: the reply, and what is wrong with it, at its end."""
-        shown, wrong = shortened(reply, _REPAIR_CHARS), shortened(problem, _REPAIR_CHARS)
-        mark = data_mark([shown, wrong])
-        request = "\n\n".join(
-            [
-                warning(mark),
-                fenced("reply", "your last reply", shown, mark),
-                fenced("problem", "what is wrong with it", wrong, mark),
-                f"Reply again with only {wanted}.",
-            ]
-        )
-        return self.build(request)
-
-
-def _report_json(report: EvalReport | None, *, raw: bool, chars: int) -> str:
-    """Return a report as JSON, without its larger parts or cut if it is too long."""
-    if report is None:
-        return "none"
-    always = {"outcomes"}
-    texts = [
-        json.dumps(
-            report.model_dump(mode="json", exclude=left_out), sort_keys=True, ensure_ascii=False
-        )
-        for left_out in ([always] if raw else []) + [always | {"raw"}]
-    ]
-    return next((text for text in texts if len(text) <= chars), shortened(texts[-1], chars))
-
-
 #: Most characters of an error in an event.
 ERROR_CHARS: Final = 200
 #: What is wrong with a reply that is not there, where the client does not say.
@@ -338,38 +240,44 @@ _NO_REPLY: Final = "the language model gave no reply"
 
 
 class Talk:
-    """Calls for one proposal.
+    """The calls for one proposal: prompts within a budget, of which pages are cut first.
 
     The event ``orchestrator/knowledge_used`` follows the first reply. It names the pages of the
     prompt that the reply answers: where the reply was recorded before a kill, those of the prompt
     then, whatever the pages are now. A later prompt that holds other pages is told by another one.
     """
 
-    def __init__(
-        self, llm: LLMClient, bus: EventSink | None, run_id: str, cycle: int, max_tokens: int
-    ) -> None:
-        self._llm = llm
-        self._bus = bus
-        self._run_id = run_id
+    def __init__(self, proposer: "PlanProposer", cycle: int, report: EvalReport | None) -> None:
+        """Begin to ask about ``cycle``, given the evaluation of the cycle before."""
+        self._by = proposer
         self._cycle = cycle
-        self._max_tokens = max_tokens
+        self._report = report
+        self._facts = shortened(_facts(proposer.bounds, cycle), MIN_PROMPT_CHARS // 4)
+        self._pages = newest_pages(proposer.root, proposer.max_pages)
         self._told: set[str] | None = None
         self._error: str | None = None
 
-    def ask(self, prompt: Prompt, system: str, form: type[BaseModel]) -> str:
+    def ask(self, request: str, system: str, form: type[BaseModel]) -> str:
         """Return the reply, as ``form`` if the service can; the empty text if there is none."""
+        prompt, used = self._prompt(request)
         place = current_place()
-        place.about, place.error, place.schema = prompt.about(), None, reply_schema(form)
-        reply = ask_safely(self._llm, prompt.text, system=system, max_tokens=self._max_tokens)
+        place.about, place.error, place.schema = json.dumps(used), None, reply_schema(form)
+        reply = ask_safely(self._by.llm, prompt, system=system, max_tokens=self._by.max_tokens)
         answered = current_place()  # a recorded reply changed it
         self._error = None if reply else (answered.error or _NO_REPLY)
         if reply and answered.about is not None:
             self._tell_pages(json.loads(answered.about))
         return reply
 
+    def ask_about(
+        self, kind: str, told: object, request: str, system: str, form: type[BaseModel]
+    ) -> str:
+        """Ask about what the model proposed before, which is as untrusted as any other text."""
+        text = shortened(json.dumps(told), self._by.max_prompt_chars // 2 - _REQUEST_CHARS)
+        return self.ask(_quoting([(kind, "proposed before", text)], request), system, form)
+
     def answer(
         self,
-        source: PromptSource,
         request: str,
         system: str,
         *,
@@ -382,14 +290,17 @@ class Talk:
         Raises:
             InputError: There is no usable reply, even after a repair turn.
         """
-        reply = self.ask(source.build(request), system, form)
+        reply = self.ask(request, system, form)
         if not reply:
             raise InputError("no reply")
         try:
             return read(reply)
         except InputError as error:
-            again = source.repair(reply, str(error), wanted)
-        return read(self.ask(again, system, form))
+            shown = [
+                ("reply", "your last reply", shortened(reply, _REPAIR_CHARS)),
+                ("problem", "what is wrong with it", shortened(str(error), _REPAIR_CHARS)),
+            ]
+        return read(self.ask(_quoting(shown, f"Reply again with only {wanted}."), system, form))
 
     def problem(self, unusable: Exception) -> str:
         """Return why there is no usable reply: the last call's error, or what is wrong with it."""
@@ -397,8 +308,29 @@ class Talk:
 
     def emit(self, stage: str, kind: str, payload: Mapping[str, Any]) -> None:
         """Tell the run of something, if anybody keeps events."""
-        if self._bus is not None:
-            self._bus.emit(Event(self._run_id, stage, kind, self._cycle, payload))
+        if self._by.bus is not None:
+            self._by.bus.emit(Event(self._by.run_id, stage, kind, self._cycle, payload))
+
+    def _prompt(self, request: str) -> tuple[str, dict[str, Any]]:
+        """Return a prompt that ends with ``request``, and which pages a reply could draw on."""
+        by = self._by
+        request = shortened(request, by.max_prompt_chars // 2)
+        room = by.max_prompt_chars - len(self._facts) - len(request)
+        room -= len(warning(_ANY_MARK)) + _OVERHEAD
+        report = _report_json(self._report, raw=by.raw, chars=room)
+        longest_path = max((len(page.path) for page in self._pages), default=0)
+        texts = fit(
+            [shortened(page.text, by.page_chars) for page in self._pages],
+            room - len(report),
+            _OVERHEAD + _MAX_ESCAPE * longest_path,
+        )
+        used = self._pages[: len(texts)]
+        mark = data_mark([report, *texts, *(page.path for page in used)])
+        blocks = [fenced("report", "last evaluation", report, mark)]
+        blocks += [fenced("page", p.path, t, mark) for p, t in zip(used, texts, strict=True)]
+        text = "\n\n".join([self._facts, warning(mark), *blocks, request])
+        listed = [{"path": page.path, "sha256": page.sha256} for page in used]
+        return storable(text), {"pages": listed, "chars": sum(len(t) for t in texts)}
 
     def _tell_pages(self, used: dict[str, Any]) -> None:
         pages = {json.dumps(page, sort_keys=True) for page in used["pages"]}
@@ -407,127 +339,51 @@ class Talk:
             self._told = pages | (self._told or set())
 
 
-_logger = logging.getLogger(__name__)
-
-SYSTEM: Final = (
-    "You plan the next training cycle of a robot policy. Reply with only a JSON object "
-    '{"action": "reuse_seed" or "recollect_failing", "dataset": the seed dataset, '
-    '"num_episodes": whole number or null, "notes": one sentence, "focus": names of failing '
-    "tasks}, and learning_rate, steps, batch_size or rung where they may be set. Its JSON schema: "
-    + json.dumps(Plan.model_json_schema(), sort_keys=True)
-)
-
-
-class _ModelProposer:
-    """What proposers share that ask a model, within the bounds of a schedule."""
-
-    #: Pages in the prompt, most characters of each, and whether the evaluation's own text is, too.
-    _pages: int = 4
-    _page_chars: ClassVar = 2000
-    _raw: ClassVar = False
-
-    def __init__(
-        self,
-        llm: LLMClient,
-        knowledge_root: Path,
-        bounds: DeterministicProposer,
-        bus: EventSink | None,
-        run_id: str,
-        max_prompt_chars: int,
-        max_tokens: int,
-    ) -> None:
-        self._llm = llm
-        self._root = Path(knowledge_root)
-        self._bounds = bounds
-        self._bus = bus
-        self._run_id = run_id
-        self._max_chars = max_prompt_chars
-        self._max_tokens = max_tokens
-
-    def _talk(self, cycle: int) -> Talk:
-        return Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
-
-    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
-        bounds, most = self._bounds, self._bounds.most_episodes(cycle)
-        facts = (
+def _facts(bounds: DeterministicProposer, cycle: int) -> str:
+    """Return what the model must know: cycle, dataset, bounds."""
+    most = bounds.most_episodes(cycle)
+    return "\n".join(
+        [
             f"Cycle: {cycle}",
             f"Seed dataset, the only one allowed: {json.dumps(bounds.seed_dataset)}",
             f"Episodes that the schedule suggests: {bounds.scheduled_episodes(cycle) or 'all'}",
             f"Most episodes: {'all there are, and no fewer' if most is None else most}",
             bounds.told_moves(),
             "The last evaluation and pages about earlier runs follow.",
-        )
-        return PromptSource(
-            facts="\n".join(facts),
-            report=report,
-            pages=newest_pages(self._root, self._pages),
-            raw=self._raw,
-            max_chars=self._max_chars,
-            page_chars=self._page_chars,
-        )
+        ]
+    )
 
 
-class LLMProposer(_ModelProposer):
-    """Asks a language model, and falls back to the schedule; the bounds hold either way."""
-
-    _page_chars: ClassVar = 8000
-    _raw: ClassVar = True
-
-    def __init__(
-        self,
-        llm: LLMClient,
-        knowledge_root: Path,
-        fallback: DeterministicProposer,
-        max_pages: int = 6,
-        *,
-        bus: EventSink | None = None,
-        run_id: str = "proposal",
-        max_prompt_chars: int = MAX_PROMPT_CHARS,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-    ) -> None:
-        """Propose with ``llm`` within the bounds of ``fallback``, which also proposes without it.
-
-        The ``max_pages`` newest pages below ``knowledge_root``, which may be missing, go into the
-        prompt of at most ``max_prompt_chars`` characters, at least `MIN_PROMPT_CHARS`. ``bus`` gets
-        the events ``orchestrator/knowledge_used`` and ``proposal_fallback`` of ``run_id``.
-        """
-        super().__init__(llm, knowledge_root, fallback, bus, run_id, max_prompt_chars, max_tokens)
-        self._pages = max_pages
-
-    def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
-        """Return the model's proposal within the bounds, or the schedule's."""
-        if isinstance(self._llm, NullLLM):
-            return self._bounds.propose(cycle, last_report)
-        talk = self._talk(cycle)
-        try:
-            with asking(cycle, "propose"):
-                plan = talk.answer(
-                    self._source(cycle, last_report),
-                    "Plan the cycle.",
-                    SYSTEM,
-                    form=Plan,
-                    wanted="the JSON object",
-                    read=strict_plan,
-                )
-        except InputError as error:
-            problem = talk.problem(error)
-            _logger.warning("proposal: falling back to the schedule: %s", problem)
-            talk.emit("orchestrator", "proposal_fallback", {"error": problem})
-            return self._bounds.propose(cycle, last_report)
-        return bounded_proposal(plan, self._bounds, cycle, last_report)
+def _quoting(texts: Sequence[tuple[str, str, str]], request: str) -> str:
+    """Return ``request`` after (kind, name, text) of the model's own, fenced off."""
+    mark = data_mark([text for _, _, text in texts])
+    blocks = [fenced(kind, name, text, mark) for kind, name, text in texts]
+    return "\n\n".join([warning(mark), *blocks, request])
 
 
-#: Best score that a plan can get.
-_MAX_SCORE: Final = 10.0
-#: Characters of notes in an event.
-_NOTE_CHARS: Final = 80
-#: Stage of the events that tell how the plan was found.
-_STAGE: Final = "curation"
+def _report_json(report: EvalReport | None, *, raw: bool, chars: int) -> str:
+    """Return a report as JSON, without its larger parts or cut if it is too long."""
+    if report is None:
+        return "none"
+    texts = [
+        json.dumps(report.model_dump(mode="json", exclude=cut), sort_keys=True, ensure_ascii=False)
+        for cut in ([{"outcomes"}] if raw else []) + [{"outcomes", "raw"}]
+    ]
+    return next((text for text in texts if len(text) <= chars), shortened(texts[-1], chars))
+
+
+_logger = logging.getLogger(__name__)
+
 _PLAN: Final = (
     '{"action": "reuse_seed" or "recollect_failing", "dataset": the allowed dataset, '
-    '"num_episodes": whole number, "notes": one sentence, "focus": names of failing tasks}'
+    '"num_episodes": whole number or null, "notes": one sentence, "focus": names of failing tasks}'
 )
-_PLAN_SYSTEM: Final = (
+SYSTEM: Final = (
+    f"You plan the next training cycle of a robot policy. Reply with only a JSON object {_PLAN}, "
+    "and learning_rate, steps, batch_size or rung where they may be set. Its JSON schema: "
+    + json.dumps(Plan.model_json_schema(), sort_keys=True)
+)
+_PLANS_SYSTEM: Final = (
     "You plan the next training cycle of a robot policy. Reply with only a JSON array of plans, "
     f"each {_PLAN}."
 )
@@ -539,10 +395,153 @@ _REFINE_SYSTEM: Final = (
     "You improve a plan for the next training cycle of a robot policy. Reply with only one JSON "
     f"object {_PLAN}."
 )
+#: Best score that a plan can get.
+_MAX_SCORE: Final = 10.0
+#: Characters of notes in an event.
+_NOTE_CHARS: Final = 80
+#: Stage of the events that tell how the best of several plans was found.
+_STAGE: Final = "curation"
 
 
-class CuratedProposer(_ModelProposer):
-    """Lets a language model list, judge and refine plans; the bounds hold for each of them."""
+class PlanProposer:
+    """Asks a language model for plans, and falls back to the schedule; the bounds hold always."""
+
+    def __init__(
+        self,
+        llm: LLMClient,
+        knowledge_root: Path,
+        bounds: DeterministicProposer,
+        plans: int = 1,
+        *,
+        max_pages: int = 6,
+        page_chars: int = 8000,
+        raw: bool = True,
+        bus: EventSink | None = None,
+        run_id: str = "proposal",
+        max_prompt_chars: int = MAX_PROMPT_CHARS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+    ) -> None:
+        """Ask ``llm`` for so many ``plans`` within ``bounds``, which also propose without a reply.
+
+        The ``max_pages`` newest pages below ``knowledge_root``, which may be missing, go into the
+        prompt, ``page_chars`` of each at most, and with ``raw`` what the evaluation itself wrote.
+        ``bus`` gets ``orchestrator/knowledge_used`` of ``run_id``, and ``proposal_fallback``, or
+        ``curation/*`` of several plans. A prompt has at most ``max_prompt_chars`` characters, at
+        least `MIN_PROMPT_CHARS`.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+        """
+        if plans < 1:
+            raise ConfigurationError(
+                f"candidates: expected at least 1 plan, got {plans}; set curation.enabled "
+                "to false for none."
+            )
+        if max_prompt_chars < MIN_PROMPT_CHARS:
+            raise ConfigurationError(
+                f"max_prompt_chars: expected at least {MIN_PROMPT_CHARS}, got {max_prompt_chars}."
+            )
+        self.llm = llm
+        self.root: Path = Path(knowledge_root)
+        self.bounds = bounds
+        self.plans = plans
+        self.max_pages = max_pages
+        self.page_chars = page_chars
+        self.raw = raw
+        self.bus = bus
+        self.run_id = run_id
+        self.max_prompt_chars = max_prompt_chars
+        self.max_tokens = max_tokens
+
+    def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
+        """Return the model's best plan within the bounds, or the schedule's proposal."""
+        if isinstance(self.llm, NullLLM):
+            return self.bounds.propose(cycle, last_report)
+        talk = Talk(self, cycle, last_report)
+        try:
+            plans = self._listed(talk, cycle, last_report)
+        except InputError as error:
+            problem = talk.problem(error)
+            _logger.warning("proposal: falling back to the schedule: %s", problem)
+            if self.plans == 1:
+                talk.emit("orchestrator", "proposal_fallback", {"error": problem})
+            else:
+                talk.emit(_STAGE, "curation_fallback", {"error": problem})
+            return self.bounds.propose(cycle, last_report)
+        return plans[0] if self.plans == 1 else self._best(talk, cycle, last_report, plans)
+
+    def _listed(self, talk: Talk, cycle: int, report: EvalReport | None) -> list[Proposal]:
+        """Return the plans of a reply, at least one, or raise `InputError`."""
+        if self.plans == 1:
+            with asking(cycle, "propose"):
+                plan = talk.answer(
+                    "Plan the cycle.",
+                    SYSTEM,
+                    form=Plan,
+                    wanted="the JSON object",
+                    read=strict_plan,
+                )
+            return [bounded_proposal(plan, self.bounds, cycle, report)]
+
+        def read(reply: str) -> list[Proposal]:
+            for document in json_values(reply, "[]"):
+                found = (lenient_proposal(one, self.bounds, cycle, report) for one in document)
+                if plans := [plan for plan in found if plan is not None]:
+                    return plans[: self.plans]
+            raise InputError("expected plans with a known action, got none")
+
+        with asking(cycle, "curate_plans"):
+            return talk.answer(
+                f"List {self.plans} different plans.",
+                _PLANS_SYSTEM,
+                form=_Plans,
+                wanted=f"a JSON array of {self.plans} plans, each {_PLAN}",
+                read=read,
+            )
+
+    def _best(
+        self, talk: Talk, cycle: int, report: EvalReport | None, plans: list[Proposal]
+    ) -> Proposal:
+        """Return the plan with the highest score, refined; the first of equal ones."""
+        notes = [plan.notes[:_NOTE_CHARS] for plan in plans]
+        talk.emit(_STAGE, "curation_candidates", {"count": len(plans), "notes": notes})
+        listed, best = [plan.model_dump(mode="json") for plan in plans], 0
+        if len(plans) > 1:
+            request = "Score every plan, numbered from 0."
+            with asking(cycle, "curate_scores"):
+                reply = talk.ask_about("plans", listed, request, _SCORE_SYSTEM, _Scores)
+            scores = _scores(reply, len(plans))
+            best = max(scores, key=lambda index: (scores[index], -index)) if scores else 0
+            told = [scores.get(index) for index in range(len(plans))]
+            talk.emit(_STAGE, "curation_scored", {"winner": best, "scores": told})
+        with asking(cycle, "curate_refine"):
+            reply = talk.ask_about("plan", listed[best], "Refine the plan.", _REFINE_SYSTEM, Plan)
+        refined = (
+            lenient_proposal(one, self.bounds, cycle, report)
+            for one in _values_or_none(reply, "{}")
+        )
+        final = next(filter(None, refined), plans[best])
+        talk.emit(_STAGE, "curation_final", {"proposal": final.model_dump(mode="json")})
+        return final
+
+
+class LLMProposer(PlanProposer):
+    """Takes the one plan that a language model proposes."""
+
+    def __init__(
+        self,
+        llm: LLMClient,
+        knowledge_root: Path,
+        fallback: DeterministicProposer,
+        max_pages: int = 6,
+        **more: Any,
+    ) -> None:
+        """Propose within the bounds of ``fallback``; ``more`` as `PlanProposer`."""
+        super().__init__(llm, knowledge_root, fallback, max_pages=max_pages, **more)
+
+
+class CuratedProposer(PlanProposer):
+    """Lets a language model list, judge and refine plans."""
 
     def __init__(
         self,
@@ -553,127 +552,46 @@ class CuratedProposer(_ModelProposer):
         candidates: int = 3,
         bus: EventSink | None = None,
         max_tokens: int = 8192,
-        *,
-        run_id: str = "curation",
-        max_prompt_chars: int = MAX_PROMPT_CHARS,
+        **more: Any,
     ) -> None:
-        """Propose with ``llm`` within the bounds of ``fallback`` and the cap of ``data_cfg``.
+        """Choose from ``candidates`` within ``fallback`` and the cap of ``data_cfg``.
 
-        Of the ``candidates`` plans asked for, >= 1, the best is refined; other arguments as
-        `LLMProposer`. The events are ``curation/*`` and ``orchestrator/knowledge_used``.
-
-        Raises:
-            ConfigurationError: ``candidates`` is out of range.
+        ``more`` as `PlanProposer`.
         """
-        if candidates < 1:
-            raise ConfigurationError(
-                f"candidates: expected at least 1 plan, got {candidates}; set curation.enabled "
-                "to false for none."
-            )
         caps = [c for c in (fallback.max_episodes, data_cfg.max_episodes) if c is not None]
-        bounds = DeterministicProposer(
-            fallback.seed_dataset,
-            fallback.initial_episodes,
-            fallback.growth,
-            min(caps, default=None),
-            fallback.failing_threshold,
-            moves=fallback.moves,
+        bounds = copy(fallback)
+        bounds.max_episodes = min(caps, default=None)
+        more = {"run_id": _STAGE, "max_pages": 4, "page_chars": 2000, "raw": False} | more
+        super().__init__(
+            llm, knowledge_root, bounds, candidates, bus=bus, max_tokens=max_tokens, **more
         )
-        super().__init__(llm, knowledge_root, bounds, bus, run_id, max_prompt_chars, max_tokens)
-        self._candidates = candidates
-
-    def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
-        """Return the refined winner, or the schedule's proposal."""
-        source = self._source(cycle, last_report)
-        talk = self._talk(cycle)
-        try:
-            with asking(cycle, "curate_plans"):
-                plans = talk.answer(
-                    source,
-                    f"List {self._candidates} different plans.",
-                    _PLAN_SYSTEM,
-                    form=_Plans,
-                    wanted=f"a JSON array of {self._candidates} plans, each {_PLAN}",
-                    read=lambda reply: self._usable(cycle, last_report, reply),
-                )
-        except InputError as error:
-            talk.emit(_STAGE, "curation_fallback", {"error": talk.problem(error)})
-            return self._bounds.propose(cycle, last_report)
-        notes = [plan.notes[:_NOTE_CHARS] for plan in plans]
-        talk.emit(_STAGE, "curation_candidates", {"count": len(plans), "notes": notes})
-        winner = plans[0]
-        if len(plans) > 1:
-            with asking(cycle, "curate_scores"):
-                winner = plans[_best(talk, plans, source)]
-        with asking(cycle, "curate_refine"):
-            final = self._refined(talk, cycle, winner, last_report, source)
-        talk.emit(_STAGE, "curation_final", {"proposal": final.model_dump(mode="json")})
-        return final
-
-    def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
-        """Return the usable plans of a reply, or raise `InputError` without one."""
-        for document in json_values(reply, "[]"):
-            listed = [lenient_proposal(d, self._bounds, cycle, report) for d in document]
-            plans = [plan for plan in listed if plan is not None][: self._candidates]
-            if plans:
-                return plans
-        raise InputError("expected plans with a known action, got none")
-
-    def _refined(
-        self,
-        talk: Talk,
-        cycle: int,
-        winner: Proposal,
-        report: EvalReport | None,
-        source: PromptSource,
-    ) -> Proposal:
-        """Return the winner as the model refines it; the winner itself without a usable reply."""
-        listed = json.dumps(winner.model_dump(mode="json"))
-        prompt = source.build_about("plan", listed, "Refine the plan.")
-        try:
-            documents = json_values(talk.ask(prompt, _REFINE_SYSTEM, Plan), "{}")
-        except InputError:
-            return winner
-        refined = (lenient_proposal(one, self._bounds, cycle, report) for one in documents)
-        return next(filter(None, refined), winner)
 
 
-def _best(talk: Talk, plans: list[Proposal], source: PromptSource) -> int:
-    """Return the index of the plan with the highest score; the first without scores."""
-    listed = json.dumps([plan.model_dump(mode="json") for plan in plans])
-    prompt = source.build_about("plans", listed, "Score every plan, numbered from 0.")
-    scores = _scores(talk.ask(prompt, _SCORE_SYSTEM, _Scores), len(plans))
-    winner = max(scores, key=lambda index: (scores[index], -index)) if scores else 0
-    told = [scores.get(i) for i in range(len(plans))]
-    talk.emit(_STAGE, "curation_scored", {"winner": winner, "scores": told})
-    return winner
+def _values_or_none(reply: str, brackets: Literal["{}", "[]"]) -> list[Any]:
+    try:
+        return json_values(reply, brackets)
+    except InputError:
+        return []
 
 
 def _scores(reply: str, count: int) -> dict[int, float]:
     """Return the usable scores by index: known plans, finite numbers in [0, 10]."""
-    try:
-        documents = json_values(reply, "[]")
-    except InputError:
-        return {}
-    usable = (_scores_in(document, count) for document in documents)
-    return next(filter(None, usable), dict[int, float]())
+    for document in _values_or_none(reply, "[]"):
+        scores: dict[int, float] = {}
+        for entry in document:
+            match entry:
+                case {"index": int(index), "score": int(score) | float(score)} if (
+                    not isinstance(index, bool)
+                    and not isinstance(score, bool)
+                    and 0 <= index < count
+                    and 0.0 <= score <= _MAX_SCORE  # False for NaN, too
+                ):
+                    scores.setdefault(index, float(score))
+                case _:
+                    continue
+        if scores:
+            return scores
+    return {}
 
 
-def _scores_in(document: list[Any], count: int) -> dict[int, float]:
-    scores: dict[int, float] = {}
-    for entry in document:
-        match entry:
-            case {"index": int(index), "score": int(score) | float(score)} if (
-                not isinstance(index, bool)
-                and not isinstance(score, bool)
-                and 0 <= index < count
-                and math.isfinite(score)
-                and 0.0 <= score <= _MAX_SCORE
-            ):
-                scores.setdefault(index, float(score))
-            case _:
-                continue
-    return scores
-
-
-__all__ = ["CuratedProposer", "DeterministicProposer", "LLMProposer", "Proposer"]
+__all__ = ["CuratedProposer", "DeterministicProposer", "LLMProposer", "PlanProposer", "Proposer"]
