@@ -1,20 +1,19 @@
 """`cadenza doctor`: is this machine ready, and if not, what to do."""
 
 import os
-import platform
-import shutil
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cadenza import __version__
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, typed_exits
-from cadenza.core.errors import CadenzaError, MissingExtraError
+from cadenza.core.errors import CadenzaError
+
+if TYPE_CHECKING:
+    from cadenza.loop.doctor import Check
 
 #: Optional dependency -> what works without it, and the extra that installs it.
 _OPTIONAL: Final = {
@@ -26,18 +25,6 @@ _OPTIONAL: Final = {
     "tensorboard": ("TensorBoard logging", "tensorboard"),
     "pettingzoo": ("PettingZoo view of the tasks", "pettingzoo"),
 }
-#: A quickstart writes about 30 MB; a long training some hundred.
-_MIN_FREE_BYTES: Final = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at; if it is not ok, the detail says what to do."""
-
-    name: str
-    ok: bool
-    detail: str
-    required: bool = True
 
 
 def doctor(
@@ -48,47 +35,52 @@ def doctor(
 ) -> None:
     """Check that this machine can train and evaluate, and say how to mend what is missing."""
     with typed_exits(as_json=as_json):
-        findings = examine(folder)
-        healthy = all(finding.ok for finding in findings if finding.required)
+        checks = examine(folder)
+        healthy = all(check.level != "fail" for check in checks)
         if as_json:
-            print_json({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
+            print_json({"ok": healthy, "findings": [_finding(check) for check in checks]})
         else:
-            marks = {True: "ok", False: "FAIL"}
-            rows = [
-                (marks[f.ok] if f.required or f.ok else "-", f.name, f.detail) for f in findings
-            ]
-            print_table(f"cadenza {__version__}", ("", "what", "found"), rows)
+            print_checks(f"cadenza {__version__}", checks, warn="-")
     if not healthy:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def examine(folder: Path) -> list[Finding]:
-    """Return every finding; results would be written to ``folder``."""
-    free = shutil.disk_usage(_existing(folder)).free
-    findings = [
-        Finding(
-            name="python",
-            ok=sys.version_info[:2] >= (3, 11),
-            detail=f"{platform.python_version()} on {platform.platform()}; 3.11 or newer is needed",
-        ),
-        Finding(
-            name="packages",
-            ok=True,
-            detail=", ".join(
-                f"{name} {_version(name)}" for name in ("torch", "numpy", "gymnasium")
-            ),
-        ),
-        _compute(),
-        Finding(
-            name="disk",
-            ok=free >= _MIN_FREE_BYTES,
-            detail=f"{free / 2**30:.1f} GiB free at {folder.resolve()}; 1 GiB is needed",
-        ),
-        _writable(folder),
-        _git(folder),
+def print_checks(title: str, checks: "Sequence[Check]", *, warn: str) -> None:
+    """Write checks to stdout as a table, ``warn`` before what others need."""
+    marks = {"ok": "ok", "warn": warn, "fail": "FAIL"}
+    rows = [
+        (marks[one.level], one.name, one.detail + (f"; {one.fix}" if one.fix else ""))
+        for one in checks
     ]
-    findings += [_try("safety filter", _filter_detail), _try("determinism", _determinism_detail)]
-    return findings + [_optional(name) for name in _OPTIONAL]
+    counts = [f"{sum(one.level == key for one in checks)} {mark}" for key, mark in marks.items()]
+    print_table(title, ("", "what", "found"), rows, note=", ".join(counts))
+
+
+def _finding(check: "Check") -> dict[str, Any]:
+    """Return a check as it stands in the JSON; what is missing for nobody here is not required."""
+    ok, required = check.level == "ok", check.level != "warn"
+    return {**check.model_dump(exclude={"level"}), "ok": ok, "required": required}
+
+
+def examine(folder: Path) -> "list[Check]":
+    """Return every check; results would be written to ``folder``."""
+    from cadenza.loop.doctor import NEEDED_GIB, disk_check, found, python_check, tried
+
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "gymnasium"))
+    tries = {
+        "folder": lambda: _written(folder),
+        "safety filter": _filter_detail,
+        "determinism": _determinism_detail,
+    }
+    return [
+        python_check(),
+        found("packages", "ok", packages),
+        found("compute", "ok", _computing()),
+        disk_check(folder, enough_gib=NEEDED_GIB),
+        _git(folder),
+        *(tried(name, check, missing="warn") for name, check in tries.items()),
+        *(_optional(name) for name in _OPTIONAL),
+    ]
 
 
 def _version(package: str) -> str | None:
@@ -98,43 +90,33 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _compute() -> Finding:
+def _computing() -> str:
     import torch
 
     from cadenza.core.device import device_report, resolve_device
 
-    return Finding(
-        name="compute",
-        ok=True,
-        detail=f"{os.cpu_count()} cores, {device_report(resolve_device('auto'))}, "
-        f"{torch.get_num_threads()} torch threads",
-    )
+    report = device_report(resolve_device("auto"))
+    return f"{os.cpu_count()} cores, {report}, {torch.get_num_threads()} torch threads"
 
 
-def _writable(folder: Path) -> Finding:
-    from cadenza.core.files import atomic_write_bytes
+def _written(folder: Path) -> str:
+    from cadenza.core.files import require_room_for
 
-    probe = _existing(folder) / ".cadenza-doctor"
-
-    def write() -> str:
-        atomic_write_bytes(probe, b"probe")
-        probe.unlink()
-        return f"can write to {folder.resolve()}"
-
-    return _try("folder", write)
+    require_room_for(folder)
+    return f"can write to {folder.resolve()}"
 
 
-def _git(folder: Path) -> Finding:
+def _git(folder: Path) -> "Check":
     from cadenza.core.provenance import GIT_SHA_UNKNOWN, git_state
+    from cadenza.loop.doctor import found
 
-    state = git_state(str(_existing(folder)))
-    known = state.sha != GIT_SHA_UNKNOWN
-    detail = (
-        f"commit {state.sha[:12]}{', with uncommitted changes' if state.dirty else ''}"
-        if known
-        else "no repository here; results will carry commit 'unknown'"
-    )
-    return Finding(name="git", ok=known, detail=detail, required=False)
+    folder = folder.resolve()
+    state = git_state(str(next(path for path in (folder, *folder.parents) if path.exists())))
+    if state.sha == GIT_SHA_UNKNOWN:
+        told = "no repository here; results will carry commit 'unknown'"
+        return found("git", "warn", told)
+    changed = ", with uncommitted changes" if state.dirty else ""
+    return found("git", "ok", f"commit {state.sha[:12]}{changed}")
 
 
 def _filter_detail() -> str:
@@ -163,25 +145,11 @@ def _determinism_detail() -> str:
     return f"two short trainings with one seed gave the same weights ({first[:12]})"
 
 
-def _optional(package: str) -> Finding:
+def _optional(package: str) -> "Check":
+    from cadenza.loop.doctor import found
+
     version = _version(package)
     purpose, extra = _OPTIONAL[package]
-    detail = (
-        f"{version}, for {purpose}" if version else f"pip install 'cadenza[{extra}]': {purpose}"
-    )
-    return Finding(name=package, ok=version is not None, detail=detail, required=False)
-
-
-def _try(name: str, check: Callable[[], Any]) -> Finding:
-    """Return a finding whose detail is the result of ``check``, or its expected error."""
-    try:
-        return Finding(name=name, ok=True, detail=str(check()))
-    except (CadenzaError, OSError) as error:
-        required = not isinstance(error, MissingExtraError)
-        return Finding(name=name, ok=False, detail=str(error), required=required)
-
-
-def _existing(folder: Path) -> Path:
-    """Return ``folder`` or its nearest parent that exists."""
-    folder = folder.resolve()
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    if version:
+        return found(package, "ok", f"{version}, for {purpose}")
+    return found(package, "warn", f"pip install 'cadenza[{extra}]': {purpose}")

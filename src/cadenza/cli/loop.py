@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cadenza.cli import loop_run
+from cadenza.cli.doctor import print_checks
 from cadenza.cli.loop_status import (
     RunId,
     StoreUrl,
@@ -19,11 +20,10 @@ from cadenza.cli.loop_status import (
     store_location,
 )
 from cadenza.cli.loop_status import watch as show_until_the_end
-from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
-    from cadenza.loop.doctor import Check
     from cadenza.loop.requests import StopOutcome
     from cadenza.loop.status_report import RunStatus
 
@@ -37,8 +37,6 @@ loop_app.command("demo")(loop_run.demo)
 
 _RUNS: Final = Path("runs")
 _KNOWLEDGE: Final = Path("knowledge")
-#: What stands before the line of a check.
-_MARKS: Final = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
 
 @loop_app.command()
@@ -174,7 +172,7 @@ def doctor(
         if as_json:
             print_json({"ok": healthy, "checks": [check.model_dump() for check in checks]})
         else:
-            _print_checks(checks)
+            print_checks("Loop runs on this machine", checks, warn="warn")
     if not healthy:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -215,14 +213,3 @@ def _stopped(outcome: "StopOutcome") -> str:
         )
     jobs = f", {', '.join(outcome.jobs)} asked to end" if outcome.jobs else ""
     return f"run {outcome.run_id}: no controller was running; it is now stopped{jobs}"
-
-
-def _print_checks(checks: "Sequence[Check]") -> None:
-    rows = [
-        (_MARKS[check.level], check.name, check.detail + (f"; {check.fix}" if check.fix else ""))
-        for check in checks
-    ]
-    counts = ", ".join(
-        f"{sum(check.level == level for check in checks)} {_MARKS[level]}" for level in _MARKS
-    )
-    print_table("Loop runs on this machine", ("", "what", "found"), rows, note=counts)

@@ -423,7 +423,7 @@ def _work(
 
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
-    from cadenza.loop.backends.lerobot_probe import lerobot_python
+    from cadenza.loop.doctor import notes
     from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, throw_away
     from cadenza.loop.orchestrator.assembly import build_loop
     from cadenza.loop.orchestrator.preflight import require_ready
@@ -439,12 +439,8 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
                 summary = {**loop.run().to_dict(), **_rules_of(loop)}
             commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
     payload = {**summary, "dry_run": True, "commands": commands}
-    if settings.seed_root is not None and not settings.seed_root.is_dir():
-        where = settings.seed_root.absolute()
-        _tell(f"note: seed_root: there is no folder {where} yet, which a real run needs")
-    if settings.backend == "lerobot" and lerobot_python(os.environ) is None:
-        _tell("note: backend: there is no environment with LeRobot yet, which a real run needs")
-    _tell_advice(settings)
+    for note in notes(settings):
+        _tell(f"note: {note}")
     if as_json:
         print_json(payload)
         return

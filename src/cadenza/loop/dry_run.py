@@ -25,8 +25,9 @@ from cadenza.loop.contracts.records import (
     EvalRequest,
     Harvest,
     HarvestRequest,
-    JobPlan,
+    JobEnd,
     JobRunner,
+    JobSpec,
     MergeRequest,
     TrainRequest,
 )
@@ -57,9 +58,17 @@ def throw_away(config: LoopConfig) -> Generator[LoopConfig]:
         )
 
 
+class _NotingRunner(CallableRunner):
+    """Notes commands in their logs and runs none, so that none leaves a result."""
+
+    def run(self, spec: JobSpec) -> JobEnd:
+        """Return that the command ended well."""
+        return super().run(spec.model_copy(update={"result_path": None}))
+
+
 def dry_jobs(session: RunSession, _stop: StopCheck) -> JobRunner:
     """Return a runner that notes commands in their logs and runs none."""
-    return CallableRunner(session.store, session.lease, dry_runner)
+    return _NotingRunner(session.store, session.lease, dry_runner)
 
 
 def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) -> list[str]:
@@ -69,7 +78,10 @@ def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) ->
 
 
 class DryBackend:
-    """Another back end's commands, and synthetic outcomes of them, as ``thresholds`` want them."""
+    """Another back end's commands, and synthetic outcomes of them, as ``thresholds`` want them.
+
+    It has no capabilities: no environment is made, which a real run does before anything else.
+    """
 
     def __init__(
         self,
@@ -79,26 +91,16 @@ class DryBackend:
         score_range: tuple[float, float] | None = None,
     ) -> None:
         self.inner = inner
+        self.name = inner.name
+        self.capabilities: dict[str, str] = {}
+        self.plan_data, self.plan_train = inner.plan_data, inner.plan_train
+        self.plan_eval, self.plan_harvest = inner.plan_eval, inner.plan_harvest
+        self.plan_merge = inner.plan_merge
         self.seed_root = seed_root
         least, most = score_range or (0.0, 1.0)
         # half of the episodes that succeed so lie above the bar, all of them further above it
         bar = (thresholds or ThresholdConfig()).min_promote
         self._scores = max(least, 1.5 * bar - 0.5 * most), most
-
-    @property
-    def name(self) -> str:
-        """Name in configurations."""
-        return self.inner.name
-
-    @property
-    def capabilities(self) -> dict[str, str]:
-        """Nothing: no environment is made, which a real run does before anything else."""
-        return {}
-
-    def plan_data(self, request: DataRequest) -> JobPlan | None:
-        """Return the other back end's command; None if it needs none."""
-        plan = self.inner.plan_data(request)
-        return None if plan is None else _without_result(plan)
 
     def read_data(self, request: DataRequest) -> DatasetRef:
         """Return the seed dataset where no command makes another, else one that is not there."""
@@ -109,26 +111,19 @@ class DryBackend:
         root = None if self.seed_root is None else str(self.seed_root)
         return made.model_copy(update={"root": root})
 
-    def plan_train(self, request: TrainRequest) -> JobPlan:
-        """Return the other back end's command."""
-        return _without_result(self.inner.plan_train(request))
-
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
         """Return a policy that is not there; it has no digest, so nobody looks for it."""
         return CheckpointRecord(
             policy_type=request.rung, path=str(request.folder / "policy"), cycle=request.cycle
         )
 
-    def plan_eval(self, request: EvalRequest) -> JobPlan:
-        """Return the other back end's command."""
-        return _without_result(self.inner.plan_eval(request))
-
     def read_eval(self, request: EvalRequest) -> EvalReport:
         """Return that a policy of the first cycle solved every other initial state, others all."""
         seeds = range(request.seeds.start, request.seeds.start + request.seeds.count)
+        solved = {seed: request.checkpoint.cycle > 0 or seed % 2 == 0 for seed in seeds}
         outcomes = tuple(
-            self._outcome(seed, success=request.checkpoint.cycle > 0 or seed % 2 == 0)
-            for seed in seeds
+            EpisodeOutcome(task=_NOTES, seed=seed, success=good, score=self._scores[good])
+            for seed, good in solved.items()
         )
         rate = sum(outcome.success for outcome in outcomes) / len(outcomes)
         return EvalReport(
@@ -141,10 +136,6 @@ class DryBackend:
             outcomes=outcomes,
         )
 
-    def plan_harvest(self, request: HarvestRequest) -> JobPlan:
-        """Return the other back end's command."""
-        return _without_result(self.inner.plan_harvest(request))
-
     def read_harvest(self, request: HarvestRequest) -> Harvest:
         """Return that all episodes were kept, after as many failures."""
         kept = min(request.episodes, request.seeds.count)
@@ -155,10 +146,6 @@ class DryBackend:
             dataset=self._dataset(request.repo_id, request.folder, kept),
         )
 
-    def plan_merge(self, request: MergeRequest) -> JobPlan:
-        """Return the other back end's command."""
-        return _without_result(self.inner.plan_merge(request))
-
     def read_merge(self, request: MergeRequest) -> DatasetRef:
         """Return a dataset that is not there."""
         episodes = sum(source.num_episodes or 0 for source in request.sources)
@@ -167,18 +154,7 @@ class DryBackend:
     def check_features(self, dataset: DatasetRef, checkpoint: CheckpointRecord | None) -> None:
         """Do nothing: there is nothing to look at."""
 
-    def _outcome(self, seed: int, *, success: bool) -> EpisodeOutcome:
-        """Return an episode; one that succeeds has the largest score."""
-        return EpisodeOutcome(
-            task=_NOTES, seed=seed, success=success, score=self._scores[int(success)]
-        )
-
     def _dataset(self, repo_id: str, folder: Path, count: int | None) -> DatasetRef:
         return DatasetRef(
             repo_id=repo_id, root=str(folder / "dataset"), num_episodes=count, notes=_NOTES
         )
-
-
-def _without_result(plan: JobPlan) -> JobPlan:
-    """Return a plan whose command is not expected to write its result file."""
-    return plan.model_copy(update={"result_path": None})

@@ -10,8 +10,8 @@ import torch
 from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop import doctor
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.doctor import inputs_check
 from cadenza.loop.jobs import ray_runner
+from cadenza.loop.orchestrator.preflight import refusals, store_found
 from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.store import JobStore
 
@@ -86,6 +86,16 @@ def test_what_lerobots_environment_lacks_fails_only_who_wants_it(
         assert doctor.lerobot_checks({"HOME": str(tmp_path)}, wanted=None)[0].fix == ABSENT
 
 
+def check_of(name, wanted, environ=None):
+    """Return one of the checks that refuse runs of a configuration."""
+    checks = refusals(wanted, Path("cadenza.db"), Path("runs"), environ=environ or {})
+    return doctor.tried(name, checks[name])
+
+
+def inputs_check(wanted):
+    return check_of("inputs", wanted)
+
+
 def test_a_gpu_is_needed_only_by_a_harvest_on_one(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for enabled, device in ((True, "cuda:1"), (True, "cpu"), (False, "cuda")):
@@ -100,7 +110,7 @@ def test_ray_is_looked_for_at_the_address_that_is_set(monkeypatch):
 
     def found(address, environ):
         jobs = {"runner": "ray", "ray_address": address}
-        check = doctor.ray_check(config(jobs=jobs), environ)
+        check = check_of("ray", config(jobs=jobs), environ)
         return check.level, check.detail.removeprefix("2.9; ").partition(";")[0][:36]
 
     assert found(None, {}) == ("ok", "the cluster of this machine, or one ")
@@ -114,11 +124,11 @@ def test_ray_is_looked_for_at_the_address_that_is_set(monkeypatch):
 
 def test_runs_in_the_store_are_counted(tmp_path):
     path = tmp_path / "cadenza.db"
-    told = [doctor.store_check(path).detail]
+    told = [store_found(path)]
     with JobStore(path) as store:
         for run in ("a", "b"):
             store.create_run(run, "{}")
-            told.append(doctor.store_check(path).detail)
+            told.append(store_found(path))
     assert told == [f"none yet; the first run makes {path}", f"{path}: 1 run", f"{path}: 2 runs"]
 
 

@@ -7,7 +7,7 @@ Inputs:  what a configuration names must be there, and must not be what policies
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,10 +40,16 @@ from cadenza.loop.contracts.records import (
     SeedRange,
     TrainRequest,
 )
-from cadenza.loop.errors import ImproveError
+from cadenza.loop.errors import ImproveError, StoreOutdatedError
 from cadenza.loop.llm.adapter import make_llm
 from cadenza.loop.orchestrator.comparison import episodes_per_job, most_episodes, tasks_of
-from cadenza.loop.resuming import initial_references, rules_of, store_location
+from cadenza.loop.resuming import (
+    initial_references,
+    rules_file,
+    rules_of,
+    shown_rules,
+    store_location,
+)
 from cadenza.loop.schedule import (
     BLOCK,
     MOST_LISTED,
@@ -54,7 +60,8 @@ from cadenza.loop.schedule import (
     hulls,
     schedule_of,
 )
-from cadenza.loop.store.database import require_openable
+from cadenza.loop.store.database import require_openable, shown, url_of
+from cadenza.loop.store.jobstore import JobStore
 
 #: Stands for the folder of a run that does not exist yet.
 _FOLDER: Final = Path("/run")
@@ -72,23 +79,85 @@ def require_ready(
     Raises:
         CadenzaError: As `build_loop`.
     """
-    rules = rules_of(config)
-    require_preflight_allowed(config, rules)
+    checks = refusals(config, store_location(config), config.workdir / run_id)
     root = config.seed_root
-    later = data_may_come and root is not None and not root.is_dir()
-    require_inputs(config.model_copy(update={"seed_root": None}) if later else config, rules)
-    backend = make_backend(config)
-    require_commands_allowed(config, rules, backend)
-    require_openable(store_location(config))
-    require_room_for(config.workdir / run_id)
-    if config.knowledge.enabled:
-        require_room_for(config.knowledge.root)
-    make_llm(config.llm)
+    if data_may_come and root is not None and not root.is_dir():
+        checks["inputs"] = lambda: _inputs_found(config.model_copy(update={"seed_root": None}))
+    for check in checks.values():
+        check()
+    return rules_of(config), make_backend(config)
+
+
+def refusals(
+    config: LoopConfig,
+    store: Path | str,
+    folder: Path,
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, Callable[[], str]]:
+    """Return what can refuse a run of ``config``, by name, in the order in which it does.
+
+    A check returns what it found, or raises; ``store`` and ``folder`` are where the run would be.
+    """
+
+    def room() -> str:
+        require_room_for(folder)
+        if config.knowledge.enabled:
+            require_room_for(config.knowledge.root)
+        return str(folder)
+
+    checks: dict[str, Callable[[], str]] = {
+        "constitution": lambda: _rules_found(config),
+        "inputs": lambda: _inputs_found(config),
+        "back end": lambda: _back_end_found(config),
+        "store": lambda: store_found(store),
+        "disk": room,
+        "language model": lambda: type(make_llm(config.llm)).__name__,
+    }
     if config.jobs.runner == "ray":
         from cadenza.loop.jobs.ray_runner import require_cluster
 
-        require_cluster(config.jobs.ray_address, os.environ)
-    return rules, backend
+        checks["ray"] = lambda: require_cluster(config.jobs.ray_address, environ)
+    return checks
+
+
+def _rules_found(config: LoopConfig) -> str:
+    rules = rules_of(config)
+    require_preflight_allowed(config, rules)
+    programs = len(rules.rules.allowed_programs or ())
+    return f"{shown_rules(rules_file(config), rules.sha256)}, {programs} programs allowed"
+
+
+def _inputs_found(config: LoopConfig) -> str:
+    require_inputs(config, rules_of(config))
+    where = str(config.seed_root or "the back end finds or makes it")
+    if not collects(config) and seeds_of_seed_data(config) is None:
+        where += "; its initial states are unknown, policies may be measured on some of them"
+    return f"{config.seed_dataset}: {where}"
+
+
+def _back_end_found(config: LoopConfig) -> str:
+    backend = make_backend(config)
+    require_commands_allowed(config, rules_of(config), backend)
+    return f"{backend.name}, its commands are allowed"
+
+
+def store_found(location: Path | str) -> str:
+    """Return how the store at a path or URL is; nothing in it changes.
+
+    Raises:
+        CadenzaError: It does not answer, is damaged or of a newer version, or has no room.
+    """
+    require_openable(location)
+    url = url_of(location)
+    file = Path(url.database or "")
+    if url.get_backend_name() == "sqlite" and not file.is_file():
+        return f"none yet; the first run makes {file.absolute()}"
+    with suppress(StoreOutdatedError), JobStore.open_existing(location) as store:
+        if store.is_up_to_date:
+            runs = len(store.list_runs())
+            return f"{shown(location)}: {runs} run{'' if runs == 1 else 's'}"
+    return f"{shown(location)}: of an older version; the next run upgrades it"
 
 
 def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: Backend) -> None:

@@ -10,8 +10,11 @@ from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
-from cadenza.loop.doctor import back_end_check
-from cadenza.loop.orchestrator.preflight import require_commands_allowed, require_preflight_allowed
+from cadenza.loop.orchestrator.preflight import (
+    refusals,
+    require_commands_allowed,
+    require_preflight_allowed,
+)
 
 SHIPPED = load_constitution(None)
 RULES = {
@@ -79,7 +82,7 @@ def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(
     settings = lerobot(eval=measured, data=data)
     rules = load_constitution(None, path)
     require_commands_allowed(settings, rules, LeRobotBackend(settings))
-    assert back_end_check(settings).level == "ok"
+    refusals(settings, tmp_path / "cadenza.db", tmp_path)["back end"]()
     path.write_text(json.dumps({"mine": ["open it"] * 101}))
     with pytest.raises(ConstitutionError, match=r"of 101 tasks\): expected at most 500, got 505"):
         require_preflight_allowed(settings, SHIPPED)
