@@ -15,7 +15,7 @@ import importlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -63,53 +63,6 @@ def load_package(name: str) -> ModuleType:
             f"language model: expected the package {name!r}, got none; install it with "
             "`pip install 'cadenza[llm]'`, or set llm to null."
         ) from error
-
-
-def fetch(
-    send: Callable[[], AbstractContextManager[Any]],
-    package: ModuleType,
-    base_error: type[Exception],
-    secrets: Iterable[str],
-) -> dict[str, Any]:
-    """Return the JSON object that a request brings, or raise `LLMCallError`; ``send`` starts it.
-
-    ``base_error`` is the most general error of the official ``package``, and no message may hold
-    ``secrets``.
-    """
-    import httpx2
-
-    failure: LLMCallError
-    try:
-        with send() as response:
-            return parse_json_object(_bounded_body(response), source="reply")
-    except IntegrityError as error:
-        text = error_text(f"no JSON: {error}", secrets)
-        failure = LLMCallError(text, passing=True, billed=True)
-    except package.APIStatusError as error:
-        failure = _status_failure(error, secrets)
-    except package.APITimeoutError:
-        failure = LLMCallError("time-out", passing=True, billed=True)
-    except (package.APIConnectionError, httpx2.HTTPError) as error:
-        message = f"connection failed: {type(error).__name__}: {error}"
-        failure = LLMCallError(
-            error_text(message, secrets),
-            passing=True,
-            billed=not isinstance(error.__cause__, httpx2.ConnectError),
-        )
-    except (base_error, httpx2.StreamError, httpx2.InvalidURL, TypeError, ValueError) as error:
-        # TypeError and ValueError: how the packages refuse missing keys and unusable addresses
-        failure = LLMCallError(error_text(f"{type(error).__name__}: {error}", secrets))
-    raise failure  # outside the handlers, so that no traceback shows the package's own message
-
-
-def count_or_none(value: object) -> int | None:
-    """Return a number of tokens; None if the service sent no such number."""
-    return value if type(value) is int and 0 <= value < 2**31 else None
-
-
-def mapping_or_empty(value: object) -> dict[str, Any]:
-    """Return a JSON object; an empty one if the service sent something else."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _bounded_body(response: Any) -> bytes:
@@ -189,13 +142,47 @@ class ServiceClient(ABC):
             text = redacted(self._text(document), secrets)
         except LLMCallError as failure:
             text, problem = "", str(failure)
-        usage = mapping_or_empty(document.get("usage"))
-        tokens_in, tokens_out = (count_or_none(usage.get(key)) for key in self._counts)
+        usage: Any = document.get("usage")
+        told = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
+        tokens_in, tokens_out = (
+            count if type(count := told.get(key)) is int and 0 <= count < 2**31 else None
+            for key in self._counts
+        )
         return Answer(text=text, tokens_in=tokens_in, tokens_out=tokens_out, problem=problem)
 
     def _fetch(self, question: Question, secrets: list[str]) -> dict[str, Any]:
-        base_error = getattr(self._package, self._base_error)
-        return fetch(lambda: self._send(question), self._package, base_error, secrets)
+        """Return the JSON object that a request brings, or raise `LLMCallError`."""
+        import httpx2
+
+        package = self._package
+        general: type[Exception] = getattr(package, self._base_error)
+        failure: LLMCallError
+        try:
+            with self._send(question) as response:
+                return parse_json_object(_bounded_body(response), source="reply")
+        except IntegrityError as error:
+            text = error_text(f"no JSON: {error}", secrets)
+            failure = LLMCallError(text, passing=True, billed=True)
+        except package.APIStatusError as error:
+            failure = _status_failure(error, secrets)
+        except package.APITimeoutError:
+            failure = LLMCallError("time-out", passing=True, billed=True)
+        except (package.APIConnectionError, httpx2.HTTPError) as error:
+            failure = LLMCallError(
+                error_text(f"connection failed: {type(error).__name__}: {error}", secrets),
+                passing=True,
+                billed=not isinstance(error.__cause__, httpx2.ConnectError),
+            )
+        except (
+            most_general,
+            httpx2.StreamError,
+            httpx2.InvalidURL,
+            TypeError,
+            ValueError,
+        ) as error:
+            # TypeError and ValueError: how the packages refuse missing keys and unusable addresses
+            failure = LLMCallError(error_text(f"{type(error).__name__}: {error}", secrets))
+        raise failure  # outside the handlers, so that no traceback shows the package's own message
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -258,7 +245,8 @@ class AnthropicLLM(ServiceClient):
         blocks = document.get("content")
         if not isinstance(blocks, list):
             raise LLMCallError("expected a list of content blocks, got none")
-        return "".join(_block_text(block) for block in cast("list[object]", blocks))
+        texts = [b.get("text") for b in cast("list[Any]", blocks) if _is_text(b)]
+        return "".join(text for text in texts if isinstance(text, str))
 
     def _secrets(self) -> tuple[str, ...]:
         names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
@@ -266,13 +254,8 @@ class AnthropicLLM(ServiceClient):
         return (*keys, *secrets_of(self._base_url or os.environ.get("ANTHROPIC_BASE_URL")))
 
 
-def _block_text(block: object) -> str:
-    """Return the text of a text block; nothing of other kinds."""
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case _:
-            return ""
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and cast("dict[str, Any]", block).get("type") == "text"
 
 
 #: Key for self-hosted servers, which ask for none.

@@ -6,7 +6,8 @@ stop: no package bounds the time in which a slow server trickles its headers.
 Prices:   come from a configuration. A token is at least one byte of text, so a prompt has at most
           as many tokens as bytes, and some for the frame that a service puts around it.
 Booking:  an attempt is booked at the most it can cost before it is made, and settled afterwards: a
-          call that was killed while it waited stays booked.
+          call that was killed while it waited stays booked. So attempts are made here, one by one,
+          and not by the packages, whose own repetitions nobody could book.
 """
 
 import json
@@ -27,7 +28,6 @@ from cadenza.loop.llm.protocol import (
     Answer,
     Asker,
     LLMClient,
-    Place,
     Question,
     current_place,
     storable,
@@ -38,53 +38,49 @@ from cadenza.loop.store.rows import Lease, ReplyRow
 if TYPE_CHECKING:
     from cadenza.loop.store.tables import Replies
 
+_LOGGER: Final = logging.getLogger(__name__)
 
 #: Tokens that services put around a prompt and its instructions, rounded up.
 _FRAME_TOKENS: Final = 256
+#: Pause before the first further call, doubled each time, and longest pause, s.
+_BACKOFF_S, _MAX_PAUSE_S = 1.0, 60.0
+#: Pause between two looks at whether the run is asked to stop, s.
+_LOOK_EVERY_S: Final = 0.2
 
 
 class Bill:
-    """What the attempts at one reply cost, within what is left.
+    """What the attempts at one reply cost, US dollars; nothing is counted without prices.
 
     An attempt that was paid for, but whose tokens are unknown, counts as the most it can cost.
-    Without prices nothing is counted.
     """
 
-    def __init__(
-        self,
-        calls: LLMCallsConfig,
-        question: Question,
-        left_usd: float,
-        book: Callable[[float | None], object],
-    ) -> None:
-        """Begin with nothing spent of ``left_usd``.
-
-        ``book`` keeps, before an attempt, what all attempts can have cost after it, US dollars;
-        None without a price.
-        """
+    def __init__(self, calls: LLMCallsConfig, question: Question, left_usd: float) -> None:
+        """Begin with nothing spent of ``left_usd``."""
         form = json.dumps(question.schema) if question.schema else ""
         texts = (question.prompt, question.system or "", form)
         tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
         self._calls = calls
-        self._book = book
         self._most_usd = self._cost_usd(tokens_in, question.max_tokens)
         self._left_usd = left_usd
         self._spent_usd = 0.0
 
-    @property
-    def total_usd(self) -> float | None:
-        """What was spent, US dollars; None without a price."""
-        return None if self._calls.usd_per_million_input is None else self._spent_usd
+    def total_usd(self, more_usd: float = 0.0) -> float | None:
+        """Return what was spent, and ``more_usd``; None without a price."""
+        return None if self._calls.usd_per_million_input is None else self._spent_usd + more_usd
 
-    def reserve(self) -> None:
-        """Book one more attempt at its most, or raise `LLMCallError` if that does not fit."""
+    def with_another(self) -> float | None:
+        """Return the most that one more attempt brings the total to.
+
+        Raises:
+            LLMCallError: It does not fit into what is left.
+        """
         left_usd = self._left_usd - self._spent_usd
         if self._most_usd > left_usd:
             raise LLMCallError(
                 f"cost: expected a call within the {max(0.0, left_usd):.4f} US dollars that are "
                 f"left of max_cost_usd, got one of up to {self._most_usd:.4f}"
             )
-        self._book(None if self.total_usd is None else self._spent_usd + self._most_usd)
+        return self.total_usd(self._most_usd)
 
     def settle(self, outcome: Answer | LLMCallError) -> None:
         """Count what the attempt really cost."""
@@ -97,17 +93,8 @@ class Bill:
                 pass
 
     def _cost_usd(self, tokens_in: int, tokens_out: int) -> float:
-        """Return the cost of a call, US dollars; 0 without prices."""
         of_input = (self._calls.usd_per_million_input or 0.0) * tokens_in
         return (of_input + (self._calls.usd_per_million_output or 0.0) * tokens_out) / 1e6
-
-
-_LOGGER: Final = logging.getLogger(__name__)
-
-#: Pause before the first further call, doubled each time, and longest pause, s.
-_BACKOFF_S, _MAX_PAUSE_S = 1.0, 60.0
-#: Pause between two looks at whether the run is asked to stop, s.
-_LOOK_EVERY_S: Final = 0.2
 
 
 class GuardedLLM:
@@ -124,6 +111,7 @@ class GuardedLLM:
         """Guard ``asker``; ``stop`` ends every wait, and ``sleep`` may replace the pauses."""
         self.calls: LLMCallsConfig = calls or LLMCallsConfig()
         self._asker = asker
+        self._name = f"{asker.provider}:{asker.model}"
         self._stop = stop
         self._sleep = sleep or self._sleep_unless_stopped
 
@@ -140,7 +128,7 @@ class GuardedLLM:
         system: str | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         left_usd: float = math.inf,
-        book: Callable[[ReplyRow], object] | None = None,
+        book: Callable[[ReplyRow], object] = lambda _: None,
     ) -> ReplyRow:
         """Return the reply with what is to be recorded of it; after a failure, with its error.
 
@@ -159,57 +147,53 @@ class GuardedLLM:
             timeout_s=self.calls.timeout_s,
             schema=wanted_schema(),
         )
+        bill = Bill(self.calls, question, left_usd)
 
-        def book_usd(most_usd: float | None) -> None:
-            if book is not None:
-                book(self._row(question, Answer(text=""), most_usd))
+        def row(answer: Answer, cost_usd: float | None) -> ReplyRow:
+            return ReplyRow(
+                provider=self._asker.provider,
+                model=self._asker.model,
+                prompt_sha256=question.sha256(),
+                text=storable(answer.text),
+                tokens_in=answer.tokens_in,
+                tokens_out=answer.tokens_out,
+                cost_usd=cost_usd,
+                error=answer.problem,
+            )
 
-        bill = Bill(self.calls, question, left_usd, book_usd)
         try:
-            answer = self._answer(question, bill)
+            answer = self._answer(question, bill, lambda usd: book(row(Answer(text=""), usd)))
         except LLMCallError as failure:
             answer = Answer(text="", problem=str(failure))
         if answer.problem is not None:
-            _LOGGER.warning("%s:%s: %s", self._asker.provider, self._asker.model, answer.problem)
-        return self._row(question, answer, bill.total_usd)
+            _LOGGER.warning("%s: %s", self._name, answer.problem)
+        return row(answer, bill.total_usd())
 
-    def _row(self, question: Question, answer: Answer, cost_usd: float | None) -> ReplyRow:
-        return ReplyRow(
-            provider=self._asker.provider,
-            model=self._asker.model,
-            prompt_sha256=question.sha256(),
-            text=storable(answer.text),
-            tokens_in=answer.tokens_in,
-            tokens_out=answer.tokens_out,
-            cost_usd=cost_usd,
-            error=answer.problem,
-        )
-
-    def _answer(self, question: Question, bill: Bill) -> Answer:
+    def _answer(
+        self, question: Question, bill: Bill, book: Callable[[float | None], object]
+    ) -> Answer:
         """Return an answer; one without a text tells its problem. Errors as `Asker.ask`."""
-        length = len(question.prompt) + len(question.system or "")
+        length, most = len(question.prompt) + len(question.system or ""), self.calls.retries
         if length > self.calls.max_prompt_chars:
             raise LLMCallError(
                 f"prompt: expected at most {self.calls.max_prompt_chars} characters, got {length}"
             )
-        for attempt in range(self.calls.retries + 1):
+        for attempt in range(most + 1):
             if self._stop():
                 raise self._stopped()
-            bill.reserve()
-            try:
-                answer = self._ask_in_time(question)
-            except LLMCallError as failure:
-                bill.settle(failure)
-                if not failure.passing or attempt == self.calls.retries:
-                    raise
-                asked_s = failure.retry_after_s
-                pause_s = _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s
-                self._sleep(min(_MAX_PAUSE_S, pause_s))
-            else:
-                bill.settle(answer)
-                if answer.problem is None and not answer.text.strip():
-                    return replace(answer, text="", problem="the reply holds no text")
-                return answer
+            book(bill.with_another())
+            outcome = self._ask_in_time(question)
+            bill.settle(outcome)
+            if isinstance(outcome, Answer):
+                if outcome.problem is None and not outcome.text.strip():
+                    return replace(outcome, text="", problem="the reply holds no text")
+                return outcome
+            if not outcome.passing or attempt == most:
+                raise outcome
+            asked_s = outcome.retry_after_s
+            self._sleep(
+                min(_MAX_PAUSE_S, _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s)
+            )
         raise AssertionError("the last attempt returns or raises")
 
     def _sleep_unless_stopped(self, seconds: float) -> None:
@@ -218,14 +202,13 @@ class GuardedLLM:
             time.sleep(min(left_s, _LOOK_EVERY_S))
 
     def _stopped(self) -> StopRequestedError:
-        name = f"{self._asker.provider}:{self._asker.model}"
         return StopRequestedError(
-            f"asked to stop while {name} was asked; its call is abandoned, and a resumed run "
-            "asks again."
+            f"asked to stop while {self._name} was asked; its call is abandoned, and a resumed "
+            "run asks again."
         )
 
-    def _ask_in_time(self, question: Question) -> Answer:
-        """Return the answer in time, or raise `LLMCallError` or `StopRequestedError`."""
+    def _ask_in_time(self, question: Question) -> Answer | LLMCallError:
+        """Return the answer in time, or why there is none; a stop of the run is raised."""
         results: list[Answer | LLMCallError] = []
         thread = threading.Thread(
             target=lambda: results.append(_outcome(self._asker, question)),
@@ -238,15 +221,18 @@ class GuardedLLM:
             thread.join(min(left_s, _LOOK_EVERY_S))
             if self._stop() and not results:  # in this order: it may have come meanwhile
                 raise self._stopped()
-        match list(results):
-            case [Answer() as answer]:
-                return answer
-            case [LLMCallError() as failure]:
-                raise failure
-            case _:
-                raise LLMCallError(
-                    f"no reply within {question.timeout_s:g} s", passing=True, billed=True
-                )
+        late = f"no reply within {question.timeout_s:g} s"
+        return results[0] if results else LLMCallError(late, passing=True, billed=True)
+
+
+def _outcome(asker: Asker, question: Question) -> Answer | LLMCallError:
+    """Return the answer to a question, or why there is none."""
+    try:
+        return asker.ask(question)
+    except LLMCallError as failure:
+        return failure
+    except Exception as error:  # noqa: BLE001  # foreign code; a traceback may hold its key
+        return LLMCallError(f"client failed with {type(error).__name__}", billed=True)
 
 
 def ask_safely(
@@ -268,16 +254,6 @@ def ask_safely(
         _LOGGER.warning("language model: client failed with %s", type(error).__name__)
         return ""
     return text if isinstance(text, str) else ""
-
-
-def _outcome(asker: Asker, question: Question) -> Answer | LLMCallError:
-    """Return the answer to a question, or why there is none."""
-    try:
-        return asker.ask(question)
-    except LLMCallError as failure:
-        return failure
-    except Exception as error:  # noqa: BLE001  # foreign code; a traceback may hold its key
-        return LLMCallError(f"client failed with {type(error).__name__}", billed=True)
 
 
 #: Cycle, purpose, ordinal.
@@ -317,15 +293,13 @@ class RecordedLLM:
     """Gives each call the reply recorded for its place, and asks only where there is none.
 
     A call that could cost more than is left of ``max_cost_usd``, over all replies of the log, is
-    not made: its reply is a recorded failure.
+    not made: its reply is a recorded failure. One that was killed before counts as booked.
     """
 
     def __init__(self, client: GuardedLLM, log: StoreReplies) -> None:
         """Ask ``client`` and record in ``log``."""
-        most_usd = client.calls.max_cost_usd
         self._client = client
         self._log = log
-        self._max_cost_usd = math.inf if most_usd is None else most_usd
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -337,31 +311,26 @@ class RecordedLLM:
             StoreError: The log refused, e.g. because another controller took the run over.
             StopRequestedError: The run is asked to stop, and there is no recorded reply.
         """
-        place: Place = current_place()
+        place, log = current_place(), self._log
         key = (place.cycle, place.purpose, place.next_ordinal())
         question = Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=0.0)
-        recorded = self._log.get(key)
+        recorded = log.get(key)
         if recorded is None:
-            reply = self._asked(key, question)
-            recorded = self._log.record(key, replace(reply, about=place.about))
+            before_usd, most_usd = log.booked_usd(key), self._client.calls.max_cost_usd
+
+            def with_killed(reply: ReplyRow) -> ReplyRow:
+                cost_usd = None if reply.cost_usd is None else before_usd + reply.cost_usd
+                return replace(reply, cost_usd=cost_usd)
+
+            reply = self._client.reply(
+                prompt,
+                system=system,
+                max_tokens=max_tokens,
+                left_usd=math.inf if most_usd is None else most_usd - log.spent_usd(),
+                book=lambda booked: log.book(key, with_killed(booked)),
+            )
+            recorded = log.record(key, replace(with_killed(reply), about=place.about))
         if recorded.prompt_sha256 != question.sha256() or recorded.about is not None:
             place.about = recorded.about
         place.error = recorded.error
         return recorded.text
-
-    def _asked(self, key: ReplyKey, question: Question) -> ReplyRow:
-        """Return the model's reply; it costs what killed calls for it can have cost, too."""
-        before_usd = self._log.booked_usd(key)
-
-        def with_killed(reply: ReplyRow) -> ReplyRow:
-            cost_usd = None if reply.cost_usd is None else before_usd + reply.cost_usd
-            return replace(reply, cost_usd=cost_usd)
-
-        reply = self._client.reply(
-            question.prompt,
-            system=question.system,
-            max_tokens=question.max_tokens,
-            left_usd=self._max_cost_usd - self._log.spent_usd(),
-            book=lambda booked: self._log.book(key, with_killed(booked)),
-        )
-        return with_killed(reply)
