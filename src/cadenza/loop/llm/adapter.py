@@ -174,7 +174,7 @@ class ServiceClient(ABC):
                 billed=not isinstance(error.__cause__, httpx2.ConnectError),
             )
         except (
-            most_general,
+            general,
             httpx2.StreamError,
             httpx2.InvalidURL,
             TypeError,
