@@ -11,6 +11,7 @@ from typer.main import get_command
 from cadenza import __version__
 from cadenza.cli import (
     compare,
+    dash,
     doctor,
     evaluate,
     job,
@@ -66,6 +67,7 @@ app.command("train")(train.train)
 app.command("imitate")(train.imitate)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
+app.command("dash")(dash.dash)
 configs_app.command("list")(listings.configs)
 configs_app.command("show")(listings.show_config)
 configs_app.command("copy")(listings.copy_config)

@@ -18,6 +18,7 @@ _EXTRAS: Final = {
     "alembic": "loop",
     "clarabel": "solvers",
     "cryptography": "sign",
+    "fastapi": "dash",
     "imageio": "mujoco",
     "lbforaging": "foraging",
     "mani_skill": "maniskill",
@@ -37,6 +38,7 @@ _EXTRAS: Final = {
     "sqlalchemy": "loop",
     "tensordict": "stream",
     "torchrl": "torchrl",
+    "uvicorn": "dash",
 }
 
 

@@ -226,3 +226,15 @@ def tallies_of_cycle(database: Database, run_id: str, cycle: int) -> list[Row]:
     statement = select(*by, *_TALLY).where(*of_cycle).group_by(*by).order_by(*by)
     with database.read() as connection:
         return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+def cycles_and_blessed(database: Database) -> tuple[defaultdict[str, list[Row]], dict[str, Row]]:
+    """Return the cycles in order, and the blessed policy, of every run by its id."""
+    cycles: defaultdict[str, list[Row]] = defaultdict(list)
+    every = select(Cycle.__table__).order_by(Cycle.run_id, Cycle.idx)
+    blessed = select(Checkpoint.__table__).where(Checkpoint.blessed == 1)
+    with database.read() as connection:
+        for row in connection.execute(every).mappings():
+            cycles[row["run_id"]].append(dict(row))
+        found = [dict(row) for row in connection.execute(blessed).mappings()]
+    return cycles, {row["run_id"]: row for row in found}

@@ -1,0 +1,88 @@
+"""`cadenza dash`: the dashboard of runs and results, in a browser."""
+
+import socket
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cadenza.cli.loop_status import StoreUrl, Workdir
+from cadenza.cli.output import print_text, typed_exits
+
+_RUNS: Final = Path("runs")
+_KNOWLEDGE: Final = Path("knowledge")
+#: Longest wait for open pages when the server ends, s.
+_GRACE_S: Final = 1
+
+
+def dash(
+    workdir: Workdir = _RUNS,
+    knowledge: Annotated[
+        Path, typer.Option("--knowledge", "-k", help="Folder of the pages.")
+    ] = _KNOWLEDGE,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; others than loopback need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0 for a free one.")
+    ] = 8321,
+    store: StoreUrl = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="File with the token that visitors must know; or set CADENZA_DASH_TOKEN.",
+            show_default=False,
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            help="Further name of this server, of a reverse proxy for example; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show runs and results in a browser, live; answer, stop and resume runs there."""
+    with typed_exits():
+        from cadenza.core.extras import load_extra
+
+        uvicorn = load_extra("uvicorn")
+        from cadenza.web import create_app
+        from cadenza.web.security import read_token
+
+        token = read_token(host, token_file)
+        app = create_app(
+            workdir, knowledge, store=store, host=host, token=token, names=allowed_host or ()
+        )
+        listening = _listen(host, port)
+        name = f"[{host}]" if ":" in host else host
+        print_text(f"dashboard: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            limit_concurrency=512,
+        )
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        ConfigurationError: The address is not this machine's, or in use.
+    """
+    from cadenza.core.errors import ConfigurationError
+
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--host {host} --port {port}: expected a free address of this machine, got "
+            f"'{error}'; name another port, or 0 for any."
+        ) from error

@@ -1,0 +1,133 @@
+"""The application: all routes of the dashboard behind its guard."""
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exception_handlers import request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from cadenza import __version__
+from cadenza.core.errors import CadenzaError
+from cadenza.loop.errors import StoreError, UnknownRowError
+from cadenza.web import api, pages
+from cadenza.web.live import Hub
+from cadenza.web.security import SESSION, Access, Guard, address_of, cookie
+from cadenza.web.site import Site
+
+
+def create_app(
+    workdir: Path | str,
+    knowledge_root: Path | str,
+    *,
+    store: str | None = None,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    names: Collection[str] = (),
+) -> FastAPI:
+    """Return the dashboard of the runs below ``workdir`` and the pages below ``knowledge_root``.
+
+    Args:
+        workdir: Folder of all runs.
+        knowledge_root: Folder of the knowledge pages.
+        store: URL of the job store, if it is not in ``workdir``.
+        host: Where it is served; requests that name another host are refused.
+        token: What visitors must know; see `cadenza.web.security.read_token`.
+        names: Further names of the host, of a reverse proxy for example.
+    """
+    access = Access(token=token, host=host, names=names)
+    site = Site(Path(workdir), Path(knowledge_root), store=store, access=access)
+    hub = Hub()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        hub.close()
+        site.close()
+
+    app = FastAPI(
+        title="cadenza dashboard",
+        version=__version__,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, access=access)],
+    )
+    app.include_router(api.routes(site))
+    app.include_router(pages.routes(site, hub))
+    _add_login(app, site)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    _add_errors(app, site)
+    return app
+
+
+def _add_login(app: FastAPI, site: Site) -> None:
+    @app.get("/login", include_in_schema=False)
+    def login(
+        request: Request, target: Annotated[str, Query(alias="next", max_length=2048)] = "/"
+    ) -> Response:
+        return site.page(request, "login.html.j2", target=target, problem="")
+
+    @app.post("/login", include_in_schema=False)
+    def log_in(request: Request) -> Response:
+        form, address = request.scope["form"], address_of(request.scope)
+        target = form.get("next", "/")
+        if not site.access.needs_token or site.access.is_blocked(address):
+            problem, code = "Too many wrong tokens. Wait a minute.", 429
+        elif site.access.has_token(form.get("token", "").strip()):
+            answer = RedirectResponse(_own_path(target), status_code=303)
+            value = cookie(SESSION, site.access.new_session(), request.scope)
+            answer.headers.append("set-cookie", value)
+            return answer
+        else:
+            site.access.note_failure(address)
+            problem, code = "This is not the token.", 401
+        return site.page(request, "login.html.j2", status_code=code, target=target, problem=problem)
+
+    @app.post("/logout", include_in_schema=False)
+    def log_out(request: Request) -> Response:
+        answer = RedirectResponse("/login", status_code=303)
+        answer.headers.append("set-cookie", cookie(SESSION, "", request.scope, max_age=0))
+        return answer
+
+
+def _own_path(target: str) -> str:
+    """Return a path of this server to go to, whatever was asked for."""
+    is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if is_own and target.isascii() and target.isprintable() else "/"
+
+
+def _add_errors(app: FastAPI, site: Site) -> None:
+    def answer(request: Request, status_code: int, why: str) -> Response:
+        if request.url.path.startswith(("/api/", "/live/")):
+            return JSONResponse({"detail": why}, status_code=status_code)
+        return site.page(
+            request, "error.html.j2", status_code=status_code, code=status_code, why=why
+        )
+
+    @app.exception_handler(HTTPException)
+    def refused(request: Request, error: Any) -> Response:
+        return answer(request, error.status_code, str(error.detail))
+
+    @app.exception_handler(RequestValidationError)
+    async def unreadable(request: Request, error: Any) -> Response:
+        if request.url.path.startswith("/api/"):
+            return await request_validation_exception_handler(request, error)
+        what = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+        return answer(request, 404, f"There is no such page: {what}.")
+
+    @app.exception_handler(CadenzaError)
+    def failed(request: Request, error: Any) -> Response:
+        codes: tuple[tuple[type[Exception], int], ...] = (
+            (UnknownRowError, 404),
+            (StoreError, 503),
+        )
+        code = next((code for kind, code in codes if isinstance(error, kind)), 409)
+        return answer(request, code, str(error))

@@ -1,0 +1,302 @@
+"""Who may see the dashboard and press its buttons; checked before any page is reached.
+
+Hosts:    a request must name this server (DNS rebinding: a foreign name that points here).
+Token:    demanded everywhere but on loopback; a cookie that the login sets stands for it, in the
+          header ``Authorization: Bearer`` it serves programs. Compared in constant time; an address
+          that fails ten times a minute waits.
+Forms:    a POST comes from this origin and holds a number that fits the visitor's cookie.
+Browsers: nothing but this server's own files is run or loaded, no other page frames these.
+Source:   OWASP cheat sheets on cross-site request forgery (signed double submit, fetch metadata)
+          and on content security policy.
+Limits:   one process; a restart forgets failures. TLS is a reverse proxy's.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Collection
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cadenza.core.errors import ConfigurationError
+
+#: Shortest token, characters: 20 of 64 are 120 bits.
+MIN_TOKEN: Final = 20
+#: Environment variable that may hold it.
+VARIABLE: Final = "CADENZA_DASH_TOKEN"
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+#: Largest form, bytes and fields.
+_MAX_BODY: Final = 1 << 16
+_MAX_FIELDS: Final = 32
+#: Failures of one address within a time, s, and addresses that are remembered.
+_FAILURES, _WITHIN_S, _REMEMBERED = 10, 60.0, 1024
+#: How long a login lasts, s.
+_SESSION_S: Final = 12 * 3600
+SESSION, VISITOR = "cadenza_session", "cadenza_visitor"
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a server that listens there."""
+    return host in _LOOPBACK
+
+
+def read_token(host: str, token_file: Path | None) -> str | None:
+    """Return the token of a server that listens on ``host``; None without one, on loopback only.
+
+    Raises:
+        ConfigurationError: There is none and others could reach the server, or it is too short.
+    """
+    if token_file is not None:
+        source = str(token_file)
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"--token-file {token_file}: expected a file with a token, got '{error}'."
+            ) from error
+    else:
+        source, token = VARIABLE, os.environ.get(VARIABLE, "").strip()
+    make = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > dash.token"
+    if not token and token_file is None:
+        if is_loopback(host):
+            return None
+        raise ConfigurationError(
+            f"--host {host}: expected a token, as others can reach this address, got none; "
+            f"{make}; then add --token-file dash.token (or set {VARIABLE})."
+        )
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError(
+            f"{source}: expected a token of at least {MIN_TOKEN} ASCII characters without spaces, "
+            f"got {len(token)} characters; {make}."
+        )
+    return token
+
+
+class Access:
+    """The token, sessions and forms of one server."""
+
+    def __init__(
+        self, *, token: str | None = None, host: str = "127.0.0.1", names: Collection[str] = ()
+    ) -> None:
+        """Serve on ``host``; ``names`` are further ones that requests may be sent to."""
+        self._token = token
+        self._key = hashlib.sha256(b"cadenza dash " + (token or secrets.token_hex()).encode())
+        self._names = {name.lower() for name in (host, *names)} | _LOOPBACK
+        self._any_address = not is_loopback(host)
+        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a token is demanded."""
+        return self._token is not None
+
+    def serves(self, host: str) -> bool:
+        """Return whether a request may name ``host``, a header with or without a port."""
+        name = host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]
+        if name.lower() in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self._any_address  # an address cannot be rebound
+
+    def has_token(self, given: str) -> bool:
+        """Return whether ``given`` is the token, in a time that tells nothing."""
+        wanted = (self._token or "").encode()
+        return hmac.compare_digest(given.encode("utf-8", "replace"), wanted) and bool(wanted)
+
+    def is_blocked(self, address: str) -> bool:
+        """Return whether an address failed too often within the last minute."""
+        times = self._failed.get(address, deque[float]())
+        while times and times[0] < time.monotonic() - _WITHIN_S:
+            times.popleft()
+        return len(times) >= _FAILURES
+
+    def note_failure(self, address: str) -> None:
+        """Remember that a wrong token came from an address."""
+        self._failed.setdefault(address, deque(maxlen=_FAILURES)).append(time.monotonic())
+        self._failed.move_to_end(address)
+        while len(self._failed) > _REMEMBERED:
+            self._failed.popitem(last=False)
+
+    def new_session(self) -> str:
+        """Return the value of the cookie that stands for the token."""
+        until = str(int(time.time()) + _SESSION_S)
+        return f"{until}.{self._sign('session', until)}"
+
+    def has_session(self, cookie: str) -> bool:
+        """Return whether a cookie is of a session that lasts."""
+        until, _, signature = cookie.partition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign("session", until).encode()):
+            return False
+        return until.isdecimal() and int(until) > time.time()
+
+    def form_number(self, visitor: str) -> str:
+        """Return what the forms of a visitor hold."""
+        return self._sign("form", visitor)
+
+    def is_own_form(self, visitor: str, number: str) -> bool:
+        """Return whether a form was made for this visitor."""
+        given = number.encode("utf-8", "replace")
+        return bool(visitor) and hmac.compare_digest(given, self.form_number(visitor).encode())
+
+    def _sign(self, purpose: str, value: str) -> str:
+        told = f"{purpose}:{value}".encode("utf-8", "replace")
+        return hmac.new(self._key.digest(), told, hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """Middleware around the application: refuses, or passes on with security headers.
+
+    The application finds in the scope: ``access``, ``visitor`` (its forms' cookie), ``form`` (the
+    fields of a POST) and ``by_token`` (whether a program sent the token).
+    """
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = Headers(scope=scope)
+        cookies = _cookies(headers)
+        visitor = cookies.get(VISITOR, "")
+        is_new = not (len(visitor) == 32 and visitor.isalnum() and visitor.isascii())
+        visitor = secrets.token_hex(16) if is_new else visitor
+        scope.update(access=self._access, visitor=visitor, form={}, by_token=False)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    told.setdefault(name, value)
+                if is_new and told.get("content-type", "").startswith("text/html"):
+                    told.append("set-cookie", cookie(VISITOR, visitor, scope, site="Strict"))
+            await send(message)
+
+        refusal = self._refusal(scope, headers, cookies)
+        if refusal is None and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            refusal, receive = await self._read_form(scope, headers, receive, is_new=is_new)
+        await (refusal or self._app)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope, headers: Headers, cookies: dict[str, str]) -> Response | None:
+        """Return why a request goes no further; None if it does."""
+        access, path = self._access, scope["path"]
+        if not access.serves(headers.get("host", "")):
+            return refuse(
+                scope, 421, "this server has another name; see --allowed-host of `cadenza dash`"
+            )
+        if not access.needs_token or path == "/login" or path.startswith("/static/"):
+            return None
+        address = address_of(scope)
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            if access.is_blocked(address):
+                return refuse(scope, 429, "too many wrong tokens; wait a minute")
+            if access.has_token(given.strip()):
+                scope["by_token"] = True
+                return None
+            access.note_failure(address)
+        elif access.has_session(cookies.get(SESSION, "")):
+            return None
+        if scope["method"] == "GET" and not path.startswith(("/api/", "/live/", "/metrics")):
+            return RedirectResponse(f"/login?next={quote(path)}", status_code=303)
+        return refuse(scope, 401, "expected the token as 'Authorization: Bearer TOKEN'")
+
+    async def _read_form(
+        self, scope: Scope, headers: Headers, receive: Receive, *, is_new: bool
+    ) -> tuple[Response | None, Receive]:
+        """Read a form into the scope, or return why not; and what the application receives."""
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > _MAX_BODY:
+                return refuse(scope, 413, f"expected at most {_MAX_BODY} bytes"), receive
+            if message["type"] != "http.request" or not message.get("more_body"):
+                break
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/x-www-form-urlencoded":
+            return refuse(scope, 415, "expected an HTML form"), receive
+        try:
+            fields = parse_qsl(body.decode("ascii"), True, max_num_fields=_MAX_FIELDS)
+        except ValueError:
+            return refuse(scope, 400, "expected an HTML form, got something else"), receive
+        scope["form"] = form = dict(fields)
+        own = not is_new and self._access.is_own_form(scope["visitor"], form.get("form", ""))
+        if not scope["by_token"] and not (own and _is_same_origin(headers)):
+            told = "the form is of another page or time; load the page again, then send it"
+            return refuse(scope, 403, told), receive
+
+        async def replay() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return None, replay
+
+
+def refuse(scope: Scope, status: int, why: str) -> Response:
+    """Return a refusal: JSON for programs, text for people."""
+    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    if status == 429:
+        headers["retry-after"] = str(int(_WITHIN_S))
+    if scope["path"].startswith("/api/"):
+        return JSONResponse({"detail": why}, status_code=status, headers=headers)
+    return PlainTextResponse(f"{status}: {why}\n", status_code=status, headers=headers)
+
+
+def cookie(name: str, value: str, scope: Scope, *, site: str = "Lax", max_age: int = -1) -> str:
+    """Return a header that sets a cookie which no script reads."""
+    proxied = Headers(scope=scope).get("x-forwarded-proto") == "https"
+    secure = "; Secure" if proxied or scope["scheme"] == "https" else ""
+    age = "" if max_age < 0 else f"; Max-Age={max_age}"
+    return f"{name}={value}; HttpOnly; Path=/; SameSite={site}{age}{secure}"
+
+
+def address_of(scope: Scope) -> str:
+    """Return the address that a request came from."""
+    client: Any = scope.get("client")
+    return str(client[0]) if client else "unknown"
+
+
+def _is_same_origin(headers: Headers) -> bool:
+    """Return whether a browser says that its page is this server's; old ones say nothing."""
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = headers.get("origin")
+    return origin is None or origin.partition("://")[2] == headers.get("host")
+
+
+def _cookies(headers: Headers) -> dict[str, str]:
+    try:
+        jar = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return {}
+    return {name: morsel.value for name, morsel in jar.items()}

@@ -1,0 +1,94 @@
+"""Who gets past the guard of the dashboard."""
+
+import pytest
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.web.security import VARIABLE, Access, read_token
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "served"),
+    [
+        ("127.0.0.1", "localhost:8321", True),
+        ("127.0.0.1", "[::1]:8321", True),
+        ("127.0.0.1", "LOCALHOST", True),
+        ("127.0.0.1", "evil.example:8321", False),
+        ("127.0.0.1", "10.0.0.7", False),
+        ("127.0.0.1", "", False),
+        ("127.0.0.1", "localhost.evil.example", False),
+        ("10.0.0.1", "10.0.0.7:8321", True),
+        ("10.0.0.1", "evil.example", False),
+        ("10.0.0.1", "lab.example", True),
+    ],
+)
+def test_a_request_must_name_this_server(host, given, served):
+    assert Access(token=TOKEN, host=host, names=("lab.example",)).serves(given) is served
+
+
+def test_a_session_lasts_until_its_time_and_only_with_its_own_signature(monkeypatch):
+    access = Access(token=TOKEN)
+    session = access.new_session()
+    until, _, signature = session.partition(".")
+    assert access.has_session(session)
+    assert Access(token=TOKEN).has_session(session)  # a restart keeps it
+    assert not Access(token=f"{TOKEN}2").has_session(session)
+    assert not access.has_session(f"{int(until) + 1}.{signature}")
+    assert not access.has_session("")
+    monkeypatch.setattr("cadenza.web.security.time.time", lambda: float(until) + 1.0)
+    assert not access.has_session(session)
+
+
+def test_without_a_token_nothing_is_one():
+    access = Access()
+    assert not access.needs_token
+    assert not access.has_token("")
+
+
+def test_an_address_that_fails_often_waits_and_others_do_not(monkeypatch):
+    moment = [100.0]
+    monkeypatch.setattr("cadenza.web.security.time.monotonic", lambda: moment[0])
+    access = Access(token=TOKEN)
+    for _ in range(9):
+        access.note_failure("a")
+    assert not access.is_blocked("a")
+    access.note_failure("a")
+    assert access.is_blocked("a")
+    assert not access.is_blocked("b")
+    moment[0] += 61.0
+    assert not access.is_blocked("a")
+
+
+def test_failures_of_many_addresses_take_no_memory():
+    access = Access(token=TOKEN)
+    for number in range(5000):
+        access.note_failure(str(number))
+    assert len(access._failed) == 1024
+
+
+def test_a_form_is_of_one_visitor():
+    access = Access()
+    number = access.form_number("a" * 32)
+    assert access.is_own_form("a" * 32, number)
+    assert not access.is_own_form("b" * 32, number)
+    assert not access.is_own_form("", access.form_number(""))
+    assert not Access().is_own_form("a" * 32, number)  # another server's key
+
+
+def test_loopback_alone_goes_without_a_token(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert read_token("127.0.0.1", None) is None
+    with pytest.raises(ConfigurationError, match=r"--token-file dash\.token"):
+        read_token("10.0.0.1", None)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert read_token("10.0.0.1", file) == TOKEN
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    assert read_token("192.168.0.2", None) == TOKEN
+    for short in ("", "short", "with a space in it, but long enough", "é" * 30):
+        file.write_text(short)
+        with pytest.raises(ConfigurationError, match="at least 20"):
+            read_token("127.0.0.1", file)
+    with pytest.raises(ConfigurationError, match="expected a file"):
+        read_token("127.0.0.1", tmp_path / "absent")
