@@ -5,7 +5,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.web.security import VARIABLE, Access, read_token
 
-TOKEN = "correct-horse-battery-staple"
+WORD = "correct-horse-battery-staple"
 
 
 @pytest.mark.parametrize(
@@ -24,16 +24,16 @@ TOKEN = "correct-horse-battery-staple"
     ],
 )
 def test_a_request_must_name_this_server(host, given, served):
-    assert Access(token=TOKEN, host=host, names=("lab.example",)).serves(given) is served
+    assert Access(token=WORD, host=host, names=("lab.example",)).serves(given) is served
 
 
 def test_a_session_lasts_until_its_time_and_only_with_its_own_signature(monkeypatch):
-    access = Access(token=TOKEN)
+    access = Access(token=WORD)
     session = access.new_session()
     until, _, signature = session.partition(".")
     assert access.has_session(session)
-    assert Access(token=TOKEN).has_session(session)  # a restart keeps it
-    assert not Access(token=f"{TOKEN}2").has_session(session)
+    assert Access(token=WORD).has_session(session)  # a restart keeps it
+    assert not Access(token=f"{WORD}2").has_session(session)
     assert not access.has_session(f"{int(until) + 1}.{signature}")
     assert not access.has_session("")
     monkeypatch.setattr("cadenza.web.security.time.time", lambda: float(until) + 1.0)
@@ -49,7 +49,7 @@ def test_without_a_token_nothing_is_one():
 def test_an_address_that_fails_often_waits_and_others_do_not(monkeypatch):
     moment = [100.0]
     monkeypatch.setattr("cadenza.web.security.time.monotonic", lambda: moment[0])
-    access = Access(token=TOKEN)
+    access = Access(token=WORD)
     for _ in range(9):
         access.note_failure("a")
     assert not access.is_blocked("a")
@@ -61,7 +61,7 @@ def test_an_address_that_fails_often_waits_and_others_do_not(monkeypatch):
 
 
 def test_failures_of_many_addresses_take_no_memory():
-    access = Access(token=TOKEN)
+    access = Access(token=WORD)
     for number in range(5000):
         access.note_failure(str(number))
     assert len(access._failed) == 1024
@@ -82,10 +82,10 @@ def test_loopback_alone_goes_without_a_token(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match=r"--token-file dash\.token"):
         read_token("10.0.0.1", None)
     file = tmp_path / "token"
-    file.write_text(f"{TOKEN}\n")
-    assert read_token("10.0.0.1", file) == TOKEN
-    monkeypatch.setenv(VARIABLE, TOKEN)
-    assert read_token("192.168.0.2", None) == TOKEN
+    file.write_text(f"{WORD}\n")
+    assert read_token("10.0.0.1", file) == WORD
+    monkeypatch.setenv(VARIABLE, WORD)
+    assert read_token("192.168.0.2", None) == WORD
     for short in ("", "short", "with a space in it, but long enough", "é" * 30):
         file.write_text(short)
         with pytest.raises(ConfigurationError, match="at least 20"):
