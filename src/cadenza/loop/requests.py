@@ -60,7 +60,7 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
             cycle = workdir / job.key.run_id / f"cycle_{job.key.cycle}"
             folder = cycle / "jobs" / job.key.stage
             if job.status == "running" and folder.is_dir():
-                AttemptFolder(folder).ask_to_stop(_ASKED_BY)
+                AttemptFolder(folder).change_request(stop_by=_ASKED_BY)
                 asked.append(f"cycle {job.key.cycle} {job.key.stage}")
         store.finish_run(run_id, "stopped", STOP_REQUESTED)
     finally:

@@ -15,11 +15,11 @@ from typing import Any, Final, Literal, cast
 
 from pydantic import Field, ValidationError
 
-from cadenza.core.errors import CadenzaError, IntegrityError
+from cadenza.core.errors import CadenzaError
 from cadenza.loop.config import BackendName
 from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
-from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
+from cadenza.loop.jobs.outcomes import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.changes import approval_row
 from cadenza.loop.store.jobstore import JobStore
@@ -324,16 +324,16 @@ class JobEstimates:
             return Outlook(done=(begun or None) if done is None else done, left_s=left_s)
         return Outlook(done=done, left_s=elapsed_s * (1.0 - done) / (done - begun))
 
-    def course(self, job: JobRow) -> Course | None:
-        """Return how a job reached its present attempt; None if unknown."""
-        course = read_course(AttemptFolder(self._attempts(job.key)))
-        return course if course is not None and course.attempt == job.attempt else None
+    def request(self, job: JobRow) -> AttemptRequest | None:
+        """Return what a job's present attempt is to run, and after what; None if unknown."""
+        request = AttemptFolder(self._attempts(job.key)).request
+        return request if request is not None and request.attempt == job.attempt else None
 
     def _begun(self, job: JobRow) -> float | None:
         """Return the share that the present attempt went on from; None if nobody knows."""
-        course = self.course(job)
-        if course is not None:
-            return course.done
+        request = self.request(job)
+        if request is not None:
+            return request.done
         return 0.0 if job.attempt <= 1 else None
 
     def signs_of_life(self, job: JobRow, *, moment: float) -> SignsOfLife:
@@ -343,13 +343,11 @@ class JobEstimates:
         """
         started = moment if job.started is None else job.started
         heard = started if job.heartbeat is None else job.heartbeat
-        folder = self._attempts(job.key)
-        beat = AttemptFolder(folder).read_heartbeat()
-        own_s, quiet_s = beat.attempt_s, beat.quiet_s
-        try:
-            heard = max(heard, (folder / "heartbeat").stat().st_mtime)
-        except FileNotFoundError:
-            own_s = quiet_s = 0.0
+        folder = AttemptFolder(self._attempts(job.key))
+        host = folder.read_host(job.attempt)
+        own_s, quiet_s = (0.0, 0.0) if host is None else (host.attempt_s, host.quiet_s)
+        if host is not None:
+            heard = max(heard, folder.lock_path.stat().st_mtime)
         silent_s = max(0.0, moment - heard)
         worked_s = max(job.attempt_s, own_s)
         elapsed_s = worked_s or max(0.0, moment - started)
@@ -357,14 +355,12 @@ class JobEstimates:
 
     def has_ended(self, job: JobRow) -> bool:
         """Return whether a job that is recorded as running has ended: nobody was there to see."""
-        try:
-            return AttemptFolder(self._attempts(job.key)).read_end(job.attempt) is not None
-        except IntegrityError:  # unreadable, so nothing is known
-            return False
+        return AttemptFolder(self._attempts(job.key)).has_ended(job.attempt)
 
     def waits_for(self, job: JobRow) -> str | None:
         """Return what keeps a job that is recorded as running from starting; None if nothing."""
-        return AttemptFolder(self._attempts(job.key)).read_waiting()
+        request = self.request(job)
+        return None if request is None else request.waits_for
 
     def _attempts(self, key: JobKey) -> Path:
         return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
@@ -645,7 +641,7 @@ def _bounds(decided: dict[str, Any]) -> tuple[float | None, float | None] | None
 def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
     signs = estimates.signs_of_life(job, moment=time.time())
     outlook = estimates.outlook(job.key, signs.elapsed_s)
-    course = estimates.course(job)
+    request = estimates.request(job)
     return LiveJob(
         cycle=job.key.cycle,
         stage=job.key.stage,
@@ -657,9 +653,9 @@ def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
         done=outlook.done,
         waits_for=estimates.waits_for(job),
         quiet_s=signs.quiet_s,
-        interrupted=None if course is None else max(0, job.attempt - 1 - course.failed),
-        failed=None if course is None else course.failed,
-        last_problem="" if course is None else course.last,
+        interrupted=None if request is None else max(0, job.attempt - 1 - request.failed),
+        failed=None if request is None else request.failed,
+        last_problem="" if request is None else request.last,
     )
 
 

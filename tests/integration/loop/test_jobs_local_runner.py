@@ -22,6 +22,7 @@ from tests.integration.loop.job_harness import (
     CONFIG,
     UNTIL,
     bench_in,
+    files_of,
     is_alive,
     nothing_left_of,
     spec_of,
@@ -76,6 +77,17 @@ def test_job_that_succeeds_is_recorded_and_not_run_again(bench, tmp_path):
     assert count.read_text() == "done\n"
     assert bench.row(spec).status == "succeeded"
     assert bench.kinds == []
+
+
+def test_job_of_several_attempts_leaves_three_files(bench, tmp_path):
+    spec = spec_of(tmp_path, FLAKY, str(tmp_path / "tries"), "1")
+    bench.runner().run(spec)
+    folder = files_of(spec)
+    found = sorted(path.name for path in folder.path.iterdir())
+    assert found == ["attempt.lock", "end.json", "request.json"]
+    assert [folder.read_end(attempt).exit_code for attempt in (1, 2)] == [3, 0]
+    request = folder.read_request()
+    assert (request.attempt, request.failed, request.last) == (2, 1, "exit code 3")
 
 
 def test_job_that_fails_always_says_so_in_one_sentence_and_names_its_log(bench, tmp_path):

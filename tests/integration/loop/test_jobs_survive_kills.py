@@ -13,8 +13,7 @@ import pytest
 
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.errors import JobFailedError, StaleLeaseError
-from cadenza.loop.jobs.attempt_files import HostProcess
-from cadenza.loop.jobs.outcomes import read_course
+from cadenza.loop.jobs.attempt_files import AttemptHost
 from cadenza.loop.processes import JobMark, find_marked, reap
 from tests.campaigns import size
 from tests.integration.loop.job_harness import (
@@ -80,7 +79,7 @@ def test_live_job_of_a_killed_controller_is_adopted(work, tmp_path, controllers)
 def test_killed_host_takes_the_command_and_its_hidden_children_with_it(work, tmp_path, controllers):
     spec, running = work(600, before=FAMILY)
     controller = controllers.start(tmp_path, spec)
-    wait_for(lambda: running.exists() and files_of(spec).read_heartbeat().attempt_s >= 1)
+    wait_for(lambda: running.exists() and files_of(spec).read_host(1).attempt_s >= 1)
     kill(controller)
     old = int(running.read_text())
     family = set(find_marked(mark_of(spec)))
@@ -110,8 +109,8 @@ def test_kills_without_getting_further_count_as_failures_in_the_end(work, tmp_pa
             caught.value
         )
         assert bench.kinds == ["interrupted", "attempt_failed", "attempt_failed"]
-        course = read_course(files_of(spec))
-        assert (course.attempt, course.failed, course.kills) == (3, 1, 2)
+        request = files_of(spec).read_request()
+        assert (request.attempt, request.failed, request.kills) == (3, 1, 2)
         bench.store.jobs.reopen(bench.lease, spec.key)  # a person resumes the run
         with pytest.raises(JobFailedError, match="in the last of 6 attempts"):
             bench.runner(config).run(spec)
@@ -129,10 +128,10 @@ def test_lock_and_not_a_number_tells_whether_a_host_lives(work, tmp_path):
             bench.store.jobs.set_process(bench.lease, spec.key, **bystanding)
             folder = files_of(spec)
             folder.try_lock().release()
-            folder.write_host(HostProcess(attempt=1, pid=bystander.pid, start_ticks=1))
+            folder.write_host(AttemptHost(attempt=1, pid=bystander.pid, start_ticks=1))
             end = bench.runner().run(spec)
             assert (end.attempts, bench.kinds) == (2, ["interrupted"])
-            folder.write_host(HostProcess(attempt=1, pid=bystander.pid, start_ticks=1))
+            folder.write_host(AttemptHost(attempt=1, pid=bystander.pid, start_ticks=1))
             assert not bench.runner().hosts.kill(folder, 1)
         assert bystander.poll() is None
     finally:

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from cadenza.loop.contracts.records import JobKey
-from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.outcomes import Course, write_course
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.status_report import JobEstimates
 from cadenza.loop.store.rows import JobRow
 
@@ -53,8 +52,10 @@ def test_history_is_scaled_by_steps_or_episodes_and_other_work_is_no_guide(
 def begin(folder, job, done):
     """Say that the present attempt of ``job`` went on from the share ``done``."""
     attempts = AttemptFolder(folder / f"cycle_{job.key.cycle}" / "jobs" / job.key.stage)
-    attempts.path.mkdir(parents=True, exist_ok=True)
-    write_course(attempts, Course(attempt=job.attempt, done=done))
+    places = {"cwd": "/", "log_path": "/log", "output_dir": "/out"}
+    limits = {"time_limit_s": None, "silent_limit_s": None, "grace_s": 1.0}
+    request = AttemptRequest(attempt=job.attempt, key="k", argv=(), done=done, **places, **limits)
+    attempts.prepare(request)
 
 
 def test_only_what_the_present_attempt_did_tells_its_speed(tmp_path):

@@ -1,28 +1,30 @@
-"""The files through which a runner and the host of an attempt talk; both may die at any point.
+"""The three files through which a runner and the host of an attempt talk; either may die any time.
 
-One folder per job. The holder of the lock on ``attempt.lock`` is in charge of it: a runner between
+One folder per job. Whoever holds the lock on ``attempt.lock`` is in charge of it: a runner between
 two attempts, the host during one; a runner hands its lock to the host that it starts.
 
-Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` seconds of the
-        attempt and since its last output; ``deadline.json`` seconds it may take; ``stop`` asks for
-        its end, and says who asks; ``end.json`` how it ended; ``waiting`` for what a host waits;
-        ``course.json`` of earlier attempts. A document names its attempt.
+================  ==========================================  =====================================
+file              what it says                                who writes it
+================  ==========================================  =====================================
+``request.json``  what to run, limits, what earlier attempts  the runner that has the run's lease,
+                  were; later the deadline, who asks for its  one at a time, by replacing it; a host
+                  end, what a host waits for, a cluster's id  reads it, if it is of its own attempt
+``end.json``      how each attempt ended                      a host, last, under the lock
+``attempt.lock``  who runs the attempt, for how long; its     a host, in place, under the lock
+                  time of modification is the heartbeat
+================  ==========================================  =====================================
 """
 
 import fcntl
-import logging
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast, get_args
 
 from cadenza.core.errors import IntegrityError, StorageError
-from cadenza.core.files import atomic_write_json, atomic_write_text, make_folder
+from cadenza.core.files import atomic_write_json, canonical_json, make_folder
 from cadenza.core.strict_json import parse_json_object
-
-_logger = logging.getLogger(__name__)
 
 #: Why an attempt ended: by itself, at its time limit, as it left no trace for too long, by a
 #: request, by a signal to its host, or as the budget was used up.
@@ -30,10 +32,20 @@ EndReason: TypeAlias = Literal["finished", "time_limit", "silent", "stopped", "s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRequest:
-    """What one attempt, from 1, is to run; None for no limit of its seconds, or silent ones.
+class AttemptRequest:
+    """What one attempt, from 1, is to run, and how the job came to it.
 
-    ``environment`` names variables that the command gets beside those of every job.
+    Attributes:
+        time_limit_s: Seconds it may take, None for no limit; likewise ``silent_limit_s``.
+        environment: Variables that the command gets beside those of every job.
+        done: Share of the job that it goes on from; None if nobody knows.
+        failed: Earlier attempts that failed; the others were interrupted.
+        kills: Times in a row that the command alone was killed without getting further.
+        last: Why the attempt before did not do the job; empty for the first one.
+        deadline_s: Seconds of the attempt after which the budget is used up.
+        stop_by: Who asks for its end; empty while nobody does.
+        waits_for: What keeps its host from starting; None if nothing is known to.
+        cluster_id: What a cluster calls the job of its host; empty on this machine.
     """
 
     attempt: int
@@ -46,15 +58,31 @@ class HostRequest:
     silent_limit_s: float | None
     grace_s: float
     environment: tuple[str, ...] = ()
+    done: float | None = None
+    failed: int = 0
+    kills: int = 0
+    last: str = ""
+    deadline_s: float | None = None
+    stop_by: str = ""
+    waits_for: str | None = None
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostProcess:
-    """Who runs an attempt; ``start_ticks`` is when it started, clock ticks since boot."""
+class AttemptHost:
+    """Who runs an attempt, and its last sign of life.
+
+    Attributes:
+        start_ticks: When the process started, clock ticks since boot.
+        attempt_s: Seconds of the attempt.
+        quiet_s: Seconds since its command left a trace.
+    """
 
     attempt: int
     pid: int
     start_ticks: int
+    attempt_s: float = 0.0
+    quiet_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +102,35 @@ class AttemptEnd:
     memory_kills: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """A host's sign of life: seconds of the attempt, and since its command left a trace."""
+_Record = TypeVar("_Record", AttemptRequest, AttemptHost, AttemptEnd)
+_NUMBER: Final = (float, int)
+#: JSON types of the entries, by the name that they have in every document.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("attempt", "pid", "start_ticks", "exit_code", "memory_kills"), (int,)),
+    **dict.fromkeys(("failed", "kills"), (int,)),
+    **dict.fromkeys(("key", "cwd", "log_path", "output_dir", "reason"), (str,)),
+    **dict.fromkeys(("last", "stop_by", "cluster_id"), (str,)),
+    **dict.fromkeys(("time_limit_s", "silent_limit_s", "deadline_s"), (*_NUMBER, type(None))),
+    **dict.fromkeys(("grace_s", "duration_s", "attempt_s", "quiet_s"), _NUMBER),
+    **dict.fromkeys(("argv", "environment"), (list,)),
+    "done": (*_NUMBER, type(None)),
+    "waits_for": (str, type(None)),
+}
+#: Bytes of what stands in the lock, always as many, so that it is replaced in place.
+_HOST_BYTES: Final = 160
 
-    attempt_s: float
-    quiet_s: float
 
-
-_Record = TypeVar("_Record", HostRequest, HostProcess, AttemptEnd)
+def _record(kind: type[_Record], given: Any, path: Path) -> _Record:
+    """Return what a document tells, or raise an `IntegrityError` for entries of other types."""
+    entries = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    values: dict[str, Any] = {one.name: entries.get(one.name) for one in fields(kind)}
+    for name, value in values.items():
+        if type(value) not in _TYPES[name]:
+            wanted = " or ".join(kind.__name__ for kind in _TYPES[name])
+            raise IntegrityError(f"{path}: expected {name!r} of type {wanted}, got {value!r}.")
+        if type(value) is list:
+            values[name] = tuple(map(str, cast("list[Any]", value)))
+    return kind(**values)
 
 
 class AttemptLock:
@@ -102,196 +150,113 @@ class AttemptLock:
         self.release()
 
 
-#: JSON types of the entries, by the name that they have in every document.
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("attempt", "pid", "start_ticks", "exit_code", "memory_kills"), (int,)),
-    **dict.fromkeys(("key", "cwd", "log_path", "output_dir", "reason"), (str,)),
-    **dict.fromkeys(("time_limit_s", "silent_limit_s"), (float, int, type(None))),
-    **dict.fromkeys(("grace_s", "duration_s"), (float, int)),
-    "argv": (list,),
-    "environment": (list,),
-}
-
-
-def _entry(document: Mapping[str, Any], name: str, types: tuple[type, ...], path: Path) -> Any:
-    """Return an entry of a document, or raise an `IntegrityError` for one of another type."""
-    value = document.get(name)
-    if type(value) not in types:
-        raise IntegrityError(
-            f"{path}: expected {name!r} of type {' or '.join(kind.__name__ for kind in types)}, "
-            f"got {value!r}."
-        )
-    return value
-
-
 class AttemptFolder:
     """The folder of one job's attempts."""
 
-    #: File that a host is started with.
-    REQUEST: Final = "request.json"
-
     def __init__(self, path: Path) -> None:
         self.path: Path = path.absolute()
-
-    @property
-    def host_log(self) -> Path:
-        """File that gets what hosts themselves have to say."""
-        return self.path / "host.log"
-
-    @property
-    def request_path(self) -> Path:
-        """File that says what to run."""
-        return self.path / self.REQUEST
-
-    # The lock
+        self.request_path: Path = self.path / "request.json"
+        self.lock_path: Path = self.path / "attempt.lock"
+        self._end_path = self.path / "end.json"
 
     def try_lock(self) -> AttemptLock | None:
         """Return the lock, None while someone else holds it, or raise `StorageError`."""
-        path = self.path / "attempt.lock"
         try:
             make_folder(self.path)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except BaseException as error:
                 os.close(descriptor)
-                return None
-            except BaseException:
-                os.close(descriptor)
+                if isinstance(error, BlockingIOError):
+                    return None
                 raise
         except OSError as error:
             raise StorageError(
                 error.errno,
-                f"{path}: expected to lock this file, got '{error.strerror}'; choose a folder of "
-                "runs that can be written, on a file system with locks",
+                f"{self.lock_path}: expected to lock this file, got '{error.strerror}'; choose a "
+                "folder of runs that can be written, on a file system with locks",
             ) from error
         return AttemptLock(descriptor)
 
-    # Written by a runner
-
-    def prepare(self, request: HostRequest, *, deadline_s: float | None) -> None:
-        """Make the folder ready for an attempt; the caller holds the lock."""
-        for name in ("end.json", "host.json", "stop", "heartbeat", "waiting"):
-            (self.path / name).unlink(missing_ok=True)
-        self.set_deadline(deadline_s)
+    def prepare(self, request: AttemptRequest) -> None:
+        """Say what to run; the caller holds the lock."""
+        if self.has_ended(request.attempt):  # in a run of this name whose store is gone
+            self._end_path.unlink()
         atomic_write_json(self.request_path, asdict(request))
 
-    def set_deadline(self, seconds: float | None) -> None:
-        """Say after how many seconds of the attempt the budget is used up."""
-        atomic_write_json(self.path / "deadline.json", {"attempt_s": seconds})
+    def change_request(self, **changes: Any) -> None:
+        """Change entries of the request, if there is one; the caller has the run's lease."""
+        request = self.request
+        if request is not None:
+            atomic_write_json(self.request_path, asdict(replace(request, **changes)))
 
-    def say_waiting(self, what_for: str | None) -> None:
-        """Say for what the host waits before it can start; None when it waits no more."""
-        if what_for is None:
-            (self.path / "waiting").unlink(missing_ok=True)
-        else:
-            atomic_write_text(self.path / "waiting", what_for)
-
-    def ask_to_stop(self, who: str) -> None:
-        """Ask the host to end the attempt, and say in ``who`` on whose behalf."""
-        atomic_write_text(self.path / "stop", who)
-
-    # Written by a host
-
-    def write_host(self, host: HostProcess) -> None:
-        """Say who runs the attempt."""
-        atomic_write_json(self.path / "host.json", asdict(host))
-
-    def write_end(self, end: AttemptEnd) -> None:
-        """Say how the attempt ended."""
-        atomic_write_json(self.path / "end.json", asdict(end))
-
-    def beat(self, attempt_s: float, quiet_s: float = 0.0) -> None:
-        """Show a sign of life, in one write; arguments as `Heartbeat`."""
-        descriptor = os.open(self.path / "heartbeat", os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            os.write(descriptor, f"{attempt_s:016.3f} {quiet_s:016.3f}\n".encode())
-        finally:
-            os.close(descriptor)
-
-    # Read by both
-
-    def read_request(self) -> HostRequest:
+    def read_request(self) -> AttemptRequest:
         """Return what to run, or raise `IntegrityError` if nothing, or something else, is there."""
-        request = self._read(self.REQUEST, HostRequest)
-        if request is None:
-            raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
-        lists = {"argv": request.argv, "environment": request.environment}
-        return replace(request, **{name: tuple(map(str, given)) for name, given in lists.items()})
-
-    def read_deadline(self) -> float | None:
-        """Return after how many seconds of the attempt the budget is used up."""
-        document = self._document("deadline.json")
+        document = _document(self.request_path)
         if document is None:
+            raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
+        return _record(AttemptRequest, document, self.request_path)
+
+    @property
+    def request(self) -> AttemptRequest | None:
+        """What to run; None if no readable request says."""
+        try:
+            return self.read_request()
+        except IntegrityError:
             return None
-        types = (float, int, type(None))
-        return _entry(document, "attempt_s", types, self.path / "deadline.json")
 
-    def stop_asked(self) -> bool:
-        """Return whether the attempt is asked to end."""
-        return (self.path / "stop").exists()
-
-    def stop_asked_by(self) -> str:
-        """Return who asked the attempt to end; empty if no request is recorded."""
+    def write_host(self, host: AttemptHost) -> None:
+        """Show a sign of life, in one write; the caller holds the lock."""
+        text = canonical_json(asdict(host)).ljust(_HOST_BYTES) + b"\n"
+        descriptor = os.open(self.lock_path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            return (self.path / "stop").read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
+            os.write(descriptor, text)
+        finally:
+            os.close(descriptor)  # shared file systems show it to others only now
 
-    def read_host(self, attempt: int) -> HostProcess | None:
-        """Return the host of ``attempt``; None if it is not recorded or unreadable."""
+    def read_host(self, attempt: int) -> AttemptHost | None:
+        """Return the host of ``attempt``; None if there is none yet, or it is unreadable."""
         try:
-            host = self._read("host.json", HostProcess)
-        except IntegrityError as error:  # the lock says who lives; this only helps to end it
-            _logger.warning("the name of a host is unreadable: %s", error)
+            document = _document(self.lock_path)
+            host = None if document is None else _record(AttemptHost, document, self.lock_path)
+        except IntegrityError:  # the lock tells whether it lives; this only helps to end it
             return None
         return host if host is not None and host.attempt == attempt else None
 
+    def write_end(self, end: AttemptEnd) -> None:
+        """Say how an attempt ended; the caller holds the lock."""
+        try:
+            earlier = _document(self._end_path) or {}
+        except IntegrityError:  # nobody can read it anyway
+            earlier = {}
+        atomic_write_json(self._end_path, {**earlier, str(end.attempt): asdict(end)})
+
     def read_end(self, attempt: int) -> AttemptEnd | None:
         """Return how ``attempt`` ended; None if not recorded; may raise `IntegrityError`."""
-        end = self._read("end.json", AttemptEnd)
-        if end is None:
+        given = (_document(self._end_path) or {}).get(str(attempt))
+        if given is None:
             return None
+        end = _record(AttemptEnd, given, self._end_path)
         if end.reason not in get_args(EndReason) or not end.duration_s >= 0.0:
             raise IntegrityError(
-                f"{self.path / 'end.json'}: expected a reason of {get_args(EndReason)} and a "
-                f"duration >= 0, got {end.reason!r}, {end.duration_s}."
+                f"{self._end_path}: expected a reason of {get_args(EndReason)} and a duration >= "
+                f"0, got {end.reason!r}, {end.duration_s}."
             )
-        return end if end.attempt == attempt else None
+        return end
 
-    def read_waiting(self) -> str | None:
-        """Return for what the host waits before it can start; None if it does not, or did."""
+    def has_ended(self, attempt: int) -> bool:
+        """Return whether a readable record says how ``attempt`` ended."""
         try:
-            return (self.path / "waiting").read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
+            return self.read_end(attempt) is not None
+        except IntegrityError:
+            return False
 
-    def read_heartbeat(self) -> Heartbeat:
-        """Return the last sign of life; zeros before the first."""
-        try:
-            numbers = (self.path / "heartbeat").read_bytes().split()
-            told = [number if math.isfinite(number) else 0.0 for number in map(float, numbers)]
-            attempt_s, quiet_s = (*told, 0.0)[:2]  # older hosts tell one number
-        except (FileNotFoundError, ValueError):  # none yet, or caught in the middle of a write
-            return Heartbeat(attempt_s=0.0, quiet_s=0.0)
-        return Heartbeat(attempt_s=attempt_s, quiet_s=quiet_s)
 
-    def _document(self, name: str) -> dict[str, Any] | None:
-        path = self.path / name
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        return parse_json_object(data, source=str(path))
-
-    def _read(self, name: str, kind: type[_Record]) -> _Record | None:
-        """Return the record that a file holds; None without a file."""
-        document, path = self._document(name), self.path / name
-        if document is None:
-            return None
-        given = {"memory_kills": 0, **document}  # older hosts do not count them, or say null
-        if given["memory_kills"] is None:
-            given["memory_kills"] = 0
-        return kind(
-            **{one.name: _entry(given, one.name, _TYPES[one.name], path) for one in fields(kind)}
-        )
+def _document(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file, which may be empty like a fresh lock; None if there is none."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return parse_json_object(data, source=str(path)) if data.strip() else None

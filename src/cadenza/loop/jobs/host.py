@@ -1,11 +1,12 @@
 """The host of one attempt: a small process that runs a command and outlives its caller.
 
-``python -m cadenza.loop.jobs.host <request.json> [descriptor of the lock]``
+``python -m cadenza.loop.jobs.host <request.json> <attempt> [descriptor of the lock]``
 
 It runs the command in a process group of its own, appends its output to the log, shows signs of
 life, ends the group (SIGTERM, a grace period, SIGKILL) when a limit is reached or someone asks, and
-last writes how the attempt ended. Killed, it takes the command with it. It must start fast, so it
-loads the standard library and two light modules of `cadenza.core`.
+last writes how the attempt ended. Killed, it takes the command with it. One that comes too late,
+as a cluster kept it waiting, finds another attempt requested or its own ended, and does nothing. It
+must start fast, so it loads the standard library and two light modules of `cadenza.core`.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -27,10 +29,10 @@ from typing import BinaryIO, Final
 from cadenza.loop.jobs.attempt_files import (
     AttemptEnd,
     AttemptFolder,
+    AttemptHost,
     AttemptLock,
+    AttemptRequest,
     EndReason,
-    HostProcess,
-    HostRequest,
 )
 from cadenza.loop.processes import (
     JobMark,
@@ -144,25 +146,29 @@ def memory_kills(root: Path = Path("/")) -> int | None:
 _TICK_S: Final = 0.1
 #: Pause between two signs of life, s.
 _BEAT_S: Final = 1.0
-#: Longest wait for a lock that a runner is just looking at, s.
-LOCK_WAIT_S: Final = 10.0
+#: Longest wait for a lock that a runner holds while it asks a cluster for this host, s.
+LOCK_WAIT_S: Final = 60.0
 #: Longest wait for the end of what a command leaves behind, s.
 _LEFTOVERS_S: Final = 10.0
-#: Exit statuses: of a command that could not be started (as a shell would), of a host without lock.
+#: Exit statuses: of a command that could not be started (as a shell would), of a host that has
+#: nothing to do.
 NOT_STARTED: Final = 127
-NO_LOCK: Final = 75
+NOT_IN_CHARGE: Final = 75
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one attempt and return 0, or `NO_LOCK` if someone else is in charge of the job."""
-    folder = AttemptFolder(Path(arguments[0]).parent)
-    if len(arguments) > 1:
-        os.set_inheritable(int(arguments[1]), False)  # the command must not hold it
-        lock = AttemptLock(int(arguments[1]))
+    """Run one attempt and return 0, or `NOT_IN_CHARGE` if it is not this process's to run."""
+    folder, attempt = AttemptFolder(Path(arguments[0]).parent), int(arguments[1])
+    if len(arguments) > 2:
+        os.set_inheritable(int(arguments[2]), False)  # the command must not hold it
+        lock = AttemptLock(int(arguments[2]))
     elif (lock := _own_lock(folder)) is None:
-        return NO_LOCK
+        return NOT_IN_CHARGE
     with lock:
-        folder.write_end(_Attempt(folder, folder.read_request()).run())
+        request = folder.read_request()
+        if request.attempt != attempt or folder.has_ended(attempt):
+            return NOT_IN_CHARGE
+        folder.write_end(_Attempt(folder, request).run())
     return 0
 
 
@@ -178,11 +184,15 @@ def _own_lock(folder: AttemptFolder) -> AttemptLock | None:
 class _Attempt:
     """One command from its start to its end."""
 
-    def __init__(self, folder: AttemptFolder, request: HostRequest) -> None:
+    def __init__(self, folder: AttemptFolder, request: AttemptRequest) -> None:
         self._folder = folder
         self._request = request
         self._mark = JobMark(request.key, str(folder.path))
         self._began = time.monotonic()
+        pid = os.getpid()
+        self._host = AttemptHost(
+            attempt=request.attempt, pid=pid, start_ticks=start_ticks(pid) or 0
+        )
         self._last_beat = -_BEAT_S
         self._silence = Silence(
             Path(request.log_path), Path(request.output_dir), limit_s=request.silent_limit_s
@@ -195,7 +205,6 @@ class _Attempt:
         signal.signal(signal.SIGINT, self._on_signal)
         adopt_orphans()
         reap(self._mark)
-        self._say_who_runs()
         killed_before = memory_kills()
         self._beat()
         log_path = Path(self._request.log_path)
@@ -251,7 +260,10 @@ class _Attempt:
 
     def _reason_to_end(self) -> EndReason | None:
         elapsed_s = self._elapsed_s()
-        if self._folder.stop_asked():
+        latest = self._folder.request
+        if latest is not None and latest.attempt == self._request.attempt:
+            self._request = latest
+        if self._request.stop_by:
             return "stopped"
         if self._asked_by_signal:
             return "signal"
@@ -259,7 +271,7 @@ class _Attempt:
             return "time_limit"
         if self._silence.too_long:
             return "silent"
-        deadline_s = self._folder.read_deadline()
+        deadline_s = self._request.deadline_s
         if deadline_s is not None and elapsed_s >= deadline_s:
             return "budget"
         return None
@@ -294,17 +306,9 @@ class _Attempt:
         elapsed_s = self._elapsed_s()
         if elapsed_s - self._last_beat >= _BEAT_S:
             self._silence.look(elapsed_s)
-            self._folder.beat(elapsed_s, self._silence.seconds)
+            seconds = {"attempt_s": round(elapsed_s, 3), "quiet_s": round(self._silence.seconds, 3)}
+            self._folder.write_host(replace(self._host, **seconds))
             self._last_beat = elapsed_s
-
-    def _say_who_runs(self) -> None:
-        pid = os.getpid()
-        ticks = start_ticks(pid)
-        if ticks is None:
-            raise ProcessLookupError(f"/proc/{pid}/stat: expected this process, got none.")
-        self._folder.write_host(
-            HostProcess(attempt=self._request.attempt, pid=pid, start_ticks=ticks)
-        )
 
     def _note(self, log: BinaryIO, text: str) -> None:
         moment = datetime.now(UTC).isoformat(timespec="seconds")

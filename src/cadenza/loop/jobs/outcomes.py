@@ -1,11 +1,8 @@
 """What an attempt leaves: how far it is, and what its end means.
 
-Course:   ``course.json`` beside the files of the attempt, written by a runner as it starts one:
-          what this attempt alone has done, and kills in a row of the command without getting
-          further. Progress: LeRobot draws bars, writes ``step:`` lines and saves checkpoints; our
-          own evaluation stores every batch of episodes, our own training every thousandth update.
-          Of collections, and of trainings with ``--max-epochs``, nothing is known: they may end
-          early.
+Progress: LeRobot draws bars, writes ``step:`` lines and saves checkpoints; our own evaluation
+          stores every batch of episodes, our own training every thousandth update. Of collections,
+          and of trainings with ``--max-epochs``, nothing is known: they may end early.
 """
 
 import logging
@@ -17,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from pydantic import Field, ValidationError
-
 from cadenza.core.errors import InputError, IntegrityError
-from cadenza.core.files import atomic_write_text, sha256_bytes
+from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.contracts.records import JobEnd, JobKey, JobSpec, Rate, Record
+from cadenza.loop.contracts.records import JobEnd, JobKey, JobSpec, Record
 from cadenza.loop.errors import JobFailedError
-from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
+from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder, AttemptRequest
 from cadenza.loop.store.rows import JobRow
 
 #: How much of a log's end people are shown.
@@ -89,6 +84,9 @@ _FROM_OUTSIDE: Final = frozenset(
 )
 
 
+OutcomeKind: TypeAlias = Literal["succeeded", "failed", "interrupted", "ended_by_us"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The outcome of an attempt.
@@ -102,7 +100,7 @@ class Outcome:
         end: How it ended; None if nobody saw it.
     """
 
-    kind: Literal["succeeded", "failed", "interrupted", "ended_by_us"]
+    kind: OutcomeKind
     problem: str = ""
     digest: str | None = None
     end: AttemptEnd | None = None
@@ -114,8 +112,25 @@ class Outcome:
         return end is not None and (end.reason, end.exit_code) == ("finished", -signal.SIGKILL)
 
 
+#: What it means that a host ended its command, by the reason; ``{by}`` is who asked for it.
+_ENDED_BY_HOST: Final[dict[str, tuple[OutcomeKind, str]]] = {
+    "stopped": ("ended_by_us", "it was ended by {by}"),
+    "budget": ("ended_by_us", "it was ended by its host, as the run's budget was used up"),
+    "signal": (
+        "interrupted",
+        "it was ended by a signal from outside the run (SIGTERM or SIGINT to its host)",
+    ),
+    "time_limit": ("failed", "its time limit ended it after {seconds:.1f} s, {how}"),
+    "silent": (
+        "failed",
+        "it was ended after {seconds:.1f} s, as its log and its folder had stood still for "
+        "jobs.silent_limit_s, {how}",
+    ),
+}
+
+
 def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outcome:
-    """Return the outcome of ``attempt``, once none of its processes lives."""
+    """Return the outcome of ``attempt``, once its host is gone."""
     try:
         end = folder.read_end(attempt)
     except IntegrityError as error:
@@ -123,68 +138,52 @@ def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outc
         return Outcome(kind="interrupted", problem=f"its end was lost: {error}")
     if end is None:
         return Outcome(kind="interrupted", problem="its host was killed")
-    if end.reason != "finished" and end.exit_code == 0:
-        digest = _digest_if_sound(result_path)
-        if digest is not None:  # it came to its end within the grace that it was given
-            return Outcome(kind="succeeded", digest=digest, end=end)
-    if end.reason == "stopped":
-        who = folder.stop_asked_by() or "a request to stop"
-        return Outcome(kind="ended_by_us", problem=f"it was ended by {who}", end=end)
-    if end.reason == "budget":
-        problem = "it was ended by its host, as the run's budget was used up"
-        return Outcome(kind="ended_by_us", problem=problem, end=end)
-    if end.reason == "signal":
-        problem = "it was ended by a signal from outside the run (SIGTERM or SIGINT to its host)"
-        return Outcome(kind="interrupted", problem=problem, end=end)
-    if end.reason == "time_limit":
-        problem = f"its time limit ended it after {end.duration_s:.1f} s, {_how(end.exit_code)}"
-        return Outcome(kind="failed", problem=problem, end=end)
-    if end.reason == "silent":
-        problem = (
-            f"it was ended after {end.duration_s:.1f} s, as its log and its folder had stood still "
-            f"for jobs.silent_limit_s, {_how(end.exit_code)}"
-        )
-        return Outcome(kind="failed", problem=problem, end=end)
-    if end.exit_code != 0:
-        return _with_exit_code(end)
-    if result_path is None:
-        return Outcome(kind="succeeded", end=end)
-    try:
-        return Outcome(kind="succeeded", digest=result_digest(result_path), end=end)
-    except IntegrityError as error:
-        return Outcome(kind="failed", problem=f"exit code 0, but {error}", end=end)
+    digest, lack = None, ""
+    if end.exit_code == 0 and result_path is not None:
+        try:
+            digest = result_digest(result_path)
+        except IntegrityError as error:
+            lack = f"exit code 0, but {error}"
+    if end.reason == "finished":
+        kind, problem = ("failed" if lack else "succeeded", lack)
+        if end.exit_code != 0:
+            kind, problem = _by_exit_code(end)
+        return Outcome(kind=kind, problem=problem, digest=digest, end=end)
+    if digest is not None:  # it came to its end within the grace that it was given
+        return Outcome(kind="succeeded", digest=digest, end=end)
+    request = folder.request if end.reason == "stopped" else None
+    by = "" if request is None or request.attempt != attempt else request.stop_by
+    kind, problem = _ENDED_BY_HOST[end.reason]
+    told = {"by": by or "a request to stop", "seconds": end.duration_s, "how": _how(end.exit_code)}
+    return Outcome(kind=kind, problem=problem.format(**told), end=end)
 
 
-def _with_exit_code(end: AttemptEnd) -> Outcome:
-    """Return the outcome of a command that ended by itself with a nonzero exit code."""
+def _by_exit_code(end: AttemptEnd) -> tuple[OutcomeKind, str]:
+    """Return what it means that a command ended by itself with a nonzero exit code."""
     problem = _how(end.exit_code)
     if end.memory_kills and end.exit_code == -signal.SIGKILL:
-        problem = f"the kernel killed it for want of memory, {problem}"
-        return Outcome(kind="failed", problem=problem, end=end)
+        return "failed", f"the kernel killed it for want of memory, {problem}"
     if end.exit_code in _FROM_OUTSIDE:
-        return Outcome(kind="interrupted", problem=problem, end=end)
+        return "interrupted", problem
     if end.memory_kills:
         problem += f", after the kernel killed {end.memory_kills} processes for want of memory"
-    return Outcome(kind="failed", problem=problem, end=end)
-
-
-def _digest_if_sound(result_path: Path | None) -> str | None:
-    """Return the digest of a result, which a job writes last; None without a sound one."""
-    if result_path is None:
-        return None
-    try:
-        return result_digest(result_path)
-    except IntegrityError:
-        return None
+    return "failed", problem
 
 
 def _how(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return f"exit code {exit_code} ({signal.Signals(-exit_code).name})"
-    except ValueError:
-        return f"exit code {exit_code}"
+    names = {-number: f" ({number.name})" for number in signal.Signals}
+    return f"exit code {exit_code}{names.get(exit_code, '')}"
+
+
+def kills_after(request: AttemptRequest | None, outcome: Outcome, kept: float | None) -> int:
+    """Return how often in a row the command was killed, the attempt of ``request`` included.
+
+    ``kept`` is the share of the job that is done after it; None if nobody knows.
+    """
+    before, done = (0, None) if request is None else (request.kills, request.done)
+    if kept is not None and done is not None and kept > done:
+        return 0
+    return before + int(outcome.killed_alone)
 
 
 def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
@@ -225,52 +224,6 @@ def wanted_end(exit_code: int | None) -> str:
     """Return what was expected of a job that failed with this exit code; with 0, its result."""
     wanted = "an end with exit code 0"
     return f"{wanted} and its result" if exit_code == 0 else wanted
-
-
-_FILE: Final = "course.json"
-
-
-class Course(Record):
-    """What was when an attempt began.
-
-    Attributes:
-        done: Share of the job that it goes on from; None if nobody knows.
-        failed: Earlier attempts that failed; the others were interrupted.
-        kills: Times in a row that the command alone was killed without getting further.
-        last: Why the attempt before did not do the job; empty for the first one.
-    """
-
-    attempt: int = Field(ge=0)
-    done: Rate | None = None
-    failed: int = Field(default=0, ge=0)
-    kills: int = Field(default=0, ge=0)
-    last: str = ""
-
-    def kills_after(self, outcome: Outcome, kept: float | None) -> int:
-        """Return how often in a row the command was killed, this attempt included.
-
-        ``kept`` is the share of the job that is done after it; None if nobody knows.
-        """
-        if kept is not None and self.done is not None and kept > self.done:
-            return 0
-        return self.kills + int(outcome.killed_alone)
-
-
-def read_course(folder: AttemptFolder) -> Course | None:
-    """Return how the job reached its present attempt; None if no readable record says."""
-    path = folder.path / _FILE
-    try:
-        return Course.model_validate(parse_json_object(path.read_bytes(), source=str(path)))
-    except FileNotFoundError:
-        return None
-    except (IntegrityError, ValidationError) as error:  # it only informs; the store decides
-        _logger.warning("%s: expected how a job has gone, got '%s'", path, error)
-        return None
-
-
-def write_course(folder: AttemptFolder, course: Course) -> None:
-    """Record how the job reached an attempt; the caller holds the lock."""
-    atomic_write_text(folder.path / _FILE, course.model_dump_json())
 
 
 #: A live job of an earlier controller was taken over; processes of a dead host were killed; an

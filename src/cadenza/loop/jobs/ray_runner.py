@@ -14,7 +14,6 @@ Needs:   the extra ``ray``; a folder of runs that all nodes see at the same path
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -25,8 +24,8 @@ from cadenza.core.files import sha256_bytes
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
-from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
-from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, AttemptRequest
+from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, host_command
 from cadenza.loop.jobs.terms import signals_kept
 from cadenza.loop.processes import die_with_parent
 
@@ -43,11 +42,11 @@ _DIGITS: Final = 16
 class HostActor:
     """The process that keeps the host of one attempt, and dies with it, and it with the process."""
 
-    def __init__(self, request_path: str) -> None:
+    def __init__(self, command: tuple[str, ...]) -> None:
         """Start the host; it continues without further calls."""
         self._ray = _import_ray()
         self._host = subprocess.Popen(  # noqa: S603 - our own module; no shell
-            (sys.executable, "-P", "-m", "cadenza.loop.jobs.host", request_path),
+            command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=die_with_parent(os.getpid()),
@@ -108,7 +107,7 @@ class RayHosts(Hosts):
                 "jobs.ray_address, or run the jobs on the cpu."
             )
 
-    def obstacle(self, device: Device, *, waited_s: float) -> str | None:
+    def obstacle(self, folder: AttemptFolder, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - of the cluster
         """Return what the cluster lacks, or that it is busy."""
         lack = self._lack(device)
         if lack is not None:
@@ -131,7 +130,13 @@ class RayHosts(Hosts):
         wish = f"it needs {_listed(needs)} on one node"
         return f"{wish}, the cluster has {count} with {_listed(total)}"
 
-    def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:  # noqa: ARG002 - the host takes its own
+    def start(
+        self,
+        folder: AttemptFolder,
+        request: AttemptRequest,
+        lock: AttemptLock,  # noqa: ARG002 - the host takes its own
+        device: Device,
+    ) -> None:
         """Ask the cluster for the host; it takes the lock itself, wherever it starts."""
         needs = _needs_of(device)
         options = {
@@ -143,7 +148,7 @@ class RayHosts(Hosts):
             "max_restarts": 0,
         }
         try:
-            self._ray.remote(HostActor).options(**options).remote(str(folder.request_path))
+            self._ray.remote(HostActor).options(**options).remote(host_command(folder, request))
         except ValueError as error:
             raise JobHostError(
                 f"{folder.path}: expected no actor {options['name']!r}, got one; another "

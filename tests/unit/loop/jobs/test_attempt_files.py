@@ -1,13 +1,14 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder, HostRequest
-from cadenza.loop.jobs.outcomes import Course, Outcome, judge, read_course
+from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder, AttemptHost, AttemptRequest
+from cadenza.loop.jobs.outcomes import Outcome, judge, kills_after
 
-REQUEST = HostRequest(
+REQUEST = AttemptRequest(
     attempt=2,
     key="run/0/train",
     argv=("/bin/echo", "a b", "ż"),
@@ -24,7 +25,7 @@ REQUEST = HostRequest(
 def folder(tmp_path):
     made = AttemptFolder(tmp_path / "jobs" / "train")
     with made.try_lock():
-        made.prepare(REQUEST, deadline_s=5.5)
+        made.prepare(REQUEST)
     return made
 
 
@@ -41,20 +42,37 @@ def folder(tmp_path):
 def test_documents_of_odd_values_are_refused(folder, name, change, message):
     folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="finished"))
     path = folder.path / f"{name}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    document = json.loads(path.read_text())
+    (document["2"] if name == "end" else document).update(change)
+    path.write_text(json.dumps(document))
     with pytest.raises(IntegrityError, match=message):
         folder.read_request() if name == "request" else folder.read_end(2)
 
 
-def test_kills_that_nobody_counted_are_none(folder):
-    folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="finished"))
-    path = folder.path / "end.json"
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {"memory_kills": None}))
-    assert folder.read_end(2).memory_kills == 0
-    del document["memory_kills"]
-    path.write_text(json.dumps(document))
-    assert folder.read_end(2).memory_kills == 0
+def test_ends_of_earlier_attempts_are_kept_and_those_of_another_run_are_not(folder):
+    ends = [AttemptEnd(attempt=n, exit_code=n, duration_s=1.0, reason="finished") for n in (2, 3)]
+    folder.write_end(ends[0])
+    with folder.try_lock():
+        folder.prepare(replace(REQUEST, attempt=3))
+    folder.write_end(ends[1])
+    assert [folder.read_end(number) for number in (1, 2, 3)] == [None, *ends]
+    with folder.try_lock():
+        folder.prepare(REQUEST)  # the store of this name is another one
+    assert folder.read_end(2) is None
+
+
+def test_lock_tells_who_runs_an_attempt_in_as_many_bytes_each_time(folder):
+    assert folder.read_host(2) is None
+    sizes = set()
+    for seconds in (0.0, 0.123, 98765432.125):
+        host = AttemptHost(attempt=2, pid=7, start_ticks=8, attempt_s=seconds, quiet_s=seconds)
+        folder.write_host(host)
+        sizes.add(folder.lock_path.stat().st_size)
+        assert folder.read_host(2) == host
+    assert len(sizes) == 1
+    assert folder.read_host(1) is None
+    folder.lock_path.write_text('{"attempt":2')
+    assert folder.read_host(2) is None
 
 
 BY_BUDGET = "^it was ended by its host, as the run's budget was used"
@@ -94,7 +112,9 @@ def test_end_is_judged_by_reason_exit_code_and_memory(
 
 
 def test_end_on_request_names_who_asked(folder):
-    folder.ask_to_stop("process 7 on host, the run's controller, which was asked to stop")
+    folder.change_request(
+        stop_by="process 7 on host, the run's controller, which was asked to stop"
+    )
     folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="stopped"))
     assert judge(folder, 2, None).problem == (
         "it was ended by process 7 on host, the run's controller, which was asked to stop"
@@ -123,11 +143,15 @@ FAILED = Outcome(
     ],
 )
 def test_kills_without_getting_further_are_counted(done, outcome, kept, kills):
-    assert Course(attempt=3, done=done, kills=2).kills_after(outcome, kept) == kills
+    request = replace(REQUEST, done=done, kills=2)
+    assert kills_after(request, outcome, kept) == kills
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"attempt": -1}', '{"attempt": 1, "x": 2}'])
-def test_what_cannot_be_read_counts_as_nothing(tmp_path, text, caplog):
-    (tmp_path / "course.json").write_text(text)
-    assert read_course(AttemptFolder(tmp_path)) is None
-    assert "expected how a job has gone, got" in caplog.text
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"attempt": -1}', '{"attempt": 1, "x": 2}'])
+def test_request_that_cannot_be_read_counts_as_none_and_is_not_changed(folder, text):
+    folder.request_path.write_text(text)
+    assert folder.request is None
+    folder.change_request(stop_by="me")
+    assert folder.request_path.read_text() == text
+    with pytest.raises(IntegrityError, match=r"request\.json: expected"):
+        folder.read_request()

@@ -25,7 +25,7 @@ def test_host_without_the_lock_does_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "LOCK_WAIT_S", 0.05)
     folder = AttemptFolder(tmp_path)
     with folder.try_lock():
-        assert host.main([str(folder.request_path)]) == host.NO_LOCK
+        assert host.main([str(folder.request_path), "1"]) == host.NOT_IN_CHARGE
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt.lock"]
 
 
