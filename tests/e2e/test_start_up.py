@@ -6,7 +6,7 @@ from tests.e2e.commands import environment
 #: Libraries that take longer to import than the whole answer to --help may take.
 HEAVY = (
     *("torch", "numpy", "scipy", "gymnasium", "pydantic", "matplotlib", "structlog"),
-    *("sqlalchemy", "alembic", "ray", "anthropic", "openai"),
+    *("sqlalchemy", "ray", "anthropic", "openai"),
 )
 
 

@@ -15,7 +15,6 @@ from cadenza.core.errors import MissingExtraError
 #: The extra that installs a package.
 _EXTRAS: Final = {
     "PIL": "train",
-    "alembic": "loop",
     "clarabel": "solvers",
     "cryptography": "sign",
     "fastapi": "dash",

@@ -21,7 +21,6 @@ from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.jobs.outcomes import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.processes import is_gone
-from cadenza.loop.store.changes import approval_row
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import (
     FALLBACKS,
@@ -31,8 +30,7 @@ from cadenza.loop.store.overview import (
     overviews,
     tallies_of_cycle,
 )
-from cadenza.loop.store.rows import JobRow, Row
-from cadenza.loop.store.tables import job_row
+from cadenza.loop.store.rows import ApprovalRow, JobRow, Row
 
 #: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
 #: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
@@ -464,7 +462,7 @@ def cycle_evaluation(store: JobStore, run_id: str, cycle: int) -> list[TaskResul
 def _status(found: Overview, workdir: Path) -> RunStatus:
     run, rows = found.run, found.rows
     run_id: str = run["id"]
-    jobs = [job_row(row) for row in rows["jobs"]]
+    jobs = [JobRow(**row) for row in rows["jobs"]]
     config, state = _object(run["config_json"]), _object(run["state_json"])
     estimates = JobEstimates(jobs, folder=workdir / run_id)
     owner = _owner(run, found.moment)
@@ -491,7 +489,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
         **_next_comparison(config, state),
         pending=tuple(
             PendingApproval(**{name: getattr(row, name) for name in PendingApproval.model_fields})
-            for row in (approval_row(row, found.moment) for row in rows["questions"])
+            for row in (ApprovalRow(**row, read_at=found.moment) for row in rows["questions"])
         ),
         jobs=tuple(
             _live(job, estimates)

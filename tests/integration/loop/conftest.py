@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from cadenza.loop.store import JobStore
-from cadenza.loop.store.models import Base
+from cadenza.loop.store.schema import METADATA
 from tests.integration.loop.postgres import MISSING, find_programs, running_server
 
 
@@ -33,7 +33,7 @@ def postgres_url(postgres_store_url):
     yield postgres_store_url
     engine = create_engine(postgres_store_url)
     with engine.begin() as connection:
-        for table in reversed(Base.metadata.sorted_tables):
+        for table in reversed(METADATA.sorted_tables):
             connection.execute(table.delete())
     engine.dispose()
 

@@ -18,8 +18,8 @@ from cadenza.loop.errors import (
 from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.changes import request_approval
 from cadenza.loop.store.leases import LeaseKeeper
-from cadenza.loop.store.models import Run
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
+from cadenza.loop.store.schema import runs
 from tests.integration.loop.job_harness import wait_for
 
 
@@ -127,7 +127,7 @@ def test_state_of_another_version_of_the_package_is_refused(store_url, store):
         ('{"run_id": "run", "baseline": NaN}', "expected strict JSON"),
     ):
         with engine.begin() as connection:
-            connection.execute(update(Run).values(state_json=document))
+            connection.execute(update(runs).values(state_json=document))
         with pytest.raises(IntegrityError, match=f"(?s)state of run 'run'.*{message}"):
             store.load_state("run")
     engine.dispose()

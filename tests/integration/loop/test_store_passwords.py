@@ -10,7 +10,7 @@ from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.resuming import stored_config
 from cadenza.loop.store import JobStore
-from cadenza.loop.store.models import Base
+from cadenza.loop.store.schema import METADATA
 from tests.integration.loop.loop_harness import Loop
 from tests.integration.loop.postgres import GUARDED
 from tests.loop_fakes import FakeStack
@@ -42,7 +42,7 @@ def everything_in(url):
     """Every row of every table of a store, as one text."""
     engine = create_engine(url)
     with engine.connect() as connection:
-        tables = Base.metadata.sorted_tables
+        tables = METADATA.sorted_tables
         found = [row for table in tables for row in connection.execute(select(table))]
     engine.dispose()
     return "\n".join(map(str, found))

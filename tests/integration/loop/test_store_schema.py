@@ -1,19 +1,14 @@
-"""Tables, migrations and what each database enforces by itself."""
+"""Tables, layouts and what each database enforces by itself."""
 
-import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
 from cadenza.cli.loop_status import open_store
 from cadenza.core.errors import ConfigurationError, MissingExtraError
-from cadenza.core.files import sha256_bytes
 from cadenza.loop.errors import (
     LeaseHeldError,
     StoreForeignError,
@@ -25,7 +20,11 @@ from cadenza.loop.processes import this_process
 from cadenza.loop.store import JobStore, database
 from cadenza.loop.store.changes import request_approval
 from cadenza.loop.store.database import Database
-from cadenza.loop.store.models import Base
+from cadenza.loop.store.schema import HEAD, METADATA, PREVIOUS, VERSION
+from tests.loop_runs import RUN
+
+#: Databases as the version before made them, one per kind: two runs with rows in every table.
+LAYOUTS = Path(__file__).with_name("layouts")
 
 
 @pytest.fixture
@@ -35,39 +34,105 @@ def engine(empty_url):
     made.dispose()
 
 
-def test_migrated_tables_are_the_models(empty_url, engine):
-    JobStore(empty_url).close()
-    with engine.connect() as connection:
-        options = {"compare_type": True, "compare_server_default": True}
-        context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, Base.metadata) == []
+def make_previous(engine):
+    """Fill an empty database with a store of the previous layout."""
+    script = (LAYOUTS / f"{PREVIOUS}.{engine.dialect.name}.sql").read_text()
+    raw = engine.raw_connection()
+    if engine.dialect.name == "sqlite":
+        raw.executescript(script)
+    else:
+        raw.driver_connection.execute(script)
+        raw.commit()
+    raw.close()
+    engine.dispose()
 
 
-def test_checks_of_the_migrated_tables_are_those_of_the_models(empty_url, engine):
-    # Autogeneration does not compare check constraints and partial indices.
-    JobStore(empty_url).close()
+def tables_of(engine):
+    """Return what the database says of its tables, in no order."""
     inspector = inspect(engine)
-    for table in Base.metadata.tables.values():
-        wanted = {str(check.name) for check in table.constraints if hasattr(check, "sqltext")}
-        found = {check["name"] for check in inspector.get_check_constraints(table.name)}
-        assert found == wanted
+    found = {}
+    for table in inspector.get_table_names():
+        columns = {
+            column["name"]: (str(column["type"]), column["nullable"], column["default"])
+            for column in inspector.get_columns(table)
+        }
+        of_table = (
+            inspector.get_pk_constraint(table),
+            inspector.get_indexes(table),
+            inspector.get_unique_constraints(table),
+            inspector.get_foreign_keys(table),
+            inspector.get_check_constraints(table),
+        )
+        constraints = [plain(part) for part in of_table]
+        found[table] = (columns, constraints)
+    return found
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return sorted((name, plain(one)) for name, one in value.items())
+    return sorted(map(str, map(plain, value))) if isinstance(value, list) else str(value)
+
+
+def test_store_of_the_previous_layout_keeps_its_rows_and_becomes_like_a_new_one(
+    empty_url, engine, request, tmp_path
+):
+    make_previous(engine)
+    with JobStore.open_existing(empty_url) as older:
+        assert not older.is_up_to_date
+        before = everything(older)
+    engine.dispose()
+    with JobStore(empty_url) as opened:
+        assert opened.is_up_to_date
+        assert everything(opened) == before
+        assert opened.blessed_checkpoint(RUN)["path"] == "cycle_0/train/policy"
+        assert [row.key.stage for row in opened.jobs.of_run(RUN)] == [
+            "train", "eval_candidate_0", "train",
+        ]  # fmt: skip
+        lease = opened.leases.acquire(RUN, "next", ttl_s=60.0)
+        state, version = opened.load_state(RUN)
+        assert opened.commit(lease, version, state, events=[]) == version + 1
+    if engine.dialect.name == "postgresql":
+        fresh = create_engine(request.getfixturevalue("postgres_store_url"))
+    else:
+        JobStore(tmp_path / "fresh.db").close()
+        fresh = create_engine(f"sqlite:///{tmp_path / 'fresh.db'}")
+    assert tables_of(engine) == tables_of(fresh)
+    fresh.dispose()
+
+
+def everything(store):
+    return {name: store.database.rows(table.select()) for name, table in METADATA.tables.items()}
+
+
+def test_partial_index_allows_one_blessed_policy_per_run(empty_url, engine):
+    JobStore(empty_url).close()
     (partial,) = [
-        index for index in inspector.get_indexes("checkpoints") if index["name"].endswith("blessed")
+        index
+        for index in inspect(engine).get_indexes("checkpoints")
+        if index["name"].endswith("blessed")
     ]
     assert partial["unique"]
     condition = partial["dialect_options"][f"{engine.dialect.name}_where"]
     assert str(condition).strip("()") == "blessed = 1"
 
 
-def test_store_of_a_newer_version_is_refused_and_untouched(empty_url, engine):
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("9999", f"version {PREVIOUS} or {HEAD}, got '9999'; it was written by a newer"),
+        ("0002", "got '0002'; it was written before the first release"),
+    ],
+)
+def test_store_of_another_version_is_refused_and_untouched(empty_url, engine, version, message):
     JobStore(empty_url).close()
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(VERSION.update().values(version_num=version))
     for create in (True, False):
-        with pytest.raises(StoreVersionError, match="got '9999'; it was written by a newer"):
+        with pytest.raises(StoreVersionError, match=message):
             JobStore(empty_url, create=create)
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == version
 
 
 def test_reader_does_not_migrate(empty_url, engine):
@@ -80,72 +145,8 @@ def test_reader_does_not_migrate(empty_url, engine):
     assert inspect(engine).get_table_names() == []
 
 
-def migrate_to(url, revision):
-    """Bring an empty database to an older version."""
-    engine = create_engine(url)
-    config = Config()
-    config.set_main_option("script_location", "cadenza.loop.store:migrations")
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-    engine.dispose()
-
-
-def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
-    empty_url, engine, tmp_path
-):
-    migrate_to(empty_url, "0001")
-    stores = {
-        "guarded": "postgresql://ada:hunter2@host/runs",
-        "options": "postgresql://ada@host/runs?connect_timeout=3&password=hunter2",
-        "open": "postgresql://ada@host/runs",
-        "file": None,
-    }
-    models = {
-        "guarded": "openai:org/m:8b@https://ada:hunter2@host:80/v1",
-        "options": "gemini:m@https://host/v1?key=hunter2",
-        "open": "openai:m@http://host/v1",
-        "file": "openai:m@https://a/hunter2@host",
-    }
-    with engine.begin() as connection:
-        for run_id, store in stores.items():
-            config = json.dumps({"run_name": "r", "store": store, "seed": 3, "llm": models[run_id]})
-            values = {"id": run_id, "config": config}
-            connection.execute(
-                text(
-                    "INSERT INTO runs (id, created_at, config_json, config_sha256, state_json) "
-                    "VALUES (:id, 1.5, :config, 'old', '{}')"
-                ),
-                values,
-            )
-    with JobStore.open_existing(empty_url) as older:
-        assert not older.is_up_to_date
-    engine.dispose()
-    with JobStore(empty_url) as opened:
-        assert opened.is_up_to_date
-        rows = {row["id"]: row for row in opened.list_runs()}
-    kept = {run_id: json.loads(row["config_json"]) for run_id, row in rows.items()}
-    assert {run_id: config["store"] for run_id, config in kept.items()} == {
-        "guarded": "postgresql://ada:***@host/runs",
-        "options": "postgresql://ada@host/runs?connect_timeout=3&password=***",
-        "open": "postgresql://ada@host/runs",
-        "file": None,
-    }
-    assert {run_id: config["llm"] for run_id, config in kept.items()} == {
-        "guarded": "openai:org/m:8b@https://host:80/v1",
-        "options": "gemini:m@https://host/v1",
-        "open": "openai:m@http://host/v1",
-        "file": "openai:m@https://host",
-    }
-    assert {(config["run_name"], config["seed"]) for config in kept.values()} == {("r", 3)}
-    assert (rows["open"]["config_sha256"], rows["open"]["created_at"]) == ("old", 1.5)
-    assert rows["guarded"]["config_sha256"] == sha256_bytes(rows["guarded"]["config_json"].encode())
-    for file in tmp_path.iterdir():
-        assert b"hunter2" not in file.read_bytes()
-
-
-def test_store_is_opened_as_it_is_unless_it_shall_be_upgraded(empty_url, tmp_path):
-    migrate_to(empty_url, "0001")
+def test_store_is_opened_as_it_is_unless_it_shall_be_upgraded(empty_url, engine, tmp_path):
+    make_previous(engine)
     for upgrade in (False, True):
         with open_store(tmp_path, empty_url, upgrade=upgrade) as opened:
             assert opened.is_up_to_date is upgrade
@@ -154,13 +155,13 @@ def test_store_is_opened_as_it_is_unless_it_shall_be_upgraded(empty_url, tmp_pat
 def test_older_store_is_stopped_and_answered_and_not_migrated_under_a_run_at_work(
     empty_url, engine
 ):
-    with JobStore(empty_url) as store:
+    make_previous(engine)
+    with JobStore.open_existing(empty_url) as store:
         store.create_run("run", "{}")
         lease = store.leases.acquire("run", this_process(), ttl_s=600.0)
         store.apply(lease, request_approval(0, "promote"))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
-    with pytest.raises(LeaseHeldError, match="from version 0002 to 0003, got 'run', which process"):
+    message = f"from version {PREVIOUS} to {HEAD}, got 'run', which process"
+    with pytest.raises(LeaseHeldError, match=message):
         JobStore(empty_url)
     with JobStore.open_existing(empty_url) as older:
         assert older.get_run("run")["stop_requested_at"] is None

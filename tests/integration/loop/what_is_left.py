@@ -12,7 +12,7 @@ import re
 from sqlalchemy import create_engine, select
 
 from cadenza.core.files import sha256_file
-from cadenza.loop.store.models import Base
+from cadenza.loop.store.schema import METADATA
 
 #: Columns that tell when, how often and in which process things were done.
 NEVER_EQUAL = {
@@ -77,7 +77,7 @@ def _tables(folder, run_id, store_url):
     engine = create_engine(store_url)
     tables = {}
     with engine.connect() as connection:
-        for table in Base.metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             of_run = table.c.id if table.name == "runs" else table.c.run_id
             query = select(table).where(of_run == run_id).order_by(*table.primary_key.columns)
             tables[table.name] = [

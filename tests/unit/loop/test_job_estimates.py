@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,10 @@ def key(stage, cycle=0):
     return JobKey(run_id="r", cycle=cycle, stage=stage)
 
 
-def row(stage, cycle=0, **changes):
+def row(stage, cycle=0, command=("lerobot-train", "--steps=2000"), **changes):
     values = {
-        "id": 1, "key": key(stage, cycle), "attempt": 1, "status": "succeeded", "exit_code": 0,
-        "command": ("lerobot-train", "--steps=2000"), "pid": 1, "pid_start_time": 1.0,
+        "id": 1, **key(stage, cycle).model_dump(), "attempt": 1, "status": "succeeded", "exit": 0,
+        "cmd": json.dumps(command), "pid": 1, "pid_start_time": 1.0,
         "started": 100.0, "heartbeat": 130.0, "finished": 150.0, "duration_s": 50.0,
         "attempt_s": 0.0, "interruptions": 0, "device": "cpu", "result_path": None,
         "result_sha256": None,

@@ -3,7 +3,7 @@
 Start at:    `JobStore`; `changes` for what `JobStore.commit` can change beside the state.
 Promise:     a commit happens whole or not at all; a controller that lost its lease changes
              nothing; at most one policy of a run is blessed; an event has one number for ever.
-Adding one:  a column goes into `models` and a new migration; a test compares the two.
+Adding one:  a column goes into `schema` or `rows`, and `schema.upgrade` adds it to older stores.
 Import time: `JobStore` and `changes` load SQLAlchemy, so both are imported at first use.
 """
 

@@ -5,9 +5,8 @@ together, the methods of `JobStore` make one at a time. An approval is asked for
 answered once, by whoever may, without a lease.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, and_, insert, select, update
 
@@ -29,14 +28,19 @@ from cadenza.loop.store.database import (
     plain_text,
     require_plain,
 )
-from cadenza.loop.store.models import Approval, Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.rows import ApprovalRow
+from cadenza.loop.store.schema import (
+    RUN_STATUSES,
+    approvals,
+    checkpoints,
+    cycles,
+    episodes,
+    runs,
+    seed_ranges,
+)
 
 #: Something to do inside a transaction; gets the run that the transaction is about.
 Change: TypeAlias = Callable[[Connection, str], Any]
-
-#: How a run can stand.
-RUN_STATUSES: Final = ("running", "pending_approval", "stopped", "finished", "failed")
 
 
 def set_run_status(status: str, stop_reason: str | None = None) -> Change:
@@ -47,34 +51,22 @@ def set_run_status(status: str, stop_reason: str | None = None) -> Change:
     def change(connection: Connection, run_id: str) -> None:
         reason = None if stop_reason is None else plain_text(stop_reason)
         values = {"status": status, "stop_reason": reason}
-        connection.execute(update(Run).where(Run.id == run_id).values(values))
+        connection.execute(update(runs).filter_by(id=run_id).values(values))
 
     return change
 
 
-def start_cycle(
-    idx: int,
-    *,
-    rung: str | None = None,
-    proposal_json: str | None = None,
-) -> Change:
+def start_cycle(idx: int, *, rung: str | None = None, proposal_json: str | None = None) -> Change:
     """Add a cycle, at stage ``collect``; a `RecordConflictError` if it is there."""
+    given = {"stage": "collect", "rung": rung, "proposal_json": proposal_json}
 
     def change(connection: Connection, run_id: str) -> None:
-        if connection.scalar(select(Cycle.idx).where(_cycle(run_id, idx))) is not None:
+        key = {"run_id": run_id, "idx": idx}
+        if connection.scalar(select(cycles.c.idx).filter_by(**key)) is not None:
             raise RecordConflictError(
                 f"run {run_id!r}: expected cycle {idx} to be new, got one that is there."
             )
-        connection.execute(
-            insert(Cycle).values(
-                run_id=run_id,
-                idx=idx,
-                stage="collect",
-                started_at=now(connection),
-                rung=rung,
-                proposal_json=proposal_json,
-            )
-        )
+        connection.execute(insert(cycles).values(**key, **given, started_at=now(connection)))
 
     return change
 
@@ -108,17 +100,12 @@ def add_checkpoint(
     eval_json: str | None = None,
 ) -> Callable[[Connection, str], int]:
     """Add a policy; the change returns its number."""
+    values = {"cycle_idx": cycle_idx, "policy_type": policy_type, "path": path}
+    values |= {"sha256": sha256, "eval_json": eval_json}
 
     def change(connection: Connection, run_id: str) -> int:
-        statement = insert(Checkpoint).values(
-            run_id=run_id,
-            cycle_idx=cycle_idx,
-            policy_type=policy_type,
-            path=path,
-            sha256=sha256,
-            eval_json=eval_json,
-        )
-        return connection.execute(statement.returning(Checkpoint.id)).scalar_one()
+        added = insert(checkpoints).values(run_id=run_id, **values)
+        return connection.execute(added.returning(checkpoints.c.id)).scalar_one()
 
     return change
 
@@ -129,9 +116,7 @@ def attach_eval(checkpoint: int | str, eval_json: str) -> Change:
 
     def change(connection: Connection, run_id: str) -> None:
         number = _checkpoint_of(connection, run_id, checkpoint)
-        connection.execute(
-            update(Checkpoint).where(Checkpoint.id == number).values(eval_json=eval_json)
-        )
+        connection.execute(update(checkpoints).filter_by(id=number).values(eval_json=eval_json))
 
     return change
 
@@ -141,9 +126,8 @@ def bless(checkpoint: int | str) -> Change:
 
     def change(connection: Connection, run_id: str) -> None:
         number = _checkpoint_of(connection, run_id, checkpoint)
-        of_run = Checkpoint.run_id == run_id
-        connection.execute(update(Checkpoint).where(of_run).values(blessed=0))
-        connection.execute(update(Checkpoint).where(Checkpoint.id == number).values(blessed=1))
+        connection.execute(update(checkpoints).filter_by(run_id=run_id).values(blessed=0))
+        connection.execute(update(checkpoints).filter_by(id=number).values(blessed=1))
 
     return change
 
@@ -165,8 +149,8 @@ def record_episodes(
 
     def change(connection: Connection, run_id: str) -> None:
         key = {"run_id": run_id, "cycle": cycle, "subject": subject, "look": look}
-        columns = (Episode.idx, Episode.task, Episode.seed, Episode.success, Episode.score)
-        rows = connection.execute(select(*columns).filter_by(**key).order_by(Episode.idx))
+        columns = [episodes.c[name] for name in ("idx", "task", "seed", "success", "score")]
+        rows = connection.execute(select(*columns).filter_by(**key).order_by(episodes.c.idx))
         recorded = [dict(row) for row in rows.mappings()]
         if recorded and recorded != values:
             raise RecordConflictError(
@@ -174,7 +158,7 @@ def record_episodes(
                 f"look {look}, got others; a repeated evaluation must repeat its outcomes."
             )
         if values and not recorded:
-            connection.execute(insert(Episode), [key | value for value in values])
+            connection.execute(insert(episodes), [key | value for value in values])
 
     return change
 
@@ -191,7 +175,12 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
 
     def change(connection: Connection, run_id: str) -> None:
         use = {"run_id": run_id, "cycle": cycle, "purpose": purpose, "look": look}
-        columns = (SeedRangeRow.cycle, SeedRangeRow.purpose, SeedRangeRow.start, SeedRangeRow.count)
+        columns = (
+            seed_ranges.c.cycle,
+            seed_ranges.c.purpose,
+            seed_ranges.c.start,
+            seed_ranges.c.count,
+        )
         present = connection.execute(select(*columns).filter_by(**use)).one_or_none()
         if present is not None:
             if (present.start, present.count) == (seeds.start, seeds.count):
@@ -201,9 +190,9 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
                 f"{cycle}, look {look}, got seeds from {seeds.start}; the first reservation holds."
             )
         overlap = and_(
-            SeedRangeRow.run_id == run_id,
-            SeedRangeRow.start < seeds.start + seeds.count,
-            SeedRangeRow.start + SeedRangeRow.count > seeds.start,
+            seed_ranges.c.run_id == run_id,
+            seed_ranges.c.start < seeds.start + seeds.count,
+            seed_ranges.c.start + seed_ranges.c.count > seeds.start,
         )
         other = connection.execute(select(*columns).where(overlap).limit(1)).one_or_none()
         if other is not None:
@@ -212,7 +201,7 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
                 f"[{seeds.start}, {seeds.start + seeds.count}), which shares seeds with "
                 f"{other.purpose!r} of cycle {other.cycle} from {other.start}, {other.count} seeds."
             )
-        connection.execute(insert(SeedRangeRow).values(**use, **seeds.model_dump()))
+        connection.execute(insert(seed_ranges).values(**use, **seeds.model_dump()))
 
     return change
 
@@ -223,20 +212,16 @@ def set_config(config_json: str) -> Change:
 
     def change(connection: Connection, run_id: str) -> None:
         values = {"config_json": kept, "config_sha256": sha256_bytes(kept.encode())}
-        connection.execute(update(Run).where(Run.id == run_id).values(values))
+        connection.execute(update(runs).filter_by(id=run_id).values(values))
 
     return change
-
-
-def _cycle(run_id: str, idx: int) -> Any:
-    return and_(Cycle.run_id == run_id, Cycle.idx == idx)
 
 
 def _update_cycle(
     connection: Connection, run_id: str, idx: int, values: dict[str, str | float]
 ) -> None:
-    result = connection.execute(update(Cycle).where(_cycle(run_id, idx)).values(values))
-    if result.rowcount != 1:
+    found = update(cycles).filter_by(run_id=run_id, idx=idx)
+    if connection.execute(found.values(values)).rowcount != 1:
         raise UnknownRowError(
             f"run {run_id!r}: expected a cycle {idx}, got none; start the cycle first."
         )
@@ -244,24 +229,15 @@ def _update_cycle(
 
 def _checkpoint_of(connection: Connection, run_id: str, checkpoint: int | str) -> int:
     """Return the number of the run's newest checkpoint that ``checkpoint`` means."""
-    column = Checkpoint.id if isinstance(checkpoint, int) else Checkpoint.path
-    number = connection.scalar(
-        select(Checkpoint.id)
-        .where(Checkpoint.run_id == run_id, column == checkpoint)
-        .order_by(Checkpoint.id.desc())
-        .limit(1)
-    )
+    wanted = {("id" if isinstance(checkpoint, int) else "path"): checkpoint}
+    found = select(checkpoints.c.id).filter_by(run_id=run_id, **wanted)
+    number = connection.scalar(found.order_by(checkpoints.c.id.desc()).limit(1))
     if number is None:
         raise UnknownRowError(
             f"checkpoint {checkpoint!r}: expected one of run {run_id!r}, got none of this run; "
             "a run blesses and measures its own policies only."
         )
     return number
-
-
-def canonical_text(value: object) -> str:
-    """Return ``value`` as strict JSON text with sorted keys."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 class Approvals:
@@ -297,10 +273,9 @@ class Approvals:
                     f"run {run_id!r}, cycle {cycle}: expected {gate!r} to be undecided, got "
                     f"{row.status} by {row.by} ({row.reason}); a decision is final."
                 )
+            answer = {"status": status, "reason": reason, "by": by, "decided_at": now(connection)}
             connection.execute(
-                update(Approval)
-                .where(*_key(run_id, cycle, gate))
-                .values(status=status, reason=reason, by=by, decided_at=now(connection))
+                update(approvals).filter_by(**_key(run_id, cycle, gate)).values(answer)
             )
             return _get(connection, run_id, cycle, gate)
 
@@ -311,14 +286,12 @@ class Approvals:
 
     def pending(self, run_id: str) -> list[ApprovalRow]:
         """Return the run's open questions, oldest first."""
-        statement = (
-            select(Approval.__table__)
-            .where(Approval.run_id == run_id, Approval.status == "pending")
-            .order_by(Approval.requested_at, Approval.cycle, Approval.gate)
-        )
+        asked = select(approvals).filter_by(run_id=run_id, status="pending")
+        by_time = asked.order_by(approvals.c.requested_at, approvals.c.cycle, approvals.c.gate)
         with self._database.read() as connection:
             moment = now(connection)
-            return [approval_row(row, moment) for row in connection.execute(statement).mappings()]
+            found = connection.execute(by_time).mappings().all()
+        return [ApprovalRow(**row, read_at=moment) for row in found]
 
 
 def request_approval(cycle: int, gate: str, *, timeout_s: float | None = None) -> Change:
@@ -327,39 +300,26 @@ def request_approval(cycle: int, gate: str, *, timeout_s: float | None = None) -
         raise InputError(f"approval of {gate!r}: expected timeout_s > 0 or None, got {timeout_s}.")
 
     def change(connection: Connection, run_id: str) -> None:
-        if connection.scalar(select(Approval.cycle).where(*_key(run_id, cycle, gate))) is not None:
+        key = _key(run_id, cycle, gate)
+        if connection.scalar(select(approvals.c.cycle).filter_by(**key)) is not None:
             return
         moment = now(connection)
-        connection.execute(
-            insert(Approval).values(
-                run_id=run_id,
-                cycle=cycle,
-                gate=gate,
-                requested_at=moment,
-                deadline=None if timeout_s is None else moment + timeout_s,
-            )
-        )
+        times = {"requested_at": moment, "deadline": timeout_s and moment + timeout_s}
+        connection.execute(insert(approvals).values(**key, **times))
 
     return change
 
 
-def _key(run_id: str, cycle: int, gate: str) -> tuple[Any, ...]:
-    return (Approval.run_id == run_id, Approval.cycle == cycle, Approval.gate == gate)
+def _key(run_id: str, cycle: int, gate: str) -> dict[str, Any]:
+    return {"run_id": run_id, "cycle": cycle, "gate": gate}
 
 
 def _get(connection: Connection, run_id: str, cycle: int, gate: str) -> ApprovalRow:
-    statement = select(Approval.__table__).where(*_key(run_id, cycle, gate))
-    row = connection.execute(statement).mappings().one_or_none()
+    found = connection.execute(select(approvals).filter_by(**_key(run_id, cycle, gate)))
+    row = found.mappings().one_or_none()
     if row is None:
         raise UnknownRowError(
             f"run {run_id!r}, cycle {cycle}: expected a question {gate!r}, got none; see what "
             "waits with `cadenza loop status`."
         )
-    return approval_row(row, now(connection))
-
-
-def approval_row(row: Mapping[Any, Any], moment: float) -> ApprovalRow:
-    """Return a row of the table of questions, asked at ``moment``, Unix seconds."""
-    deadline = row["deadline"]
-    overdue = row["status"] == "pending" and deadline is not None and deadline <= moment
-    return ApprovalRow(**{str(name): value for name, value in row.items()}, overdue=overdue)
+    return ApprovalRow(**row, read_at=now(connection))

@@ -11,7 +11,6 @@ Passwords:   are used for connecting and go nowhere else. Whoever goes on with a
 
 import json
 import sqlite3
-import threading
 import time
 from collections.abc import Collection, Generator
 from contextlib import closing, contextmanager, suppress
@@ -45,23 +44,15 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.processes import is_gone, readable
-from cadenza.loop.store.models import Run
+from cadenza.loop.store.rows import Row
+from cadenza.loop.store.schema import HEAD, PREVIOUS, VERSION, runs, upgrade
 
 if TYPE_CHECKING:
     from psycopg import Error
 
 
-#: Newest migration; a store at another one is migrated or refused.
-HEAD: Final = "0003"
-#: Oldest one with the tables of the newest: later ones changed rows alone. Who migrates nothing can
-#: work with all of them, so that a run of an older version can be watched, answered and stopped.
-OLDEST_USABLE: Final = "0001"
-_MIGRATIONS: Final = Path(__file__).parent / "migrations"
-#: Alembic keeps the migration that runs in a global variable.
-_ONE_AT_A_TIME: Final = threading.Lock()
-_VERSION_TABLE: Final = "alembic_version"
-#: Tables that a job store of any version has; LeAgents and MLflow have some of them.
-_TABLES: Final = frozenset({_VERSION_TABLE, "runs", "cycles", "checkpoints", "jobs", "events"})
+#: Tables that a job store of any layout has; LeAgents and MLflow have some of them.
+_TABLES: Final = frozenset({VERSION.name, "runs", "cycles", "checkpoints", "jobs", "events"})
 #: Tables of other programs that a message names.
 _MOST_NAMED: Final = 5
 #: Key of PostgreSQL's lock that lets one process at a time migrate: "cadenza" as a number.
@@ -89,79 +80,77 @@ def require_ours(names: Collection[str], place: str, *, shared: bool) -> bool:
     )
 
 
-def version_of(connection: Connection, place: str) -> str | None:
-    """Return the migration that the database is at; None without tables of ours.
+def _version_of(connection: Connection, place: str) -> str | None:
+    """Return the layout of the tables, `HEAD` or `PREVIOUS`; None without tables of ours.
 
     Raises:
         StoreForeignError: It has tables of other programs under our names.
-        StoreCorruptError: It has ours, but does not say of which version.
+        StoreCorruptError: It has ours, but does not say in which layout.
+        StoreVersionError: The layout is newer, or one that this version cannot read.
     """
     names = inspect(connection).get_table_names()
     shared = connection.dialect.name == "postgresql"
     if not require_ours(names, place, shared=shared):
         return None
-    version = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
+    version = connection.scalar(select(VERSION.c.version_num))
     if version is None:
         raise StoreCorruptError(
-            f"job store {place}: expected its version in the table {_VERSION_TABLE}, got no row; "
+            f"job store {place}: expected its version in the table {VERSION.name}, got no row; "
             "restore the database from a copy, or name another one."
+        )
+    if version not in (PREVIOUS, HEAD):
+        advice = (
+            "it was written by a newer cadenza: upgrade this installation."
+            if version > HEAD
+            else "it was written before the first release: end its runs with the version that "
+            "began them, and name another store."
+        )
+        raise StoreVersionError(
+            f"job store {place}: expected version {PREVIOUS} or {HEAD}, got {version!r}; {advice}"
         )
     return version
 
 
-def upgrade(connection: Connection, place: str) -> str:
+def _migrate(connection: Connection, place: str) -> str:
     """Bring the database to `HEAD` inside the open transaction; many processes may try at once.
 
     Raises:
-        StoreForeignError: It has tables of other programs under our names.
-        StoreVersionError: The store was written by a newer version of the package.
         LeaseHeldError: A controller of the older version works on one of its runs.
+        StoreError: As `_version_of`.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-    version = version_of(connection, place)
+    version = _version_of(connection, place)
     if version == HEAD:
         return HEAD
-    from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if version is not None and version not in known:
-        raise _newer_version(place, version)
     if version is not None:
-        _require_idle(connection, place, version, now(connection))
-    with _ONE_AT_A_TIME:
-        command.upgrade(config, "head")
+        _require_idle(connection, place, version)
+    upgrade(connection, version)
     return HEAD
 
 
-def require_usable(connection: Connection, place: str) -> str:
-    """Return the migration of a database whose tables are those of `HEAD`; nothing is changed.
+def _require_usable(connection: Connection, place: str) -> str:
+    """Return the layout of a database that we can work with as it is; nothing is changed.
 
     Raises:
-        StoreForeignError: It has tables of other programs under our names.
-        StoreOutdatedError: Its tables are older, or it has none.
-        StoreVersionError: It is newer.
+        StoreOutdatedError: It has no tables.
+        StoreError: As `_version_of`.
     """
-    version = version_of(connection, place)
-    if version is None or version < OLDEST_USABLE:
+    version = _version_of(connection, place)
+    if version is None:
         raise StoreOutdatedError(
-            f"job store {place}: expected tables of version {OLDEST_USABLE} or newer, got "
-            f"{version or 'none'}; `cadenza loop run` or `resume` brings them up to date."
+            f"job store {place}: expected tables of version {PREVIOUS} or {HEAD}, got none; "
+            "`cadenza loop run` or `resume` brings them up to date."
         )
-    if version > HEAD:
-        raise _newer_version(place, version)
     return version
 
 
-def _require_idle(connection: Connection, place: str, version: str, moment: float) -> None:
+def _require_idle(connection: Connection, place: str, version: str) -> None:
     """Raise if somebody works on a run of a store that is about to be migrated."""
-    statement = select(Run.id, Run.lease_owner).where(Run.lease_expires_at > moment)
-    for run_id, owner in connection.execute(statement.order_by(Run.id)):
+    statement = select(runs.c.id, runs.c.lease_owner).where(
+        runs.c.lease_expires_at > now(connection)
+    )
+    for run_id, owner in connection.execute(statement.order_by(runs.c.id)):
         if owner is not None and not is_gone(owner):
             raise LeaseHeldError(
                 f"job store {place}: expected no run at work before it is brought from version "
@@ -169,13 +158,6 @@ def _require_idle(connection: Connection, place: str, version: str, moment: floa
                 "run end, or end it with `cadenza loop stop`, then try again. `status`, `stop` and "
                 "`approve` work meanwhile."
             )
-
-
-def _newer_version(place: str, version: str) -> StoreVersionError:
-    return StoreVersionError(
-        f"job store {place}: expected version {HEAD} or older, got {version!r}; it was written by "
-        "a newer cadenza: upgrade this installation."
-    )
 
 
 def plain_text(text: str) -> str:
@@ -311,7 +293,7 @@ _SECONDS_NOW: Final = {
 
 
 class Database:
-    """Connections to a job store; `name` is where it is, `version` its newest migration."""
+    """Connections to a job store; `name` is where it is, `version` its layout."""
 
     def __init__(self, location: Path | str, *, create: bool) -> None:
         """Open the store at a path (SQLite) or an SQLAlchemy URL.
@@ -324,8 +306,8 @@ class Database:
             MissingExtraError: PostgreSQL's driver is not installed.
             StoreNotFoundError: ``create`` is off and there is no such file.
             StoreForeignError: The database is another program's; it was not touched.
-            StoreVersionError: The tables are of a newer version; or there are none, or ones that
-                this version cannot use, and ``create`` is off.
+            StoreVersionError: The tables are of a version that this one cannot use; or there are
+                none, and ``create`` is off.
             LeaseHeldError: ``create`` is on, the store is older, and a run is at work.
             StoreAccessError: The password is wrong or missing, or the user may not do this.
             StoreUnavailableError: The database does not answer.
@@ -336,7 +318,7 @@ class Database:
         self._engine = _engine_of(url, create=create)
         try:
             with self.write() if create else self.read() as connection:
-                bring = upgrade if create else require_usable
+                bring = _migrate if create else _require_usable
                 self.version: str = bring(connection, self.name)
         except ProgrammingError as error:
             self.close()
@@ -365,6 +347,11 @@ class Database:
         """Open a transaction that only reads; errors as `write`."""
         with self._transaction("BEGIN") as connection:
             yield connection
+
+    def rows(self, statement: Any) -> list[Row]:
+        """Return what a query finds, read in a transaction of its own; errors as `write`."""
+        with self.read() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
 
     @contextmanager
     def _transaction(self, begin: str) -> Generator[Connection]:
@@ -401,7 +388,7 @@ def now(connection: Connection) -> float:
 
 def lock_run(connection: Connection, run_id: str) -> None:
     """Make this transaction alone change the run until it ends; an `UnknownRowError` without it."""
-    if connection.scalar(select(Run.id).where(Run.id == run_id).with_for_update()) is None:
+    if connection.scalar(select(runs.c.id).where(runs.c.id == run_id).with_for_update()) is None:
         raise unknown_run(run_id)
 
 

@@ -22,10 +22,10 @@ from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowEr
 from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
 from cadenza.loop.store.changes import Approvals, Change
-from cadenza.loop.store.database import HEAD, Database, config_to_keep, lock_run, now, unknown_run
+from cadenza.loop.store.database import Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.leases import Leases, require_lease
-from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.rows import Lease, Row, StoredEvent
+from cadenza.loop.store.schema import HEAD, checkpoints, cycles, episodes, runs, seed_ranges
 from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_events
 
 
@@ -107,10 +107,10 @@ class JobStore:
                 config_json=kept,
                 config_sha256=sha256_bytes(kept.encode()),
                 constitution_sha256=constitution_sha256,
-                capabilities_json=changes.canonical_text(dict(capabilities or {})),
+                capabilities_json=json.dumps(dict(capabilities or {}), sort_keys=True),
                 state_json=state.model_dump_json(),
             )
-            if connection.scalar(statement.returning(Run.id)) is None:
+            if connection.scalar(statement.returning(runs.c.id)) is None:
                 raise DuplicateRunError(
                     f"run {run_id!r}: expected a new id, got one that the store has; resume that "
                     "run, or choose another id."
@@ -131,12 +131,11 @@ class JobStore:
 
     def list_runs(self) -> list[Row]:
         """Return all runs, oldest first."""
-        statement = select(Run.__table__).order_by(Run.created_at, Run.id)
-        return self._rows(statement)
+        return self._database.rows(select(runs).order_by(runs.c.created_at, runs.c.id))
 
     def has_run(self, run_id: str) -> bool:
         """Return whether there is such a run."""
-        return bool(self._rows(select(Run.id).where(Run.id == run_id)))
+        return bool(self._database.rows(select(runs.c.id).filter_by(id=run_id)))
 
     def get_run(self, run_id: str) -> Row:
         """Return one run.
@@ -144,7 +143,7 @@ class JobStore:
         Raises:
             UnknownRowError: There is no such run.
         """
-        rows = self._rows(select(Run.__table__).where(Run.id == run_id))
+        rows = self._database.rows(select(runs).filter_by(id=run_id))
         if not rows:
             raise unknown_run(run_id)
         return rows[0]
@@ -153,11 +152,8 @@ class JobStore:
         """Ask the run's controller to stop; the first request's time is kept."""
         with self._database.write() as connection:
             lock_run(connection, run_id)
-            connection.execute(
-                update(Run)
-                .where(Run.id == run_id, Run.stop_requested_at.is_(None))
-                .values(stop_requested_at=now(connection))
-            )
+            unasked = update(runs).filter_by(id=run_id, stop_requested_at=None)
+            connection.execute(unasked.values(stop_requested_at=now(connection)))
 
     def stop_requested(self, run_id: str) -> bool:
         """Return whether the run was asked to stop and has not been resumed since."""
@@ -179,8 +175,7 @@ class JobStore:
 
     def cycles_for(self, run_id: str) -> list[Row]:
         """Return the run's cycles in order."""
-        statement = select(Cycle.__table__).where(Cycle.run_id == run_id).order_by(Cycle.idx)
-        return self._rows(statement)
+        return self._database.rows(select(cycles).filter_by(run_id=run_id).order_by(cycles.c.idx))
 
     def add_checkpoint(
         self, run_id: str, cycle_idx: int, policy_type: str, path: str, *, sha256: str | None = None
@@ -192,7 +187,7 @@ class JobStore:
 
     def attach_eval(self, checkpoint_id: int, eval_report: Mapping[str, Any]) -> None:
         """Store an evaluation, JSON by name, with a policy."""
-        owner = self._rows(select(Checkpoint.run_id).where(Checkpoint.id == checkpoint_id))
+        owner = self._database.rows(select(checkpoints.c.run_id).filter_by(id=checkpoint_id))
         if not owner:
             raise UnknownRowError(
                 f"checkpoint {checkpoint_id}: expected one of this store, got none."
@@ -209,17 +204,12 @@ class JobStore:
 
     def checkpoints_for(self, run_id: str) -> list[Row]:
         """Return the run's policies in the order they were added."""
-        statement = (
-            select(Checkpoint.__table__).where(Checkpoint.run_id == run_id).order_by(Checkpoint.id)
-        )
-        return self._rows(statement)
+        of_run = select(checkpoints).filter_by(run_id=run_id)
+        return self._database.rows(of_run.order_by(checkpoints.c.id))
 
     def blessed_checkpoint(self, run_id: str) -> Row | None:
         """Return the run's blessed policy; None before the first promotion."""
-        statement = select(Checkpoint.__table__).where(
-            Checkpoint.run_id == run_id, Checkpoint.blessed == 1
-        )
-        rows = self._rows(statement)
+        rows = self._database.rows(select(checkpoints).filter_by(run_id=run_id, blessed=1))
         return rows[0] if rows else None
 
     # Evidence
@@ -228,23 +218,20 @@ class JobStore:
         self, run_id: str, cycle: int, subject: str, *, look: int | None = None
     ) -> list[EpisodeOutcome]:
         """Return recorded episodes in the order played, of one look or of all."""
-        statement = (
-            select(Episode.task, Episode.seed, Episode.success, Episode.score)
-            .where(Episode.run_id == run_id, Episode.cycle == cycle, Episode.subject == subject)
-            .order_by(Episode.look, Episode.idx)
-        )
+        columns = [episodes.c[name] for name in EpisodeOutcome.model_fields]
+        played = select(*columns).filter_by(run_id=run_id, cycle=cycle, subject=subject)
         if look is not None:
-            statement = statement.where(Episode.look == look)
-        return [EpisodeOutcome.model_validate(row) for row in self._rows(statement)]
+            played = played.filter_by(look=look)
+        rows = self._database.rows(played.order_by(episodes.c.look, episodes.c.idx))
+        return [EpisodeOutcome.model_validate(row) for row in rows]
 
     def seed_ranges(self, run_id: str) -> dict[tuple[int, str, int], SeedRange]:
         """Return the run's reserved seeds by (cycle, purpose, look)."""
-        rows = self._rows(select(SeedRangeRow.__table__).where(SeedRangeRow.run_id == run_id))
         return {
             (row["cycle"], row["purpose"], row["look"]): SeedRange(
                 start=row["start"], count=row["count"]
             )
-            for row in rows
+            for row in self._database.rows(select(seed_ranges).filter_by(run_id=run_id))
         }
 
     # State
@@ -293,11 +280,8 @@ class JobStore:
                 "state_json": new_state.model_dump_json(),
                 "state_version": expected_version + 1,
             }
-            replaced = connection.execute(
-                update(Run)
-                .where(Run.id == lease.run_id, Run.state_version == expected_version)
-                .values(values)
-            )
+            known = update(runs).filter_by(id=lease.run_id, state_version=expected_version)
+            replaced = connection.execute(known.values(values))
             if replaced.rowcount != 1:
                 raise StaleStateError(
                     f"run {lease.run_id!r}: expected its state at version {expected_version}, got "
@@ -325,15 +309,11 @@ class JobStore:
             lock_run(connection, run_id)
             return change(connection, run_id)
 
-    def _rows(self, statement: Any) -> list[Row]:
-        with self._database.read() as connection:
-            return [dict(row) for row in connection.execute(statement).mappings()]
-
 
 def _insert_if_new(connection: Connection) -> Any:
     """Return an insert of a run that does nothing if its id is taken."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
-        return postgresql_insert(Run).on_conflict_do_nothing()
-    return insert(Run).prefix_with("OR IGNORE")
+        return postgresql_insert(runs).on_conflict_do_nothing()
+    return insert(runs).prefix_with("OR IGNORE")

@@ -16,8 +16,8 @@ from cadenza.core.errors import InputError
 from cadenza.loop.errors import LeaseHeldError, StaleLeaseError, StoreUnavailableError
 from cadenza.loop.processes import is_gone, readable
 from cadenza.loop.store.database import Database, lock_run, now, unknown_run
-from cadenza.loop.store.models import Run
 from cadenza.loop.store.rows import Lease
+from cadenza.loop.store.schema import runs
 
 
 class Leases:
@@ -50,8 +50,8 @@ class Leases:
         with self._database.write() as connection:
             lock_run(connection, run_id)
             moment = now(connection)
-            columns = (Run.lease_owner, Run.lease_epoch, Run.lease_expires_at)
-            row = connection.execute(select(*columns).where(Run.id == run_id)).one()
+            columns = (runs.c.lease_owner, runs.c.lease_epoch, runs.c.lease_expires_at)
+            row = connection.execute(select(*columns).where(runs.c.id == run_id)).one()
             left_s = (row.lease_expires_at or 0.0) - moment
             if row.lease_owner is not None and left_s > 0.0 and not gone(row.lease_owner):
                 raise LeaseHeldError(
@@ -67,7 +67,7 @@ class Leases:
             }
             if to_work:
                 values["stop_requested_at"] = None
-            connection.execute(update(Run).where(Run.id == run_id).values(values))
+            connection.execute(update(runs).filter_by(id=run_id).values(values))
         return lease
 
     def renew(self, lease: Lease) -> None:
@@ -80,18 +80,18 @@ class Leases:
             require_lease(connection, lease)
             expires_at = now(connection) + lease.ttl_s
             connection.execute(
-                update(Run).where(Run.id == lease.run_id).values(lease_expires_at=expires_at)
+                update(runs).where(runs.c.id == lease.run_id).values(lease_expires_at=expires_at)
             )
 
     def release(self, lease: Lease) -> None:
         """Give the run free; nothing happens if another controller has it."""
         with self._database.write() as connection:
             connection.execute(
-                update(Run)
+                update(runs)
                 .where(
-                    Run.id == lease.run_id,
-                    Run.lease_epoch == lease.epoch,
-                    Run.lease_owner == lease.owner,
+                    runs.c.id == lease.run_id,
+                    runs.c.lease_epoch == lease.epoch,
+                    runs.c.lease_owner == lease.owner,
                 )
                 .values(lease_owner=None, lease_expires_at=None)
             )
@@ -101,7 +101,9 @@ class Leases:
         with self._database.read() as connection:
             moment = now(connection)
             row = connection.execute(
-                select(Run.lease_owner).where(Run.id == run_id, Run.lease_expires_at > moment)
+                select(runs.c.lease_owner).where(
+                    runs.c.id == run_id, runs.c.lease_expires_at > moment
+                )
             ).one_or_none()
         return None if row is None else row.lease_owner
 
@@ -113,7 +115,7 @@ def require_lease(connection: Connection, lease: Lease) -> None:
         StaleLeaseError: It was released, or another controller took the run over.
         UnknownRowError: There is no such run.
     """
-    statement = select(Run.lease_owner, Run.lease_epoch).where(Run.id == lease.run_id)
+    statement = select(runs.c.lease_owner, runs.c.lease_epoch).where(runs.c.id == lease.run_id)
     row = connection.execute(statement.with_for_update()).one_or_none()
     if row is None:
         raise unknown_run(lease.run_id)

@@ -9,20 +9,19 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from sqlalchemy import and_, case, func, literal, or_, select, true, tuple_
-from sqlalchemy.orm import aliased
 
 from cadenza.loop.store.database import Database, now, unknown_run
-from cadenza.loop.store.models import (
-    Approval,
-    Checkpoint,
-    Cycle,
-    Episode,
-    EventRow,
-    Job,
-    LlmReply,
-    Run,
-)
 from cadenza.loop.store.rows import Row, StoredEvent
+from cadenza.loop.store.schema import (
+    approvals,
+    checkpoints,
+    cycles,
+    episodes,
+    events,
+    jobs,
+    llm_replies,
+    runs,
+)
 from cadenza.loop.store.tables import NO_TEXT
 
 #: Cycles of a run that are read unless more are asked for.
@@ -34,9 +33,9 @@ FALLBACKS: Final = ("proposal_fallback", "curation_fallback")
 #: Of some episodes; the sum is None without scores.
 _TALLY: Final = (
     func.count().label("episodes"),
-    func.sum(Episode.success).label("successes"),
-    func.count(Episode.score).label("scored"),
-    func.sum(Episode.score).label("score_sum"),
+    func.sum(episodes.c.success).label("successes"),
+    func.count(episodes.c.score).label("scored"),
+    func.sum(episodes.c.score).label("score_sum"),
 )
 
 
@@ -60,10 +59,10 @@ def overviews(
     Raises:
         UnknownRowError: There is no such run.
     """
-    runs = select(Run.__table__).where(true() if run_id is None else Run.id == run_id)
+    every = select(runs).where(true() if run_id is None else runs.c.id == run_id)
     with database.read() as connection:
         moment = now(connection)
-        rows = connection.execute(runs.order_by(Run.created_at, Run.id)).mappings()
+        rows = connection.execute(every.order_by(runs.c.created_at, runs.c.id)).mappings()
         found = {row["id"]: Overview(dict(row), moment) for row in rows}
         for name, statement in _statements(run_id, newest).items() if found else ():
             for row in connection.execute(statement).mappings():
@@ -77,70 +76,76 @@ def _statements(run_id: str | None, newest: int | None) -> dict[str, Any]:
     """Return what is read, by name: of one run or all, of its ``newest`` cycles or all (None)."""
 
     def of(table: Any) -> Any:
-        return true() if run_id is None else table.run_id == run_id
+        return true() if run_id is None else table.c.run_id == run_id
 
     def summed(table: Any, *columns: Any, by: tuple[Any, ...] = (), where: Any = None) -> Any:
         chosen = of(table) if where is None else and_(of(table), where)
-        return select(table.run_id, *by, *columns).where(chosen).group_by(table.run_id, *by)
+        return select(table.c.run_id, *by, *columns).where(chosen).group_by(table.c.run_id, *by)
 
-    last = func.coalesce(func.max(Cycle.idx), 0)
+    last = func.coalesce(func.max(cycles.c.idx), 0)
     before = (literal(-1) if newest is None else last - newest).label("before")
-    of_runs = true() if run_id is None else Run.id == run_id
-    shown = select(Run.id, before).outerjoin(Cycle).where(of_runs).group_by(Run.id).subquery().c
+    of_runs = true() if run_id is None else runs.c.id == run_id
+    shown = (
+        select(runs.c.id, before).outerjoin(cycles).where(of_runs).group_by(runs.c.id).subquery().c
+    )
 
     def latest(table: Any, cycle: Any, *columns: Any) -> Any:
-        of_cycles = and_(table.run_id == shown.id, cycle > shown.before)
-        return select(*(columns or (table.__table__,))).where(of_cycles)
+        of_cycles = and_(table.c.run_id == shown.id, cycle > shown.before)
+        return select(*(columns or (table,))).where(of_cycles)
 
-    key = (Episode.run_id, Episode.cycle, Episode.subject)
-    played = latest(Episode, Episode.cycle, *key, *_TALLY)
-    stands = (Checkpoint.run_id, Checkpoint.cycle_idx, literal("candidate"))
-    blessed = select(*stands).where(of(Checkpoint), Checkpoint.blessed == 1)
-    old = aliased(EventRow)  # found from the end on, so that what is older is not read
+    key = (episodes.c.run_id, episodes.c.cycle, episodes.c.subject)
+    played = latest(episodes, episodes.c.cycle, *key, *_TALLY)
+    stands = (checkpoints.c.run_id, checkpoints.c.cycle_idx, literal("candidate"))
+    blessed = select(*stands).where(of(checkpoints), checkpoints.c.blessed == 1)
+    old = events.alias().c  # found from the end on, so that what is older is not read
     old_events = and_(old.run_id == shown.id, old.cycle <= shown.before)
     end = select(old.seq).where(old_events).order_by(old.seq.desc()).limit(1).scalar_subquery()
-    told = (EventRow.run_id, EventRow.kind, EventRow.cycle, EventRow.payload)
-    text = case((EventRow.kind.in_(FALLBACKS), ""), else_=EventRow.payload).label("text")
+    told = (events.c.run_id, events.c.kind, events.c.cycle, events.c.payload)
+    text = case((events.c.kind.in_(FALLBACKS), ""), else_=events.c.payload).label("text")
     return {
-        "cycles": latest(Cycle, Cycle.idx).order_by(Cycle.idx),
+        "cycles": latest(cycles, cycles.c.idx).order_by(cycles.c.idx),
         "counts": summed(
-            Cycle, func.count().label("total"), func.count(Cycle.decision).label("decided")
+            cycles, func.count().label("total"), func.count(cycles.c.decision).label("decided")
         ),
-        "episodes": played.where(Episode.subject.in_(("candidate", "baseline"))).group_by(*key),
-        "blessed_episodes": summed(Episode, *_TALLY, where=tuple_(*key).in_(blessed)),
-        "checkpoints": select(Checkpoint.__table__)
+        "episodes": played.where(episodes.c.subject.in_(("candidate", "baseline"))).group_by(*key),
+        "blessed_episodes": summed(episodes, *_TALLY, where=tuple_(*key).in_(blessed)),
+        "checkpoints": select(checkpoints)
         .where(
-            Checkpoint.run_id == shown.id,
-            or_(Checkpoint.blessed == 1, Checkpoint.cycle_idx > shown.before),
+            checkpoints.c.run_id == shown.id,
+            or_(checkpoints.c.blessed == 1, checkpoints.c.cycle_idx > shown.before),
         )
-        .order_by(Checkpoint.id),
-        "jobs": latest(Job, Job.cycle).order_by(Job.id),
+        .order_by(checkpoints.c.id),
+        "jobs": latest(jobs, jobs.c.cycle).order_by(jobs.c.id),
         "seconds": summed(
-            Job, func.sum(Job.duration_s + Job.attempt_s).label("seconds"), by=(Job.device,)
+            jobs,
+            func.sum(jobs.c.duration_s + jobs.c.attempt_s).label("seconds"),
+            by=(jobs.c.device,),
         ),
         "told": select(*told)
         .where(
-            EventRow.run_id == shown.id,
-            EventRow.seq > func.coalesce(end, 0),
-            EventRow.kind.in_(_OF_CYCLES),
+            events.c.run_id == shown.id,
+            events.c.seq > func.coalesce(end, 0),
+            events.c.kind.in_(_OF_CYCLES),
         )
-        .order_by(EventRow.seq),
+        .order_by(events.c.seq),
         "notes": summed(
-            EventRow,
+            events,
             func.count().label("count"),
-            by=(EventRow.kind, text),
-            where=EventRow.kind.in_((*_OF_RUNS, *FALLBACKS)),
+            by=(events.c.kind, text),
+            where=events.c.kind.in_((*_OF_RUNS, *FALLBACKS)),
         ),
-        "questions": select(Approval.__table__)
-        .where(of(Approval), Approval.status == "pending")
-        .order_by(Approval.requested_at, Approval.cycle, Approval.gate),
+        "questions": select(approvals)
+        .where(of(approvals), approvals.c.status == "pending")
+        .order_by(approvals.c.requested_at, approvals.c.cycle, approvals.c.gate),
         "replies": summed(
-            LlmReply,
+            llm_replies,
             func.count().label("calls"),
-            func.count(LlmReply.error).label("failed"),
-            func.sum(LlmReply.cost_usd).label("cost_usd"),
+            func.count(llm_replies.c.error).label("failed"),
+            func.sum(llm_replies.c.cost_usd).label("cost_usd"),
         ),
-        "asked": summed(LlmReply, by=(LlmReply.cycle,), where=LlmReply.text == NO_TEXT),
+        "asked": summed(
+            llm_replies, by=(llm_replies.c.cycle,), where=llm_replies.c.text == NO_TEXT
+        ),
     }
 
 
@@ -151,29 +156,29 @@ def newest_runs(
 
     ``before`` is the id of a run: only older ones are returned, none if it is unknown.
     """
-    page = select(Run.__table__).order_by(Run.created_at.desc(), Run.id.desc()).limit(limit)
+    page = select(runs).order_by(runs.c.created_at.desc(), runs.c.id.desc()).limit(limit)
     if status is not None:
-        page = page.where(Run.status == status)
+        page = page.where(runs.c.status == status)
     if before is not None:
-        mark = select(Run.created_at, Run.id).where(Run.id == before).subquery().c
-        page = page.where(tuple_(Run.created_at, Run.id) < tuple_(mark.created_at, mark.id))
+        mark = select(runs.c.created_at, runs.c.id).where(runs.c.id == before).subquery().c
+        page = page.where(tuple_(runs.c.created_at, runs.c.id) < tuple_(mark.created_at, mark.id))
     with database.read() as connection:
         rows = [dict(row) for row in connection.execute(page).mappings()]
         ids = [row["id"] for row in rows]
-        key = (Episode.run_id, Episode.cycle, Episode.subject)
-        stands = (Checkpoint.run_id, Checkpoint.cycle_idx, literal("candidate"))
-        blessed = select(*stands).where(Checkpoint.run_id.in_(ids), Checkpoint.blessed == 1)
-        open_ones = and_(Approval.run_id.in_(ids), Approval.status == "pending")
+        key = (episodes.c.run_id, episodes.c.cycle, episodes.c.subject)
+        stands = (checkpoints.c.run_id, checkpoints.c.cycle_idx, literal("candidate"))
+        blessed = select(*stands).where(checkpoints.c.run_id.in_(ids), checkpoints.c.blessed == 1)
+        open_ones = and_(approvals.c.run_id.in_(ids), approvals.c.status == "pending")
         asked = {
-            "cycles": select(Cycle.run_id, func.count(Cycle.decision).label("decided"))
-            .where(Cycle.run_id.in_(ids))
-            .group_by(Cycle.run_id),
-            "pending": select(Approval.run_id, func.count().label("pending"))
+            "cycles": select(cycles.c.run_id, func.count(cycles.c.decision).label("decided"))
+            .where(cycles.c.run_id.in_(ids))
+            .group_by(cycles.c.run_id),
+            "pending": select(approvals.c.run_id, func.count().label("pending"))
             .where(open_ones)
-            .group_by(Approval.run_id),
-            "blessed": select(Episode.run_id, *_TALLY)
+            .group_by(approvals.c.run_id),
+            "blessed": select(episodes.c.run_id, *_TALLY)
             .where(tuple_(*key).in_(blessed))
-            .group_by(Episode.run_id),
+            .group_by(episodes.c.run_id),
         }
         for name, statement in asked.items():
             found = {row["run_id"]: dict(row) for row in connection.execute(statement).mappings()}
@@ -199,20 +204,20 @@ def events_of_run(
     ``after`` and ``before`` are sequence numbers, themselves left out; ``text`` is looked for in
     the payload, in either case of its ASCII letters.
     """
-    wanted = {EventRow.stage: stage, EventRow.kind: kind, EventRow.cycle: cycle}
+    wanted = {events.c.stage: stage, events.c.kind: kind, events.c.cycle: cycle}
     conditions: list[Any] = [
-        EventRow.run_id == run_id,
+        events.c.run_id == run_id,
         *(column == value for column, value in wanted.items() if value is not None),
     ]
     if after is not None:
-        conditions.append(EventRow.seq > after)
+        conditions.append(events.c.seq > after)
     if before is not None:
-        conditions.append(EventRow.seq < before)
+        conditions.append(events.c.seq < before)
     if text:
         written = json.dumps(text)[1:-1]  # payloads are ASCII
-        conditions.append(EventRow.payload.icontains(written, autoescape=True))
-    order = EventRow.seq.desc() if after is None else EventRow.seq
-    columns = [getattr(EventRow, one.name) for one in fields(StoredEvent)]
+        conditions.append(events.c.payload.icontains(written, autoescape=True))
+    order = events.c.seq.desc() if after is None else events.c.seq
+    columns = [events.c[one.name] for one in fields(StoredEvent)]
     statement = select(*columns).where(*conditions).order_by(order).limit(limit)
     with database.read() as connection:
         found = [StoredEvent(**row) for row in connection.execute(statement).mappings()]
@@ -221,8 +226,8 @@ def events_of_run(
 
 def tallies_of_cycle(database: Database, run_id: str, cycle: int) -> list[Row]:
     """Return how many episodes of each task each policy of a cycle played and solved."""
-    by = (Episode.subject, Episode.task)
-    of_cycle = (Episode.run_id == run_id, Episode.cycle == cycle)
+    by = (episodes.c.subject, episodes.c.task)
+    of_cycle = (episodes.c.run_id == run_id, episodes.c.cycle == cycle)
     statement = select(*by, *_TALLY).where(*of_cycle).group_by(*by).order_by(*by)
     with database.read() as connection:
         return [dict(row) for row in connection.execute(statement).mappings()]
@@ -230,11 +235,8 @@ def tallies_of_cycle(database: Database, run_id: str, cycle: int) -> list[Row]:
 
 def cycles_and_blessed(database: Database) -> tuple[defaultdict[str, list[Row]], dict[str, Row]]:
     """Return the cycles in order, and the blessed policy, of every run by its id."""
-    cycles: defaultdict[str, list[Row]] = defaultdict(list)
-    every = select(Cycle.__table__).order_by(Cycle.run_id, Cycle.idx)
-    blessed = select(Checkpoint.__table__).where(Checkpoint.blessed == 1)
-    with database.read() as connection:
-        for row in connection.execute(every).mappings():
-            cycles[row["run_id"]].append(dict(row))
-        found = [dict(row) for row in connection.execute(blessed).mappings()]
-    return cycles, {row["run_id"]: row for row in found}
+    found: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in database.rows(select(cycles).order_by(cycles.c.run_id, cycles.c.idx)):
+        found[row["run_id"]].append(row)
+    blessed = database.rows(select(checkpoints).filter_by(blessed=1))
+    return found, {row["run_id"]: row for row in blessed}

@@ -1,9 +1,10 @@
-"""What the job store returns.
+"""Rows of the job store as its parts return them; `schema` takes the columns of these tables here.
 
-Rows of the three tables that LeAgents has are mappings, as there; all others are frozen values.
-Times are Unix seconds, ``*_json`` are documents as text; `models` describes the columns.
+Rows of ``runs``, ``cycles`` and ``checkpoints``, which LeAgents has, are mappings, as there.
+Times are Unix seconds (UTC) by the database's clock, unless a field says otherwise.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,34 +26,52 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """One job as the store knows it.
+    """One command of one step of one cycle.
 
     Attributes:
+        attempt: How often it was started; ``interruptions`` are ends by a signal from outside.
+        cmd: The command as JSON.
         pid: Process of the latest attempt, with its start time as its runner measures it.
         heartbeat: When the latest attempt last showed a sign of life.
         duration_s: Seconds of all ended attempts.
         attempt_s: Seconds of the running attempt at its last sign of life.
-        interruptions: Attempts that a signal from outside ended.
         device: What its seconds are charged to.
     """
 
     id: int
-    key: JobKey
+    run_id: str
+    cycle: int
+    stage: str
     attempt: int
-    command: tuple[str, ...]
+    cmd: str
     pid: int | None
     pid_start_time: float | None
     status: JobStatus
     started: float | None
     heartbeat: float | None
     finished: float | None
-    exit_code: int | None
+    exit: int | None
     duration_s: float
     attempt_s: float
     interruptions: int
     device: Device
     result_path: str | None
     result_sha256: str | None
+
+    @property
+    def key(self) -> JobKey:
+        """The job's name."""
+        return JobKey(run_id=self.run_id, cycle=self.cycle, stage=self.stage)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command."""
+        return tuple(json.loads(self.cmd))
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the latest ended attempt ended, negative for a signal; None if nobody saw it."""
+        return self.exit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +97,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRow:
-    """A question to a person, and the answer; ``deadline`` None waits for ever."""
+    """A question to a person, and the answer, at ``read_at``; ``deadline`` None waits for ever."""
 
     run_id: str
     cycle: int
@@ -89,7 +108,13 @@ class ApprovalRow:
     requested_at: float
     decided_at: float | None
     deadline: float | None
-    overdue: bool
+    read_at: float
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is unanswered and its time is over."""
+        late = self.deadline is not None and self.deadline <= self.read_at
+        return late and self.status == "pending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

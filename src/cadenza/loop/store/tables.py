@@ -11,12 +11,12 @@ one took the run over, and may be repeated after a crash: what was recorded stay
 
 import json
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from sqlalchemy import Connection, and_, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from cadenza.core.errors import InputError
 from cadenza.core.files import sha256_bytes
@@ -24,10 +24,11 @@ from cadenza.loop.contracts.records import Device, JobKey, JobSpec, JobStatus
 from cadenza.loop.errors import RecordConflictError, UnknownRowError
 from cadenza.loop.store.database import Database, now, plain_text
 from cadenza.loop.store.leases import require_lease
-from cadenza.loop.store.models import EventRow, Job, LlmReply
 from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, StoredEvent
+from cadenza.loop.store.schema import events, jobs, llm_replies
 
-_EVENT_COLUMNS: Final = [getattr(EventRow, one.name) for one in fields(StoredEvent)]
+_EVENT_COLUMNS: Final = [events.c[one.name] for one in fields(StoredEvent)]
+_REPLY_COLUMNS: Final = [llm_replies.c[f.name] for f in fields(ReplyRow) if f.name != "about"]
 #: The text of a reply that is booked and not there.
 NO_TEXT: Final = json.dumps(None)
 
@@ -39,114 +40,92 @@ class EventTable:
         self._database = database
 
     def append(
-        self, lease: Lease, events: Sequence[StoredEvent], *, published: range = range(0)
+        self, lease: Lease, new: Sequence[StoredEvent], *, published: range = range(0)
     ) -> list[StoredEvent]:
         """Append what is not there yet, mark earlier ``published`` ones; return what was added."""
         with self._database.write() as connection:
             require_lease(connection, lease)
             _mark(connection, lease.run_id, published)
-            return append_events(connection, lease.run_id, events)
+            return append_events(connection, lease.run_id, new)
 
     def of_step(self, run_id: str, step_key: str) -> list[StoredEvent]:
         """Return the events of one step by ordinal."""
-        condition = (EventRow.run_id == run_id, EventRow.step_key == step_key)
-        return self._select(*condition, order=EventRow.ordinal)
+        of_step = select(*_EVENT_COLUMNS).filter_by(run_id=run_id, step_key=step_key)
+        return self._found(of_step.order_by(events.c.ordinal))
 
     def after(self, run_id: str, seq: int, *, limit: int = 10_000) -> list[StoredEvent]:
         """Return at most ``limit`` events behind number ``seq``, in order."""
-        condition = (EventRow.run_id == run_id, EventRow.seq > seq)
-        return self._select(*condition, order=EventRow.seq, limit=limit)
-
-    def last_seq(self, run_id: str) -> int:
-        """Return the number of the run's last event; 0 for none."""
-        with self._database.read() as connection:
-            return _last_seq(connection, run_id)
+        later = select(*_EVENT_COLUMNS).where(events.c.run_id == run_id, events.c.seq > seq)
+        return self._found(later.order_by(events.c.seq).limit(limit))
 
     def published_up_to(self, run_id: str) -> int:
         """Return the number up to which all events are marked as published."""
-        of_run = EventRow.run_id == run_id
+        first = select(func.min(events.c.seq)).select_from(events)
         with self._database.read() as connection:
-            first = connection.scalar(
-                select(func.min(EventRow.seq)).where(of_run, EventRow.published == 0)
-            )
-            return _last_seq(connection, run_id) if first is None else first - 1
+            unpublished = connection.scalar(first.filter_by(run_id=run_id, published=0))
+            return _last_seq(connection, run_id) if unpublished is None else unpublished - 1
 
     def mark_published(self, lease: Lease, numbers: range) -> None:
         """Mark the events of these numbers as published."""
-        with self._database.write() as connection:
-            require_lease(connection, lease)
-            _mark(connection, lease.run_id, numbers)
+        self.append(lease, [], published=numbers)
 
-    def _select(self, *condition: Any, order: Any, limit: int | None = None) -> list[StoredEvent]:
-        statement = select(*_EVENT_COLUMNS).where(*condition).order_by(order).limit(limit)
-        with self._database.read() as connection:
-            return [StoredEvent(**row) for row in connection.execute(statement).mappings()]
+    def _found(self, statement: Any) -> list[StoredEvent]:
+        return [StoredEvent(**row) for row in self._database.rows(statement)]
 
 
 def append_events(
-    connection: Connection, run_id: str, events: Sequence[StoredEvent]
+    connection: Connection, run_id: str, new: Sequence[StoredEvent]
 ) -> list[StoredEvent]:
     """Append what is not there yet and return it; the caller's transaction holds the run's lock."""
-    if not events:
+    if not new:
         return []
-    of_steps = EventRow.step_key.in_({event.step_key for event in events})
-    from_first = EventRow.ordinal >= min(event.ordinal for event in events)
-    rows = connection.execute(
-        select(EventRow.step_key, EventRow.ordinal).where(
-            EventRow.run_id == run_id, of_steps, from_first
+    present = connection.execute(
+        select(events.c.step_key, events.c.ordinal).where(
+            events.c.run_id == run_id,
+            events.c.step_key.in_({event.step_key for event in new}),
+            events.c.ordinal >= min(event.ordinal for event in new),
         )
     )
-    present = {(row.step_key, row.ordinal) for row in rows}
-    added: list[StoredEvent] = []
-    for event in events:
-        if (event.step_key, event.ordinal) not in present:
-            present.add((event.step_key, event.ordinal))
-            added.append(event)
-    last = _last_seq(connection, run_id)
-    numbered = [replace(event, seq=last + place) for place, event in enumerate(added, start=1)]
+    known = {(row.step_key, row.ordinal) for row in present}
+    by_place: dict[tuple[str, int], StoredEvent] = {}
+    for event in new:
+        by_place.setdefault((event.step_key, event.ordinal), event)
+    added = [event for place, event in by_place.items() if place not in known]
+    first = _last_seq(connection, run_id) + 1
+    numbered = [replace(event, seq=seq) for seq, event in enumerate(added, start=first)]
     if numbered:
         values = [{"run_id": run_id, **asdict(row)} for row in numbered]
-        connection.execute(insert(EventRow), values)
+        connection.execute(insert(events), values)
     return numbered
 
 
 def _last_seq(connection: Connection, run_id: str) -> int:
-    return connection.scalar(select(func.max(EventRow.seq)).where(EventRow.run_id == run_id)) or 0
+    return connection.scalar(select(func.max(events.c.seq)).where(events.c.run_id == run_id)) or 0
 
 
 def _mark(connection: Connection, run_id: str, numbers: range) -> None:
     if numbers:
-        connection.execute(
-            update(EventRow)
-            .where(EventRow.run_id == run_id, EventRow.seq.between(numbers[0], numbers[-1]))
-            .values(published=1)
-        )
+        marked = events.c.seq.between(numbers[0], numbers[-1])
+        of_run = update(events).where(events.c.run_id == run_id, marked)
+        connection.execute(of_run.values(published=1))
 
 
 class JobTable:
-    """Opens, follows and closes jobs."""
+    """Opens, follows and closes jobs; each of these raises an error for what is out of order.
+
+    That is a `RecordConflictError`, or an `UnknownRowError` for a job that was never opened.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def open(self, lease: Lease, spec: JobSpec) -> JobRow:
-        """Return the job's row, made now if it was not there.
-
-        Raises:
-            RecordConflictError: The key belongs to a job with another command or device.
-        """
-        _require_own(lease, spec.key)
-        with self._database.write() as connection:
-            require_lease(connection, lease)
+        """Return the job's row, made now if it was not there; refuse another command or device."""
+        result_path = None if spec.result_path is None else str(spec.result_path)
+        fresh = {"cmd": json.dumps(spec.command), "device": spec.device, "result_path": result_path}
+        with self._changing(lease, spec.key) as connection:
             if _find(connection, spec.key) is None:
-                connection.execute(
-                    insert(Job).values(
-                        **spec.key.model_dump(),
-                        cmd=json.dumps(spec.command),
-                        device=spec.device,
-                        result_path=None if spec.result_path is None else str(spec.result_path),
-                    )
-                )
+                connection.execute(insert(jobs).values(**spec.key.model_dump(), **fresh))
             row = _get(connection, spec.key)
         if (row.command, row.device) != (spec.command, spec.device):
             raise RecordConflictError(
@@ -157,28 +136,26 @@ class JobTable:
         return row
 
     def begin_attempt(self, lease: Lease, key: JobKey) -> JobRow:
-        """Count one more start of a job; a `RecordConflictError` unless it is pending."""
-        with self._changing(lease, key) as (connection, row):
-            if row.status != "pending":
-                raise RecordConflictError(
-                    f"{_name(key)}: expected a pending job, got one that is {row.status}; end its "
-                    "attempt before the next."
-                )
-            moment, values = now(connection), {"pid": None, "pid_start_time": None}
-            values |= {"attempt": row.attempt + 1, "status": "running", "started": moment}
-            return _update(connection, key, values | {"heartbeat": moment, "attempt_s": 0.0})
+        """Count one more start of a pending job."""
+        with self._changing(lease, key) as connection:
+            row = _get(connection, key)
+            _require(row, "pending", "a pending job", "; end its attempt before the next.")
+            moment = now(connection)
+            values = {"attempt": row.attempt + 1, "status": "running", "attempt_s": 0.0}
+            values |= {"pid": None, "pid_start_time": None, "started": moment, "heartbeat": moment}
+            return _update(connection, key, values)
 
     def set_process(self, lease: Lease, key: JobKey, *, pid: int, pid_start_time: float) -> JobRow:
-        """Say which process runs the attempt; a `RecordConflictError` if none is running."""
-        with self._changing(lease, key) as (connection, row):
-            _require_running(row)
+        """Say which process runs the running attempt."""
+        with self._changing(lease, key) as connection:
+            _require(_get(connection, key), "running", "a running attempt")
             return _update(connection, key, {"pid": pid, "pid_start_time": pid_start_time})
 
     def heartbeat(self, lease: Lease, key: JobKey, *, attempt_s: float) -> JobRow:
-        """Note that the attempt lives after ``attempt_s``; a `RecordConflictError` without one."""
+        """Note that the running attempt lives after ``attempt_s``."""
         _require_seconds(attempt_s)
-        with self._changing(lease, key) as (connection, row):
-            _require_running(row)
+        with self._changing(lease, key) as connection:
+            _require(_get(connection, key), "running", "a running attempt")
             values = {"heartbeat": now(connection), "attempt_s": attempt_s}
             return _update(connection, key, values)
 
@@ -196,54 +173,43 @@ class JobTable:
 
         ``exit_code`` is negative for a signal, None if nobody saw it; ``duration_s`` is charged to
         the job's device however it ended; ``interrupted``: whether a signal from outside ended it.
-
-        Raises:
-            RecordConflictError: The attempt was never begun.
         """
         _require_seconds(duration_s)
-        with self._changing(lease, key) as (connection, row):
+        with self._changing(lease, key) as connection:
+            row = _get(connection, key)
             if not 1 <= attempt <= row.attempt:
                 raise RecordConflictError(
                     f"{_name(key)}: expected an attempt of 1 to {row.attempt}, got {attempt}."
                 )
             if row.status != "running" or attempt < row.attempt:
                 return row
-            values = {"duration_s": row.duration_s + duration_s, "attempt_s": 0.0}
+            values = {"status": "pending", "exit": exit_code, "attempt_s": 0.0}
+            values |= {"duration_s": row.duration_s + duration_s}
             values |= {"interruptions": row.interruptions + int(interrupted)}
-            return _update(connection, key, values | {"status": "pending", "exit": exit_code})
+            return _update(connection, key, values)
 
     def close(
         self, lease: Lease, key: JobKey, status: JobStatus, *, result_sha256: str | None = None
     ) -> JobRow:
-        """End the job for good; closing it so again changes nothing.
-
-        Raises:
-            RecordConflictError: It was closed otherwise, an attempt is running, or ``status`` is
-                no end.
-        """
+        """End the job for good, unless an attempt is running; the same again changes nothing."""
         if status in ("pending", "running"):
             raise RecordConflictError(f"{_name(key)}: expected an end, got {status!r}.")
-        with self._changing(lease, key) as (connection, row):
+        with self._changing(lease, key) as connection:
+            row = _get(connection, key)
             if row.status == status:
                 return row
-            if row.status != "pending":
-                raise RecordConflictError(
-                    f"{_name(key)}: expected a pending job to close as {status}, got one that is "
-                    f"{row.status}."
-                )
+            _require(row, "pending", f"a pending job to close as {status}")
             values = {"status": status, "result_sha256": result_sha256}
             return _update(connection, key, values | {"finished": now(connection)})
 
     def reopen(self, lease: Lease, key: JobKey) -> JobRow:
         """Let a failed or cancelled job run again; its failures no longer count, its seconds do."""
-        with self._changing(lease, key) as (connection, row):
-            if row.status in ("running", "succeeded"):
-                raise RecordConflictError(
-                    f"{_name(key)}: expected a failed or cancelled job, got one that is "
-                    f"{row.status}."
-                )
+        with self._changing(lease, key) as connection:
+            row = _get(connection, key)
             if row.status == "pending":
                 return row
+            if row.status not in ("failed", "cancelled"):
+                _require(row, "failed", "a failed or cancelled job")
             values = {"status": "pending", "interruptions": row.attempt, "finished": None}
             return _update(connection, key, values)
 
@@ -254,38 +220,29 @@ class JobTable:
 
     def of_run(self, run_id: str, *, since: int = 0) -> list[JobRow]:
         """Return the jobs of the run's cycles from ``since`` on, in the order they were opened."""
-        wanted = (Job.run_id == run_id, Job.cycle >= since)
-        statement = select(Job.__table__).where(*wanted).order_by(Job.id)
-        with self._database.read() as connection:
-            return [job_row(values) for values in connection.execute(statement).mappings()]
+        wanted = select(jobs).where(jobs.c.run_id == run_id, jobs.c.cycle >= since)
+        return [JobRow(**row) for row in self._database.rows(wanted.order_by(jobs.c.id))]
 
     def spent_s(self, run_id: str) -> dict[Device, float]:
         """Return the seconds of all attempts by device, failed and running ones included."""
-        seconds = func.sum(Job.duration_s + Job.attempt_s).label("seconds")
-        statement = select(Job.device, seconds).where(Job.run_id == run_id).group_by(Job.device)
+        seconds = func.sum(jobs.c.duration_s + jobs.c.attempt_s).label("seconds")
+        of_run = select(jobs.c.device, seconds).filter_by(run_id=run_id).group_by(jobs.c.device)
         spent: dict[Device, float] = {"cpu": 0.0, "gpu": 0.0}
-        with self._database.read() as connection:
-            for row in connection.execute(statement):
-                spent[cast("Device", row.device)] = row.seconds
-        return spent
+        return spent | {row["device"]: row["seconds"] for row in self._database.rows(of_run)}
 
     @contextmanager
-    def _changing(self, lease: Lease, key: JobKey) -> Generator[tuple[Connection, JobRow]]:
-        _require_own(lease, key)
+    def _changing(self, lease: Lease, key: JobKey) -> Generator[Connection]:
+        if key.run_id != lease.run_id:
+            raise InputError(
+                f"{_name(key)}: expected a job of run {lease.run_id!r}, which the lease is for."
+            )
         with self._database.write() as connection:
             require_lease(connection, lease)
-            yield connection, _get(connection, key)
+            yield connection
 
 
 def _name(key: JobKey) -> str:
     return f"job {key.run_id}/{key.cycle}/{key.stage}"
-
-
-def _require_own(lease: Lease, key: JobKey) -> None:
-    if key.run_id != lease.run_id:
-        raise InputError(
-            f"{_name(key)}: expected a job of run {lease.run_id!r}, which the lease is for."
-        )
 
 
 def _require_seconds(seconds: float) -> None:
@@ -293,20 +250,17 @@ def _require_seconds(seconds: float) -> None:
         raise InputError(f"seconds of a job: expected a finite number >= 0, got {seconds}.")
 
 
-def _require_running(row: JobRow) -> None:
-    if row.status != "running":
+def _require(row: JobRow, status: JobStatus, wanted: str, advice: str = ".") -> None:
+    if row.status != status:
         raise RecordConflictError(
-            f"{_name(row.key)}: expected a running attempt, got a job that is {row.status}."
+            f"{_name(row.key)}: expected {wanted}, got one that is {row.status}{advice}"
         )
 
 
-def _where(key: JobKey) -> Any:
-    return and_(Job.run_id == key.run_id, Job.cycle == key.cycle, Job.stage == key.stage)
-
-
 def _find(connection: Connection, key: JobKey) -> JobRow | None:
-    values = connection.execute(select(Job.__table__).where(_where(key))).mappings().one_or_none()
-    return None if values is None else job_row(values)
+    found = connection.execute(select(jobs).filter_by(**key.model_dump())).mappings()
+    row = found.one_or_none()
+    return None if row is None else JobRow(**row)
 
 
 def _get(connection: Connection, key: JobKey) -> JobRow:
@@ -316,21 +270,9 @@ def _get(connection: Connection, key: JobKey) -> JobRow:
     return row
 
 
-def _update(connection: Connection, key: JobKey, values: Mapping[str, Any]) -> JobRow:
-    connection.execute(update(Job).where(_where(key)).values(**values))
+def _update(connection: Connection, key: JobKey, values: dict[str, Any]) -> JobRow:
+    connection.execute(update(jobs).filter_by(**key.model_dump()).values(**values))
     return _get(connection, key)
-
-
-def job_row(values: Mapping[Any, Any]) -> JobRow:
-    """Return a row of the table of jobs as what it tells."""
-    named = {str(name): value for name, value in values.items()}
-    parts = {name: named.pop(name) for name in ("run_id", "cycle", "stage", "cmd", "exit")}
-    return JobRow(
-        key=JobKey(run_id=parts["run_id"], cycle=parts["cycle"], stage=parts["stage"]),
-        command=tuple(json.loads(parts["cmd"])),
-        exit_code=parts["exit"],
-        **named,
-    )
 
 
 class Replies:
@@ -347,37 +289,41 @@ class Replies:
     def booked_usd(self, run_id: str, cycle: int, purpose: str, ordinal: int) -> float:
         """Return what is booked for a reply that is not there, US dollars."""
         key = _key(run_id, cycle, purpose, ordinal)
-        statement = select(LlmReply.cost_usd).filter_by(**key, text=NO_TEXT)
+        booked = select(llm_replies.c.cost_usd).filter_by(**key, text=NO_TEXT)
         with self._database.read() as connection:
-            return connection.scalar(statement) or 0.0
+            return connection.scalar(booked) or 0.0
 
     def book(self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow) -> None:
         """Keep what asking can cost in place of what was booked, unless the reply is there."""
-        key = _key(lease.run_id, cycle, purpose, ordinal)
-        values = _values(reply) | {"text": NO_TEXT, "response_sha256": ""}
-        with self._database.write() as connection:
-            require_lease(connection, lease)
-            _write(connection, key, values)
+        self._write(lease, cycle, purpose, ordinal, reply, text=NO_TEXT, response_sha256="")
 
     def record(
         self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow
     ) -> ReplyRow:
         """Store a reply and return it, or return the one that is there: the first one holds."""
+        return self._write(lease, cycle, purpose, ordinal, reply) or reply
+
+    def _write(
+        self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow, **booking: str
+    ) -> ReplyRow | None:
+        """Add a row, or replace one that is only booked; or return the reply that is there."""
         key = _key(lease.run_id, cycle, purpose, ordinal)
+        values = _values(reply) | booking
         with self._database.write() as connection:
             require_lease(connection, lease)
             present = _find_reply(connection, key)
-            if present is not None:
-                return present
-            _write(connection, key, _values(reply))
-        return reply
+            if present is None:
+                booked = update(llm_replies).filter_by(**key, text=NO_TEXT).values(**values)
+                if connection.execute(booked).rowcount == 0:
+                    connection.execute(insert(llm_replies).values(**key, **values))
+        return present
 
     def spent_usd(self, run_id: str) -> float:
         """Return what all replies of a run cost, failed and booked ones too, US dollars.
 
         Those of unknown cost add nothing.
         """
-        spent = select(func.sum(LlmReply.cost_usd)).where(LlmReply.run_id == run_id)
+        spent = select(func.sum(llm_replies.c.cost_usd)).where(llm_replies.c.run_id == run_id)
         with self._database.read() as connection:
             return connection.scalar(spent) or 0.0
 
@@ -396,23 +342,10 @@ def _values(reply: ReplyRow) -> dict[str, Any]:
     }
 
 
-def _write(connection: Connection, key: dict[str, Any], values: dict[str, Any]) -> None:
-    """Add a row, or replace one that is only booked."""
-    booked = update(LlmReply).filter_by(**key, text=NO_TEXT).values(**values)
-    if connection.execute(booked).rowcount == 0 and _find_reply(connection, key) is None:
-        connection.execute(insert(LlmReply).values(**key, **values))
-
-
 def _find_reply(connection: Connection, key: dict[str, Any]) -> ReplyRow | None:
-    columns = [getattr(LlmReply, one.name) for one in fields(ReplyRow) if one.name != "about"]
-    row = connection.execute(select(*columns).filter_by(**key)).mappings().one_or_none()
-    if row is None:
+    found = connection.execute(select(*_REPLY_COLUMNS).filter_by(**key)).mappings()
+    row = found.one_or_none()
+    if row is None or row["text"] == NO_TEXT:
         return None
     told = json.loads(row["text"])
-    match told:
-        case None:
-            return None
-        case {"text": text, "about": about}:
-            return ReplyRow(**{**row, "text": text}, about=about)
-        case _:
-            return ReplyRow(**{**row, "text": told})
+    return ReplyRow(**{**row, **(told if isinstance(told, dict) else {"text": told})})
