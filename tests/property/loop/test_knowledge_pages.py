@@ -1,42 +1,23 @@
 import re
+import tempfile
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.loop.knowledge.observations import (
-    Observation,
-    Observations,
-    measurement,
-    plain_name,
-    read_observations,
+from cadenza.core.files import sha256_bytes
+from cadenza.loop.knowledge.observations import Measurement, Observation, plain_name
+from cadenza.loop.knowledge.pages import MARKER, read_page
+from cadenza.loop.knowledge.rows import Rows, read_rows, write_rows
+from cadenza.loop.knowledge.updates import (
+    MAX_BULLET_CHARS,
+    MAX_BULLETS,
+    Subject,
+    bounded_lessons,
+    page_bytes,
+    with_own_lessons,
 )
-from cadenza.loop.knowledge.pages import Page, Section, read_page, write_page
-from cadenza.loop.knowledge.updates import MAX_BULLET_CHARS, MAX_BULLETS, bounded_lessons
 
-line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=30)
-words = st.text("ab -·#:|'\"\\>{[&*!%@é", max_size=12)
-scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), words,
-    st.text(max_size=20), st.dates(), st.binary(max_size=5),
-)  # fmt: skip
-metas = st.dictionaries(
-    words,
-    st.recursive(
-        scalars,
-        lambda s: st.lists(s, max_size=3) | st.dictionaries(words, s, max_size=3),
-        max_leaves=6,
-    ),
-    max_size=5,
-)
-body = st.lists(line.filter(lambda t: not t.startswith("## ")), max_size=4).map(
-    lambda lines: "\n".join(lines).strip("\n")
-)
-pages = st.builds(
-    Page,
-    meta=metas,
-    preamble=body,
-    sections=st.lists(st.builds(Section, line.map(str.rstrip), body), max_size=4).map(tuple),
-)
 fragments = st.lists(
     st.one_of(
         st.sampled_from([
@@ -54,17 +35,25 @@ fragments = st.lists(
 ).map(b"".join)  # fmt: skip
 
 
-@given(data=st.one_of(fragments, st.binary(max_size=200)))
-def test_any_bytes_are_read_and_writing_settles(data):
-    written = write_page(read_page(data))
-    again = read_page(written)
-    assert write_page(again) == written
-    assert read_page(write_page(again)) == again or "nan" in written.decode().lower()
+def written(data, subject, rows):
+    """Return the page after an ingest that found ``data`` in its place."""
+    page = read_page(data)
+    return page_bytes(page, subject, with_own_lessons(rows, subject, page))
 
 
-@given(page=pages)
-def test_what_is_written_is_read(page):
-    assert read_page(write_page(page)) == page
+def plain_words(data):
+    return re.findall(rb"[a-z]{3,}", data.replace(b"\r", b"\n"))
+
+
+@given(data=st.one_of(fragments, st.binary(max_size=200)), below=st.binary(max_size=50))
+def test_any_bytes_are_a_page_nothing_is_lost_and_writing_settles(data, below):
+    subject = Subject("policy", "x")
+    data += f"\n{MARKER}\n".encode() + below
+    once = written(data, subject, Rows())
+    assert read_page(once).problem is None
+    assert written(once, subject, Rows()) == once
+    assert read_page(once).below.startswith(below)
+    assert set(plain_words(data)) <= {*plain_words(once), b"null", b"replicated"}
 
 
 names = st.text(max_size=30).map(plain_name)
@@ -89,20 +78,33 @@ observations = st.lists(
         cycle=st.integers(0, 60),
         suite=names,
         policy=names,
-        measured=st.builds(measurement, st.floats(0.0, 1.0), st.integers(0, 10**6)),
+        measured=st.builds(Measurement, st.floats(0.0, 1.0), st.integers(0, 10**6)),
         decision=names.map(lambda name: name.replace(",", "_")),
     ),
     max_size=8,
 ).map(lambda seen: seen * 2)  # each twice: the second changes nothing
 
 
-@given(seen=observations)
-def test_observations_are_read_back_and_never_lost(seen):
-    found = Observations()
+@given(seen=observations, policy=names)
+def test_pages_and_rows_are_read_back_and_never_lost(seen, policy):
+    rows = Rows()
     for one in seen:
-        found = found.with_observation(one)
-    assert read_observations(found.text()) == found
-    assert all(found.has(one.run, one.cycle) for one in seen)
+        rows = rows if rows.has(one) else rows.with_observation(one)
+    rows = rows.with_lessons({("policy", policy): "- mine"})
+    with tempfile.TemporaryDirectory() as folder:
+        write_rows(Path(folder), rows)
+        assert read_rows(Path(folder)) == rows
+        (Path(folder) / "observations.jsonl").unlink()
+        for kind in ("policy", "task", "experiment"):
+            name = {"policy": "policy", "task": "suite", "experiment": "run"}[kind]
+            for one in rows.observations:
+                subject = Subject(kind, getattr(one, name))
+                page = written(b"", subject, rows)
+                assert page.endswith(f"\n{MARKER}\n".encode())  # nothing is taken for a person's
+                assert written(page, subject, rows) == page
+                file = Path(folder) / f"{kind}-{sha256_bytes(subject.name.encode())}.md"
+                file.write_bytes(page)
+        assert read_rows(Path(folder)).places() == rows.places()
 
 
 @given(reply=st.text() | st.lists(st.text("-* <>/abc#\n`1.", max_size=20)).map("\n- ".join))

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -10,24 +9,24 @@ from typing import Final
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge import lint
-from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
+from cadenza.loop.knowledge.observations import Measurement, Observation, plain_name
 from cadenza.loop.knowledge.pages import (
-    Page,
-    claimed_name,
+    digest,
     load_page,
     locked,
     page_path,
     read_bounded,
     read_page,
-    save_page,
-    write_page,
+    save,
 )
+from cadenza.loop.knowledge.rows import PageKey, read_rows, write_rows
 from cadenza.loop.knowledge.updates import (
+    HUMAN_CONFIRMED,
     LESSONS_REQUEST,
     Subject,
-    has_observation,
-    takes_lessons,
-    updated_page,
+    bounded_lessons,
+    page_bytes,
+    with_own_lessons,
 )
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import (
@@ -104,34 +103,37 @@ class KnowledgeAgent:
                 refused, or a link leads out of the folder.
             StoreError: A language model's reply could not be recorded.
         """
+        origin = None if self._origin is None else digest(self._origin())
+        moment = datetime.fromtimestamp(self._clock() if at is None else at, UTC)
         seen = Observation(
-            date=datetime.fromtimestamp(self._clock() if at is None else at, UTC)
-            .date()
-            .isoformat(),
+            date=moment.date().isoformat(),
             run=plain_name(run_id),
             cycle=cycle,
             suite=plain_name(report.task_suite),
             policy=plain_name(policy),
-            measured=measurement(report.success_rate, report.n_episodes),
+            measured=Measurement(report.success_rate, report.n_episodes),
             decision=plain_name(decision).replace(",", "_"),
             seed=self._seed,
+            origin=origin,
         )
-        name = self._name_of(run_id, seen)
-        seen = replace(seen, run=plain_name(name))
-        subjects = (
-            Subject("policy", policy),
-            Subject("task", report.task_suite),
-            Subject("experiment", name),
-        )
+        subjects = [Subject("policy", policy), Subject("task", report.task_suite)]
         # asked before the folder is locked: a model takes minutes, other runs write meanwhile
-        replies = [self._lessons(subject, seen) for subject in subjects]
+        replies = {} if isinstance(self.llm, NullLLM) else self._replies(subjects, seen)
         with locked(self.root):
-            paths = [
-                self._update(subject, seen, reply)
-                for subject, reply in zip(subjects, replies, strict=True)
-            ]
-        pages = [str(path) for path in paths]
-        self.bus.emit(Event(run_id, "knowledge", "knowledge_updated", cycle, {"pages": pages}))
+            rows = read_rows(self.root)
+            seen = rows.named(seen)
+            subjects.append(Subject("experiment", seen.run))
+            paths = [self._path(subject) for subject in subjects]
+            pages = [load_page(path) for path in paths]
+            for subject, page in zip(subjects, pages, strict=True):
+                rows = with_own_lessons(rows, subject, page)
+            if not rows.has(seen):
+                rows = rows.with_observation(seen).with_lessons(replies)
+            write_rows(self.root, rows)
+            for path, subject, page in zip(paths, subjects, pages, strict=True):
+                save(path, page_bytes(page, subject, rows))
+        shown = [str(path) for path in paths]
+        self.bus.emit(Event(run_id, "knowledge", "knowledge_updated", cycle, {"pages": shown}))
         return paths[:2]
 
     def lint(self) -> list[dict[str, str]]:
@@ -140,56 +142,39 @@ class KnowledgeAgent:
         self.bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
         return findings
 
-    def _name_of(self, run_id: str, seen: Observation) -> str:
-        """Return the name of the run in the pages."""
-        if self._origin is None:
-            return run_id
-        origin, subject = self._origin(), Subject("experiment", run_id)
-        with locked(self.root):
-            taken = has_observation(self._page(self._path(subject)), subject, seen)
-            return claimed_name(self.root, run_id, origin, taken=taken)
-
-    def _page(self, path: Path) -> Page:
-        """Return a page as it is now; an empty one for none, or for one that is no page."""
-        return Page(meta={}) if read_bounded(path) is None else load_page(path)
-
-    def _update(self, subject: Subject, seen: Observation, reply: str) -> Path:
-        path = self._path(subject)
-        page = load_page(path)
-        after = updated_page(page, subject, seen, reply)
-        if after is not page:
-            save_page(path, after)
-        return path
-
-    def _lessons(self, subject: Subject, seen: Observation) -> str:
-        """Return a model's lessons for a page that is about to get an observation."""
-        if isinstance(self.llm, NullLLM) or subject.page_type == "experiment":
-            return ""
-        path = self._path(subject)
-        page = self._page(path)
-        if has_observation(page, subject, seen) or not takes_lessons(page):
-            return ""
-        text = shortened(
-            write_page(updated_page(page, subject, seen, "")).decode(), self._page_chars
-        )
-        mark = data_mark([text, seen.line()])
-        prompt = "\n\n".join(
-            [
-                warning(mark),
-                fenced("page", path.name, text, mark),
-                fenced("observation", "new", seen.line(), mark),
-                "Rewrite the lessons.",
-            ]
-        )
-        with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
-            return ask_safely(self.llm, prompt, system=LESSONS_REQUEST, max_tokens=self._max_tokens)
+    def _replies(self, subjects: list[Subject], seen: Observation) -> dict[PageKey, str]:
+        """Return a model's lessons for pages that are about to get an observation."""
+        rows, replies = read_rows(self.root), dict[PageKey, str]()
+        seen = rows.named(seen)
+        if rows.has(seen):
+            return replies
+        rows = rows.with_observation(seen)
+        for subject in subjects:
+            path = self._path(subject)
+            page = read_page(read_bounded(path) or b"")
+            if page.meta.get("status") == HUMAN_CONFIRMED:
+                continue
+            text = page_bytes(page, subject, with_own_lessons(rows, subject, page)).decode(
+                "utf-8", "replace"
+            )
+            text = shortened(text, self._page_chars)
+            mark = data_mark([text, seen.line()])
+            prompt = "\n\n".join(
+                [
+                    warning(mark),
+                    fenced("page", path.name, text, mark),
+                    fenced("observation", "new", seen.line(), mark),
+                    "Rewrite the lessons.",
+                ]
+            )
+            with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
+                reply = ask_safely(
+                    self.llm, prompt, system=LESSONS_REQUEST, max_tokens=self._max_tokens
+                )
+            lessons = bounded_lessons(reply)
+            if lessons:
+                replies[subject.key] = lessons
+        return replies
 
     def _path(self, subject: Subject) -> Path:
-        return page_path(self.root, subject.folder, subject.name, _owner)
-
-
-def _owner(path: Path) -> str | None:
-    """Return the name in the front matter of a file; None if there is none."""
-    data = read_bounded(path)
-    name = None if data is None else read_page(data).meta.get("name")
-    return name if isinstance(name, str) else None
+        return page_path(self.root, subject.folder, subject.name)

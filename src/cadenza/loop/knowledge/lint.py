@@ -9,24 +9,25 @@ Staleness:       a page without an observation for `STALE_DAYS` before the newes
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from itertools import combinations
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Final
 
 from cadenza.loop.knowledge.observations import (
-    Observations,
+    Observation,
     RunOutcome,
     contradict,
     direction,
+    outcomes,
     plain_name,
-    read_observations,
 )
 from cadenza.loop.knowledge.pages import MAX_PAGE_BYTES, Page, page_paths, read_bounded, read_page
+from cadenza.loop.knowledge.rows import ROWS_NAME, read_rows
 from cadenza.loop.knowledge.updates import (
     LESSONS,
-    OBSERVATIONS,
     PAGE_TYPES,
     STATUSES,
     has_derived_lessons,
@@ -50,45 +51,48 @@ def findings(root: Path) -> list[dict[str, str]]:
     """Return ``{"page", "problem"}`` for every problem, sorted by page."""
     if not root.is_dir():
         return []
-    pages: dict[Path, Page | None] = {}
-    for path in page_paths(root):
-        data = read_bounded(path)
-        pages[path] = None if data is None else read_page(data)
-    read = {path: page for path, page in pages.items() if page is not None}
-    seen = {path: read_observations(page.section(OBSERVATIONS)) for path, page in read.items()}
-    newest = max((d for s in seen.values() if (d := s.newest_date()) is not None), default=None)
-    named = (p.meta.get("name") for p in read.values() if p.meta.get("type") == "experiment")
+    rows = read_rows(root)
+    newest = max((one.date for one in rows.observations), default=None)
+    found = [
+        {"page": str(root / ROWS_NAME), "problem": f"unparseable: {shown(line)}"}
+        for line in rows.strange
+    ]
+    read = {path: read_bounded(path) for path in page_paths(root)}
+    pages = {path: read_page(data) for path, data in read.items() if data is not None}
+    named = (p.meta.get("name") for p in pages.values() if p.meta.get("type") == "experiment")
     runs = {plain_name(name) for name in named if isinstance(name, str)}
-    found: list[dict[str, str]] = []
-    for path, page in pages.items():
+    for path in read:
+        page = pages.get(path)
         if page is None:
             problems = [f"unparseable: unreadable, or longer than {MAX_PAGE_BYTES} bytes"]
         else:
+            kind, name = page.meta.get("type"), plain_name(str(page.meta.get("name")))
+            seen = rows.of((kind, name)) if kind == "policy" or kind == "task" else ()
             problems = [
                 *_shape(page),
-                *_contradictions(page, seen[path]),
-                *_staleness(page, seen[path], newest, runs),
+                *_contradictions(page, seen),
+                *_staleness(page, seen, newest, runs),
             ]
         found += [{"page": str(path), "problem": problem} for problem in problems]
-    return found
+    return sorted(found, key=lambda one: one["page"])
 
 
 def _shape(page: Page) -> Iterator[str]:
     if page.problem is not None:
         yield f"unparseable: {page.problem}"
     if page.meta.get("type") not in PAGE_TYPES:
-        yield f"bad type {page.meta.get('type')!r}"
+        yield f"bad type {shown(page.meta.get('type'))}"
     if page.meta.get("status") not in STATUSES:
-        yield f"bad status {page.meta.get('status')!r}"
+        yield f"bad status {shown(page.meta.get('status'))}"
     if not page.meta.get("provenance"):
         yield "missing provenance"
     elif not provenance(page.meta):
         yield "bad provenance: expected a list of {run, cycle}"
 
 
-def _contradictions(page: Page, seen: Observations) -> Iterator[str]:
-    outcomes = seen.outcomes()
-    for (suite, policy), runs in outcomes.items():
+def _contradictions(page: Page, seen: Sequence[Observation]) -> Iterator[str]:
+    found = outcomes(seen)
+    for (suite, policy), runs in found.items():
         for one, other in combinations(runs, 2):
             if contradict(one, other):
                 yield (
@@ -99,18 +103,18 @@ def _contradictions(page: Page, seen: Observations) -> Iterator[str]:
         return  # they are the observations themselves
     lessons = [line for line in page.section(LESSONS).split("\n") if line.strip()]
     for lesson in lessons:
-        yield from _contradicted_by_observations(lesson, outcomes)
-    for name in sorted(seen.names()):
+        yield from _contradicted_by_observations(lesson, found)
+    for name in sorted({name for one in seen for name in (one.suite, one.policy)}):
         claims = {claim for lesson in lessons if _names(lesson, name) and (claim := _claim(lesson))}
         if len(claims) > 1:
             yield f"contradiction: lessons say that {name} gains and that it loses"
 
 
 def _contradicted_by_observations(
-    lesson: str, outcomes: dict[tuple[str, str], list[RunOutcome]]
+    lesson: str, found: Mapping[tuple[str, str], list[RunOutcome]]
 ) -> Iterator[str]:
     claim = _claim(lesson)
-    for (suite, policy), runs in outcomes.items():
+    for (suite, policy), runs in found.items():
         if not (_names(lesson, policy) or _names(lesson, suite)):
             continue
         newest = runs[-1]
@@ -120,7 +124,7 @@ def _contradicted_by_observations(
                 f"on {suite} went {_path_of(newest)}"
             )
         if _BEST.search(lesson) and not _NEGATED.search(lesson) and _names(lesson, policy):
-            for (other_suite, other), rivals in outcomes.items():
+            for (other_suite, other), rivals in found.items():
                 better = direction(newest.last, rivals[-1].last) > 0
                 if other_suite == suite and better and not _names(lesson, other):
                     yield (
@@ -130,15 +134,17 @@ def _contradicted_by_observations(
                     )
 
 
-def _staleness(page: Page, seen: Observations, newest: str | None, runs: set[str]) -> Iterator[str]:
-    own = seen.newest_date()
+def _staleness(
+    page: Page, seen: Sequence[Observation], newest: str | None, runs: set[str]
+) -> Iterator[str]:
+    own = max((one.date for one in seen), default=None)
     if own is not None and newest is not None and _days(own, newest) > STALE_DAYS:
         yield f"stale: no observation for {_days(own, newest)} days before {newest}"
     changed = updated(page.meta)
     if own is not None and changed is not None and changed < own:
         yield f"stale: updated {changed}, but observed {own}"
-    named = dict.fromkeys([*(run for run, _ in provenance(page.meta)), *seen.runs()])
-    for run in named:
+    named = [*(run for run, _ in provenance(page.meta)), *(one.run for one in seen)]
+    for run in dict.fromkeys(named):
         if run not in runs:
             yield f"missing run: refers to {run}, which is not known"
 

@@ -1,12 +1,5 @@
-"""The observations of a page, and whether the runs that made them agree.
+"""What cycles observed, whether the runs that observed it agree, and the text of a page about it.
 
-The newest observations stand as a list, older ones are rolled up into a table. Other lines of the
-section are a person's and are kept above both.
-
-A line:      ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% · decision D · episodes
-             10`` and ``· seed S``, the last two where they are known.
-A row:       one run on one suite with one policy: its cycles, first and last success that it kept
-             (``-`` if none), decisions.
 Difference:  p1 - p2 of independent trials lies, with 95 % confidence, in
              d - sqrt((p1 - l1)^2 + (u2 - p2)^2) .. d + sqrt((u1 - p1)^2 + (p2 - l2)^2)
              with Wilson's bounds l, u. Source: Newcombe 1998, Statist. Med. 17, 873-890, method 10.
@@ -14,17 +7,20 @@ Agreement:   the difference of the last successes is at most `MARGIN` and not si
              changes from first to last are not significant in opposite directions.
 Precise:     a success whose interval is at most `MAX_WIDTH` wide. Others replicate nothing, but
              they can contradict; nor do runs of one seed, which play the same initial states.
+Text:        a line for each of the newest observations, and a table of the older ones with a row
+             for each run, suite and policy.
 """
 
 import math
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, groupby
+from typing import Final, Literal
 
 from cadenza.core.files import sha256_bytes
 from cadenza.core.proportions import wilson_interval
+from cadenza.loop.contracts.records import Record
 
 #: Largest difference of success between runs that agree: few episodes have intervals so wide
 #: that everything would agree.
@@ -107,36 +103,15 @@ def all_agree(outcomes: list[RunOutcome]) -> bool:
 
 #: Decisions after which the candidate is the policy that later ones are compared with.
 KEPT: Final = frozenset({"promote", "provisional"})
-#: Observations listed one by one.
+#: Observations listed one by one, and rows of the table; the oldest runs leave it.
 MAX_LISTED: Final = 40
-#: Rows of the table; the oldest runs leave it.
 MAX_ROWS: Final = 100
 #: Longest name in a line, characters, and hexadecimal digits of the digest of one that is changed.
 _MAX_NAME: Final = 100
 _DIGEST_DIGITS: Final = 12
-#: Most runs of consecutive cycles that one row takes; a run's cycles are consecutive.
-_MAX_RANGES: Final = 64
-_LINE: Final = re.compile(
-    r"- (?P<date>\d{4}-\d\d-\d\d) · run (?P<run>[^·\n]+) · cycle (?P<cycle>\d{1,9})"
-    r" · (?P<suite>[^·\n]+) · policy (?P<policy>[^·\n]+) · success (?P<success>\d{1,3}\.\d)%"
-    r" · decision (?P<decision>[^·\n]+?)(?: · episodes (?P<episodes>\d{1,9}))?"
-    r"(?: · seed (?P<seed>\d{1,10}))?"
-)
-_ROW: Final = re.compile(
-    r"\| (?P<run>[^|\n]+) \| (?P<suite>[^|\n]+) \| (?P<policy>[^|\n]+)"
-    r" \| (?P<cycles>\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)"
-    r" \| (?:-|(?P<first>\d{1,3}\.\d)%(?: of (?P<first_n>\d{1,9}))?)"
-    r" \| (?:-|(?P<last>\d{1,3}\.\d)%(?: of (?P<last_n>\d{1,9}))?)"
-    r" \| (?P<decisions>[^|\n]*) \| (?P<date>\d{4}-\d\d-\d\d) \|(?: (?P<seed>\d{0,10}) \|)?"
-)
-_TABLE_TITLE: Final = "Earlier observations:"
-_TABLE_HEAD: Final = "| run | suite | policy | cycles | first | last | decisions | until | seed |"
-_TABLE_RULE: Final = "|---|---|---|---|---|---|---|---|---|"
-#: Head and rule of tables without seeds.
-_OLDER_FRAME: Final = (
-    _TABLE_HEAD.removesuffix(" seed |"),
-    _TABLE_RULE.removesuffix("---|"),
-)
+TABLE_TITLE: Final = "Earlier observations:"
+TABLE_HEAD: Final = "| run | suite | policy | cycles | first | last | decisions | until | seed |"
+TABLE_RULE: Final = "|---|---|---|---|---|---|---|---|---|"
 
 
 def plain_name(name: str) -> str:
@@ -153,15 +128,15 @@ def plain_name(name: str) -> str:
     return f"{cleaned[: _MAX_NAME - 1 - _DIGEST_DIGITS] or 'unnamed'}~{digest}"
 
 
-def measurement(rate: float, episodes: int) -> Measurement:
-    """Return a success as pages keep it: to a tenth of a percent."""
-    return Measurement(round(rate, 3), episodes)
+class Observation(Record):
+    """What one cycle of one run measured; names are plain, see `plain_name`.
 
+    Attributes:
+        seed: Root of the run's randomness; None if not known.
+        origin: Digest that tells the run from others of its id; None if not known.
+    """
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What one cycle of one run measured; names are plain, see `plain_name`."""
-
+    row: Literal["observation"] = "observation"
     date: str
     run: str
     cycle: int
@@ -170,6 +145,7 @@ class Observation:
     measured: Measurement
     decision: str
     seed: int | None = None
+    origin: str | None = None
 
     @property
     def kept(self) -> bool:
@@ -185,210 +161,63 @@ class Observation:
             + ("" if self.seed is None else f" · seed {self.seed}")
         )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Observations of one run on one suite with one policy, rolled up.
-
-    Attributes:
-        cycles: Ranges of cycles, ends included.
-        first: First success that was kept; None if none was.
-        decisions: Decisions and how often, in order of their first time.
-        seed: Root of the run's randomness; None if not known.
-    """
-
-    run: str
-    suite: str
-    policy: str
-    cycles: tuple[tuple[int, int], ...]
-    first: Measurement | None
-    last: Measurement | None
-    decisions: tuple[tuple[str, int], ...]
-    date: str
-    seed: int | None = None
-
-    def line(self) -> str:
-        """Return the row of the table."""
-        cycles = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in self.cycles)
-        decisions = ", ".join(f"{name} {count}" for name, count in self.decisions)
+    def cells(self) -> str:
+        """Return the observation as a row of its run's page."""
         return (
-            f"| {self.run} | {self.suite} | {self.policy} | {cycles} | "
-            f"{_cell(self.first)} | {_cell(self.last)} | {decisions} | {self.date} | "
-            f"{'' if self.seed is None else self.seed} |"
-        )
-
-    def with_observation(self, new: Observation) -> "Row":
-        """Return the row with one more observation, later than its others."""
-        decisions = dict(self.decisions)
-        decisions[new.decision] = decisions.get(new.decision, 0) + 1
-        return replace(
-            self,
-            cycles=_with_cycle(self.cycles, new.cycle),
-            first=(self.first or new.measured) if new.kept else self.first,
-            last=new.measured if new.kept else self.last,
-            decisions=tuple(decisions.items()),
-            date=new.date,
+            f"| {self.cycle} | {self.date} | {self.suite} | {self.policy} | "
+            f"{self.measured.rate:.1%} | {self.measured.episodes} | {self.decision} |"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Observations:
-    """The observations of a page, and lines that are none, as they stand."""
+def outcomes(seen: Iterable[Observation]) -> dict[tuple[str, str], list[RunOutcome]]:
+    """Return what each run found, by (suite, policy): the successes that it kept, oldest first.
 
-    free: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
-    listed: tuple[Observation, ...] = ()
-
-    def has(self, run: str, cycle: int) -> bool:
-        """Return whether the cycle of the run is among them."""
-        return any((o.run, o.cycle) == (run, cycle) for o in self.listed) or any(
-            row.run == run and any(a <= cycle <= b for a, b in row.cycles) for row in self.rows
-        )
-
-    def with_observation(self, new: Observation) -> "Observations":
-        """Return these and one more, unless it is among them; the oldest beyond 40 roll up."""
-        if self.has(new.run, new.cycle):
-            return self
-        listed, rows = (*self.listed, new), self.rows
-        while len(listed) > MAX_LISTED:
-            rows, listed = _rolled_up(rows, listed[0]), listed[1:]
-        return replace(self, rows=rows[-MAX_ROWS:], listed=listed)
-
-    def outcomes(self) -> dict[tuple[str, str], list[RunOutcome]]:
-        """Return what each run found, by (suite, policy): the successes that it kept."""
-        found: dict[tuple[str, str, str], RunOutcome] = {}
-        for row in self.rows:
-            if row.first is not None and row.last is not None:
-                found[row.suite, row.policy, row.run] = RunOutcome(
-                    row.run, row.first, row.last, row.seed
-                )
-        for seen in self.listed:
-            if not seen.kept:
-                continue
-            key = (seen.suite, seen.policy, seen.run)
-            first = found[key].first if key in found else seen.measured
-            found[key] = RunOutcome(seen.run, first, seen.measured, seen.seed)
-        by_pair: dict[tuple[str, str], list[RunOutcome]] = {}
-        for (suite, policy, _), outcome in found.items():
-            by_pair.setdefault((suite, policy), []).append(outcome)
-        return by_pair
-
-    def names(self) -> set[str]:
-        """Return the suites and policies."""
-        observed = (*self.rows, *self.listed)
-        return {name for one in observed for name in (one.suite, one.policy)}
-
-    def runs(self) -> tuple[str, ...]:
-        """Return the runs, in order of their first observation."""
-        named = [*(row.run for row in self.rows), *(seen.run for seen in self.listed)]
-        return tuple(dict.fromkeys(named))
-
-    def newest_date(self) -> str | None:
-        """Return the day of the newest observation; None without any."""
-        dates = [*(row.date for row in self.rows), *(seen.date for seen in self.listed)]
-        return max(dates, default=None)
-
-    def text(self) -> str:
-        """Return the text of the section."""
-        table: list[str] = []
-        if self.rows:
-            table = [_TABLE_TITLE, "", _TABLE_HEAD, _TABLE_RULE, *(r.line() for r in self.rows)]
-        blocks = ["\n".join(self.free), "\n".join(table), "\n".join(o.line() for o in self.listed)]
-        return "\n\n".join(block for block in blocks if block)
+    Of one suite and policy, the newest `MAX_ROWS` runs.
+    """
+    found: dict[tuple[str, str], dict[str, RunOutcome]] = {}
+    for one in seen:
+        if one.kept:
+            runs = found.setdefault((one.suite, one.policy), {})
+            first = runs[one.run].first if one.run in runs else one.measured
+            runs[one.run] = RunOutcome(one.run, first, one.measured, one.seed)
+    return {pair: list(runs.values())[-MAX_ROWS:] for pair, runs in found.items()}
 
 
-def read_observations(text: str) -> Observations:
-    """Return the observations that the text of a section holds."""
-    free: list[str] = []
-    rows: list[Row] = []
-    listed: list[Observation] = []
-    for line in text.split("\n"):
-        if (match := _LINE.fullmatch(line.rstrip())) is not None:
-            listed.append(_observation(match))
-        elif (match := _ROW.fullmatch(line.rstrip())) is not None:
-            rows.append(_row(match))
-        elif line.rstrip() not in (_TABLE_TITLE, _TABLE_HEAD, _TABLE_RULE, *_OLDER_FRAME):
-            free.append(line)
-    kept = re.sub(r"\n{3,}", "\n\n", "\n".join(free)).strip("\n")
-    return Observations(tuple(kept.split("\n")) if kept else (), tuple(rows), tuple(listed))
+def observations_text(seen: Sequence[Observation]) -> str:
+    """Return the text about observations, oldest first; its length is bounded."""
+    older, listed = seen[:-MAX_LISTED], seen[-MAX_LISTED:]
+    groups: dict[tuple[str, str, str], list[Observation]] = {}
+    for one in older:
+        key = (one.run, one.suite, one.policy)
+        groups[key] = group = groups.pop(key, [])  # the newest group comes last
+        group.append(one)
+    rows = [_row(group) for group in [*groups.values()][-MAX_ROWS:]]
+    table = [TABLE_TITLE, "", TABLE_HEAD, TABLE_RULE, *rows] if rows else []
+    blocks = ["\n".join(table), "\n".join(one.line() for one in listed)]
+    return "\n\n".join(block for block in blocks if block)
 
 
-def _observation(match: re.Match[str]) -> Observation:
-    return Observation(
-        date=match["date"],
-        run=match["run"].strip(),
-        cycle=int(match["cycle"]),
-        suite=match["suite"].strip(),
-        policy=match["policy"].strip(),
-        measured=_measurement(match["success"], match["episodes"]),
-        decision=match["decision"].strip(),
-        seed=_seed(match["seed"]),
+def _row(group: Sequence[Observation]) -> str:
+    last = group[-1]
+    kept = [one.measured for one in group if one.kept]
+    first_kept, last_kept = (_cell(kept[0]), _cell(kept[-1])) if kept else ("-", "-")
+    decisions = Counter(one.decision for one in group)
+    counted = ", ".join(f"{name} {count}" for name, count in decisions.items())
+    return (
+        f"| {last.run} | {last.suite} | {last.policy} | {_ranges(one.cycle for one in group)} | "
+        f"{first_kept} | {last_kept} | {counted} | {last.date} | "
+        f"{'' if last.seed is None else last.seed} |"
     )
 
 
-def _row(match: re.Match[str]) -> Row:
-    ranges = [part.partition("-") for part in match["cycles"].split(", ")]
-    counted = [part.rpartition(" ") for part in match["decisions"].split(", ")]
-    decisions = tuple((name, int(count)) for name, _, count in counted if count.isdecimal())
-    first, last = (
-        None if match[name] is None else _measurement(match[name], match[f"{name}_n"])
-        for name in ("first", "last")
-    )
-    if match["seed"] is None:  # an older row: ends of all candidates, refused ones among them
-        first = first if decisions and decisions[0][0] in KEPT else None
-        last = last if all(name in KEPT for name, _ in decisions) else first
-    return Row(
-        run=match["run"].strip(),
-        suite=match["suite"].strip(),
-        policy=match["policy"].strip(),
-        cycles=tuple((int(a), int(b or a)) for a, _, b in ranges),
-        first=first,
-        last=last,
-        decisions=decisions,
-        date=match["date"],
-        seed=_seed(match["seed"]),
-    )
+def _ranges(cycles: Iterable[int]) -> str:
+    """Return numbers with consecutive ones joined, as in ``0-3, 7``."""
+    parts: list[str] = []
+    for _, numbered in groupby(enumerate(sorted(cycles)), key=lambda pair: pair[1] - pair[0]):
+        run = [cycle for _, cycle in numbered]
+        parts.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+    return ", ".join(parts)
 
 
-def _seed(text: str | None) -> int | None:
-    return int(text) if text else None
-
-
-def _cell(measured: Measurement | None) -> str:
-    if measured is None:
-        return "-"
+def _cell(measured: Measurement) -> str:
     return f"{measured.rate:.1%}" + (f" of {measured.episodes}" if measured.episodes else "")
-
-
-def _measurement(percent: str, episodes: str | None) -> Measurement:
-    return measurement(min(1.0, float(percent) / 100.0), int(episodes or 0))
-
-
-def _rolled_up(rows: Iterable[Row], oldest: Observation) -> tuple[Row, ...]:
-    """Return the rows with an observation that leaves the list; its run's row moves to the end."""
-    key = (oldest.run, oldest.suite, oldest.policy)
-    others = tuple(row for row in rows if (row.run, row.suite, row.policy) != key)
-    same = [row for row in rows if (row.run, row.suite, row.policy) == key]
-    fresh = Row(
-        run=oldest.run,
-        suite=oldest.suite,
-        policy=oldest.policy,
-        cycles=((oldest.cycle, oldest.cycle),),
-        first=oldest.measured if oldest.kept else None,
-        last=oldest.measured if oldest.kept else None,
-        decisions=((oldest.decision, 1),),
-        date=oldest.date,
-        seed=oldest.seed,
-    )
-    return (*others, same[0].with_observation(oldest) if same else fresh)
-
-
-def _with_cycle(ranges: tuple[tuple[int, int], ...], cycle: int) -> tuple[tuple[int, int], ...]:
-    """Return ranges that also hold ``cycle``, joined where they touch."""
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted([*ranges, (cycle, cycle)]):
-        if joined and start <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return tuple(joined[-_MAX_RANGES:])

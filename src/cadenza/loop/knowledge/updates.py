@@ -1,55 +1,174 @@
-"""What one observation changes in a page: front matter, observations and lessons.
+"""A page as the rows of the folder make it, and what of its present text a person wrote.
 
-Pure functions from page to page. An observation that the page has changes nothing, so repeating an
-ingest leaves the same bytes. Front matter that does not say what it must is repaired. Lessons are
-derived from the observations, or written by a language model, bounded.
+Whoever edits what programs wrote loses nothing: other lessons become rows, other lines go below the
+marker. Lessons are derived from the observations, or written by a model or a person.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
-from cadenza.core.files import sha256_bytes
+import yaml
+
 from cadenza.loop.knowledge.observations import (
     MAX_LISTED,
     MAX_ROWS,
+    TABLE_HEAD,
+    TABLE_RULE,
+    TABLE_TITLE,
     Measurement,
     Observation,
-    Observations,
     RunOutcome,
     all_agree,
     direction,
     independent,
+    observations_text,
+    outcomes,
     plain_name,
-    read_observations,
 )
-from cadenza.loop.knowledge.pages import Page
+from cadenza.loop.knowledge.pages import MARKER, Page, digest
+from cadenza.loop.knowledge.rows import PageKey, PageType, Rows, observations_in
 from cadenza.loop.llm.protocol import storable
 
-PageType: TypeAlias = Literal["task", "policy", "experiment"]
-PAGE_TYPES: Final = ("task", "policy", "experiment")
 #: A person's word; no program changes it, or the lessons below it.
 HUMAN_CONFIRMED: Final = "human-confirmed"
 STATUSES: Final = ("observed-once", "replicated", HUMAN_CONFIRMED)
-#: Most entries of the provenance: those of the listed observations, and one per rolled-up run.
+#: Most entries of the provenance.
 MAX_PROVENANCE: Final = MAX_LISTED + MAX_ROWS
 #: Digest of lessons that were derived from observations; they may be derived again.
 DERIVED_KEY: Final = "derived_lessons"
+OBSERVATIONS: Final = "Observations"
+LESSONS: Final = "Lessons"
+CYCLES: Final = "Cycles"
+_FOLDERS: Final[Mapping[PageType, str]] = {
+    "policy": "policies",
+    "task": "tasks",
+    "experiment": "experiments",
+}
+PAGE_TYPES: Final = tuple(_FOLDERS)
+_CYCLES_HEAD: Final = "| cycle | date | suite | policy | success | episodes | decision |"
+_CYCLES_RULE: Final = "|---|---|---|---|---|---|---|"
+#: Lines that pages of all layouts have beside observations, names and lessons.
+_FRAME: Final = frozenset(
+    (
+        *(TABLE_TITLE, TABLE_HEAD, TABLE_RULE, _CYCLES_HEAD, _CYCLES_RULE),
+        *(TABLE_HEAD.removesuffix(" seed |"), TABLE_RULE.removesuffix("---|")),
+    )
+)
+_FRONT_KEYS: Final = ("name", "type", "status", "provenance", "updated", DERIVED_KEY)
+#: Line ends of Unicode, and the byte order mark, which come back from YAML as something else.
+_FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+#: Lines of front matter are not broken.
+_ANY_WIDTH: Final = 1_000_000
 
 
-def repaired(meta: Mapping[str, Any], name: str, page_type: PageType) -> dict[str, Any]:
-    """Return front matter of the right shape; a person's further keys are kept, after ours."""
-    status = meta.get("status")
-    ours: dict[str, Any] = {
-        "name": name,
-        "type": page_type,
-        "status": status if status in STATUSES else STATUSES[0],
-        "provenance": [{"run": run, "cycle": cycle} for run, cycle in provenance(meta)],
-        "updated": updated(meta) or "",
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a page is about, by its name as the run gives it."""
+
+    page_type: PageType
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """Folder of such pages."""
+        return _FOLDERS[self.page_type]
+
+    @property
+    def key(self) -> PageKey:
+        """What rows call the page."""
+        return self.page_type, plain_name(self.name)
+
+    @property
+    def title(self) -> str:
+        """The page's heading."""
+        return f"# {self.page_type.capitalize()}: {plain_name(self.name)}"
+
+
+def with_own_lessons(rows: Rows, subject: Subject, page: Page) -> Rows:
+    """Return the rows with the lessons of a page, where neither they nor observations made them."""
+    text = page.section(LESSONS).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    own, known = text.strip(), rows.lessons.get(subject.key, "").strip()
+    if subject.page_type == "experiment" or own in ("", known) or has_derived_lessons(page):
+        return rows
+    return rows.with_lessons({subject.key: own})
+
+
+def own_text(page: Page, subject: Subject, rows: Rows) -> bytes:
+    """Return what is below the marker, and below that what a person wrote above it."""
+    lines = "\n".join(_own_lines(page, subject, rows.places()))
+    moved = re.sub(r"\n{3,}", "\n\n", lines).strip("\n").encode("utf-8", "surrogateescape")
+    if not moved:
+        return page.below
+    gap = b"\n" if not page.below or page.below.endswith(b"\n") else b"\n\n"
+    return page.below + gap + moved + b"\n"
+
+
+def _own_lines(page: Page, subject: Subject, known: set[tuple[str, int]]) -> Iterator[str]:
+    """Yield lines of the programs' part that no program wrote, or that tell of unknown cycles."""
+    explained, ours = known.issuperset(provenance(page.meta)), False
+    for line in page.front:
+        if not line.startswith((" ", "-")):  # the rest of a value
+            ours = line.partition(":")[0] in _FRONT_KEYS
+        if not (ours and explained):
+            yield line
+    kind, name = subject.key
+    run = name if kind == "experiment" else None
+    written = {"", *((CYCLES,) if run is not None else (OBSERVATIONS, LESSONS))}
+    for heading, text in page.sections:
+        if heading not in written:
+            yield f"## {heading}"
+        elif heading == LESSONS:
+            written.remove(heading)
+            continue
+        yield ""
+        for line in text.split("\n"):
+            told = observations_in(line, run)
+            frame = line.rstrip() in _FRAME or line.rstrip() == subject.title
+            if not frame and (told is None or not known.issuperset(told)):
+                yield line
+        yield ""
+
+
+def page_bytes(page: Page, subject: Subject, rows: Rows) -> bytes:
+    """Return a subject's page as the rows make it, with what is a person's on the present one."""
+    seen = rows.of(subject.key)
+    entries = [{"run": one.run, "cycle": one.cycle} for one in seen[-MAX_PROVENANCE:]]
+    confirmed = page.meta.get("status") == HUMAN_CONFIRMED
+    front: dict[str, Any] = {
+        "name": subject.name,
+        "type": subject.page_type,
+        "status": HUMAN_CONFIRMED if confirmed else _status_of(seen),
+        "provenance": entries,
+        "updated": max((one.date for one in seen), default=""),
     }
-    return ours | {str(key): value for key, value in meta.items() if key not in ours}
+    if subject.page_type == "experiment":
+        table = [_CYCLES_HEAD, _CYCLES_RULE, *(one.cells() for one in _by_cycle(seen))]
+        body = [f"## {CYCLES}", "\n".join(table)]
+    else:
+        lessons = rows.lessons.get(subject.key)
+        if lessons is None:
+            lessons = derived_lessons(seen, compare=subject.page_type == "task")
+            front[DERIVED_KEY] = _short_digest(lessons)
+        body = [f"## {OBSERVATIONS}", observations_text(seen), f"## {LESSONS}", lessons.strip()]
+    blocks = [f"---\n{_dumped(front)}---", subject.title, *body, MARKER]
+    text = "\n\n".join(block for block in blocks if block)
+    return f"{text}\n".encode("utf-8", "replace") + own_text(page, subject, rows)
+
+
+def _by_cycle(seen: Sequence[Observation]) -> list[Observation]:
+    return sorted(seen, key=lambda one: one.cycle)
+
+
+def _dumped(front: dict[str, Any]) -> str:
+    """Return front matter as YAML: readable, or escaped where it has line ends that YAML folds."""
+    for allow_unicode in (True, False):
+        text = yaml.safe_dump(front, sort_keys=False, allow_unicode=allow_unicode, width=_ANY_WIDTH)
+        if not _FOLDED.search(text):
+            break
+    return text
 
 
 def provenance(meta: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -71,24 +190,18 @@ def updated(meta: Mapping[str, Any]) -> str | None:
     return text if _DATE.fullmatch(text) else None
 
 
-def after_observation(
-    meta: Mapping[str, Any], run: str, cycle: int, date: str, seen: Observations
-) -> dict[str, Any]:
-    """Return front matter with one more entry, and the status that the observations deserve."""
-    entries = [*provenance(meta), (run, cycle)][-MAX_PROVENANCE:]
-    changed: dict[str, Any] = {
-        "provenance": [{"run": r, "cycle": c} for r, c in dict.fromkeys(entries)],
-        "updated": max(date, updated(meta) or ""),
-    }
-    if meta.get("status") != HUMAN_CONFIRMED:
-        changed["status"] = status_of(seen)
-    return {**meta, **changed}
-
-
-def status_of(seen: Observations) -> str:
+def _status_of(seen: Sequence[Observation]) -> str:
     """Return ``replicated`` if independent runs measured the same pair and all of them agree."""
-    outcomes = seen.outcomes().values()
-    return STATUSES[1] if any(all_agree(runs) for runs in outcomes) else STATUSES[0]
+    return STATUSES[1] if any(map(all_agree, outcomes(seen).values())) else STATUSES[0]
+
+
+def has_derived_lessons(page: Page) -> bool:
+    """Return whether the lessons were derived from the observations and not edited since."""
+    return page.meta.get(DERIVED_KEY) == _short_digest(page.section(LESSONS))
+
+
+def _short_digest(lessons: str) -> str:
+    return digest(lessons.strip())[:16]
 
 
 #: Bullets of a page, and characters of each.
@@ -123,42 +236,39 @@ def bounded_lessons(reply: str) -> str:
     return "\n".join(bullets)
 
 
-def digest(lessons: str) -> str:
-    """Return the digest that tells derived lessons from edited ones."""
-    return sha256_bytes(lessons.strip().encode("utf-8", "replace"))[:16]
-
-
-def derived_lessons(seen: Observations, *, compare: bool) -> str:
+def derived_lessons(seen: Sequence[Observation], *, compare: bool) -> str:
     """Return the lessons of the observations themselves; ``compare`` says which policy is best.
 
     A policy stands where runs last kept it; what they refused is told apart, and what was rolled
     back is a regression.
     """
-    pooled = {pair: _pooled(runs) for pair, runs in seen.outcomes().items()}
-    bullets = _standings(seen, pooled, compare=compare)
-    for (suite, policy), runs in seen.outcomes().items():
+    found = outcomes(seen)
+    bullets = _standings(found, compare=compare)
+    for (suite, policy), runs in found.items():
         bullets += [_change(suite, policy, run) for run in runs if direction(run.first, run.last)]
-    bullets += [_refused("Not kept", o, o.decision) for o in _newest_refused(seen)]
-    regressions = [o for o in seen.listed if o.decision == ROLLED_BACK][-_MAX_REGRESSIONS:]
+    listed = seen[-MAX_LISTED:]
+    refused = {(o.suite, o.policy): o for o in listed if (o.suite, o.policy) not in found}
+    bullets += [
+        _refused("Not kept", o, o.decision) for o in refused.values() if o.decision != ROLLED_BACK
+    ]
+    regressions = [o for o in listed if o.decision == ROLLED_BACK][-_MAX_REGRESSIONS:]
     bullets += [_refused("Regression", o, "rolled back") for o in regressions]
     return "\n".join(f"- {bullet}" for bullet in bullets[:MAX_BULLETS])
 
 
-def _standings(
-    seen: Observations, pooled: dict[tuple[str, str], Measurement], *, compare: bool
-) -> list[str]:
+def _standings(found: Mapping[tuple[str, str], list[RunOutcome]], *, compare: bool) -> list[str]:
     bullets: list[str] = []
-    runs = seen.outcomes()
+    pooled = {pair: _pooled(runs) for pair, runs in found.items()}
     for suite in dict.fromkeys(suite for suite, _ in pooled):
         policies = [policy for s, policy in pooled if s == suite]
         ranked = sorted(policies, key=lambda policy: -pooled[suite, policy].rate)
         for place, policy in enumerate(ranked):
-            title = f"Best policy on {suite}: {policy}" if compare and place == 0 else None
-            measured = _percent(pooled[suite, policy])
-            kept = runs[suite, policy]
+            best = compare and place == 0
+            title = f"Best policy on {suite}: {policy}" if best else f"{policy} on {suite}"
+            kept = found[suite, policy]
             again = ", of one seed the newest" if len(independent(kept)) < len(kept) else ""
             bullets.append(
-                f"{title or f'{policy} on {suite}'}, {measured} when last kept by "
+                f"{title}, {_percent(pooled[suite, policy])} when last kept by "
                 f"{len(kept)} run{'s' if len(kept) > 1 else ''}{again}."
             )
     return bullets
@@ -179,13 +289,6 @@ def _change(suite: str, policy: str, run: RunOutcome) -> str:
         f"{policy} on {suite} {word} from {run.first.rate:.1%} to {run.last.rate:.1%} within run "
         f"{run.run}."
     )
-
-
-def _newest_refused(seen: Observations) -> list[Observation]:
-    """Return the newest candidate of every policy that no run kept, without regressions."""
-    kept = seen.outcomes()
-    newest = {(o.suite, o.policy): o for o in seen.listed if (o.suite, o.policy) not in kept}
-    return [o for o in newest.values() if o.decision != ROLLED_BACK]
 
 
 def _refused(what: str, seen: Observation, decision: str) -> str:
@@ -210,104 +313,3 @@ def _plain(text: str) -> str:
         previous, text = text, _TAG.sub("", text)
     text = re.sub(r"<(?=[A-Za-z/!?])", "< ", _FENCE.sub("", text))
     return "".join(c for c in " ".join(text.split()) if c.isprintable())
-
-
-OBSERVATIONS: Final = "Observations"
-LESSONS: Final = "Lessons"
-CYCLES: Final = "Cycles"
-_TITLES: Final = {"policy": "Policy", "task": "Task", "experiment": "Experiment"}
-_TABLE: Final = (
-    "| cycle | date | suite | policy | success | episodes | decision |\n"
-    "|---|---|---|---|---|---|---|"
-)
-_TABLE_ROW: Final = re.compile(r"\| (\d{1,9}) \| .* \|")
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a page is about, by its name as the run gives it."""
-
-    page_type: PageType
-    name: str
-
-    @property
-    def folder(self) -> str:
-        """Folder of such pages."""
-        return {"policy": "policies", "task": "tasks", "experiment": "experiments"}[self.page_type]
-
-
-def has_observation(page: Page, subject: Subject, seen: Observation) -> bool:
-    """Return whether the page holds the observation of this cycle of this run."""
-    if subject.page_type == "experiment":
-        return seen.cycle in _cycle_rows(page.section(CYCLES))
-    return read_observations(page.section(OBSERVATIONS)).has(seen.run, seen.cycle)
-
-
-def has_derived_lessons(page: Page) -> bool:
-    """Return whether the lessons were derived from the observations and not edited since."""
-    return page.meta.get(DERIVED_KEY) == digest(page.section(LESSONS))
-
-
-def takes_lessons(page: Page) -> bool:
-    """Return whether a language model may rewrite the lessons: not where a person confirmed."""
-    return page.meta.get("status") != HUMAN_CONFIRMED
-
-
-def updated_page(page: Page, subject: Subject, seen: Observation, reply: str) -> Page:
-    """Return the page after an observation; an empty page becomes a new one.
-
-    ``reply`` has lessons by a language model; without bullets, lessons that were derived before are
-    derived again, and others stay.
-    """
-    if has_observation(page, subject, seen):
-        return page
-    page = _with_frame(page, subject)
-    if subject.page_type == "experiment":
-        return _updated_experiment(page, seen)
-    observations = read_observations(page.section(OBSERVATIONS)).with_observation(seen)
-    meta = after_observation(page.meta, seen.run, seen.cycle, seen.date, observations)
-    page = replace(page, meta=meta).with_section(OBSERVATIONS, observations.text())
-    lessons = bounded_lessons(reply) if takes_lessons(page) else ""
-    if lessons:
-        without = {key: value for key, value in meta.items() if key != DERIVED_KEY}
-        return replace(page, meta=without).with_section(LESSONS, lessons)
-    derived = derived_lessons(observations, compare=subject.page_type == "task")
-    return _with_derived(page, derived)
-
-
-def _updated_experiment(page: Page, seen: Observation) -> Page:
-    rows = _cycle_rows(page.section(CYCLES))
-    rows[seen.cycle] = (
-        f"| {seen.cycle} | {seen.date} | {seen.suite} | {seen.policy} | "
-        f"{seen.measured.rate:.1%} | {seen.measured.episodes} | {seen.decision} |"
-    )
-    alone = read_observations("").with_observation(seen)
-    meta = after_observation(page.meta, seen.run, seen.cycle, seen.date, alone)
-    table = "\n".join([_TABLE, *(rows[cycle] for cycle in sorted(rows))])
-    return replace(page, meta=meta).with_section(CYCLES, table)
-
-
-def _cycle_rows(text: str) -> dict[int, str]:
-    matches = (_TABLE_ROW.fullmatch(line.rstrip()) for line in text.split("\n"))
-    return {int(match[1]): match[0] for match in matches if match is not None}
-
-
-def _with_frame(page: Page, subject: Subject) -> Page:
-    """Return the page with front matter of the right shape, title and sections."""
-    meta: dict[str, Any] = repaired(page.meta, subject.name, subject.page_type)
-    title = f"# {_TITLES[subject.page_type]}: {plain_name(subject.name)}"
-    page = replace(page, meta=meta, preamble=page.preamble or title)
-    wanted = (CYCLES,) if subject.page_type == "experiment" else (OBSERVATIONS, LESSONS)
-    for heading in wanted:
-        if all(section.heading != heading for section in page.sections):
-            page = page.with_section(heading, "")
-    return page
-
-
-def _with_derived(page: Page, derived: str) -> Page:
-    """Return the page with derived lessons, unless its lessons are someone's own."""
-    present = page.section(LESSONS)
-    if present.strip() and not has_derived_lessons(page):
-        return page
-    page = page.with_section(LESSONS, derived)
-    return replace(page, meta={**page.meta, DERIVED_KEY: digest(derived)})

@@ -148,6 +148,30 @@ def test_lines_and_keys_of_a_person_are_kept(root, bus):
     assert after.count("· cycle ") == 2
 
 
+def test_text_below_the_marker_is_kept_byte_for_byte(root, bus):
+    path = ingest(agent(root, bus))[0]
+    mine = b"\r\n## Lessons\n\xff\n" + path.read_bytes() + b"no line end"
+    path.write_bytes(path.read_bytes() + mine)
+    ingest(agent(root, bus), cycle=1)
+    assert path.read_bytes().endswith(f"{pages.MARKER}\n".encode() + mine)
+    page = read_page(path.read_bytes())
+    assert page.below == mine
+    assert page.section("Observations").count("· cycle ") == 2
+
+
+def test_deleted_page_is_written_again_from_the_rows(root, bus):
+    path = ingest(agent(root, bus))[0]
+    path.unlink()
+    ingest(agent(root, bus), cycle=1)
+    assert len(meta(root, "policies/bc.md")["provenance"]) == 2
+    rows = (root / "observations.jsonl").read_text().splitlines()
+    (root / "observations.jsonl").write_text(f"{rows[1]}\nno row\n")
+    assert "unparseable: 'no row'" in [found["problem"] for found in agent(root, bus).lint()]
+    ingest(agent(root, bus), cycle=2)
+    assert [one["cycle"] for one in meta(root, "policies/bc.md")["provenance"]] == [1, 2]
+    assert (root / "observations.jsonl").read_text().endswith("\nno row\n")
+
+
 def test_lessons_are_derived_from_the_observations(root, bus):
     ingest(agent(root, bus), cycle=0, success=0.25, decision="provisional")
     ingest(agent(root, bus), cycle=1, success=0.75)
@@ -173,7 +197,7 @@ def test_models_bullets_replace_the_lessons_and_nothing_else(root, bus):
     ingest(agent(root, bus, llm))
     page = read_page((root / "policies/bc.md").read_bytes())
     assert page.section("Lessons") == ("- first alert(1)\n- second\n- third\n- fourth[31m")
-    assert [s.heading for s in page.sections] == ["Observations", "Lessons"]
+    assert [heading for heading, _ in page.sections] == ["", "Observations", "Lessons"]
     assert page.meta["status"] == "observed-once"
     assert "derived_lessons" not in page.meta
     assert len(llm.prompts) == 2  # policy and task
@@ -229,17 +253,21 @@ def test_damaged_page_is_repaired_and_nothing_of_it_lost(root, bus, name):
     assert (page.meta["name"], page.meta["type"]) == ("bc", "policy")
     assert page.meta["status"] in {"observed-once", "replicated"}
     assert {"run": "r", "cycle": 0} in page.meta["provenance"]
-    yaml.safe_load(path.read_text().split("---\n")[1])
+    yaml.safe_load(path.read_bytes().split(b"---\n")[1])
     assert "· run r · cycle 0 ·" in page.section("Observations")
     after = path.read_bytes()
     ingest(agent(root, bus))
     assert path.read_bytes() == after
-    kept = {"stray rule": "text", "no mapping": "- 1"}
-    assert kept.get(name, "") in page.preamble
+    kept = {
+        "stray rule": b"text",
+        "no mapping": b"- 1",
+        "bad entries": b"{run: q, cycle: 3}",
+        "not utf-8": DAMAGED["not utf-8"],
+        "tags": b"name: !!python/object:os.system x",
+    }
+    assert kept.get(name, b"") in page.below
     if name == "crlf":
         assert page.section("Lessons") == "- mine"
-    if name == "bad entries":
-        assert {"run": "q", "cycle": 3} in page.meta["provenance"]
 
 
 HOSTILE = [

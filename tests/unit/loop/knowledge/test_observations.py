@@ -7,92 +7,72 @@ from cadenza.loop.knowledge.observations import (
     MAX_ROWS,
     Measurement,
     Observation,
-    Observations,
     RunOutcome,
     agree,
     all_agree,
     contradict,
     difference_interval,
     direction,
+    observations_text,
+    outcomes,
     plain_name,
-    read_observations,
 )
 from cadenza.loop.knowledge.updates import derived_lessons
 
 
-def seen(cycle, run="r", rate=0.5, **more):
+def seen(cycle, run="r", rate=0.5, episodes=10, **more):
     fields = {"date": "2026-01-02", "suite": "s", "policy": "p", "decision": "promote"} | more
-    return Observation(run=run, cycle=cycle, measured=Measurement(rate, 10), **fields)
+    return Observation(run=run, cycle=cycle, measured=Measurement(rate, episodes), **fields)
 
 
-def collected(observations):
-    found = Observations()
-    for observation in observations:
-        found = read_observations(found.with_observation(observation).text())
-    return found
-
-
-def test_seed_is_read_back_from_lines_and_rows():
+def test_seed_stands_in_lines_and_rows():
     assert seen(3, seed=7).line() == f"{seen(3).line()} · seed 7"
-    assert read_observations(seen(3, seed=7).line()).listed == (seen(3, seed=7),)
-    found = collected(seen(cycle, seed=2**31 - 1) for cycle in range(MAX_LISTED + 2))
-    assert found.rows[0].seed == 2**31 - 1
-    assert "| 2026-01-02 | 2147483647 |" in found.text()
-    ((outcome,),) = found.outcomes().values()
+    found = [seen(cycle, seed=2**31 - 1) for cycle in range(MAX_LISTED + 2)]
+    assert "| 2026-01-02 | 2147483647 |" in observations_text(found)
+    ((outcome,),) = outcomes(found).values()
     assert outcome.seed == 2**31 - 1
 
 
 def test_refused_candidates_are_not_what_a_run_found():
     decisions = ["iterate", "promote", "provisional", "rollback", "escalate"]
-    found = collected(
+    found = [
         seen(cycle, rate=cycle / 10, decision=decision) for cycle, decision in enumerate(decisions)
-    )
+    ]
     for cycle in range(5, 5 + MAX_LISTED):
-        ((outcome,),) = found.outcomes().values()
+        ((outcome,),) = outcomes(found).values()
         assert (outcome.first.rate, outcome.last.rate) == (0.1, 0.2)
-        refused = seen(cycle, rate=0.9, decision="iterate")
-        found = read_observations(found.with_observation(refused).text())
-    assert (found.rows[0].first.rate, found.rows[0].last.rate) == (0.1, 0.2)
+        found.append(seen(cycle, rate=0.9, decision="iterate"))
+    assert "| r | s | p | 0-4 | 10.0% of 10 | 20.0% of 10 | iterate 1, promote 1" in (
+        observations_text(found)
+    )
 
 
-def test_line_of_leagents_has_no_episodes():
-    line = "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision iterate"
-    (read,) = read_observations(line).listed
-    assert (read.measured, read.decision) == (Measurement(0.5, 0), "iterate")
-    assert read.line() == line
-    kept = read_observations(line.replace("iterate", "promote"))
-    lessons = derived_lessons(kept, compare=False)
+def test_unknown_number_of_episodes_is_said():
+    found = [seen(3, episodes=0)]
+    line = "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision promote"
+    assert observations_text(found) == line
+    lessons = derived_lessons(found, compare=False)
     assert "s, 50.0% of an unknown number of episodes when last kept by 1 run." in lessons
 
 
 def test_older_observations_roll_up_and_stay_known():
     total = MAX_LISTED + 7
     decisions = ["promote", "iterate", "iterate"]
-    found = collected(
-        seen(cycle, rate=cycle / 100, decision=decisions[cycle % 3]) for cycle in range(total)
-    )
-    assert [o.cycle for o in found.listed] == list(range(7, total))
-    (row,) = found.rows
-    assert row.cycles == ((0, 6),)
-    assert (row.first.rate, row.last.rate) == (0.0, 0.06)
-    assert row.decisions == (("promote", 3), ("iterate", 4))
+    found = [seen(cycle, rate=cycle / 100, decision=decisions[cycle % 3]) for cycle in range(total)]
+    text = observations_text(found)
+    assert [f"· cycle {cycle} ·" in text for cycle in range(total)] == [False] * 7 + [True] * 40
     assert "| r | s | p | 0-6 | 0.0% of 10 | 6.0% of 10 | promote 3, iterate 4 | 2026-01-02 |" in (
-        found.text()
+        text
     )
-    assert all(found.has("r", cycle) for cycle in range(total))
-    assert not found.has("r", total)
-    assert found.with_observation(seen(3, rate=0.9)) == found
-    ((outcome,),) = found.outcomes().values()
+    ((outcome,),) = outcomes(found).values()
     assert (outcome.first.rate, outcome.last.rate) == (0.0, 0.45)  # the last promotion
 
 
 def test_text_is_bounded_however_many_runs_there_are():
-    many = Observations()
-    for run in range(3 * MAX_ROWS):
-        many = many.with_observation(seen(0, run=f"run{run}"))
-    assert (len(many.rows), len(many.listed)) == (MAX_ROWS, MAX_LISTED)
-    assert many.rows[-1].run == f"run{3 * MAX_ROWS - MAX_LISTED - 1}"
-    assert read_observations(many.text()) == many
+    text = observations_text([seen(0, run=f"run{run}") for run in range(3 * MAX_ROWS)])
+    rows = [line for line in text.split("\n") if line.startswith("| run")]
+    assert (len(rows), text.count("\n- ")) == (MAX_ROWS + 1, MAX_LISTED)
+    assert rows[-1].startswith(f"| run{3 * MAX_ROWS - MAX_LISTED - 1} |")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +94,7 @@ def test_plain_name(name, plain):
 
 def test_lesson_pools_the_episodes_of_independent_runs():
     runs = (seen(0, run="a", rate=0.5, seed=1), seen(0, run="b", rate=0.9, seed=2))
-    lessons = derived_lessons(collected(runs), compare=False)
+    lessons = derived_lessons(runs, compare=False)
     assert (
         "s, 70.0% of 20 episodes (95% interval 48.1% to 85.5%) when last kept by 2 runs." in lessons
     )
