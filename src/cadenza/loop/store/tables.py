@@ -58,6 +58,11 @@ class EventTable:
         later = select(*_EVENT_COLUMNS).where(events.c.run_id == run_id, events.c.seq > seq)
         return self._found(later.order_by(events.c.seq).limit(limit))
 
+    def last_seq(self, run_id: str) -> int:
+        """Return the number of the run's last event; 0 for none."""
+        with self._database.read() as connection:
+            return _last_seq(connection, run_id)
+
     def published_up_to(self, run_id: str) -> int:
         """Return the number up to which all events are marked as published."""
         first = select(func.min(events.c.seq)).select_from(events)
