@@ -13,7 +13,7 @@ Model:  ``anthropic:<model>``, ``openai:<model>[@<address>]``, ``gemini:<model>[
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, cast
@@ -419,11 +419,47 @@ class KnowledgeConfig(Section):
     root: Path = Path("knowledge")
 
 
+#: Options of ``sbatch`` that are set for every job, or by another key.
+_SET_FOR_SLURM: Final = frozenset(
+    {"array", "chdir", "export", "input", "job-name", "nodes", "no-requeue", "ntasks", "open-mode"}
+    | {"output", "parsable", "requeue", "signal", "test-only", "wait", "wrap"}
+    | {"account", "cpus-per-task", "mem", "partition", "time"}
+)
+_SlurmOption = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z-]{1,49}$")]
+
+
+class SlurmConfig(Section):
+    """What a batch job of Slurm asks for; None leaves it to the cluster.
+
+    Attributes:
+        gpus: GPUs of a job on the GPU; a ``gres`` among the options is asked for instead, always.
+        cpus: Processors of a job.
+        memory: Memory of a job, as ``32G``.
+        time: Longest one attempt may take, as Slurm writes it: ``"4:00:00"``, ``"1-12"``.
+        options: Further options of ``sbatch`` by their long names; true for one without a value.
+    """
+
+    partition: _Text | None = None
+    account: _Text | None = None
+    gpus: _Positive = 1
+    cpus: _Positive | None = None
+    memory: Annotated[str, StringConstraints(pattern=r"^\d+[KMGT]?$")] | None = None
+    time: Annotated[str, StringConstraints(pattern=r"^(\d+-\d+|\d+)(:\d+){0,2}$")] | None = None
+    options: Mapping[_SlurmOption, bool | int | _Text] = {}
+
+    @model_validator(mode="after")
+    def _options_of_no_other_key(self) -> Self:
+        taken = sorted(_SET_FOR_SLURM & self.options.keys())
+        if taken:
+            raise ValueError(f"options: expected none that is set already, got {', '.join(taken)}")
+        return self
+
+
 class JobsConfig(Section):
     """How jobs are run.
 
     Attributes:
-        runner: ``"local"`` processes of this machine, or a ``"ray"`` cluster.
+        runner: ``"local"`` processes of this machine, a ``"ray"`` cluster, or one with ``"slurm"``.
         max_attempts: Attempts of a job that ends with an error.
         max_interruptions: Times a job may be killed from outside before that counts as an error.
         max_kills: Times in a row that its command alone may be killed (SIGKILL) without getting
@@ -436,9 +472,10 @@ class JobsConfig(Section):
         grace_s: Time between SIGTERM and SIGKILL, s.
         environment: Names of variables that jobs get beside the usual ones, a token's for example.
         ray_address: Address of the cluster; None starts or finds one on this machine.
+        slurm: What Slurm is asked for.
     """
 
-    runner: Literal["local", "ray"] = "local"
+    runner: Literal["local", "ray", "slurm"] = "local"
     max_attempts: _Positive = 3
     max_interruptions: _Positive = 100
     max_kills: _Positive = 5
@@ -448,13 +485,19 @@ class JobsConfig(Section):
     grace_s: _AtLeast0 = 10.0
     environment: tuple[_Variable, ...] = ()
     ray_address: _Text | None = None
+    slurm: SlurmConfig = SlurmConfig()
 
     @model_validator(mode="after")
-    def _address_of_a_cluster_in_use(self) -> Self:
+    def _settings_of_the_runner_in_use(self) -> Self:
         if self.ray_address is not None and self.runner != "ray":
             raise ValueError(
                 f"ray_address: expected null with runner {self.runner!r}, got "
                 f"{self.ray_address!r}; set runner: ray"
+            )
+        if self.slurm != SlurmConfig() and self.runner != "slurm":
+            raise ValueError(
+                f"slurm: expected nothing with runner {self.runner!r}; set runner: slurm, or "
+                "remove it"
             )
         return self
 

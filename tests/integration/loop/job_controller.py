@@ -1,8 +1,8 @@
 """Controllers of one job each, as processes that tests kill.
 
-``job_controller <folder> <spec.json> [Ray address]`` is one; ``job_controller serve`` forks one for
-each line of arguments (JSON) that it reads, without importing everything again, and answers with
-its number.
+``job_controller <folder> <spec.json> [Ray address, or slurm]`` is one; ``job_controller serve``
+forks one for each line of arguments (JSON) that it reads, without importing everything again, and
+answers with its number.
 """
 
 import json
@@ -20,12 +20,16 @@ from tests.integration.loop.job_harness import bench_in
 STOPPED = 3
 
 
-def control(folder: Path, spec_path: Path, *ray_address: str) -> int:
+def control(folder: Path, spec_path: Path, *cluster: str) -> int:
     try:
         with StopSignals() as stop, bench_in(folder) as bench:
             spec = JobSpec.model_validate_json(spec_path.read_bytes())
-            make = bench.ray_runner if ray_address else bench.runner
-            end = make(*ray_address, stop=stop).run(spec)
+            if cluster == ("slurm",):
+                runner = bench.slurm_runner(stop=stop)
+            else:
+                make = bench.ray_runner if cluster else bench.runner
+                runner = make(*cluster, stop=stop)
+            end = runner.run(spec)
             report = {"attempts": end.attempts, "incidents": bench.kinds}
             atomic_write_json(folder / "ended.json", report)
     except StopRequestedError:

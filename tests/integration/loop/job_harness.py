@@ -12,6 +12,7 @@ from cadenza.loop.contracts.records import JobKey, JobSpec
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.durable_runner import LocalJobRunner, job_folder
 from cadenza.loop.jobs.ray_runner import RayJobRunner
+from cadenza.loop.jobs.slurm_runner import SlurmJobRunner
 from cadenza.loop.jobs.terms import ProgramTable
 from cadenza.loop.processes import JobMark, find_marked, start_ticks, this_process
 from cadenza.loop.store import JobStore
@@ -91,6 +92,12 @@ class Bench:
         options.setdefault("on_incident", self.incidents.append)
         config = CONFIG.model_copy(update={"runner": "ray", "ray_address": address})
         return RayJobRunner(self.store, self.lease, config, self.programs, **options)
+
+    def slurm_runner(self, *, slurm=None, **options) -> SlurmJobRunner:
+        options.setdefault("on_incident", self.incidents.append)
+        document = {**CONFIG.model_dump(), "runner": "slurm", "slurm": slurm or {}}
+        config = JobsConfig.model_validate(document)
+        return SlurmJobRunner(self.store, self.lease, config, self.programs, **options)
 
     def row(self, spec: JobSpec):
         return self.store.jobs.get(spec.key)

@@ -168,6 +168,8 @@ ELSEWHERE = {
     *(f"jobs.{name}" for name in ("runner", "ray_address", "max_attempts", "max_interruptions")),
     *(f"jobs.{name}" for name in ("max_kills", "backoff_s", "time_limit_s", "silent_limit_s")),
     *("jobs.grace_s", "jobs.environment", "approval.gates", "approval.timeout_s"),
+    *(f"jobs.slurm.{name}" for name in ("partition", "account", "gpus", "cpus", "memory")),
+    *("jobs.slurm.time", "jobs.slurm.options"),
 }
 
 

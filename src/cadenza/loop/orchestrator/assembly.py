@@ -208,6 +208,8 @@ def _jobs_opener(
     def open_jobs(session: RunSession, stop: StopCheck) -> JobRunner:
         if config.jobs.runner == "ray":
             from cadenza.loop.jobs.ray_runner import RayJobRunner as Runner
+        elif config.jobs.runner == "slurm":
+            from cadenza.loop.jobs.slurm_runner import SlurmJobRunner as Runner
         else:
             from cadenza.loop.jobs.durable_runner import LocalJobRunner as Runner
         spent_s, uses_gpu = session.store.jobs.spent_s, _uses_gpu(backend)

@@ -118,6 +118,10 @@ def refusals(
         from cadenza.loop.jobs.ray_runner import require_cluster
 
         checks["ray"] = lambda: require_cluster(config.jobs.ray_address, environ)
+    elif config.jobs.runner == "slurm":
+        from cadenza.loop.jobs.slurm_runner import require_slurm
+
+        checks["slurm"] = require_slurm
     return checks
 
 
