@@ -4,11 +4,13 @@ A finished write survives a power cut: temporary file in the same folder, fsync,
 the folder. A reader sees the old bytes or the new ones, never a mixture.
 """
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 import secrets
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ from cadenza.core.errors import IntegrityError, StorageError
 _CHUNK_BYTES: Final = 1 << 20
 #: Ending of the files a write leaves behind when its process is killed.
 TEMPORARY_SUFFIX: Final = ".cadenza-tmp"
+#: Seconds between two tries for a lock.
+_LOCK_POLL_S: Final = 0.01
 #: Longest file name that common file systems take.
 _MAX_NAME_BYTES: Final = 255
 
@@ -175,6 +179,20 @@ def remove_temporaries(folder: Path, *, prefixes: tuple[str, ...] = ("",)) -> in
     for leftover in leftovers:
         leftover.unlink(missing_ok=True)
     return len(leftovers)
+
+
+def lock_file(descriptor: int, *, wait_s: float) -> bool:
+    """Own an open file until it is closed; False if others still do after ``wait_s``."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return True
 
 
 def sha256_bytes(data: bytes) -> str:

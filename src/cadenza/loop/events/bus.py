@@ -6,7 +6,6 @@ Line:  an ASCII JSON object with the keys that LeAgents writes (`run_id, stage, 
 Log:   one writer at a time; finished lines survive a kill or power cut. Others may read it.
 """
 
-import fcntl
 import json
 import logging
 import math
@@ -14,14 +13,15 @@ import os
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Final, TypeAlias, cast
 
 from cadenza.core.errors import IntegrityError, NotReadyError
-from cadenza.core.files import fsync_folder, make_folder
+from cadenza.core.files import fsync_folder, lock_file, make_folder
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import EventError, EventLogError, EventLogHeldError
 
@@ -54,15 +54,14 @@ class Event:
                 raise EventError(f"Event.{name}: expected printable text, got {value!r}.")
         if not math.isfinite(self.ts):
             raise EventError(f"Event.ts: expected finite Unix seconds, got {self.ts}.")
+        payload = cast("object", self.payload)  # of whatever type a caller gave
+        if not isinstance(payload, Mapping):
+            raise EventError(f"Event.payload: expected a mapping, got {type(payload).__name__}.")
         object.__setattr__(self, "ts", float(self.ts))
-        object.__setattr__(self, "payload", _strict_mapping(self.payload, "payload", 0))
+        object.__setattr__(self, "payload", _strict(self.payload, "payload", 0))
 
     def payload_json(self) -> str:
-        """Return the payload as ASCII JSON.
-
-        Raises:
-            EventError: It is longer than `MAX_PAYLOAD_BYTES`.
-        """
+        """Return the payload as ASCII JSON; an `EventError` beyond `MAX_PAYLOAD_BYTES`."""
         text = json.dumps(self.payload, allow_nan=False)
         if len(text) > MAX_PAYLOAD_BYTES:
             raise EventError(
@@ -106,7 +105,11 @@ def _strict(value: object, place: str, depth: int) -> Any:
         case os.PathLike():
             return os.fsdecode(cast("os.PathLike[str]", value))
         case Mapping():
-            return _strict_mapping(cast("Mapping[object, object]", value), place, depth)
+            entries = cast("Mapping[object, object]", value)
+            strange = [key for key in entries if not isinstance(key, str)]
+            if strange:
+                raise EventError(f"Event.{place}: expected text as keys, got {strange[0]!r}.")
+            return {str(k): _strict(v, f"{place}.{k}", depth + 1) for k, v in entries.items()}
         case list() | tuple():
             items = enumerate(cast("list[object]", value))
             return [_strict(item, f"{place}[{index}]", depth + 1) for index, item in items]
@@ -115,16 +118,6 @@ def _strict(value: object, place: str, depth: int) -> Any:
                 f"Event.{place}: expected text, numbers, lists and mappings, got "
                 f"{type(value).__name__}; convert it first."
             )
-
-
-def _strict_mapping(value: object, place: str, depth: int) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise EventError(f"Event.{place}: expected a mapping, got {type(value).__name__}.")
-    entries = cast("Mapping[object, object]", value)
-    for key in entries:
-        if not isinstance(key, str):
-            raise EventError(f"Event.{place}: expected text as keys, got {key!r}.")
-    return {str(key): _strict(item, f"{place}.{key}", depth + 1) for key, item in entries.items()}
 
 
 #: Bytes read at once while looking for a line end from the back.
@@ -148,7 +141,13 @@ class LogFile:
             make_folder(path.parent)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self.close: Callable[[], None] = weakref.finalize(self, os.close, self._descriptor)
-            self._own()
+            if not lock_file(self._descriptor, wait_s=LOCK_WAIT_S):
+                self.close()
+                raise EventLogHeldError(
+                    f"{path}: expected to own this log, got a lock held by another writer; see "
+                    "that no other process works on the run, and close other event buses of this "
+                    "log."
+                )
             size = os.fstat(self._descriptor).st_size
             self._length = self._line_end_before(size)
             if self._length < size:
@@ -167,6 +166,24 @@ class LogFile:
         start = self._line_end_before(self._length - 1)
         return os.pread(self._descriptor, self._length - start, start)
 
+    def last_seq(self) -> int:
+        """Return the number of the last event, 0 for an empty log, or raise `EventLogError`."""
+        line = self.last_line()
+        if line is None:
+            return 0
+        try:
+            seq = parse_json_object(line, source=str(self._path)).get("seq")
+        except IntegrityError as error:
+            raise EventLogError(
+                f"{self._path}: expected an event in the last line, {error}"
+            ) from error
+        if not isinstance(seq, int) or seq < 1:
+            raise EventLogError(
+                f"{self._path}: expected a seq >= 1 in the last line, got {seq!r}; this log is of "
+                "another program: move it away."
+            )
+        return seq
+
     def append(self, lines: bytes) -> None:
         """Append finished lines; they are durable when this returns.
 
@@ -184,23 +201,6 @@ class LogFile:
                 os.ftruncate(self._descriptor, self._length)
             raise self._failure("append an event", error) from error
         self._length += len(lines)
-
-    def _own(self) -> None:
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() < deadline:
-                    time.sleep(0.02)
-                    continue
-                self.close()
-                raise EventLogHeldError(
-                    f"{self._path}: expected to own this log, got a lock held by another writer; "
-                    "see that no other process works on the run, and close other event buses of "
-                    "this log."
-                ) from error
-            return
 
     def _line_end_before(self, end: int) -> int:
         """Return the offset behind the last line end before byte ``end``; 0 if there is none."""
@@ -226,32 +226,25 @@ _logger = logging.getLogger(__name__)
 Subscriber: TypeAlias = Callable[[Event], object]
 
 
-@runtime_checkable
-class EventSink(Protocol):
-    """Where the workers of a loop emit their events."""
+class EventSink(ABC):
+    """Where the workers of a loop emit their events: a log, and those who are told of them."""
+
+    def __init__(self, log_path: Path | str) -> None:
+        self._path = Path(log_path)
+        self._subscribers: list[Subscriber] = []
+        self._lock = threading.RLock()
 
     @property
     def log_path(self) -> Path:
         """The log file."""
-        ...
+        return self._path
 
+    @abstractmethod
     def emit(self, event: Event) -> None:
         """Record an event, then tell the subscribers."""
-        ...
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Tell ``subscriber`` every event from now on, after those who subscribed before."""
-        ...
-
-
-class Subscribers:
-    """Calls the subscribers with every event, in the order in which they subscribed."""
-
-    def __init__(self) -> None:
-        self._subscribers: list[Subscriber] = []
-
-    def add(self, subscriber: Subscriber) -> None:
-        """Tell ``subscriber`` too, after the others."""
         self._subscribers.append(subscriber)
 
     def tell(self, event: Event) -> None:
@@ -265,37 +258,24 @@ class Subscribers:
                 )
 
 
-class EventBus:
+class EventBus(EventSink):
     """Appends events to a log and tells its subscribers; one bus at a time per log."""
 
     def __init__(self, log_path: Path | str) -> None:
         """Create the log's folder; the log is opened, and owned, from the first event on."""
-        self._path = Path(log_path)
+        super().__init__(log_path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._subscribers = Subscribers()
-        self._lock = threading.RLock()
         self._log: LogFile | None = None
         self._sink: EventSink | None = None
         self._seq = 0
-
-    @property
-    def log_path(self) -> Path:
-        """The log file."""
-        return self._path
-
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Tell ``subscriber`` every event from now on, after those who subscribed before."""
-        self._subscribers.add(subscriber)
 
     @contextmanager
     def routed(self, sink: EventSink) -> Generator[None]:
         """Hand all events to ``sink``, who owns the log, while the block lasts.
 
         A run does so with its journal: workers keep the bus that they were made with. Subscribers
-        are told by ``sink``, whose rules apply: a journal takes events within its steps.
-
-        Raises:
-            NotReadyError: The events go elsewhere already.
+        are told by ``sink``, whose rules apply: a journal takes events within its steps. A
+        `NotReadyError` if the events go elsewhere already.
         """
         with self._lock:
             if self._sink is not None:
@@ -304,7 +284,7 @@ class EventBus:
                     "run takes; make a bus for each run."
                 )
             self.close()
-            sink.subscribe(self._subscribers.tell)
+            sink.subscribe(self.tell)
             self._sink = sink
         try:
             yield
@@ -328,10 +308,10 @@ class EventBus:
     def _append(self, event: Event) -> None:
         if self._log is None:
             log = LogFile(self._path)
-            self._seq, self._log = last_seq(log, self._path), log
+            self._seq, self._log = log.last_seq(), log
         self._log.append(event_line(event, seq=self._seq + 1, mono=time.monotonic()))
         self._seq += 1
-        self._subscribers.tell(event)
+        self.tell(event)
 
     def close(self) -> None:
         """Give the log free; the next event opens it again."""
@@ -339,24 +319,3 @@ class EventBus:
             if self._log is not None:
                 self._log.close()
             self._log = None
-
-
-def last_seq(log: LogFile, path: Path) -> int:
-    """Return the number of the log's last event; 0 for an empty log.
-
-    Raises:
-        EventLogError: The last line is no event.
-    """
-    line = log.last_line()
-    if line is None:
-        return 0
-    try:
-        seq = parse_json_object(line, source=str(path)).get("seq")
-    except IntegrityError as error:
-        raise EventLogError(f"{path}: expected an event in the last line, {error}") from error
-    if not isinstance(seq, int) or seq < 1:
-        raise EventLogError(
-            f"{path}: expected a seq >= 1 in the last line, got {seq!r}; this log is of another "
-            "program: move it away."
-        )
-    return seq

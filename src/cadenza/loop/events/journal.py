@@ -9,7 +9,6 @@ are told at least once: a kill may repeat the last ones.
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventError, EventLogError, StoreError
-from cadenza.loop.events.bus import Event, LogFile, Subscriber, Subscribers, event_line, last_seq
+from cadenza.loop.events.bus import Event, EventSink, LogFile, event_line
 from cadenza.loop.store.rows import Lease, StoredEvent
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def require_free_log(path: Path, run_id: str) -> None:
         return
     log = LogFile(path)
     try:
-        seq = last_seq(log, path)
+        seq = log.last_seq()
     finally:
         log.close()
     if seq:
@@ -47,17 +46,15 @@ _logger = logging.getLogger(__name__)
 _PAGE: Final = 1_000
 
 
-class EventJournal:
+class EventJournal(EventSink):
     """Records the events of one run under the lease of its controller."""
 
     def __init__(self, store: "JobStore", lease: Lease, log_path: Path) -> None:
         """Own the log of the lease's run and append what it lacks, or raise `EventLogError`."""
+        super().__init__(log_path)
         self._table = store.events
         self._run_id = lease.run_id
         self._lease = lease
-        self._path = Path(log_path)
-        self._subscribers = Subscribers()
-        self._lock = threading.RLock()
         self._step_key: str | None = None
         self._ordinal = 0
         self._recorded: dict[int, StoredEvent] = {}
@@ -70,15 +67,6 @@ class EventJournal:
         except BaseException:
             self._log.close()
             raise
-
-    @property
-    def log_path(self) -> Path:
-        """The log file."""
-        return self._path
-
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Tell ``subscriber`` every event from now on, after those who subscribed before."""
-        self._subscribers.add(subscriber)
 
     @contextmanager
     def step(self, step_key: str) -> Generator[Self]:
@@ -192,7 +180,7 @@ class EventJournal:
         for stored in events:
             if stored.seq > self._told:  # a subscriber that emits gets here before us
                 self._told = stored.seq
-                self._subscribers.tell(_event_of(self._run_id, stored))
+                self.tell(_event_of(self._run_id, stored))
 
     def _write(self, events: Sequence[StoredEvent]) -> None:
         if events:
@@ -201,7 +189,7 @@ class EventJournal:
 
     def _check_log(self) -> int:
         """Return the number of the log's last event, which must be the table's too."""
-        seq = last_seq(self._log, self._path)
+        seq = self._log.last_seq()
         if seq == 0:
             return 0
         stored = self._table.after(self._run_id, seq - 1, limit=1)

@@ -7,11 +7,9 @@ Files:  a page belongs to the name in its front matter. Two names may have one s
         the same slug gets a file with a digest of the name at its end, and keeps it.
 """
 
-import fcntl
 import logging
 import os
 import re
-import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from cadenza.core.errors import ConfigurationError, StorageError
 from cadenza.core.files import (
     atomic_write_bytes,
     confined_path,
+    lock_file,
     make_folder,
     remove_temporaries,
     sha256_bytes,
@@ -169,8 +168,6 @@ def read_bounded(path: Path) -> bytes | None:
 _logger = logging.getLogger(__name__)
 #: Seconds we wait for another writer, who needs milliseconds.
 LOCK_WAIT_S: Final = 60.0
-#: Seconds between two tries for the lock.
-_POLL_S: Final = 0.01
 _LOCK_NAME: Final = ".lock"
 _GUIDE: Final = """\
 # Knowledge
@@ -208,7 +205,11 @@ def locked(root: Path) -> Generator[None]:
             "another knowledge.root",
         ) from error
     try:
-        _wait_for(descriptor, root)
+        if not lock_file(descriptor, wait_s=LOCK_WAIT_S):
+            raise StorageError(
+                f"{root}: expected the lock within {LOCK_WAIT_S:g} s, got none; end the process "
+                "that holds it, or wait."
+            )
         for folder in (root, *(f for f in root.iterdir() if f.is_dir() and not f.is_symlink())):
             remove_temporaries(folder)
         if not (root / GUIDE_NAME).exists():
@@ -216,22 +217,6 @@ def locked(root: Path) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _wait_for(descriptor: int, root: Path) -> None:
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                raise StorageError(
-                    f"{root}: expected the lock within {LOCK_WAIT_S:g} s, got none; end the "
-                    "process that holds it, or wait."
-                ) from error
-            time.sleep(_POLL_S)
-        else:
-            return
 
 
 def load_page(path: Path) -> Page:
