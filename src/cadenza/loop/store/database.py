@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
@@ -29,7 +29,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.core.errors import CadenzaError, ConfigurationError, InputError, MissingExtraError
 from cadenza.core.files import make_folder, require_room_for
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import (
@@ -47,10 +47,7 @@ from cadenza.loop.processes import is_gone, readable
 from cadenza.loop.store.rows import Row
 from cadenza.loop.store.schema import HEAD, PREVIOUS, VERSION, runs, upgrade
 
-if TYPE_CHECKING:
-    from psycopg import Error
-
-
+_Refusal = TypeVar("_Refusal", bound=CadenzaError)
 #: Tables that a job store of any layout has; LeAgents and MLflow have some of them.
 _TABLES: Final = frozenset({VERSION.name, "runs", "cycles", "checkpoints", "jobs", "events"})
 #: Tables of other programs that a message names.
@@ -59,104 +56,80 @@ _MOST_NAMED: Final = 5
 _LOCK_KEY: Final = int.from_bytes(b"cadenza", "big")
 
 
-def require_ours(names: Collection[str], place: str, *, shared: bool) -> bool:
+def _refusal(kind: type[_Refusal], place: object, expected: str, got: str, advice: str) -> _Refusal:
+    return kind(f"job store {place}: expected {expected}, got {got}; {advice}.")
+
+
+def _is_ours(names: Collection[str], place: object, *, shared: bool) -> bool:
     """Return whether tables of these names are a job store; False if there is room for one.
 
-    ``shared`` says that tables of other names may be another program's, as on a server; a file is
-    one program's alone.
-
-    Raises:
-        StoreForeignError: The database is another program's.
+    A file is one program's alone; on a ``shared`` server, tables of other names are allowed. A
+    `StoreForeignError` if the database is another program's.
     """
     if names and _TABLES.issubset(names):
         return True
     foreign = _TABLES.intersection(names) if shared else names
     if not foreign:
         return False
-    shown_names = ", ".join(sorted(foreign)[:_MOST_NAMED])
-    raise StoreForeignError(
-        f"job store {place}: expected a job store, got another program's database (with tables "
-        f"{shown_names}), which was left as it is; name another one."
-    )
+    some = ", ".join(sorted(foreign)[:_MOST_NAMED])
+    got = f"another program's database (with tables {some}), which was left as it is"
+    raise _refusal(StoreForeignError, place, "a job store", got, "name another one")
 
 
-def _version_of(connection: Connection, place: str) -> str | None:
-    """Return the layout of the tables, `HEAD` or `PREVIOUS`; None without tables of ours.
-
-    Raises:
-        StoreForeignError: It has tables of other programs under our names.
-        StoreCorruptError: It has ours, but does not say in which layout.
-        StoreVersionError: The layout is newer, or one that this version cannot read.
-    """
-    names = inspect(connection).get_table_names()
+def _checked_version(connection: Connection, place: str) -> str | None:
+    """Return the layout of the tables, `HEAD` or `PREVIOUS`; None if there is room for them."""
     shared = connection.dialect.name == "postgresql"
-    if not require_ours(names, place, shared=shared):
+    if not _is_ours(inspect(connection).get_table_names(), place, shared=shared):
         return None
     version = connection.scalar(select(VERSION.c.version_num))
     if version is None:
-        raise StoreCorruptError(
-            f"job store {place}: expected its version in the table {VERSION.name}, got no row; "
-            "restore the database from a copy, or name another one."
-        )
+        expected = f"its version in the table {VERSION.name}"
+        advice = "restore the database from a copy, or name another one"
+        raise _refusal(StoreCorruptError, place, expected, "no row", advice)
     if version not in (PREVIOUS, HEAD):
         advice = (
-            "it was written by a newer cadenza: upgrade this installation."
+            "it was written by a newer cadenza: upgrade this installation"
             if version > HEAD
             else "it was written before the first release: end its runs with the version that "
-            "began them, and name another store."
+            "began them, and name another store"
         )
-        raise StoreVersionError(
-            f"job store {place}: expected version {PREVIOUS} or {HEAD}, got {version!r}; {advice}"
-        )
+        expected = f"version {PREVIOUS} or {HEAD}"
+        raise _refusal(StoreVersionError, place, expected, repr(version), advice)
     return version
 
 
-def _migrate(connection: Connection, place: str) -> str:
-    """Bring the database to `HEAD` inside the open transaction; many processes may try at once.
+def _usable_version(connection: Connection, place: str, *, create: bool) -> str:
+    """Return the layout to work with: with ``create`` `HEAD`, which the database is brought to.
 
-    Raises:
-        LeaseHeldError: A controller of the older version works on one of its runs.
-        StoreError: As `_version_of`.
+    Many processes may try at once; nothing is changed under a run at work.
     """
-    if connection.dialect.name == "postgresql":
+    if create and connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-    version = _version_of(connection, place)
-    if version == HEAD:
-        return HEAD
+    version = _checked_version(connection, place)
+    if version is None and not create:
+        expected = f"tables of version {PREVIOUS} or {HEAD}"
+        advice = "`cadenza loop run` or `resume` brings them up to date"
+        raise _refusal(StoreOutdatedError, place, expected, "none", advice)
+    if version is not None and (version == HEAD or not create):
+        return version
     if version is not None:
         _require_idle(connection, place, version)
     upgrade(connection, version)
     return HEAD
 
 
-def _require_usable(connection: Connection, place: str) -> str:
-    """Return the layout of a database that we can work with as it is; nothing is changed.
-
-    Raises:
-        StoreOutdatedError: It has no tables.
-        StoreError: As `_version_of`.
-    """
-    version = _version_of(connection, place)
-    if version is None:
-        raise StoreOutdatedError(
-            f"job store {place}: expected tables of version {PREVIOUS} or {HEAD}, got none; "
-            "`cadenza loop run` or `resume` brings them up to date."
-        )
-    return version
-
-
 def _require_idle(connection: Connection, place: str, version: str) -> None:
     """Raise if somebody works on a run of a store that is about to be migrated."""
-    statement = select(runs.c.id, runs.c.lease_owner).where(
-        runs.c.lease_expires_at > now(connection)
-    )
-    for run_id, owner in connection.execute(statement.order_by(runs.c.id)):
+    leased = select(runs.c.id, runs.c.lease_owner).where(runs.c.lease_expires_at > now(connection))
+    for run_id, owner in connection.execute(leased.order_by(runs.c.id)):
         if owner is not None and not is_gone(owner):
-            raise LeaseHeldError(
-                f"job store {place}: expected no run at work before it is brought from version "
-                f"{version} to {HEAD}, got {run_id!r}, which {readable(owner)} works on; let that "
-                "run end, or end it with `cadenza loop stop`, then try again. `status`, `stop` and "
-                "`approve` work meanwhile."
+            raise _refusal(
+                LeaseHeldError,
+                place,
+                f"no run at work before it is brought from version {version} to {HEAD}",
+                f"{run_id!r}, which {readable(owner)} works on",
+                "let that run end, or end it with `cadenza loop stop`, then try again. `status`, "
+                "`stop` and `approve` work meanwhile",
             )
 
 
@@ -239,47 +212,29 @@ def _parsed(location: Path | str) -> URL:
         ) from None  # the cause quotes parts of the URL
 
 
-def refused_password(name: str, error: DBAPIError) -> StoreAccessError | None:
-    """Return the refusal of a missing or wrong password; None if that is not the matter."""
-    told = _told_by_postgresql(error)
-    if told is None or told.pgconn is None:
-        return None
-    if told.pgconn.needs_password:
-        got = "none"
-    elif "password authentication failed" in str(told):  # there is no code for it
-        got = "a wrong one"
-    else:
-        return None
-    return StoreAccessError(
-        f"job store {name}: expected this user's password, got {got}; set PGPASSWORD, add a line "
-        "to ~/.pgpass, or write it into the URL of --store or CADENZA_STORE (no run keeps it)."
-    )
-
-
-def refusal_at_opening(
-    name: str, error: DBAPIError
-) -> StoreAccessError | ConfigurationError | None:
-    """Return what to say of an option or statement refused while the store was opened."""
-    told = _told_by_postgresql(error)
-    if told is None:
-        return None
-    if told.sqlstate is None:  # nothing that a server said
-        return ConfigurationError(
-            f"job store {name}: expected options that the driver knows, got '{told}'; correct the "
-            "URL."
-        )
-    return StoreAccessError(
-        f"job store {name}: expected a user who may create and change its tables, got '{told}'; "
-        "grant that, or name a database that this user owns."
-    )
-
-
-def _told_by_postgresql(error: DBAPIError) -> "Error | None":
+def _refused_by_server(name: str, error: DBAPIError) -> CadenzaError | None:
+    """Return what to say of a password, option or right that PostgreSQL refused; None of others."""
     if isinstance(error.orig, sqlite3.Error):
         return None
     from psycopg import Error
 
-    return error.orig if isinstance(error.orig, Error) else None
+    told = error.orig
+    if not isinstance(told, Error):
+        return None
+    if isinstance(error, OperationalError):
+        needed = told.pgconn is not None and told.pgconn.needs_password
+        if not needed and "password authentication failed" not in str(told):  # it has no code
+            return None
+        got = "none" if needed else "a wrong one"
+        advice = "set PGPASSWORD, add a line to ~/.pgpass, or write it into the URL of --store or "
+        advice += "CADENZA_STORE (no run keeps it)"
+        return _refusal(StoreAccessError, name, "this user's password", got, advice)
+    if told.sqlstate is None:  # nothing that a server said
+        expected = "options that the driver knows"
+        return _refusal(ConfigurationError, name, expected, f"'{told}'", "correct the URL")
+    expected = "a user who may create and change its tables"
+    advice = "grant that, or name a database that this user owns"
+    return _refusal(StoreAccessError, name, expected, f"'{told}'", advice)
 
 
 #: Seconds a writer waits for another before it gives up; commits take milliseconds.
@@ -318,25 +273,20 @@ class Database:
         self._engine = _engine_of(url, create=create)
         try:
             with self.write() if create else self.read() as connection:
-                bring = _migrate if create else _require_usable
-                self.version: str = bring(connection, self.name)
-        except ProgrammingError as error:
+                self.version: str = _usable_version(connection, self.name, create=create)
+        except BaseException as error:
             self.close()
-            refusal = refusal_at_opening(self.name, error)
-            if refusal is None:
+            refused = isinstance(error, ProgrammingError) and _refused_by_server(self.name, error)
+            if not refused:
                 raise
-            raise refusal from error
-        except BaseException:
-            self.close()
-            raise
+            raise refused from error
 
     @contextmanager
     def write(self) -> Generator[Connection]:
         """Open a transaction that is committed when the block ends without an error.
 
         Raises:
-            StoreAccessError: The server refuses the password.
-            StoreUnavailableError: The database does not answer, or stayed locked.
+            StoreUnavailableError: The database does not answer, stayed locked, or refuses us.
             StoreCorruptError: The file is damaged.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
@@ -362,18 +312,15 @@ class Database:
             ):
                 yield connection
         except OperationalError as error:
-            raise refused_password(self.name, error) or StoreUnavailableError(
-                f"job store {self.name}: expected an answer, got '{error.orig}'; see that the "
-                "database runs, its disk has room and no other program holds a lock on it, then "
-                "try again; a run that ended of it can be resumed."
+            advice = "see that the database runs, its disk has room and no other program holds a "
+            advice += "lock on it, then try again; a run that ended of it can be resumed"
+            raise _refused_by_server(self.name, error) or _refusal(
+                StoreUnavailableError, self.name, "an answer", f"'{error.orig}'", advice
             ) from error
         except DatabaseError as error:
             if type(error) is not DatabaseError:  # its subclasses tell of other things
                 raise
-            raise StoreCorruptError(
-                f"job store {self.name}: expected an intact database, got '{error.orig}'; restore "
-                "it from a copy, or name another file."
-            ) from error
+            raise _damaged(self.name, error.orig) from error
 
     def close(self) -> None:
         """Close all connections; using the store again would open new ones."""
@@ -442,7 +389,7 @@ def _file_of(url: URL) -> Path:
 def _sqlite_engine(url: URL, *, create: bool) -> Engine:
     path = _file_of(url)
     if path.is_file():
-        require_ours(table_names(path), str(path), shared=False)
+        _is_ours(table_names(path), path, shared=False)
     elif create:
         _require_room(path)
         make_folder(path.absolute().parent)
@@ -460,25 +407,15 @@ def _sqlite_engine(url: URL, *, create: bool) -> Engine:
     return engine
 
 
-def obstacle(folder: Path) -> Path | None:
-    """Return the file, or the link to nothing, that keeps ``folder`` from being one; else None."""
-    for path in (folder, *folder.parents):
-        if path.is_dir():
-            return None
-        if path.exists() or path.is_symlink():
-            return path
-    return None
-
-
 def _require_room(path: Path) -> None:
-    """Raise if a file is in the place of the folder of a store."""
-    path = path.absolute()
-    blocking = obstacle(path.parent)
-    if blocking is not None:
-        raise ConfigurationError(
-            f"job store {path}: expected a folder for it, or room for one, got the file "
-            f"{blocking}; name another workdir, or store."
-        )
+    """Raise if a file, or a link to nothing, is in the place of the folder of a store."""
+    folder = path.absolute().parent
+    while not folder.is_dir():
+        if folder.exists() or folder.is_symlink():
+            got, advice = f"the file {folder}", "name another workdir, or store"
+            expected = "a folder for it, or room for one"
+            raise _refusal(ConfigurationError, path.absolute(), expected, got, advice)
+        folder = folder.parent
 
 
 def _prepare_sqlite(raw: Any, _entry: ConnectionPoolEntry) -> None:
@@ -513,33 +450,23 @@ _READ_VERSION: Final = 19
 
 
 def table_names(path: Path) -> frozenset[str]:
-    """Return the names of the tables in a file; an empty file has none.
-
-    Raises:
-        StoreUnavailableError: It cannot be read, or stayed locked.
-        StoreCorruptError: It is no SQLite database, or a damaged one.
-    """
+    """Return the names of the tables in a file, or raise a `StoreError`; an empty one has none."""
     try:
         with path.open("rb") as file:
             header = file.read(_READ_VERSION + 1)
-        if not header:
-            return frozenset()
-        if not header.startswith(_MAGIC):
-            raise StoreCorruptError(
-                f"job store {path}: expected an intact database, got 'file is not a database'; "
-                "name another file."
-            )
-        return _names_in(path, header)
+        if header and not header.startswith(_MAGIC):
+            raise _damaged(path, "file is not a database")
+        return _names_in(path, header) if header else frozenset()
     except (OSError, sqlite3.OperationalError) as error:
-        raise StoreUnavailableError(
-            f"job store {path}: expected to read it, got '{error}'; see that you may read it and "
-            "no other program holds a lock on it."
-        ) from error
+        advice = "see that you may read it and no other program holds a lock on it"
+        raise _refusal(StoreUnavailableError, path, "to read it", f"'{error}'", advice) from error
     except sqlite3.DatabaseError as error:
-        raise StoreCorruptError(
-            f"job store {path}: expected an intact database, got '{error}'; restore it from a "
-            "copy, or name another file."
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(place: object, told: object) -> StoreCorruptError:
+    advice = "restore it from a copy, or name another file"
+    return _refusal(StoreCorruptError, place, "an intact database", f"'{told}'", advice)
 
 
 def _names_in(path: Path, header: bytes) -> frozenset[str]:
