@@ -137,10 +137,7 @@ def record_episodes(
 ) -> Change:
     """Store the episodes, in the order played, of look ``look`` at a policy of the cycle.
 
-    Recording the same ones again changes nothing.
-
-    Raises:
-        RecordConflictError: Other episodes are recorded for this look.
+    The same ones again change nothing; others are a `RecordConflictError`.
     """
     values = [
         {"idx": index, **outcome.model_dump(), "success": int(outcome.success)}
@@ -164,9 +161,7 @@ def record_episodes(
 
 
 def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Change:
-    """Reserve seeds that no other purpose, cycle or look of the run may use.
-
-    Reserving the same range for the same use again changes nothing.
+    """Reserve seeds; the same range for the same use again changes nothing.
 
     Raises:
         SeedOverlapError: Another range of the run shares a seed with it.
@@ -175,13 +170,7 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
 
     def change(connection: Connection, run_id: str) -> None:
         use = {"run_id": run_id, "cycle": cycle, "purpose": purpose, "look": look}
-        columns = (
-            seed_ranges.c.cycle,
-            seed_ranges.c.purpose,
-            seed_ranges.c.start,
-            seed_ranges.c.count,
-        )
-        present = connection.execute(select(*columns).filter_by(**use)).one_or_none()
+        present = connection.execute(select(seed_ranges).filter_by(**use)).one_or_none()
         if present is not None:
             if (present.start, present.count) == (seeds.start, seeds.count):
                 return
@@ -194,7 +183,7 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
             seed_ranges.c.start < seeds.start + seeds.count,
             seed_ranges.c.start + seed_ranges.c.count > seeds.start,
         )
-        other = connection.execute(select(*columns).where(overlap).limit(1)).one_or_none()
+        other = connection.execute(select(seed_ranges).where(overlap).limit(1)).one_or_none()
         if other is not None:
             raise SeedOverlapError(
                 f"run {run_id!r}: expected fresh seeds for {purpose!r} of cycle {cycle}, got "

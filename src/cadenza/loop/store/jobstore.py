@@ -116,12 +116,11 @@ class JobStore:
                     "run, or choose another id."
                 )
             for one in references:
-                add = changes.add_checkpoint(
+                added = changes.add_checkpoint(
                     one.cycle, one.policy_type, one.path, sha256=one.sha256
-                )
-                number = add(connection, run_id)
+                )(connection, run_id)
                 if one is blessed:
-                    changes.bless(number)(connection, run_id)
+                    changes.bless(added)(connection, run_id)
 
     def finish_run(
         self, run_id: str, status: str = "finished", stop_reason: str | None = None
@@ -138,11 +137,7 @@ class JobStore:
         return bool(self._database.rows(select(runs.c.id).filter_by(id=run_id)))
 
     def get_run(self, run_id: str) -> Row:
-        """Return one run.
-
-        Raises:
-            UnknownRowError: There is no such run.
-        """
+        """Return one run, or raise `UnknownRowError`."""
         rows = self._database.rows(select(runs).filter_by(id=run_id))
         if not rows:
             raise unknown_run(run_id)
@@ -195,11 +190,7 @@ class JobStore:
         self._apply(owner[0]["run_id"], changes.attach_eval(checkpoint_id, json.dumps(eval_report)))
 
     def bless(self, run_id: str, checkpoint_id: int) -> None:
-        """Make a policy the only blessed one of its run.
-
-        Raises:
-            UnknownRowError: The run has no such policy.
-        """
+        """Make a policy the only blessed one of its run; an `UnknownRowError` for another's."""
         self._apply(run_id, changes.bless(checkpoint_id))
 
     def checkpoints_for(self, run_id: str) -> list[Row]:
@@ -237,12 +228,7 @@ class JobStore:
     # State
 
     def load_state(self, run_id: str) -> tuple[LoopState, int]:
-        """Return the run's state and its version.
-
-        Raises:
-            UnknownRowError: There is no such run.
-            IntegrityError: The stored document is no state of this version of the package.
-        """
+        """Return the run's state and its version; an `IntegrityError` for one that is no state."""
         row = self.get_run(run_id)
         source = f"state of run {run_id!r}"
         document = parse_json_object(row["state_json"].encode(), source=source)
@@ -276,13 +262,10 @@ class JobStore:
             )
         with self._database.write() as connection:
             require_lease(connection, lease)
-            values = {
-                "state_json": new_state.model_dump_json(),
-                "state_version": expected_version + 1,
-            }
             known = update(runs).filter_by(id=lease.run_id, state_version=expected_version)
-            replaced = connection.execute(known.values(values))
-            if replaced.rowcount != 1:
+            version = expected_version + 1
+            new = known.values(state_json=new_state.model_dump_json(), state_version=version)
+            if connection.execute(new).rowcount != 1:
                 raise StaleStateError(
                     f"run {lease.run_id!r}: expected its state at version {expected_version}, got "
                     "another; load it again before deciding."
@@ -290,15 +273,10 @@ class JobStore:
             for change in rows:
                 change(connection, lease.run_id)
             append_events(connection, lease.run_id, events)
-        return expected_version + 1
+        return version
 
     def apply(self, lease: Lease, *rows: Change) -> None:
-        """Make changes that belong to no new state, all of them or none.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over.
-            StoreError: One of ``rows`` was refused.
-        """
+        """Make changes that belong to no new state, all of them or none; errors as `commit`."""
         with self._database.write() as connection:
             require_lease(connection, lease)
             for change in rows:

@@ -51,7 +51,7 @@ class Leases:
             lock_run(connection, run_id)
             moment = now(connection)
             columns = (runs.c.lease_owner, runs.c.lease_epoch, runs.c.lease_expires_at)
-            row = connection.execute(select(*columns).where(runs.c.id == run_id)).one()
+            row = connection.execute(select(*columns).filter_by(id=run_id)).one()
             left_s = (row.lease_expires_at or 0.0) - moment
             if row.lease_owner is not None and left_s > 0.0 and not gone(row.lease_owner):
                 raise LeaseHeldError(
@@ -60,13 +60,9 @@ class Leases:
                     "wait, or ask it to stop with `cadenza loop stop`."
                 )
             lease = Lease(run_id=run_id, owner=owner, epoch=row.lease_epoch + 1, ttl_s=ttl_s)
-            values: dict[str, str | float | None] = {
-                "lease_owner": owner,
-                "lease_epoch": lease.epoch,
-                "lease_expires_at": moment + ttl_s,
-            }
-            if to_work:
-                values["stop_requested_at"] = None
+            values = {"lease_owner": owner, "lease_epoch": lease.epoch}
+            values |= {"lease_expires_at": moment + ttl_s}
+            values |= {"stop_requested_at": None} if to_work else {}
             connection.execute(update(runs).filter_by(id=run_id).values(values))
         return lease
 
@@ -78,45 +74,27 @@ class Leases:
         """
         with self._database.write() as connection:
             require_lease(connection, lease)
-            expires_at = now(connection) + lease.ttl_s
-            connection.execute(
-                update(runs).where(runs.c.id == lease.run_id).values(lease_expires_at=expires_at)
-            )
+            renewed = update(runs).filter_by(id=lease.run_id)
+            connection.execute(renewed.values(lease_expires_at=now(connection) + lease.ttl_s))
 
     def release(self, lease: Lease) -> None:
         """Give the run free; nothing happens if another controller has it."""
         with self._database.write() as connection:
-            connection.execute(
-                update(runs)
-                .where(
-                    runs.c.id == lease.run_id,
-                    runs.c.lease_epoch == lease.epoch,
-                    runs.c.lease_owner == lease.owner,
-                )
-                .values(lease_owner=None, lease_expires_at=None)
-            )
+            held = {"id": lease.run_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
+            freed = update(runs).filter_by(**held).values(lease_owner=None, lease_expires_at=None)
+            connection.execute(freed)
 
     def holder(self, run_id: str) -> str | None:
         """Return who works on the run now; None if its lease is free or ran out."""
         with self._database.read() as connection:
-            moment = now(connection)
-            row = connection.execute(
-                select(runs.c.lease_owner).where(
-                    runs.c.id == run_id, runs.c.lease_expires_at > moment
-                )
-            ).one_or_none()
-        return None if row is None else row.lease_owner
+            lasting = runs.c.lease_expires_at > now(connection)
+            return connection.scalar(select(runs.c.lease_owner).where(runs.c.id == run_id, lasting))
 
 
 def require_lease(connection: Connection, lease: Lease) -> None:
-    """Lock the lease's run and raise unless the lease is still the run's.
-
-    Raises:
-        StaleLeaseError: It was released, or another controller took the run over.
-        UnknownRowError: There is no such run.
-    """
-    statement = select(runs.c.lease_owner, runs.c.lease_epoch).where(runs.c.id == lease.run_id)
-    row = connection.execute(statement.with_for_update()).one_or_none()
+    """Lock the lease's run; a `StaleLeaseError` unless the lease is still the run's."""
+    owned = select(runs.c.lease_owner, runs.c.lease_epoch).filter_by(id=lease.run_id)
+    row = connection.execute(owned.with_for_update()).one_or_none()
     if row is None:
         raise unknown_run(lease.run_id)
     if (row.lease_owner, row.lease_epoch) != (lease.owner, lease.epoch):
