@@ -166,9 +166,6 @@ def _process_control() -> Callable[[int, int], None]:
     return control
 
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
 def this_process() -> str:
     """Return the name of the calling process."""
     pid = os.getpid()
@@ -202,9 +199,8 @@ def _pid_here(owner: str) -> int | None:
 
 
 def _machine() -> str:
-    boot = _BOOT_ID.read_text().strip()
-    namespace = Path("/proc/self/ns/pid").readlink()
-    return f"{socket.gethostname()}/{boot}/{namespace}"
+    boot = (_PROCESSES / "sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}/{boot}/{(_PROCESSES / 'self/ns/pid').readlink()}"
 
 
 #: Variables that mark the processes of a job.
@@ -232,14 +228,13 @@ class JobMark:
 
     def is_on(self, pid: int) -> bool:
         """Return whether a process carries this very mark."""
-        wanted = {os.fsencode(f"{name}={value}") for name, value in self.variables().items()}
-        return wanted <= environment_of(pid)
+        found = environment_of(pid)
+        return all(os.fsencode(f"{k}={value}") in found for k, value in self.variables().items())
 
 
 def find_marked(mark: JobMark) -> list[int]:
     """Return the processes that carry ``mark``, the calling one left out."""
-    me = os.getpid()
-    return [pid for pid in running_pids() if pid != me and mark.is_on(pid)]
+    return [pid for pid in running_pids() if pid != os.getpid() and mark.is_on(pid)]
 
 
 def reap(mark: JobMark, *, wait_s: float = _REAP_S) -> list[int]:

@@ -117,7 +117,7 @@ class LoopCommands:
             if lock is None:
                 held.append(path)
             else:
-                lock.release()
+                lock.close()
         return held
 
     def hold_job(self):

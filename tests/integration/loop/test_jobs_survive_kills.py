@@ -127,7 +127,7 @@ def test_lock_and_not_a_number_tells_whether_a_host_lives(work, tmp_path):
             bystanding = {"pid": bystander.pid, "pid_start_time": 1.0}
             bench.store.jobs.set_process(bench.lease, spec.key, **bystanding)
             folder = files_of(spec)
-            folder.try_lock().release()
+            folder.try_lock().close()
             folder.write_host(AttemptHost(attempt=1, pid=bystander.pid, start_ticks=1))
             end = bench.runner().run(spec)
             assert (end.attempts, bench.kinds) == (2, ["interrupted"])
@@ -206,7 +206,7 @@ def test_end_that_cannot_be_read_counts_as_an_interruption(work, tmp_path, conte
         bench.store.jobs.open(bench.lease, spec)
         bench.store.jobs.begin_attempt(bench.lease, spec.key)
         folder = files_of(spec)
-        folder.try_lock().release()
+        folder.try_lock().close()
         (folder.path / "end.json").write_text(content)
         assert bench.runner().run(spec).attempts == 2
         assert bench.kinds == ["interrupted"]

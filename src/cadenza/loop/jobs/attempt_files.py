@@ -18,9 +18,10 @@ file              what it says                                who writes it
 import fcntl
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast, get_args
+from typing import Any, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from cadenza.core.errors import IntegrityError, StorageError
 from cadenza.core.files import atomic_write_json, canonical_json, make_folder
@@ -103,18 +104,15 @@ class AttemptEnd:
 
 
 _Record = TypeVar("_Record", AttemptRequest, AttemptHost, AttemptEnd)
-_NUMBER: Final = (float, int)
-#: JSON types of the entries, by the name that they have in every document.
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("attempt", "pid", "start_ticks", "exit_code", "memory_kills"), (int,)),
-    **dict.fromkeys(("failed", "kills"), (int,)),
-    **dict.fromkeys(("key", "cwd", "log_path", "output_dir", "reason"), (str,)),
-    **dict.fromkeys(("last", "stop_by", "cluster_id"), (str,)),
-    **dict.fromkeys(("time_limit_s", "silent_limit_s", "deadline_s"), (*_NUMBER, type(None))),
-    **dict.fromkeys(("grace_s", "duration_s", "attempt_s", "quiet_s"), _NUMBER),
-    **dict.fromkeys(("argv", "environment"), (list,)),
-    "done": (*_NUMBER, type(None)),
-    "waits_for": (str, type(None)),
+#: JSON types of an entry, by the annotation of its field.
+_JSON_TYPES: Final[Mapping[Any, tuple[type, ...]]] = {
+    int: (int,),
+    float: (float, int),
+    float | None: (float, int, type(None)),
+    str: (str,),
+    str | None: (str, type(None)),
+    EndReason: (str,),
+    tuple[str, ...]: (list,),
 }
 #: Bytes of what stands in the lock, always as many, so that it is replaced in place.
 _HOST_BYTES: Final = 160
@@ -123,31 +121,14 @@ _HOST_BYTES: Final = 160
 def _record(kind: type[_Record], given: Any, path: Path) -> _Record:
     """Return what a document tells, or raise an `IntegrityError` for entries of other types."""
     entries = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    values: dict[str, Any] = {one.name: entries.get(one.name) for one in fields(kind)}
-    for name, value in values.items():
-        if type(value) not in _TYPES[name]:
-            wanted = " or ".join(kind.__name__ for kind in _TYPES[name])
+    values: dict[str, Any] = {}
+    for name, annotation in get_type_hints(kind).items():
+        types, value = _JSON_TYPES[annotation], entries.get(name)
+        if type(value) not in types:
+            wanted = " or ".join(one.__name__ for one in types)
             raise IntegrityError(f"{path}: expected {name!r} of type {wanted}, got {value!r}.")
-        if type(value) is list:
-            values[name] = tuple(map(str, cast("list[Any]", value)))
+        values[name] = tuple(map(str, cast("list[Any]", value))) if types == (list,) else value
     return kind(**values)
-
-
-class AttemptLock:
-    """The right to be in charge of a job's folder; the kernel frees it when its holders die."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def release(self) -> None:
-        """Give up this process's share of the lock."""
-        os.close(self.descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class AttemptFolder:
@@ -159,25 +140,27 @@ class AttemptFolder:
         self.lock_path: Path = self.path / "attempt.lock"
         self._end_path = self.path / "end.json"
 
-    def try_lock(self) -> AttemptLock | None:
-        """Return the lock, None while someone else holds it, or raise `StorageError`."""
+    def try_lock(self) -> BinaryIO | None:
+        """Return the lock, None while someone else holds it, or raise `StorageError`.
+
+        The kernel frees it once every process that shares it has closed it, or died.
+        """
         try:
             make_folder(self.path)
-            descriptor = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BaseException as error:
-                os.close(descriptor)
-                if isinstance(error, BlockingIOError):
+            with ExitStack() as stack:
+                lock = stack.enter_context(self.lock_path.open("ab"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
                     return None
-                raise
+                stack.pop_all()
+                return lock
         except OSError as error:
             raise StorageError(
                 error.errno,
                 f"{self.lock_path}: expected to lock this file, got '{error.strerror}'; choose a "
                 "folder of runs that can be written, on a file system with locks",
             ) from error
-        return AttemptLock(descriptor)
 
     def prepare(self, request: AttemptRequest) -> None:
         """Say what to run; the caller holds the lock."""

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from cadenza.core.errors import InputError
 from cadenza.loop.config import NAME_PATTERN, JobsConfig
@@ -31,7 +31,6 @@ from cadenza.loop.errors import (
 from cadenza.loop.jobs.attempt_files import (
     AttemptFolder,
     AttemptHost,
-    AttemptLock,
     AttemptRequest,
 )
 from cadenza.loop.jobs.outcomes import (
@@ -74,21 +73,18 @@ class Hosts(ABC):
         return None
 
     def expected(self, folder: AttemptFolder) -> bool:  # noqa: ARG002 - none is on its way
-        """Return whether a host that holds no lock yet is on its way."""
+        """Return whether a host that holds no lock, which the caller does, is on its way."""
         return False
 
     @abstractmethod
     def start(
-        self, folder: AttemptFolder, request: AttemptRequest, lock: AttemptLock, device: Device
+        self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO, device: Device
     ) -> None:
         """Start the host that does what is requested in ``folder``, or raise `JobHostError`."""
 
     @abstractmethod
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
         """Kill the host of an attempt; False if there is none that can be killed."""
-
-    def collect(self, folder: AttemptFolder) -> None:  # noqa: B027 - it leaves by itself
-        """Wait until the host that gave up the lock of ``folder`` is gone."""
 
     def explain(self, folder: AttemptFolder, outcome: Outcome) -> Outcome:  # noqa: ARG002 - unknown
         """Return the outcome of an attempt whose host left without a word, as far as is known."""
@@ -105,11 +101,11 @@ class LocalHosts(Hosts):
         self,
         folder: AttemptFolder,
         request: AttemptRequest,
-        lock: AttemptLock,
+        lock: BinaryIO,
         device: Device,  # noqa: ARG002 - one machine
     ) -> None:
         """Start a host and share the lock with it, so that the job is never without a keeper."""
-        argv = (*host_command(folder, request), str(lock.descriptor))
+        argv = (*host_command(folder, request), str(lock.fileno()))
         try:
             with Path(request.log_path).open("ab") as log:
                 self._started[folder.path] = subprocess.Popen(  # noqa: S603 - our own module; no shell
@@ -118,7 +114,7 @@ class LocalHosts(Hosts):
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    pass_fds=(lock.descriptor,),
+                    pass_fds=(lock.fileno(),),
                 )
         except OSError as error:
             raise JobHostError(
@@ -133,12 +129,13 @@ class LocalHosts(Hosts):
             return False
         return kill_if(host.pid, lambda pid: start_ticks(pid) == host.start_ticks, wait_s=_GONE_S)
 
-    def collect(self, folder: AttemptFolder) -> None:
-        """Take the exit status of a host that gave up its lock, which it does by ending."""
+    def expected(self, folder: AttemptFolder) -> bool:
+        """Return False, once a host that gave up its lock, which it does by ending, is gone."""
         process = self._started.pop(folder.path, None)
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GONE_S)
+        return False
 
 
 #: Longest pause between two signs of life in the store, s; a short lease asks for more of them.
@@ -262,16 +259,15 @@ class _Job:
         if self.runner.on_incident is not None:
             self.runner.on_incident(told)
 
-    def _take_charge(self) -> AttemptLock:
+    def _take_charge(self) -> BinaryIO:
         """Return the lock once no host lives."""
         watch, pause_s = _Watch(self), _FIRST_POLL_S
         while True:
             lock = self.folder.try_lock()
             if lock is not None:
                 if not self.runner.hosts.expected(self.folder):
-                    self.runner.hosts.collect(self.folder)
                     return lock
-                lock.release()
+                lock.close()
             watch.look(host_has_lock=lock is None)
             time.sleep(pause_s)
             pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
@@ -292,7 +288,7 @@ class _Job:
                 "continue with this job."
             )
 
-    def _go_on(self, lock: AttemptLock) -> float:
+    def _go_on(self, lock: BinaryIO) -> float:
         """Settle the last attempt; close the job, start the next, or return the pause before it."""
         jobs, lease, key = self.runner.store.jobs, self.runner.lease, self.spec.key
         self.row = jobs.open(lease, self.spec)
@@ -369,7 +365,7 @@ class _Job:
             return 0.0
         return min(config.backoff_s * 2.0 ** (failures - 1), _LONGEST_BACKOFF_S)
 
-    def _start(self, lock: AttemptLock, outcome: Outcome | None) -> None:
+    def _start(self, lock: BinaryIO, outcome: Outcome | None) -> None:
         """Start the next attempt, sharing ``lock`` with its host; ``outcome``: of the last."""
         runner, spec, config, before = self.runner, self.spec, self.runner.config, self.row
         argv = runner.programs.resolve(spec.command)

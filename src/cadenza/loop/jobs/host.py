@@ -30,7 +30,6 @@ from cadenza.loop.jobs.attempt_files import (
     AttemptEnd,
     AttemptFolder,
     AttemptHost,
-    AttemptLock,
     AttemptRequest,
     EndReason,
 )
@@ -45,10 +44,8 @@ from cadenza.loop.processes import (
     start_ticks,
 )
 
-#: Pause between two looks through the folder, s; a short limit asks for more of them.
-_FOLDER_S: Final = 30.0
-#: Looks through the folder per limit.
-_PER_LIMIT: Final = 4
+#: Pause between two looks through the folder, s, and looks at least within a limit.
+_FOLDER_S, _PER_LIMIT = 30.0, 4
 #: Most seconds that count between two looks: those that this process slept through tell nothing.
 _LONGEST_STEP_S: Final = 5.0
 
@@ -63,11 +60,8 @@ class Silence:
     def __init__(self, log_path: Path, folder: Path, *, limit_s: float | None) -> None:
         """Watch a log and a folder, which may come later, for a silence of ``limit_s``."""
         self.seconds: float = 0.0
-        self._log_path = log_path
-        self._folder = folder
-        self._limit_s = limit_s
-        of_limit_s = math.inf if limit_s is None else limit_s / _PER_LIMIT
-        self._folder_every_s = min(_FOLDER_S, of_limit_s)
+        self._log_path, self._folder = log_path, folder
+        self._limit_s = math.inf if limit_s is None else limit_s
         self._log = _size_and_time(log_path)
         self._files: tuple[int, int, int] | None = None
         self._looked_at_s = 0.0  # silence at the last look through the folder
@@ -76,31 +70,23 @@ class Silence:
     @property
     def too_long(self) -> bool:
         """Whether it counts as a hang."""
-        return self._limit_s is not None and self.seconds >= self._limit_s
+        return self.seconds >= self._limit_s
 
     def look(self, moment: float) -> None:
         """Look again at ``moment``, seconds of any clock that does not jump."""
         passed_s = 0.0 if self._moment is None else moment - self._moment
         self._moment = moment
-        log = _size_and_time(self._log_path)
-        if log != self._log:
-            self._log = log
-            self._begin_anew()
-            return
         self.seconds += min(passed_s, _LONGEST_STEP_S)
-        if self.seconds - self._looked_at_s >= self._folder_every_s:
-            self._look_through_folder()
-
-    def _look_through_folder(self) -> None:
-        files = _files_below(self._folder)
-        changed = self._files is not None and files != self._files
-        self._files = files
-        self._looked_at_s = self.seconds
+        before, self._log = self._log, _size_and_time(self._log_path)
+        changed = self._log != before
+        if not changed and self.seconds - self._looked_at_s >= min(
+            _FOLDER_S, self._limit_s / _PER_LIMIT
+        ):
+            known, self._files = self._files, _files_below(self._folder)
+            self._looked_at_s = self.seconds
+            changed = known not in (None, self._files)
         if changed:
-            self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self.seconds = self._looked_at_s = 0.0
+            self.seconds = self._looked_at_s = 0.0
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
@@ -113,12 +99,10 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 def _files_below(folder: Path) -> tuple[int, int, int]:
     """Return number, sum of sizes and newest time of the files below a folder."""
-    number = size = newest = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            bytes_of, time_of = _size_and_time(Path(place, name))
-            number, size, newest = number + 1, size + bytes_of, max(newest, time_of)
-    return number, size, newest
+    found = [
+        _size_and_time(Path(place, name)) for place, _, names in os.walk(folder) for name in names
+    ]
+    return len(found), sum(size for size, _ in found), max((time for _, time in found), default=0)
 
 
 _GROUPS: Final = Path("sys/fs/cgroup")
@@ -161,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     folder, attempt = AttemptFolder(Path(arguments[0]).parent), int(arguments[1])
     if len(arguments) > 2:
         os.set_inheritable(int(arguments[2]), False)  # the command must not hold it
-        lock = AttemptLock(int(arguments[2]))
+        lock: BinaryIO | None = os.fdopen(int(arguments[2]), "ab")
     elif (lock := _own_lock(folder)) is None:
         return NOT_IN_CHARGE
     with lock:
@@ -172,7 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _own_lock(folder: AttemptFolder) -> AttemptLock | None:
+def _own_lock(folder: AttemptFolder) -> BinaryIO | None:
     deadline = time.monotonic() + LOCK_WAIT_S
     while (lock := folder.try_lock()) is None:
         if time.monotonic() > deadline:
@@ -249,7 +233,7 @@ class _Attempt:
         return exit_code, reason
 
     def _watch(self, command: subprocess.Popen[bytes], descriptor: int) -> EndReason:
-        while not self._ended_within(_TICK_S, descriptor):
+        while not select.select([descriptor], [], [], _TICK_S)[0]:
             self._beat()
             _bury_orphans(command.pid)
             reason = self._reason_to_end()
@@ -281,23 +265,19 @@ class _Attempt:
         _signal_group(group, signal.SIGTERM)
         deadline = time.monotonic() + self._request.grace_s
         while (left_s := deadline - time.monotonic()) > 0.0:
-            if self._ended_within(min(_TICK_S, left_s), descriptor):
+            if select.select([descriptor], [], [], min(_TICK_S, left_s))[0]:
                 break
             self._beat()
         _signal_group(group, signal.SIGKILL)
 
     def _end_leftovers(self) -> None:
-        """Kill what the command left behind, in whatever session it hides."""
-        reap(self._mark)
+        """Kill what the command left behind, in whatever session: its orphans are our children."""
         me = os.getpid()
         deadline = time.monotonic() + _LEFTOVERS_S
         while (children := children_of(me)) and time.monotonic() < deadline:
             for pid in children:
                 kill_if(pid, lambda _: True, wait_s=_LEFTOVERS_S)
         _bury_orphans(None)
-
-    def _ended_within(self, seconds: float, descriptor: int) -> bool:
-        return bool(select.select([descriptor], [], [], seconds)[0])
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began

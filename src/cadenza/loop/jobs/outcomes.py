@@ -39,16 +39,6 @@ def result_digest(path: Path) -> str:
     return sha256_bytes(data)
 
 
-def require_unchanged(path: Path, recorded: str | None) -> None:
-    """Raise `IntegrityError` unless a result file is the one that was recorded."""
-    found = result_digest(path)
-    if found != recorded:
-        raise IntegrityError(
-            f"{path}: expected the result with SHA-256 {recorded}, got {found}; it was changed "
-            "after the job ended: restore it, or start a new run."
-        )
-
-
 def last_lines(log_path: Path) -> str:
     """Return the last lines of a log, at most 15, fit for a terminal; empty if there are none."""
     try:
@@ -197,7 +187,12 @@ def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
         without = ", but no usable result" if row.exit_code == 0 else ""
         raise job_failure(spec, row, f"exit code {row.exit_code}{without}")
     if spec.result_path is not None:
-        require_unchanged(spec.result_path, row.result_sha256)
+        found = result_digest(spec.result_path)
+        if found != row.result_sha256:
+            raise IntegrityError(
+                f"{spec.result_path}: expected the result with SHA-256 {row.result_sha256}, got "
+                f"{found}; it was changed after the job ended: restore it, or start a new run."
+            )
     return JobEnd(
         key=row.key,
         exit_code=0,
@@ -230,14 +225,9 @@ def wanted_end(exit_code: int | None) -> str:
 #: attempt was killed from outside; an attempt failed; a host without a sign of life was killed; a
 #: host waits for a machine that has room for it; a command leaves no trace for long.
 IncidentKind: TypeAlias = Literal[
-    "adopted",
-    "reaped",
-    "interrupted",
-    "attempt_failed",
-    "host_killed",
-    "waiting_for_room",
+    "adopted", "reaped", "interrupted", "attempt_failed", "host_killed", "waiting_for_room",
     "silent",
-]
+]  # fmt: skip
 
 
 class Incident(Record):

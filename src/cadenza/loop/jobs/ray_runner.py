@@ -5,8 +5,8 @@ controller and the next one finds it. All else is as on one machine.
 
 Needs:   the extra ``ray``; a folder of runs that all nodes see at the same path, on a file system
          whose locks work between nodes; the same installation at the same paths on all nodes.
-         Limits:  a cluster that this process started ends with it, and its jobs with the cluster.
-         No node can join it, so a job that it has no room for is refused; elsewhere the job waits.
+Limits:  a cluster that this process started ends with it, and its jobs with the cluster. No node
+         can join it, so a job that it has no room for is refused; elsewhere the job waits.
          Processes that hide from a killed host on another node end when the next attempt starts
          there.
 """
@@ -16,7 +16,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from cadenza.core.errors import MissingExtraError
@@ -24,15 +24,13 @@ from cadenza.core.files import sha256_bytes
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
-from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, AttemptRequest
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, host_command
 from cadenza.loop.jobs.terms import signals_kept
 from cadenza.loop.processes import die_with_parent
 
 #: Namespace of the actors.
 NAMESPACE: Final = "cadenza-loop"
-#: What hosts take of nodes, by Ray's names.
-_COUNTED: Final = ("CPU", "GPU")
 #: Seconds after which a host that has not started waits for others to end; to start takes some.
 _BUSY_S: Final = 15.0
 #: Digits of the digest that tells equal jobs of different folders apart.
@@ -125,33 +123,28 @@ class RayHosts(Hosts):
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if any(all(node.get(n, 0.0) >= count for n, count in needs.items()) for node in nodes):
             return None
-        total = {name: sum(node.get(name, 0.0) for node in nodes) for name in _COUNTED}
+        total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
         count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-        wish = f"it needs {_listed(needs)} on one node"
-        return f"{wish}, the cluster has {count} with {_listed(total)}"
+        return (
+            f"it needs {_listed(needs)} on one node, the cluster has {count} with {_listed(total)}"
+        )
 
     def start(
         self,
         folder: AttemptFolder,
         request: AttemptRequest,
-        lock: AttemptLock,  # noqa: ARG002 - the host takes its own
+        lock: BinaryIO,  # noqa: ARG002 - the host takes its own
         device: Device,
     ) -> None:
         """Ask the cluster for the host; it takes the lock itself, wherever it starts."""
-        needs = _needs_of(device)
-        options = {
-            "name": _name_of(folder),
-            "namespace": NAMESPACE,
-            "lifetime": "detached",
-            "num_cpus": needs["CPU"],
-            "num_gpus": needs.get("GPU", 0),
-            "max_restarts": 0,
-        }
+        needs, name = _needs_of(device), _name_of(folder)
+        options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "max_restarts": 0}
+        options |= {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
         try:
             self._ray.remote(HostActor).options(**options).remote(host_command(folder, request))
         except ValueError as error:
             raise JobHostError(
-                f"{folder.path}: expected no actor {options['name']!r}, got one; another "
+                f"{folder.path}: expected no actor {name!r}, got one; another "
                 "controller has started this job: resume the run."
             ) from error
 
@@ -185,8 +178,6 @@ class RayJobRunner(DurableRunner):
 
 #: Longest time a cluster gets to answer, s.
 _ANSWER_S: Final = 5.0
-#: Addresses that name no server: of a cluster that runs here, or one that is started.
-_HERE: Final = ("auto", "local")
 
 
 def require_cluster(address: str | None, environ: Mapping[str, str]) -> str:
@@ -206,29 +197,24 @@ def require_cluster(address: str | None, environ: Mapping[str, str]) -> str:
     address = address or environ.get("RAY_ADDRESS")
     if not address:
         return f"{release}; the cluster of this machine, or one that is started for the run"
-    refusal = None if address in _HERE else _refusal(address)
-    if refusal is not None:
-        raise JobHostError(
-            f"{release}; {address}: {refusal}; start the cluster, or correct jobs.ray_address "
-            "(RAY_ADDRESS where that is not set)."
-        )
+    if address not in ("auto", "local"):  # these name no server
+        try:
+            parts = urlsplit(address if "://" in address else f"//{address}")
+            server = (parts.hostname or "", parts.port or 0)
+            told = "" if all(server) else "expected host:port"
+        except ValueError:
+            server, told = ("", 0), "expected host:port"
+        if not told:
+            try:
+                socket.create_connection(server, timeout=_ANSWER_S).close()
+            except OSError as error:
+                told = f"no answer ({error})"
+        if told:
+            raise JobHostError(
+                f"{release}; {address}: {told}; start the cluster, or correct jobs.ray_address "
+                "(RAY_ADDRESS where that is not set)."
+            )
     return f"{release}; {address}"
-
-
-def _refusal(address: str) -> str | None:
-    """Return why nothing can be asked at an address; None if somebody listens there."""
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if host is None or port is None:
-        return "expected host:port"
-    try:
-        socket.create_connection((host, port), timeout=_ANSWER_S).close()
-    except OSError as error:
-        return f"no answer ({error})"
-    return None
 
 
 def _needs_of(device: Device) -> dict[str, int]:

@@ -23,13 +23,13 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import BinaryIO, Final
 
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
-from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, AttemptRequest
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, host_command
 from cadenza.loop.jobs.outcomes import Outcome
 from cadenza.loop.processes import job_environment
@@ -80,7 +80,7 @@ class SlurmHosts(Hosts):
         self,
         folder: AttemptFolder,
         request: AttemptRequest,
-        lock: AttemptLock,  # noqa: ARG002 - the host takes its own
+        lock: BinaryIO,  # noqa: ARG002 - the host takes its own
         device: Device,
     ) -> None:
         """Submit the host, once: one that Slurm took without saying so is found by its name."""

@@ -108,14 +108,12 @@ class BudgetMeter:
 
     def _drawn_on(self, device: Device) -> list[tuple[str, float, float]]:
         """Return name, seconds allowed and spent of each limit that ``device`` draws on."""
-        spent = self._spent_s(self._run_id)
+        spent, wall = self._spent_s(self._run_id), self._budgets.max_wall_hours
         everything = sum(spent.values())
-        of_gpu, wall = self._budgets.max_gpu_hours, self._budgets.max_wall_hours
         limits = [("max_wall_hours", math.inf if wall is None else wall * _HOUR_S, everything)]
-        if not self._uses_gpu:
-            limits.append(("max_gpu_hours", of_gpu * _HOUR_S, everything))
-        elif device == "gpu":
-            limits.append(("max_gpu_hours", of_gpu * _HOUR_S, spent["gpu"]))
+        if device == "gpu" or not self._uses_gpu:
+            of_gpu = spent["gpu"] if self._uses_gpu else everything
+            limits.append(("max_gpu_hours", self._budgets.max_gpu_hours * _HOUR_S, of_gpu))
         return limits
 
 
@@ -127,13 +125,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopLevel(IntEnum):
-    """How urgently a run is asked to stop."""
+    """How urgently a run is asked to stop: not, after the job ended itself, or by killing it."""
 
-    #: Not at all.
     NONE = 0
-    #: Let the job end itself, then stop.
     END = 1
-    #: Kill the job and stop.
     KILL = 2
 
 
@@ -212,8 +207,7 @@ def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:
 
     While the store does not answer, its last answer holds: an outage ends no job.
     """
-    next_time = -1.0
-    level = StopLevel.NONE
+    next_time, level = -1.0, StopLevel.NONE
 
     def check() -> StopLevel:
         nonlocal next_time, level
