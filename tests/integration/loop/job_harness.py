@@ -7,12 +7,12 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from cadenza.loop.config import JobsConfig
+from cadenza.loop.config import JobsConfig, SlurmConfig
 from cadenza.loop.contracts.records import JobKey, JobSpec
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.durable_runner import LocalJobRunner, job_folder
-from cadenza.loop.jobs.ray_runner import RayJobRunner
-from cadenza.loop.jobs.slurm_runner import SlurmJobRunner
+from cadenza.loop.jobs.durable_runner import DurableRunner, LocalHosts, job_folder
+from cadenza.loop.jobs.ray_runner import RayHosts
+from cadenza.loop.jobs.slurm_runner import SlurmHosts
 from cadenza.loop.jobs.terms import ProgramTable
 from cadenza.loop.processes import JobMark, find_marked, start_ticks, this_process
 from cadenza.loop.store import JobStore
@@ -84,20 +84,16 @@ class Bench:
         self.incidents = []
         self.programs = PROGRAMS
 
-    def runner(self, config: JobsConfig = CONFIG, **options) -> LocalJobRunner:
+    def runner(self, config: JobsConfig = CONFIG, hosts=None, **options) -> DurableRunner:
         options.setdefault("on_incident", self.incidents.append)
-        return LocalJobRunner(self.store, self.lease, config, self.programs, **options)
+        hosts = hosts or LocalHosts()
+        return DurableRunner(self.store, self.lease, config, self.programs, hosts, **options)
 
-    def ray_runner(self, address: str, **options) -> RayJobRunner:
-        options.setdefault("on_incident", self.incidents.append)
-        config = CONFIG.model_copy(update={"runner": "ray", "ray_address": address})
-        return RayJobRunner(self.store, self.lease, config, self.programs, **options)
+    def ray_runner(self, address: str, **options) -> DurableRunner:
+        return self.runner(hosts=RayHosts(address), **options)
 
-    def slurm_runner(self, *, slurm=None, **options) -> SlurmJobRunner:
-        options.setdefault("on_incident", self.incidents.append)
-        document = {**CONFIG.model_dump(), "runner": "slurm", "slurm": slurm or {}}
-        config = JobsConfig.model_validate(document)
-        return SlurmJobRunner(self.store, self.lease, config, self.programs, **options)
+    def slurm_runner(self, *, slurm=None, **options) -> DurableRunner:
+        return self.runner(hosts=SlurmHosts(SlurmConfig(**slurm or {})), **options)
 
     def row(self, spec: JobSpec):
         return self.store.jobs.get(spec.key)

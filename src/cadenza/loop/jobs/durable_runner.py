@@ -168,8 +168,8 @@ def job_folder(spec: JobSpec) -> Path:
     return spec.log_path.absolute().parent / "jobs" / spec.key.stage
 
 
-class DurableRunner(ABC):
-    """Runs jobs of one run, each key at most once to its end; subclasses say where."""
+class DurableRunner:
+    """Runs jobs of one run, each key at most once to its end."""
 
     def __init__(
         self,
@@ -177,6 +177,7 @@ class DurableRunner(ABC):
         lease: Lease,
         config: JobsConfig,
         programs: ProgramTable,
+        hosts: Hosts,
         *,
         budget: BudgetMeter | None = None,
         stop: StopCheck = never,
@@ -185,7 +186,7 @@ class DurableRunner(ABC):
         stuck_s: float = STUCK_S,
         silent_s: float = SILENT_S,
     ) -> None:
-        """Run jobs under ``lease``, which is renewed while it waits; errors as `open_hosts`.
+        """Run jobs on ``hosts`` under ``lease``, which is renewed while it waits.
 
         ``budget`` and ``stop`` may end a job; ``on_progress`` is told every few seconds how one
         stands, ``on_incident`` what went wrong on the way. A host is killed after ``stuck_s``
@@ -196,18 +197,13 @@ class DurableRunner(ABC):
         self.lease = lease
         self.config = config
         self.programs = programs
-        self.hosts: Hosts = self.open_hosts(config)
+        self.hosts = hosts
         self.budget = budget
         self.stop = stop
         self.on_progress = on_progress
         self.on_incident = on_incident
         self.stuck_s = stuck_s
         self.silent_s = silent_s
-
-    @staticmethod
-    @abstractmethod
-    def open_hosts(config: JobsConfig) -> Hosts:
-        """Return where hosts run."""
 
     def run(self, spec: JobSpec) -> JobEnd:
         """Return the end of ``spec``; errors as `JobRunner.run`.
@@ -221,15 +217,6 @@ class DurableRunner(ABC):
     def heartbeat_due(self, last: float) -> bool:
         """Return whether the lease needs a sign of life, the last one given at ``last``."""
         return time.monotonic() - last >= min(_HEARTBEAT_S, self.lease.ttl_s / _PER_LEASE)
-
-
-class LocalJobRunner(DurableRunner):
-    """Runs each attempt in a host process of this machine."""
-
-    @staticmethod
-    def open_hosts(config: JobsConfig) -> LocalHosts:  # noqa: ARG004 - one machine, no choice
-        """Return this machine."""
-        return LocalHosts()
 
 
 class _Job:

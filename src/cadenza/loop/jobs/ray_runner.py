@@ -21,11 +21,10 @@ from urllib.parse import urlsplit
 
 from cadenza.core.errors import MissingExtraError
 from cadenza.core.files import sha256_bytes
-from cadenza.loop.config import JobsConfig
 from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
-from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, host_command
+from cadenza.loop.jobs.durable_runner import Hosts, host_command
 from cadenza.loop.jobs.terms import signals_kept
 from cadenza.loop.processes import die_with_parent
 
@@ -165,15 +164,6 @@ class RayHosts(Hosts):
             return self._ray.get_actor(_name_of(folder), namespace=NAMESPACE)
         except ValueError:
             return None
-
-
-class RayJobRunner(DurableRunner):
-    """Runs each attempt on a node of a Ray cluster."""
-
-    @staticmethod
-    def open_hosts(config: JobsConfig) -> RayHosts:
-        """Return the nodes of the configured cluster; errors as `RayHosts`."""
-        return RayHosts(config.ray_address)
 
 
 #: Longest time a cluster gets to answer, s.

@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
 from cadenza.core.files import sha256_bytes
-from cadenza.loop.config import JobsConfig
+from cadenza.loop.config import SlurmConfig
 from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
-from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, host_command
+from cadenza.loop.jobs.durable_runner import Hosts, host_command
 from cadenza.loop.jobs.outcomes import Outcome
 from cadenza.loop.processes import job_environment
 
@@ -69,7 +69,7 @@ class _BatchJob:
 class SlurmHosts(Hosts):
     """Hosts in batch jobs."""
 
-    def __init__(self, config: JobsConfig) -> None:
+    def __init__(self, config: SlurmConfig) -> None:
         """Submit as ``config`` says; errors as `require_slurm`."""
         require_slurm()
         self._config = config
@@ -182,7 +182,7 @@ class SlurmHosts(Hosts):
 
     def _options(self, request: AttemptRequest, device: Device) -> list[str]:
         """Return the options of ``sbatch``."""
-        slurm = self._config.slurm
+        slurm = self._config
         words = {
             "output": request.log_path.replace("%", "%%"),
             "open-mode": "append",
@@ -203,15 +203,6 @@ class SlurmHosts(Hosts):
             f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()
         ]
         return ["--parsable", "--no-requeue", *flags]
-
-
-class SlurmJobRunner(DurableRunner):
-    """Runs each attempt in a batch job of Slurm."""
-
-    @staticmethod
-    def open_hosts(config: JobsConfig) -> SlurmHosts:
-        """Return the cluster that this machine submits to; errors as `require_slurm`."""
-        return SlurmHosts(config)
 
 
 def require_slurm() -> str:

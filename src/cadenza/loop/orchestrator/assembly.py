@@ -16,10 +16,11 @@ from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.backends.base import Backend, program_table
-from cadenza.loop.config import LoopConfig
+from cadenza.loop.config import JobsConfig, LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
+from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, LocalHosts
 from cadenza.loop.jobs.outcomes import JobProgress
 from cadenza.loop.jobs.terms import BudgetMeter, StopCheck, never
 from cadenza.loop.llm.adapter import make_llm
@@ -206,18 +207,13 @@ def _jobs_opener(
     programs = program_table(backend)
 
     def open_jobs(session: RunSession, stop: StopCheck) -> JobRunner:
-        if config.jobs.runner == "ray":
-            from cadenza.loop.jobs.ray_runner import RayJobRunner as Runner
-        elif config.jobs.runner == "slurm":
-            from cadenza.loop.jobs.slurm_runner import SlurmJobRunner as Runner
-        else:
-            from cadenza.loop.jobs.durable_runner import LocalJobRunner as Runner
         spent_s, uses_gpu = session.store.jobs.spent_s, _uses_gpu(backend)
-        runner = Runner(
+        runner = DurableRunner(
             session.store,
             session.lease,
             config.jobs,
             programs,
+            _hosts(config.jobs),
             budget=BudgetMeter(spent_s, session.run_id, config.budgets, uses_gpu=uses_gpu),
             stop=stop,
             on_progress=on_progress,
@@ -227,6 +223,19 @@ def _jobs_opener(
         return runner
 
     return open_jobs
+
+
+def _hosts(config: JobsConfig) -> Hosts:
+    """Return where jobs run."""
+    if config.runner == "ray":
+        from cadenza.loop.jobs.ray_runner import RayHosts
+
+        return RayHosts(config.ray_address)
+    if config.runner == "slurm":
+        from cadenza.loop.jobs.slurm_runner import SlurmHosts
+
+        return SlurmHosts(config.slurm)
+    return LocalHosts()
 
 
 def _language_model(config: LoopConfig, log: StoreReplies, stop: StopCheck) -> LLMClient:

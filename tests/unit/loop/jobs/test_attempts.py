@@ -48,9 +48,6 @@ def failed(tmp_path, monkeypatch):
 
     def run(settings, exit_code, stopped=None):
         hosts = Hosts(exit_code, stopped)
-        runner_kind = type(
-            "Runner", (DurableRunner,), {"open_hosts": staticmethod(lambda _: hosts)}
-        )
         spec = JobSpec(
             key=JobKey(run_id="run", cycle=0, stage="train"),
             command=("cadenza", "job", "train"),
@@ -60,7 +57,8 @@ def failed(tmp_path, monkeypatch):
         with JobStore(tmp_path / "cadenza.db") as store:
             store.create_run("run", "{}")
             lease = store.leases.acquire("run", "me", ttl_s=600.0)
-            runner = runner_kind(store, lease, JobsConfig(**settings), ProgramTable.native())
+            programs = ProgramTable.native()
+            runner = DurableRunner(store, lease, JobsConfig(**settings), programs, hosts)
             with pytest.raises(JobFailedError):
                 runner.run(spec)
         return hosts.requests, clock.now
