@@ -48,7 +48,7 @@ def plain_words(data):
 @given(data=st.one_of(fragments, st.binary(max_size=200)), below=st.binary(max_size=50))
 def test_any_bytes_are_a_page_nothing_is_lost_and_writing_settles(data, below):
     subject = Subject("policy", "x")
-    data += f"\n{MARKER}\n".encode() + below
+    data += f"\n<!-- {MARKER} -->\n".encode() + below
     once = written(data, subject, Rows())
     assert read_page(once).problem is None
     assert written(once, subject, Rows()) == once
@@ -100,8 +100,10 @@ def test_pages_and_rows_are_read_back_and_never_lost(seen, policy):
             for one in rows.observations:
                 subject = Subject(kind, getattr(one, name))
                 page = written(b"", subject, rows)
-                assert page.endswith(f"\n{MARKER}\n".encode())  # nothing is taken for a person's
+                assert page.endswith(f"{MARKER} -->\n".encode())  # nothing is taken for a person's
                 assert written(page, subject, rows) == page
+                edited = page.replace(b"name: ", b"name:  ", 1)  # every line is known as ours
+                assert written(edited, subject, rows) == page
                 file = Path(folder) / f"{kind}-{sha256_bytes(subject.name.encode())}.md"
                 file.write_bytes(page)
         assert read_rows(Path(folder)).places() == rows.places()

@@ -1,8 +1,9 @@
 """Knowledge pages: their format, their files and names, and one writer of the folder at a time.
 
 Page:   YAML front matter between ``---`` lines, then Markdown in sections, all written by programs;
-        then the line `MARKER`, and below it a person's own text. Reading never fails: what is no
-        front matter stays in the text, bytes that are no UTF-8 stay too, `Page.problem` says so.
+        then a line with `MARKER` and a digest of what is above, and below it a person's own text.
+        Reading never fails: what is no front matter stays in the text, bytes that are no UTF-8 stay
+        too, `Page.problem` says so.
 Files:  a page belongs to the name in its front matter. Two names may have one slug: another name of
         the same slug gets a file with a digest of the name at its end, and keeps it.
 """
@@ -27,9 +28,12 @@ from cadenza.core.files import (
 )
 from cadenza.core.yaml_files import parse_yaml_document
 
-#: Divides a page; what is below it is kept byte for byte.
-MARKER: Final = "<!-- Text below this line is yours and is kept; what is above is written anew. -->"
-_MARKER: Final = re.compile(rb"^" + re.escape(MARKER.encode()) + rb"[ \t\r]*(\n|\Z)", re.MULTILINE)
+#: The line that has it divides a page; what is below is kept byte for byte.
+MARKER: Final = "Text below this line is yours and is kept; what is above is written anew."
+_MARKER: Final = re.compile(
+    rb"^<!-- (?:([0-9a-f]{16}): )?%b -->[ \t\r]*(?:\n|\Z)" % re.escape(MARKER.encode()),
+    re.MULTILINE,
+)
 #: Longest front matter that is parsed, characters: the parser is slow.
 _MAX_FRONT_CHARS: Final = 1 << 16
 _FRONT: Final = re.compile(r"---\n(.*?\n|)---(?:\n|\Z)", re.DOTALL)
@@ -45,12 +49,14 @@ class Page:
         sections: Headings of second level with the text below each; first the text before them,
             whose heading is empty.
         below: A person's own text.
+        untouched: Whether nobody edited what programs wrote.
     """
 
     meta: Mapping[str, Any]
     front: tuple[str, ...] = ()
     sections: tuple[tuple[str, str], ...] = ()
     below: bytes = b""
+    untouched: bool = False
     problem: str | None = field(default=None, compare=False)
 
     def section(self, heading: str) -> str:
@@ -79,6 +85,7 @@ def read_page(data: bytes) -> Page:
         front=tuple(front.rstrip("\n").split("\n")[1:-1]),
         sections=tuple((heading.rstrip(), part.strip("\n")) for heading, part in sections),
         below=below,
+        untouched=divided is not None and divided[1] == head_digest(head).encode(),
         problem=problem or front_problem,
     )
 
@@ -217,6 +224,11 @@ def locked(root: Path) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def head_digest(head: bytes) -> str:
+    """Return the digest of what is above the marker."""
+    return sha256_bytes(head)[:16]
 
 
 def load_page(path: Path) -> Page:

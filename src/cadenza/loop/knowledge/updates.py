@@ -27,7 +27,7 @@ from cadenza.loop.knowledge.observations import (
     outcomes,
     plain_name,
 )
-from cadenza.loop.knowledge.pages import MARKER, Page, digest
+from cadenza.loop.knowledge.pages import MARKER, Page, digest, head_digest
 from cadenza.loop.knowledge.rows import PageKey, PageType, Rows, observations_in
 from cadenza.loop.llm.protocol import storable
 
@@ -91,13 +91,16 @@ def with_own_lessons(rows: Rows, subject: Subject, page: Page) -> Rows:
     """Return the rows with the lessons of a page, where neither they nor observations made them."""
     text = page.section(LESSONS).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     own, known = text.strip(), rows.lessons.get(subject.key, "").strip()
-    if subject.page_type == "experiment" or own in ("", known) or has_derived_lessons(page):
+    made = page.untouched or has_derived_lessons(page) or own in ("", known)
+    if made or subject.page_type == "experiment":
         return rows
     return rows.with_lessons({subject.key: own})
 
 
 def own_text(page: Page, subject: Subject, rows: Rows) -> bytes:
     """Return what is below the marker, and below that what a person wrote above it."""
+    if page.untouched:
+        return page.below
     lines = "\n".join(_own_lines(page, subject, rows.places()))
     moved = re.sub(r"\n{3,}", "\n\n", lines).strip("\n").encode("utf-8", "surrogateescape")
     if not moved:
@@ -153,9 +156,11 @@ def page_bytes(page: Page, subject: Subject, rows: Rows) -> bytes:
             lessons = derived_lessons(seen, compare=subject.page_type == "task")
             front[DERIVED_KEY] = _short_digest(lessons)
         body = [f"## {OBSERVATIONS}", observations_text(seen), f"## {LESSONS}", lessons.strip()]
-    blocks = [f"---\n{_dumped(front)}---", subject.title, *body, MARKER]
-    text = "\n\n".join(block for block in blocks if block)
-    return f"{text}\n".encode("utf-8", "replace") + own_text(page, subject, rows)
+    blocks = [f"---\n{_dumped(front)}---", subject.title, *body]
+    text = "".join(f"{block}\n\n" for block in blocks if block)
+    head = text.encode("utf-8", "replace")
+    marker = f"<!-- {head_digest(head)}: {MARKER} -->\n"
+    return head + marker.encode() + own_text(page, subject, rows)
 
 
 def _by_cycle(seen: Sequence[Observation]) -> list[Observation]:

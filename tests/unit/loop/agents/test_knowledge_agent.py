@@ -153,7 +153,7 @@ def test_text_below_the_marker_is_kept_byte_for_byte(root, bus):
     mine = b"\r\n## Lessons\n\xff\n" + path.read_bytes() + b"no line end"
     path.write_bytes(path.read_bytes() + mine)
     ingest(agent(root, bus), cycle=1)
-    assert path.read_bytes().endswith(f"{pages.MARKER}\n".encode() + mine)
+    assert path.read_bytes().endswith(f"{pages.MARKER} -->\n".encode() + mine)
     page = read_page(path.read_bytes())
     assert page.below == mine
     assert page.section("Observations").count("· cycle ") == 2
@@ -169,6 +169,7 @@ def test_deleted_page_is_written_again_from_the_rows(root, bus):
     assert "unparseable: 'no row'" in [found["problem"] for found in agent(root, bus).lint()]
     ingest(agent(root, bus), cycle=2)
     assert [one["cycle"] for one in meta(root, "policies/bc.md")["provenance"]] == [1, 2]
+    assert path.read_text().endswith("-->\n")  # what was forgotten is not taken for a person's
     assert (root / "observations.jsonl").read_text().endswith("\nno row\n")
 
 
