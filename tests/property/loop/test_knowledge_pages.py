@@ -14,6 +14,7 @@ from cadenza.loop.knowledge.updates import (
     MAX_BULLETS,
     Subject,
     bounded_lessons,
+    own_text,
     page_bytes,
     with_own_lessons,
 )
@@ -38,7 +39,8 @@ fragments = st.lists(
 def written(data, subject, rows):
     """Return the page after an ingest that found ``data`` in its place."""
     page = read_page(data)
-    return page_bytes(page, subject, with_own_lessons(rows, subject, page))
+    own = own_text(page, subject, rows)
+    return page_bytes(page, subject, with_own_lessons(rows, subject, page), own)
 
 
 def plain_words(data):
@@ -102,8 +104,8 @@ def test_pages_and_rows_are_read_back_and_never_lost(seen, policy):
                 page = written(b"", subject, rows)
                 assert page.endswith(f"{MARKER} -->\n".encode())  # nothing is taken for a person's
                 assert written(page, subject, rows) == page
-                edited = page.replace(b"name: ", b"name:  ", 1)  # every line is known as ours
-                assert written(edited, subject, rows) == page
+                edited = page.replace(b"\n# ", b"\nmine\n# ", 1)  # every other line is ours
+                assert written(edited, subject, rows) == page + b"\nmine\n"
                 file = Path(folder) / f"{kind}-{sha256_bytes(subject.name.encode())}.md"
                 file.write_bytes(page)
         assert read_rows(Path(folder)).places() == rows.places()

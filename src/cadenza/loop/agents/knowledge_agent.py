@@ -25,6 +25,7 @@ from cadenza.loop.knowledge.updates import (
     LESSONS_REQUEST,
     Subject,
     bounded_lessons,
+    own_text,
     page_bytes,
     with_own_lessons,
 )
@@ -125,13 +126,14 @@ class KnowledgeAgent:
             subjects.append(Subject("experiment", seen.run))
             paths = [self._path(subject) for subject in subjects]
             pages = [load_page(path) for path in paths]
+            own = [own_text(p, s, rows) for p, s in zip(pages, subjects, strict=True)]
             for subject, page in zip(subjects, pages, strict=True):
                 rows = with_own_lessons(rows, subject, page)
             if not rows.has(seen):
                 rows = rows.with_observation(seen).with_lessons(replies)
             write_rows(self.root, rows)
-            for path, subject, page in zip(paths, subjects, pages, strict=True):
-                save(path, page_bytes(page, subject, rows))
+            for path, page, subject, text in zip(paths, pages, subjects, own, strict=True):
+                save(path, page_bytes(page, subject, rows, text))
         shown = [str(path) for path in paths]
         self.bus.emit(Event(run_id, "knowledge", "knowledge_updated", cycle, {"pages": shown}))
         return paths[:2]
@@ -148,16 +150,14 @@ class KnowledgeAgent:
         seen = rows.named(seen)
         if rows.has(seen):
             return replies
-        rows = rows.with_observation(seen)
         for subject in subjects:
             path = self._path(subject)
             page = read_page(read_bounded(path) or b"")
             if page.meta.get("status") == HUMAN_CONFIRMED:
                 continue
-            text = page_bytes(page, subject, with_own_lessons(rows, subject, page)).decode(
-                "utf-8", "replace"
-            )
-            text = shortened(text, self._page_chars)
+            after = with_own_lessons(rows, subject, page).with_observation(seen)
+            data = page_bytes(page, subject, after, own_text(page, subject, rows))
+            text = shortened(data.decode("utf-8", "replace"), self._page_chars)
             mark = data_mark([text, seen.line()])
             prompt = "\n\n".join(
                 [

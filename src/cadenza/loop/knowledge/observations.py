@@ -109,9 +109,11 @@ MAX_ROWS: Final = 100
 #: Longest name in a line, characters, and hexadecimal digits of the digest of one that is changed.
 _MAX_NAME: Final = 100
 _DIGEST_DIGITS: Final = 12
-TABLE_TITLE: Final = "Earlier observations:"
-TABLE_HEAD: Final = "| run | suite | policy | cycles | first | last | decisions | until | seed |"
-TABLE_RULE: Final = "|---|---|---|---|---|---|---|---|---|"
+_TABLE: Final = (
+    "Earlier observations:\n\n"
+    "| run | suite | policy | cycles | first | last | decisions | until | seed |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
 
 
 def plain_name(name: str) -> str:
@@ -192,7 +194,7 @@ def observations_text(seen: Sequence[Observation]) -> str:
         groups[key] = group = groups.pop(key, [])  # the newest group comes last
         group.append(one)
     rows = [_row(group) for group in [*groups.values()][-MAX_ROWS:]]
-    table = [TABLE_TITLE, "", TABLE_HEAD, TABLE_RULE, *rows] if rows else []
+    table = [_TABLE, *rows] if rows else []
     blocks = ["\n".join(table), "\n".join(one.line() for one in listed)]
     return "\n\n".join(block for block in blocks if block)
 

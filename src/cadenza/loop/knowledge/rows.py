@@ -130,29 +130,13 @@ _CELLS: Final = re.compile(
     r"\| (?P<policy>[^|\n]+) \| (?P<success>\d{1,3}\.\d)% \| (?P<episodes>\d{1,9}) "
     r"\| (?P<decision>[^|\n]*) \|"
 )
-_EARLIER: Final = re.compile(
-    r"\| (?P<run>[^|\n]+) \| [^|\n]+ \| [^|\n]+ \| (?P<cycles>[\d, -]{1,2000}) \| [^|\n]+ "
-    r"\| [^|\n]+ \| [^|\n]* \| \d{4}-\d\d-\d\d \|(?: (?P<seed>\d{0,10}) \|)?"
-)
+_EARLIER: Final = re.compile(r"\| (?P<run>[^|\n]+) \|(?: [^|\n]* \|){7} (?P<seed>\d{1,10}) \|")
 
 
-def observations_in(line: str, run: str | None) -> list[tuple[str, int]] | None:
-    """Return the runs and cycles that a line of a page tells of; None if it is no such line.
-
-    ``run`` is the run of the page, if it is a run's.
-    """
-    line = line.rstrip()
-    if (match := _LINE.fullmatch(line)) is not None:
-        return [(match["run"].strip(), int(match["cycle"]))]
-    if run is not None and (match := _CELLS.fullmatch(line)) is not None:
-        return [(run, int(match["cycle"]))]
-    if (match := _EARLIER.fullmatch(line)) is None:
-        return None
-    ends = [part.partition("-") for part in match["cycles"].replace(" ", "").split(",")]
-    if not all(a.isdecimal() and (b or a).isdecimal() for a, _, b in ends):
-        return None
-    spans = [range(int(a), min(int(b or a), int(a) + 10_000) + 1) for a, _, b in ends]
-    return [(match["run"].strip(), cycle) for span in spans for cycle in span]
+def observed(line: str) -> tuple[str, int] | None:
+    """Return the run and cycle of an observation's line; None for any other line."""
+    match = _LINE.fullmatch(line.rstrip())
+    return None if match is None else (match["run"].strip(), int(match["cycle"]))
 
 
 def _from_pages(root: Path) -> Iterator[Observation]:

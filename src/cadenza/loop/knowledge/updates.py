@@ -5,7 +5,7 @@ marker. Lessons are derived from the observations, or written by a model or a pe
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -14,9 +14,6 @@ import yaml
 from cadenza.loop.knowledge.observations import (
     MAX_LISTED,
     MAX_ROWS,
-    TABLE_HEAD,
-    TABLE_RULE,
-    TABLE_TITLE,
     Measurement,
     Observation,
     RunOutcome,
@@ -28,7 +25,7 @@ from cadenza.loop.knowledge.observations import (
     plain_name,
 )
 from cadenza.loop.knowledge.pages import MARKER, Page, digest, head_digest
-from cadenza.loop.knowledge.rows import PageKey, PageType, Rows, observations_in
+from cadenza.loop.knowledge.rows import PageKey, PageType, Rows, observed
 from cadenza.loop.llm.protocol import storable
 
 #: A person's word; no program changes it, or the lessons below it.
@@ -38,6 +35,8 @@ STATUSES: Final = ("observed-once", "replicated", HUMAN_CONFIRMED)
 MAX_PROVENANCE: Final = MAX_LISTED + MAX_ROWS
 #: Digest of lessons that were derived from observations; they may be derived again.
 DERIVED_KEY: Final = "derived_lessons"
+#: Without it, as in the layout before, YAML takes some digests for numbers.
+_PREFIX: Final = "sha256:"
 OBSERVATIONS: Final = "Observations"
 LESSONS: Final = "Lessons"
 CYCLES: Final = "Cycles"
@@ -47,16 +46,12 @@ _FOLDERS: Final[Mapping[PageType, str]] = {
     "experiment": "experiments",
 }
 PAGE_TYPES: Final = tuple(_FOLDERS)
-_CYCLES_HEAD: Final = "| cycle | date | suite | policy | success | episodes | decision |"
-_CYCLES_RULE: Final = "|---|---|---|---|---|---|---|"
-#: Lines that pages of all layouts have beside observations, names and lessons.
-_FRAME: Final = frozenset(
-    (
-        *(TABLE_TITLE, TABLE_HEAD, TABLE_RULE, _CYCLES_HEAD, _CYCLES_RULE),
-        *(TABLE_HEAD.removesuffix(" seed |"), TABLE_RULE.removesuffix("---|")),
-    )
+_CYCLES_HEAD: Final = (
+    "| cycle | date | suite | policy | success | episodes | decision |\n"
+    "|---|---|---|---|---|---|---|"
 )
-_FRONT_KEYS: Final = ("name", "type", "status", "provenance", "updated", DERIVED_KEY)
+#: Lines of front matter that follow from the others.
+_ANEW: Final = re.compile(f"status: |updated: |{DERIVED_KEY}: |- run: |  cycle: ")
 #: Line ends of Unicode, and the byte order mark, which come back from YAML as something else.
 _FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -91,80 +86,62 @@ def with_own_lessons(rows: Rows, subject: Subject, page: Page) -> Rows:
     """Return the rows with the lessons of a page, where neither they nor observations made them."""
     text = page.section(LESSONS).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     own, known = text.strip(), rows.lessons.get(subject.key, "").strip()
-    made = page.untouched or has_derived_lessons(page) or own in ("", known)
+    made = own in ("", known) or has_derived_lessons(page) or bool(known and page.untouched)
     if made or subject.page_type == "experiment":
         return rows
     return rows.with_lessons({subject.key: own})
 
 
 def own_text(page: Page, subject: Subject, rows: Rows) -> bytes:
-    """Return what is below the marker, and below that what a person wrote above it."""
+    """Return what is below the marker, and below that what a person wrote above it.
+
+    That is what the ``rows``, which the page was written from, do not tell.
+    """
     if page.untouched:
         return page.below
-    lines = "\n".join(_own_lines(page, subject, rows.places()))
-    moved = re.sub(r"\n{3,}", "\n\n", lines).strip("\n").encode("utf-8", "surrogateescape")
+    head, known = _head(page, subject, rows).split("\n"), rows.places()
+    ours, own = {*head} - {"", "---"}, [line for line in page.front if not _ANEW.match(line)]
+    parts = list(page.sections)
+    if subject.page_type != "experiment":
+        parts = [part for part in parts if part != (LESSONS, page.section(LESSONS))]
+    for heading, text in parts:
+        own += [*([f"## {heading}"] if heading else ()), "", *text.split("\n"), ""]
+    kept = [one for one in own if one.rstrip() not in ours and observed(one) not in known]
+    moved = re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n")
     if not moved:
         return page.below
     gap = b"\n" if not page.below or page.below.endswith(b"\n") else b"\n\n"
-    return page.below + gap + moved + b"\n"
+    return page.below + gap + moved.encode("utf-8", "surrogateescape") + b"\n"
 
 
-def _own_lines(page: Page, subject: Subject, known: set[tuple[str, int]]) -> Iterator[str]:
-    """Yield lines of the programs' part that no program wrote, or that tell of unknown cycles."""
-    explained, ours = known.issuperset(provenance(page.meta)), False
-    for line in page.front:
-        if not line.startswith((" ", "-")):  # the rest of a value
-            ours = line.partition(":")[0] in _FRONT_KEYS
-        if not (ours and explained):
-            yield line
-    kind, name = subject.key
-    run = name if kind == "experiment" else None
-    written = {"", *((CYCLES,) if run is not None else (OBSERVATIONS, LESSONS))}
-    for heading, text in page.sections:
-        if heading not in written:
-            yield f"## {heading}"
-        elif heading == LESSONS:
-            written.remove(heading)
-            continue
-        yield ""
-        for line in text.split("\n"):
-            told = observations_in(line, run)
-            frame = line.rstrip() in _FRAME or line.rstrip() == subject.title
-            if not frame and (told is None or not known.issuperset(told)):
-                yield line
-        yield ""
+def page_bytes(page: Page, subject: Subject, rows: Rows, own: bytes) -> bytes:
+    """Return the page of a subject as the rows make it, above a person's text."""
+    head = _head(page, subject, rows).encode("utf-8", "replace")
+    return head + f"<!-- {head_digest(head)}: {MARKER} -->\n".encode() + own
 
 
-def page_bytes(page: Page, subject: Subject, rows: Rows) -> bytes:
-    """Return a subject's page as the rows make it, with what is a person's on the present one."""
+def _head(page: Page, subject: Subject, rows: Rows) -> str:
     seen = rows.of(subject.key)
-    entries = [{"run": one.run, "cycle": one.cycle} for one in seen[-MAX_PROVENANCE:]]
     confirmed = page.meta.get("status") == HUMAN_CONFIRMED
+    told = seen[-MAX_PROVENANCE:]
     front: dict[str, Any] = {
         "name": subject.name,
         "type": subject.page_type,
         "status": HUMAN_CONFIRMED if confirmed else _status_of(seen),
-        "provenance": entries,
+        "provenance": [{"run": one.run, "cycle": one.cycle} for one in told],
         "updated": max((one.date for one in seen), default=""),
     }
     if subject.page_type == "experiment":
-        table = [_CYCLES_HEAD, _CYCLES_RULE, *(one.cells() for one in _by_cycle(seen))]
-        body = [f"## {CYCLES}", "\n".join(table)]
+        by_cycle = sorted(seen, key=lambda one: one.cycle)
+        body = [f"## {CYCLES}", "\n".join([_CYCLES_HEAD, *(one.cells() for one in by_cycle)])]
     else:
         lessons = rows.lessons.get(subject.key)
         if lessons is None:
             lessons = derived_lessons(seen, compare=subject.page_type == "task")
-            front[DERIVED_KEY] = _short_digest(lessons)
+            front[DERIVED_KEY] = _lessons_digest(lessons)
         body = [f"## {OBSERVATIONS}", observations_text(seen), f"## {LESSONS}", lessons.strip()]
     blocks = [f"---\n{_dumped(front)}---", subject.title, *body]
-    text = "".join(f"{block}\n\n" for block in blocks if block)
-    head = text.encode("utf-8", "replace")
-    marker = f"<!-- {head_digest(head)}: {MARKER} -->\n"
-    return head + marker.encode() + own_text(page, subject, rows)
-
-
-def _by_cycle(seen: Sequence[Observation]) -> list[Observation]:
-    return sorted(seen, key=lambda one: one.cycle)
+    return "".join(f"{block}\n\n" for block in blocks if block)
 
 
 def _dumped(front: dict[str, Any]) -> str:
@@ -202,11 +179,12 @@ def _status_of(seen: Sequence[Observation]) -> str:
 
 def has_derived_lessons(page: Page) -> bool:
     """Return whether the lessons were derived from the observations and not edited since."""
-    return page.meta.get(DERIVED_KEY) == _short_digest(page.section(LESSONS))
+    made = _lessons_digest(page.section(LESSONS))
+    return page.meta.get(DERIVED_KEY) in (made, made.removeprefix(_PREFIX))
 
 
-def _short_digest(lessons: str) -> str:
-    return digest(lessons.strip())[:16]
+def _lessons_digest(lessons: str) -> str:
+    return _PREFIX + digest(lessons.strip())[:16]
 
 
 #: Bullets of a page, and characters of each.
