@@ -476,24 +476,13 @@ def _names_in(path: Path, header: bytes) -> frozenset[str]:
     behind. Without them nobody has the file open and it is complete: then it is read as it is, and
     once more with locks if somebody opened it meanwhile.
     """
-    before = _trace(path)
-    has_log, *_ = before
-    if header[_READ_VERSION : _READ_VERSION + 1] == b"\2" and not has_log:
-        try:
+    log = path.with_name(f"{path.name}-wal")
+    if header[_READ_VERSION : _READ_VERSION + 1] == b"\2" and not log.exists():
+        with suppress(sqlite3.DatabaseError):
             names = _read_names(path, "mode=ro&immutable=1")
-        except sqlite3.DatabaseError:
-            if _trace(path) == before:
-                raise
-        else:
-            if _trace(path) == before:
+            if not log.exists():
                 return names
     return _read_names(path, "mode=ro")
-
-
-def _trace(path: Path) -> tuple[bool, int, int]:
-    """Return what shows that somebody has the file open, or had since the last look."""
-    status = path.stat()
-    return path.with_name(f"{path.name}-wal").exists(), status.st_size, status.st_mtime_ns
 
 
 def _read_names(path: Path, options: str) -> frozenset[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError as KeyTakenError
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_bytes
@@ -101,7 +102,7 @@ class JobStore:
             update = {"step": "references", "references": tuple(references)}
             state = state.model_copy(update=update)
         with self._database.write() as connection:
-            statement = _insert_if_new(connection).values(
+            fresh = insert(runs).values(
                 id=run_id,
                 created_at=now(connection),
                 config_json=kept,
@@ -110,11 +111,13 @@ class JobStore:
                 capabilities_json=json.dumps(dict(capabilities or {}), sort_keys=True),
                 state_json=state.model_dump_json(),
             )
-            if connection.scalar(statement.returning(runs.c.id)) is None:
+            try:
+                connection.execute(fresh)
+            except KeyTakenError as error:
                 raise DuplicateRunError(
                     f"run {run_id!r}: expected a new id, got one that the store has; resume that "
                     "run, or choose another id."
-                )
+                ) from error
             for one in references:
                 added = changes.add_checkpoint(
                     one.cycle, one.policy_type, one.path, sha256=one.sha256
@@ -286,12 +289,3 @@ class JobStore:
         with self._database.write() as connection:
             lock_run(connection, run_id)
             return change(connection, run_id)
-
-
-def _insert_if_new(connection: Connection) -> Any:
-    """Return an insert of a run that does nothing if its id is taken."""
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-
-        return postgresql_insert(runs).on_conflict_do_nothing()
-    return insert(runs).prefix_with("OR IGNORE")
