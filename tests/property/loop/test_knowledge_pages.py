@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.knowledge.observations import Measurement, Observation, plain_name
 from cadenza.loop.knowledge.pages import MARKER, read_page
-from cadenza.loop.knowledge.rows import Rows, read_rows, write_rows
+from cadenza.loop.knowledge.rows import Rows, Subject, read_rows, write_rows
 from cadenza.loop.knowledge.updates import (
     MAX_BULLET_CHARS,
     MAX_BULLETS,
-    Subject,
     bounded_lessons,
     own_text,
     page_bytes,
@@ -92,7 +91,7 @@ def test_pages_and_rows_are_read_back_and_never_lost(seen, policy):
     rows = Rows()
     for one in seen:
         rows = rows if rows.has(one) else rows.with_observation(one)
-    rows = rows.with_lessons({("policy", policy): "- mine"})
+    rows = rows.with_lessons({Subject("policy", policy): "- mine"})
     with tempfile.TemporaryDirectory() as folder:
         write_rows(Path(folder), rows)
         assert read_rows(Path(folder)) == rows

@@ -19,11 +19,10 @@ from cadenza.loop.knowledge.pages import (
     read_page,
     save,
 )
-from cadenza.loop.knowledge.rows import PageKey, read_rows, write_rows
+from cadenza.loop.knowledge.rows import Subject, read_rows, write_rows
 from cadenza.loop.knowledge.updates import (
     HUMAN_CONFIRMED,
     LESSONS_REQUEST,
-    Subject,
     bounded_lessons,
     own_text,
     page_bytes,
@@ -117,7 +116,7 @@ class KnowledgeAgent:
             seed=self._seed,
             origin=origin,
         )
-        subjects = [Subject("policy", policy), Subject("task", report.task_suite)]
+        subjects = [Subject("policy", seen.policy), Subject("task", seen.suite)]
         # asked before the folder is locked: a model takes minutes, other runs write meanwhile
         replies = {} if isinstance(self.llm, NullLLM) else self._replies(subjects, seen)
         with locked(self.root):
@@ -144,9 +143,9 @@ class KnowledgeAgent:
         self.bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
         return findings
 
-    def _replies(self, subjects: list[Subject], seen: Observation) -> dict[PageKey, str]:
+    def _replies(self, subjects: list[Subject], seen: Observation) -> dict[Subject, str]:
         """Return a model's lessons for pages that are about to get an observation."""
-        rows, replies = read_rows(self.root), dict[PageKey, str]()
+        rows, replies = read_rows(self.root), dict[Subject, str]()
         seen = rows.named(seen)
         if rows.has(seen):
             return replies
@@ -173,7 +172,7 @@ class KnowledgeAgent:
                 )
             lessons = bounded_lessons(reply)
             if lessons:
-                replies[subject.key] = lessons
+                replies[subject] = lessons
         return replies
 
     def _path(self, subject: Subject) -> Path:

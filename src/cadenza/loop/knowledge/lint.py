@@ -25,10 +25,9 @@ from cadenza.loop.knowledge.observations import (
     plain_name,
 )
 from cadenza.loop.knowledge.pages import MAX_PAGE_BYTES, Page, page_paths, read_bounded, read_page
-from cadenza.loop.knowledge.rows import ROWS_NAME, read_rows
+from cadenza.loop.knowledge.rows import PAGE_TYPES, ROWS_NAME, Subject, read_rows
 from cadenza.loop.knowledge.updates import (
     LESSONS,
-    PAGE_TYPES,
     STATUSES,
     has_derived_lessons,
     provenance,
@@ -67,7 +66,7 @@ def findings(root: Path) -> list[dict[str, str]]:
             problems = [f"unparseable: unreadable, or longer than {MAX_PAGE_BYTES} bytes"]
         else:
             kind, name = page.meta.get("type"), plain_name(str(page.meta.get("name")))
-            seen = rows.of((kind, name)) if kind == "policy" or kind == "task" else ()
+            seen = rows.of(Subject(kind, name)) if kind == "policy" or kind == "task" else ()
             problems = [
                 *_shape(page),
                 *_contradictions(page, seen),

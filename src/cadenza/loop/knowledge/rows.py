@@ -25,8 +25,30 @@ from cadenza.loop.knowledge.pages import digest, page_paths, read_bounded, read_
 #: The file below the folder of the pages.
 ROWS_NAME: Final = "observations.jsonl"
 PageType: TypeAlias = Literal["task", "policy", "experiment"]
-#: What a page is about: its kind and the plain name.
-PageKey: TypeAlias = tuple[PageType, str]
+_FOLDERS: Final[Mapping[PageType, str]] = {
+    "policy": "policies",
+    "task": "tasks",
+    "experiment": "experiments",
+}
+PAGE_TYPES: Final = tuple(_FOLDERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a page is about, by its plain name."""
+
+    page_type: PageType
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """Folder of such pages."""
+        return _FOLDERS[self.page_type]
+
+    @property
+    def title(self) -> str:
+        """The page's heading."""
+        return f"# {self.page_type.capitalize()}: {self.name}"
 
 
 class Lessons(Record):
@@ -46,14 +68,13 @@ class Rows:
     """Observations, oldest first, lessons, and lines that are neither."""
 
     observations: tuple[Observation, ...] = ()
-    lessons: dict[PageKey, str] = field(default_factory=dict[PageKey, str])
+    lessons: dict[Subject, str] = field(default_factory=dict[Subject, str])
     strange: tuple[str, ...] = ()
 
-    def of(self, page: PageKey) -> tuple[Observation, ...]:
+    def of(self, subject: Subject) -> tuple[Observation, ...]:
         """Return what a page is written from."""
-        kind, name = page
-        column = {"policy": "policy", "task": "suite", "experiment": "run"}[kind]
-        return tuple(one for one in self.observations if getattr(one, column) == name)
+        column = {"policy": "policy", "task": "suite", "experiment": "run"}[subject.page_type]
+        return tuple(one for one in self.observations if getattr(one, column) == subject.name)
 
     def places(self) -> set[tuple[str, int]]:
         """Return the runs and cycles that were observed."""
@@ -67,7 +88,7 @@ class Rows:
         """Return these and one more."""
         return replace(self, observations=(*self.observations, new))
 
-    def with_lessons(self, lessons: Mapping[PageKey, str]) -> "Rows":
+    def with_lessons(self, lessons: Mapping[Subject, str]) -> "Rows":
         """Return these with lessons of some pages in place of earlier ones."""
         return replace(self, lessons={**self.lessons, **lessons})
 
@@ -93,7 +114,7 @@ def read_rows(root: Path) -> Rows:
             f"{path}: expected a readable file of rows, got '{error.strerror}'; move it away."
         ) from error
     observations: list[Observation] = []
-    lessons: dict[PageKey, str] = {}
+    lessons: dict[Subject, str] = {}
     strange: list[str] = []
     for line in filter(None, lines):
         try:
@@ -104,13 +125,16 @@ def read_rows(root: Path) -> Rows:
         if isinstance(row, Observation):
             observations.append(row)
         else:
-            lessons[row.page, row.name] = row.text
+            lessons[Subject(row.page, row.name)] = row.text
     return Rows(tuple(observations), lessons, tuple(strange))
 
 
 def write_rows(root: Path, rows: Rows) -> None:
     """Replace the rows of a folder in one durable step."""
-    lessons = [Lessons(page=kind, name=name, text=t) for (kind, name), t in rows.lessons.items()]
+    lessons = [
+        Lessons(page=subject.page_type, name=subject.name, text=text)
+        for subject, text in rows.lessons.items()
+    ]
     lines = [row.model_dump_json() for row in (*rows.observations, *lessons)]
     text = "".join(f"{line}\n" for line in (*lines, *rows.strange))
     save(confined_path(root, ROWS_NAME), text.encode())

@@ -6,7 +6,6 @@ marker. Lessons are derived from the observations, or written by a model or a pe
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import yaml
@@ -22,10 +21,9 @@ from cadenza.loop.knowledge.observations import (
     independent,
     observations_text,
     outcomes,
-    plain_name,
 )
 from cadenza.loop.knowledge.pages import MARKER, Page, digest, head_digest
-from cadenza.loop.knowledge.rows import PageKey, PageType, Rows, observed
+from cadenza.loop.knowledge.rows import Rows, Subject, observed
 from cadenza.loop.llm.protocol import storable
 
 #: A person's word; no program changes it, or the lessons below it.
@@ -40,12 +38,6 @@ _PREFIX: Final = "sha256:"
 OBSERVATIONS: Final = "Observations"
 LESSONS: Final = "Lessons"
 CYCLES: Final = "Cycles"
-_FOLDERS: Final[Mapping[PageType, str]] = {
-    "policy": "policies",
-    "task": "tasks",
-    "experiment": "experiments",
-}
-PAGE_TYPES: Final = tuple(_FOLDERS)
 _CYCLES_HEAD: Final = (
     "| cycle | date | suite | policy | success | episodes | decision |\n"
     "|---|---|---|---|---|---|---|"
@@ -59,37 +51,14 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _ANY_WIDTH: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a page is about, by its name as the run gives it."""
-
-    page_type: PageType
-    name: str
-
-    @property
-    def folder(self) -> str:
-        """Folder of such pages."""
-        return _FOLDERS[self.page_type]
-
-    @property
-    def key(self) -> PageKey:
-        """What rows call the page."""
-        return self.page_type, plain_name(self.name)
-
-    @property
-    def title(self) -> str:
-        """The page's heading."""
-        return f"# {self.page_type.capitalize()}: {plain_name(self.name)}"
-
-
 def with_own_lessons(rows: Rows, subject: Subject, page: Page) -> Rows:
     """Return the rows with the lessons of a page, where neither they nor observations made them."""
     text = page.section(LESSONS).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    own, known = text.strip(), rows.lessons.get(subject.key, "").strip()
+    own, known = text.strip(), rows.lessons.get(subject, "").strip()
     made = own in ("", known) or has_derived_lessons(page) or bool(known and page.untouched)
     if made or subject.page_type == "experiment":
         return rows
-    return rows.with_lessons({subject.key: own})
+    return rows.with_lessons({subject: own})
 
 
 def own_text(page: Page, subject: Subject, rows: Rows) -> bytes:
@@ -121,7 +90,7 @@ def page_bytes(page: Page, subject: Subject, rows: Rows, own: bytes) -> bytes:
 
 
 def _head(page: Page, subject: Subject, rows: Rows) -> str:
-    seen = rows.of(subject.key)
+    seen = rows.of(subject)
     confirmed = page.meta.get("status") == HUMAN_CONFIRMED
     told = seen[-MAX_PROVENANCE:]
     front: dict[str, Any] = {
@@ -135,7 +104,7 @@ def _head(page: Page, subject: Subject, rows: Rows) -> str:
         by_cycle = sorted(seen, key=lambda one: one.cycle)
         body = [f"## {CYCLES}", "\n".join([_CYCLES_HEAD, *(one.cells() for one in by_cycle)])]
     else:
-        lessons = rows.lessons.get(subject.key)
+        lessons = rows.lessons.get(subject)
         if lessons is None:
             lessons = derived_lessons(seen, compare=subject.page_type == "task")
             front[DERIVED_KEY] = _lessons_digest(lessons)
