@@ -44,8 +44,6 @@ _CYCLES_HEAD: Final = (
 )
 #: Lines of front matter that follow from the others.
 _ANEW: Final = re.compile(f"status: |updated: |{DERIVED_KEY}: |- run: |  cycle: ")
-#: Line ends of Unicode, and the byte order mark, which come back from YAML as something else.
-_FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 #: Lines of front matter are not broken.
 _ANY_WIDTH: Final = 1_000_000
@@ -109,17 +107,9 @@ def _head(page: Page, subject: Subject, rows: Rows) -> str:
             lessons = derived_lessons(seen, compare=subject.page_type == "task")
             front[DERIVED_KEY] = _lessons_digest(lessons)
         body = [f"## {OBSERVATIONS}", observations_text(seen), f"## {LESSONS}", lessons.strip()]
-    blocks = [f"---\n{_dumped(front)}---", subject.title, *body]
+    meta = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=_ANY_WIDTH)
+    blocks = [f"---\n{meta}---", subject.title, *body]
     return "".join(f"{block}\n\n" for block in blocks if block)
-
-
-def _dumped(front: dict[str, Any]) -> str:
-    """Return front matter as YAML: readable, or escaped where it has line ends that YAML folds."""
-    for allow_unicode in (True, False):
-        text = yaml.safe_dump(front, sort_keys=False, allow_unicode=allow_unicode, width=_ANY_WIDTH)
-        if not _FOLDED.search(text):
-            break
-    return text
 
 
 def provenance(meta: Mapping[str, Any]) -> list[tuple[str, int]]:
