@@ -6,9 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.files import sha256_bytes
-from cadenza.loop.knowledge.observations import Measurement, Observation, plain_name
+from cadenza.loop.knowledge.observations import (
+    Measurement,
+    Observation,
+    Rows,
+    Subject,
+    plain_name,
+    read_rows,
+    write_rows,
+)
 from cadenza.loop.knowledge.pages import MARKER, read_page
-from cadenza.loop.knowledge.rows import Rows, Subject, read_rows, write_rows
 from cadenza.loop.knowledge.updates import (
     MAX_BULLET_CHARS,
     MAX_BULLETS,

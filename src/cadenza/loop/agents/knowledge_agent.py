@@ -9,7 +9,14 @@ from typing import Final
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge import lint
-from cadenza.loop.knowledge.observations import Measurement, Observation, plain_name
+from cadenza.loop.knowledge.observations import (
+    Measurement,
+    Observation,
+    Subject,
+    plain_name,
+    read_rows,
+    write_rows,
+)
 from cadenza.loop.knowledge.pages import (
     digest,
     load_page,
@@ -19,7 +26,6 @@ from cadenza.loop.knowledge.pages import (
     read_page,
     save,
 )
-from cadenza.loop.knowledge.rows import Subject, read_rows, write_rows
 from cadenza.loop.knowledge.updates import (
     HUMAN_CONFIRMED,
     LESSONS_REQUEST,

@@ -77,17 +77,8 @@ def event_line(event: Event, *, seq: int, mono: float) -> bytes:
     It is numbered ``seq`` from 1; ``mono`` is the monotonic clock when it was emitted, s.
     """
     event.payload_json()
-    fields = {
-        "run_id": event.run_id,
-        "stage": event.stage,
-        "kind": event.kind,
-        "cycle": event.cycle,
-        "payload": event.payload,
-        "ts": event.ts,
-        "seq": seq,
-        "schema": SCHEMA,
-        "mono": mono,
-    }
+    fields: dict[str, Any] = {name: getattr(event, name) for name in Event.__slots__}
+    fields |= {"seq": seq, "schema": SCHEMA, "mono": mono}
     return json.dumps(fields, allow_nan=False).encode("ascii") + b"\n"
 
 

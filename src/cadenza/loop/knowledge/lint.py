@@ -17,15 +17,18 @@ from reprlib import repr as shown
 from typing import Final
 
 from cadenza.loop.knowledge.observations import (
+    PAGE_TYPES,
+    ROWS_NAME,
     Observation,
     RunOutcome,
+    Subject,
     contradict,
     direction,
     outcomes,
     plain_name,
+    read_rows,
 )
 from cadenza.loop.knowledge.pages import MAX_PAGE_BYTES, Page, page_paths, read_bounded, read_page
-from cadenza.loop.knowledge.rows import PAGE_TYPES, ROWS_NAME, Subject, read_rows
 from cadenza.loop.knowledge.updates import (
     LESSONS,
     STATUSES,

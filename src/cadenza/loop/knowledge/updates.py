@@ -15,15 +15,17 @@ from cadenza.loop.knowledge.observations import (
     MAX_ROWS,
     Measurement,
     Observation,
+    Rows,
     RunOutcome,
+    Subject,
     all_agree,
     direction,
     independent,
     observations_text,
+    observed,
     outcomes,
 )
 from cadenza.loop.knowledge.pages import MARKER, Page, digest, head_digest
-from cadenza.loop.knowledge.rows import Rows, Subject, observed
 from cadenza.loop.llm.protocol import storable
 
 #: A person's word; no program changes it, or the lessons below it.
