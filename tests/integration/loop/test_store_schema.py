@@ -1,6 +1,7 @@
 """Tables, layouts and what each database enforces by itself."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -143,6 +144,20 @@ def test_reader_does_not_migrate(empty_url, engine):
     with pytest.raises(StoreOutdatedError, match="got none; `cadenza loop run`"):
         JobStore.open_existing(empty_url)
     assert inspect(engine).get_table_names() == []
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_many_that_open_a_store_at_once_make_or_upgrade_it_once(empty_url, engine, older):
+    if older:
+        make_previous(engine)
+
+    def runs_of(_):
+        with JobStore(empty_url) as store:
+            assert store.is_up_to_date
+            return len(store.list_runs())
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(runs_of, range(6))) == {2 if older else 0}
 
 
 def test_store_is_opened_as_it_is_unless_it_shall_be_upgraded(empty_url, engine, tmp_path):
