@@ -252,7 +252,7 @@ def run(
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
         from cadenza.loop.errors import StoreNotFoundError, StoreOutdatedError
-        from cadenza.loop.events.journal import require_free_log
+        from cadenza.loop.events.bus import require_free_log
         from cadenza.loop.orchestrator.assembly import EVENTS_FILE, new_run_id, run_folder
         from cadenza.loop.resuming import anchored
 

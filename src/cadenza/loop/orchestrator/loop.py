@@ -32,8 +32,7 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     UnansweredError,
 )
-from cadenza.loop.events.bus import EventBus, LogFile
-from cadenza.loop.events.journal import EventJournal, require_free_log
+from cadenza.loop.events.bus import EventBus, EventJournal, LogFile, require_free_log
 from cadenza.loop.jobs.terms import (
     BudgetMeter,
     StopCheck,

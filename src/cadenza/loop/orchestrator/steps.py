@@ -34,8 +34,7 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     UnansweredError,
 )
-from cadenza.loop.events.bus import Event
-from cadenza.loop.events.journal import EventJournal
+from cadenza.loop.events.bus import Event, EventJournal
 from cadenza.loop.jobs.outcomes import Incident
 from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator import machine
