@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 _PROCESSES: Final = Path("/proc")
 #: Fields of a process's state behind its name, counted from field 3.
@@ -216,11 +216,6 @@ class JobMark:
 
     key: str
     folder: str
-
-    @classmethod
-    def of(cls, run_id: str, cycle: int, stage: str, folder: Path) -> Self:
-        """Return the mark of a job."""
-        return cls(f"{run_id}/{cycle}/{stage}", str(folder.absolute()))
 
     def variables(self) -> dict[str, str]:
         """Return the variables that carry the mark."""

@@ -105,7 +105,7 @@ class Bench:
 
 def mark_of(spec: JobSpec) -> JobMark:
     key = spec.key
-    return JobMark.of(key.run_id, key.cycle, key.stage, job_folder(spec))
+    return JobMark(f"{key.run_id}/{key.cycle}/{key.stage}", str(job_folder(spec)))
 
 
 def files_of(spec: JobSpec) -> AttemptFolder:

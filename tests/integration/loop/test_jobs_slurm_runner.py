@@ -46,14 +46,18 @@ def test_job_runs_in_a_batch_job_with_the_options_of_the_configuration(
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("SBATCH_RESERVATION", "lab")
     settings = {"partition": "long", "account": "robots", "gpus": 2, "cpus": 8, "memory": "32G"}
-    settings |= {"time": "4:00:00", "options": {"constraint": "a100", "exclusive": True, "nice": 5}}
+    settings |= {
+        "time": "4:00:00",
+        "options": {"hold": False, "constraint": "a100", "exclusive": True, "nice": 0},
+    }
     spec = spec_of(tmp_path, "print('in a batch job'); finish(sys.argv[1])", device="gpu")
     end = bench.slurm_runner(slurm=settings).run(spec)
     assert (end.attempts, bench.kinds) == (1, [])
     [job] = slurm.submitted()
     wanted = {"partition": "long", "account": "robots", "gres": "gpu:2", "cpus-per-task": "8"}
-    wanted |= {"mem": "32G", "time": "4:00:00", "constraint": "a100", "exclusive": "", "nice": "5"}
+    wanted |= {"mem": "32G", "time": "4:00:00", "constraint": "a100", "exclusive": "", "nice": "0"}
     assert job["given"].items() >= {**wanted, "signal": "B:TERM@31", "no-requeue": ""}.items()
+    assert "hold" not in job["given"]
     assert job["environ"]["SBATCH_RESERVATION"] == "lab"
     assert "OPENAI_API_KEY" not in job["environ"]
     assert "in a batch job" in spec.log_path.read_text()

@@ -15,16 +15,14 @@ file              what it says                                who writes it
 ================  ==========================================  =====================================
 """
 
-import fcntl
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from cadenza.core.errors import IntegrityError, StorageError
-from cadenza.core.files import atomic_write_json, canonical_json, make_folder
+from cadenza.core.files import atomic_write_json, canonical_json, lock_file, make_folder
 from cadenza.core.strict_json import parse_json_object
 
 #: Why an attempt ended: by itself, at its time limit, as it left no trace for too long, by a
@@ -39,6 +37,7 @@ class AttemptRequest:
     Attributes:
         time_limit_s: Seconds it may take, None for no limit; likewise ``silent_limit_s``.
         environment: Variables that the command gets beside those of every job.
+        on_gpu: Whether it needs one.
         done: Share of the job that it goes on from; None if nobody knows.
         failed: Earlier attempts that failed; the others were interrupted.
         kills: Times in a row that the command alone was killed without getting further.
@@ -59,6 +58,7 @@ class AttemptRequest:
     silent_limit_s: float | None
     grace_s: float
     environment: tuple[str, ...] = ()
+    on_gpu: bool = False
     done: float | None = None
     failed: int = 0
     kills: int = 0
@@ -106,6 +106,7 @@ class AttemptEnd:
 _Record = TypeVar("_Record", AttemptRequest, AttemptHost, AttemptEnd)
 #: JSON types of an entry, by the annotation of its field.
 _JSON_TYPES: Final[Mapping[Any, tuple[type, ...]]] = {
+    bool: (bool,),
     int: (int,),
     float: (float, int),
     float | None: (float, int, type(None)),
@@ -140,27 +141,31 @@ class AttemptFolder:
         self.lock_path: Path = self.path / "attempt.lock"
         self._end_path = self.path / "end.json"
 
-    def try_lock(self) -> BinaryIO | None:
-        """Return the lock, None while someone else holds it, or raise `StorageError`.
+    def try_lock(self, *, wait_s: float = 0.0) -> BinaryIO | None:
+        """Return the lock, None if someone else still holds it after ``wait_s``.
 
         The kernel frees it once every process that shares it has closed it, or died.
+
+        Raises:
+            StorageError: The file system refuses.
         """
         try:
             make_folder(self.path)
-            with ExitStack() as stack:
-                lock = stack.enter_context(self.lock_path.open("ab"))
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return None
-                stack.pop_all()
-                return lock
+            lock = self.lock_path.open("ab")
+            try:
+                if lock_file(lock.fileno(), wait_s=wait_s):
+                    return lock
+            except OSError:
+                lock.close()
+                raise
         except OSError as error:
             raise StorageError(
                 error.errno,
                 f"{self.lock_path}: expected to lock this file, got '{error.strerror}'; choose a "
                 "folder of runs that can be written, on a file system with locks",
             ) from error
+        lock.close()
+        return None
 
     def prepare(self, request: AttemptRequest) -> None:
         """Say what to run; the caller holds the lock."""

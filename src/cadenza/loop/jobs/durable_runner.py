@@ -15,7 +15,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -68,7 +68,7 @@ class Hosts(ABC):
     def require_room(self, device: Device) -> None:  # noqa: B027 - there is room
         """Raise `JobHostError` if a host for ``device`` can never start here."""
 
-    def obstacle(self, folder: AttemptFolder, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
+    def obstacle(self, folder: AttemptFolder, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
         """Return what keeps a host, on its way for ``waited_s``, from starting; None if unknown."""
         return None
 
@@ -77,17 +77,15 @@ class Hosts(ABC):
         return False
 
     @abstractmethod
-    def start(
-        self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO, device: Device
-    ) -> None:
+    def start(self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO) -> None:
         """Start the host that does what is requested in ``folder``, or raise `JobHostError`."""
 
     @abstractmethod
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
         """Kill the host of an attempt; False if there is none that can be killed."""
 
-    def explain(self, folder: AttemptFolder, outcome: Outcome) -> Outcome:  # noqa: ARG002 - unknown
-        """Return the outcome of an attempt whose host left without a word, as far as is known."""
+    def explain(self, folder: AttemptFolder, attempt: int, outcome: Outcome) -> Outcome:  # noqa: ARG002 - unknown
+        """Return the outcome of an attempt that left no end, as far as anybody else knows it."""
         return outcome
 
 
@@ -97,13 +95,7 @@ class LocalHosts(Hosts):
     def __init__(self) -> None:
         self._started: dict[Path, subprocess.Popen[bytes]] = {}
 
-    def start(
-        self,
-        folder: AttemptFolder,
-        request: AttemptRequest,
-        lock: BinaryIO,
-        device: Device,  # noqa: ARG002 - one machine
-    ) -> None:
+    def start(self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO) -> None:
         """Start a host and share the lock with it, so that the job is never without a keeper."""
         argv = (*host_command(folder, request), str(lock.fileno()))
         try:
@@ -148,10 +140,6 @@ _FIRST_POLL_S, _LONGEST_POLL_S = 0.01, 0.2
 _FREE_INTERRUPTIONS, _INTERRUPTED_S, _LONGEST_INTERRUPTED_S = 3, 0.2, 2.0
 #: Longest pause between two attempts, s.
 _LONGEST_BACKOFF_S: Final = 300.0
-#: Seconds without a sign of life after which a host counts as stuck; it gives one each second.
-STUCK_S: Final = 120.0
-#: Seconds without a trace of a command after which it is told that it may hang.
-SILENT_S: Final = 600.0
 
 
 def job_folder(spec: JobSpec) -> Path:
@@ -168,42 +156,32 @@ def job_folder(spec: JobSpec) -> Path:
     return spec.log_path.absolute().parent / "jobs" / spec.key.stage
 
 
+@dataclass(slots=True)
 class DurableRunner:
-    """Runs jobs of one run, each key at most once to its end."""
+    """Runs jobs of one run, each key at most once to its end.
 
-    def __init__(
-        self,
-        store: JobStore,
-        lease: Lease,
-        config: JobsConfig,
-        programs: ProgramTable,
-        hosts: Hosts,
-        *,
-        budget: BudgetMeter | None = None,
-        stop: StopCheck = never,
-        on_progress: Callable[[JobProgress], None] | None = None,
-        on_incident: Callable[[Incident], None] | None = None,
-        stuck_s: float = STUCK_S,
-        silent_s: float = SILENT_S,
-    ) -> None:
-        """Run jobs on ``hosts`` under ``lease``, which is renewed while it waits.
+    Attributes:
+        lease: The right to change the run; renewed while a job is waited for.
+        hosts: Where jobs run.
+        budget: May end a job, like ``stop``.
+        on_progress: Told every few seconds how a job stands.
+        on_incident: Told what went wrong on the way.
+        stuck_s: Seconds without a sign of life after which a host is killed.
+        silent_s: Seconds without anything new in log and folder after which that is told.
+    """
 
-        ``budget`` and ``stop`` may end a job; ``on_progress`` is told every few seconds how one
-        stands, ``on_incident`` what went wrong on the way. A host is killed after ``stuck_s``
-        seconds without a sign of life; of a command that leaves nothing new in log and folder for
-        ``silent_s`` seconds that is told.
-        """
-        self.store = store
-        self.lease = lease
-        self.config = config
-        self.programs = programs
-        self.hosts = hosts
-        self.budget = budget
-        self.stop = stop
-        self.on_progress = on_progress
-        self.on_incident = on_incident
-        self.stuck_s = stuck_s
-        self.silent_s = silent_s
+    store: JobStore
+    lease: Lease
+    config: JobsConfig
+    programs: ProgramTable
+    hosts: Hosts
+    _: KW_ONLY
+    budget: BudgetMeter | None = None
+    stop: StopCheck = never
+    on_progress: Callable[[JobProgress], None] | None = None
+    on_incident: Callable[[Incident], None] | None = None
+    stuck_s: float = 120.0  # a host gives a sign of life each second
+    silent_s: float = 600.0
 
     def run(self, spec: JobSpec) -> JobEnd:
         """Return the end of ``spec``; errors as `JobRunner.run`.
@@ -230,7 +208,7 @@ class _Job:
         self.started = 0  # attempt that this runner started last
         self._rested_after = 0  # attempt that this runner made the pause after
         key = spec.key
-        self._mark = JobMark.of(key.run_id, key.cycle, key.stage, self.folder.path)
+        self._mark = JobMark(f"{key.run_id}/{key.cycle}/{key.stage}", str(self.folder.path))
 
     def run(self) -> JobEnd:
         while self.row.status in ("pending", "running"):
@@ -301,7 +279,7 @@ class _Job:
         """Return the outcome of the last attempt; one kill too many counts as a failure."""
         outcome = judge(self.folder, self.row.attempt, self.spec.result_path)
         if outcome.end is None:
-            outcome = self.runner.hosts.explain(self.folder, outcome)
+            outcome = self.runner.hosts.explain(self.folder, self.row.attempt, outcome)
         if outcome.kind != "interrupted" or not outcome.killed_alone:
             return outcome
         kills = kills_after(self.folder.request, outcome, kept_by(self.spec.command))
@@ -382,6 +360,7 @@ class _Job:
             silent_limit_s=config.silent_limit_s,
             grace_s=config.grace_s,
             environment=config.environment,
+            on_gpu=spec.device == "gpu",
             done=kept_by(spec.command),
             failed=(0 if last is None else last.failed) + int(failed),
             kills=kills,
@@ -390,7 +369,7 @@ class _Job:
         )
         self.folder.prepare(request)
         self.started = self.row.attempt
-        runner.hosts.start(self.folder, request, lock, spec.device)
+        runner.hosts.start(self.folder, request, lock)
 
 
 class _Watch:
@@ -446,8 +425,8 @@ class _Watch:
         """Tell once what a starting host waits for, so that no wait is silent."""
         reason: str | None = None
         if not host_has_lock:
-            waited_s, device = time.monotonic() - self._began, self._job.spec.device
-            reason = self._runner.hosts.obstacle(self._folder, device, waited_s=waited_s)
+            waited_s = time.monotonic() - self._began
+            reason = self._runner.hosts.obstacle(self._folder, waited_s=waited_s)
         if reason == self._waits_for:
             return
         self._waits_for = reason

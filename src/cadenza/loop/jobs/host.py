@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) > 2:
         os.set_inheritable(int(arguments[2]), False)  # the command must not hold it
         lock: BinaryIO | None = os.fdopen(int(arguments[2]), "ab")
-    elif (lock := _own_lock(folder)) is None:
+    elif (lock := folder.try_lock(wait_s=LOCK_WAIT_S)) is None:
         return NOT_IN_CHARGE
     with lock:
         request = folder.read_request()
@@ -154,15 +154,6 @@ def main(arguments: Sequence[str]) -> int:
             return NOT_IN_CHARGE
         folder.write_end(_Attempt(folder, request).run())
     return 0
-
-
-def _own_lock(folder: AttemptFolder) -> BinaryIO | None:
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while (lock := folder.try_lock()) is None:
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(_TICK_S)
-    return lock
 
 
 class _Attempt:

@@ -104,8 +104,9 @@ class RayHosts(Hosts):
                 "jobs.ray_address, or run the jobs on the cpu."
             )
 
-    def obstacle(self, folder: AttemptFolder, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - of the cluster
+    def obstacle(self, folder: AttemptFolder, *, waited_s: float) -> str | None:
         """Return what the cluster lacks, or that it is busy."""
+        device = _device_of(folder.read_request())
         lack = self._lack(device)
         if lack is not None:
             return f"{lack}; it starts when such a node joins"
@@ -128,15 +129,9 @@ class RayHosts(Hosts):
             f"it needs {_listed(needs)} on one node, the cluster has {count} with {_listed(total)}"
         )
 
-    def start(
-        self,
-        folder: AttemptFolder,
-        request: AttemptRequest,
-        lock: BinaryIO,  # noqa: ARG002 - the host takes its own
-        device: Device,
-    ) -> None:
+    def start(self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO) -> None:  # noqa: ARG002 - the host takes its own
         """Ask the cluster for the host; it takes the lock itself, wherever it starts."""
-        needs, name = _needs_of(device), _name_of(folder)
+        needs, name = _needs_of(_device_of(request)), _name_of(folder)
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "max_restarts": 0}
         options |= {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
         try:
@@ -210,6 +205,10 @@ def require_cluster(address: str | None, environ: Mapping[str, str]) -> str:
 def _needs_of(device: Device) -> dict[str, int]:
     """Return what a host takes of its node, by Ray's names."""
     return {"CPU": 1, "GPU": 1} if device == "gpu" else {"CPU": 1}
+
+
+def _device_of(request: AttemptRequest) -> Device:
+    return "gpu" if request.on_gpu else "cpu"
 
 
 def _listed(resources: Mapping[str, float]) -> str:

@@ -27,7 +27,6 @@ from typing import BinaryIO, Final
 
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.config import SlurmConfig
-from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.jobs.durable_runner import Hosts, host_command
@@ -76,16 +75,10 @@ class SlurmHosts(Hosts):
         self._known: dict[str, tuple[float, _BatchJob | None]] = {}  # by name: when we asked
         self._cancelled: dict[str, float] = {}
 
-    def start(
-        self,
-        folder: AttemptFolder,
-        request: AttemptRequest,
-        lock: BinaryIO,  # noqa: ARG002 - the host takes its own
-        device: Device,
-    ) -> None:
+    def start(self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO) -> None:  # noqa: ARG002 - the host takes its own
         """Submit the host, once: one that Slurm took without saying so is found by its name."""
         script = f"#!/bin/sh\nexec {shlex.join(host_command(folder, request))}\n"
-        name, words = _name_of(folder, request), self._options(request, device)
+        name, words = _name_of(folder, request), self._options(request)
         try:
             number = _told(
                 "sbatch", f"--job-name={name}", *words, script=script, timeout_s=_SUBMIT_S,
@@ -110,7 +103,7 @@ class SlurmHosts(Hosts):
             return True
         return job is not None and not job.is_over
 
-    def obstacle(self, folder: AttemptFolder, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - Slurm knows
+    def obstacle(self, folder: AttemptFolder, *, waited_s: float) -> str | None:  # noqa: ARG002 - Slurm knows
         """Return why Slurm lets the job wait."""
         request = folder.request
         try:
@@ -139,10 +132,10 @@ class SlurmHosts(Hosts):
             _logger.warning("a job could not be cancelled yet: %s", error)
         return True
 
-    def explain(self, folder: AttemptFolder, outcome: Outcome) -> Outcome:
+    def explain(self, folder: AttemptFolder, attempt: int, outcome: Outcome) -> Outcome:
         """Return the outcome with what Slurm says of an attempt that left no end."""
         request = folder.request
-        if request is None:
+        if request is None or request.attempt != attempt:
             return outcome
         try:
             job = self._find(_name_of(folder, request))
@@ -175,12 +168,13 @@ class SlurmHosts(Hosts):
     def _find(name: str) -> _BatchJob | None:
         """Return the batch job of a name, also one that ended lately; None without one."""
         told = _told(
-            "squeue", "--me", "--noheader", "--states=all", f"--name={name}", "--format=%i|%T|%r"
+            *("squeue", "--me", "--all", "--noheader", "--states=all"),
+            *(f"--name={name}", "--format=%i|%T|%r"),
         )
         lines = told.splitlines()
         return _BatchJob(*lines[-1].split("|", 2)) if lines else None
 
-    def _options(self, request: AttemptRequest, device: Device) -> list[str]:
+    def _options(self, request: AttemptRequest) -> list[str]:
         """Return the options of ``sbatch``."""
         slurm = self._config
         words = {
@@ -195,12 +189,13 @@ class SlurmHosts(Hosts):
             "cpus-per-task": slurm.cpus,
             "mem": slurm.memory,
             "time": slurm.time,
-            "gres": f"gpu:{slurm.gpus}" if device == "gpu" else None,
+            "gres": f"gpu:{slurm.gpus}" if request.on_gpu else None,
             **slurm.options,
         }
-        given = {name: value for name, value in words.items() if value not in (None, False)}
         flags = [
-            f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()
+            f"--{name}" if value is True else f"--{name}={value}"
+            for name, value in words.items()
+            if value is not None and value is not False
         ]
         return ["--parsable", "--no-requeue", *flags]
 

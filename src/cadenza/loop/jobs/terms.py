@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -71,25 +72,20 @@ class ProgramTable:
 _HOUR_S: Final = 3600.0
 
 
+@dataclass(frozen=True, slots=True)
 class BudgetMeter:
-    """Compares what a run has spent, seconds of all its attempts, with its limits."""
+    """Compares what a run has spent, seconds of all its attempts, with its limits.
 
-    def __init__(
-        self,
-        spent_s: Callable[[str], Mapping[Device, float]],
-        run_id: str,
-        budgets: BudgetConfig,
-        *,
-        uses_gpu: bool,
-    ) -> None:
-        """Meter the run ``run_id``, whose seconds by device ``spent_s`` returns.
+    Attributes:
+        spent_s: Returns the seconds of a run by device.
+        uses_gpu: Whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
+    """
 
-        ``uses_gpu``: whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
-        """
-        self._spent_s = spent_s
-        self._run_id = run_id
-        self._budgets = budgets
-        self._uses_gpu = uses_gpu
+    spent_s: Callable[[str], Mapping[Device, float]]
+    run_id: str
+    budgets: BudgetConfig
+    _: KW_ONLY
+    uses_gpu: bool
 
     def left_s(self, device: Device) -> float:
         """Return how long a job on ``device`` may run, s, >= 0; infinite without a limit."""
@@ -100,7 +96,7 @@ class BudgetMeter:
         for limit, allowed_s, spent_s in self._drawn_on(device):
             if spent_s >= allowed_s:
                 raise BudgetExceededError(
-                    f"run {self._run_id!r}: expected jobs within {limit} = "
+                    f"run {self.run_id!r}: expected jobs within {limit} = "
                     f"{allowed_s / _HOUR_S:.3g}, got {spent_s / _HOUR_S:.3g} hours spent; raise "
                     f"budgets.{limit} to go on.",
                     limit=limit,
@@ -108,12 +104,12 @@ class BudgetMeter:
 
     def _drawn_on(self, device: Device) -> list[tuple[str, float, float]]:
         """Return name, seconds allowed and spent of each limit that ``device`` draws on."""
-        spent, wall = self._spent_s(self._run_id), self._budgets.max_wall_hours
+        spent, wall = self.spent_s(self.run_id), self.budgets.max_wall_hours
         everything = sum(spent.values())
         limits = [("max_wall_hours", math.inf if wall is None else wall * _HOUR_S, everything)]
-        if device == "gpu" or not self._uses_gpu:
-            of_gpu = spent["gpu"] if self._uses_gpu else everything
-            limits.append(("max_gpu_hours", self._budgets.max_gpu_hours * _HOUR_S, of_gpu))
+        if device == "gpu" or not self.uses_gpu:
+            of_gpu = spent["gpu"] if self.uses_gpu else everything
+            limits.append(("max_gpu_hours", self.budgets.max_gpu_hours * _HOUR_S, of_gpu))
         return limits
 
 
