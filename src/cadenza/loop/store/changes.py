@@ -21,7 +21,7 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.store.database import (
-    Database,
+    Part,
     config_to_keep,
     lock_run,
     now,
@@ -229,11 +229,8 @@ def _checkpoint_of(connection: Connection, run_id: str, checkpoint: int | str) -
     return number
 
 
-class Approvals:
+class Approvals(Part):
     """Asks and answers; whoever answers needs no lease."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def decide(
         self,

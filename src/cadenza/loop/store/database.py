@@ -327,6 +327,13 @@ class Database:
         self._engine.dispose()
 
 
+class Part:
+    """One part of a store, on its connections."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
 def now(connection: Connection) -> float:
     """Return the time by the database's clock, Unix seconds; SQLite's has a grain of 1 ms."""
     seconds = connection.scalar(_SECONDS_NOW[connection.dialect.name])

@@ -35,12 +35,13 @@ class JobStore:
 
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
         """Open the store; arguments and errors as `cadenza.loop.store.database.Database`."""
-        self._database = Database(location, create=create)
-        self.leases: Leases = Leases(self._database)
-        self.jobs: JobTable = JobTable(self._database)
-        self.events: EventTable = EventTable(self._database)
-        self.approvals: Approvals = Approvals(self._database)
-        self.replies: Replies = Replies(self._database)
+        #: Connections, also for the queries in `cadenza.loop.store.overview`.
+        self.database: Database = Database(location, create=create)
+        self.leases: Leases = Leases(self.database)
+        self.jobs: JobTable = JobTable(self.database)
+        self.events: EventTable = EventTable(self.database)
+        self.approvals: Approvals = Approvals(self.database)
+        self.replies: Replies = Replies(self.database)
 
     @classmethod
     def open_existing(cls, location: Path | str) -> Self:
@@ -50,16 +51,11 @@ class JobStore:
     @property
     def is_up_to_date(self) -> bool:
         """Whether no migration is left to do; off only for stores opened with ``create`` off."""
-        return self._database.version == HEAD
-
-    @property
-    def database(self) -> Database:
-        """Connections for the queries in `cadenza.loop.store.overview`."""
-        return self._database
+        return self.database.version == HEAD
 
     def close(self) -> None:
         """Close all connections."""
-        self._database.close()
+        self.database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +97,7 @@ class JobStore:
         if len(references) > 1:
             update = {"step": "references", "references": tuple(references)}
             state = state.model_copy(update=update)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             fresh = insert(runs).values(
                 id=run_id,
                 created_at=now(connection),
@@ -133,22 +129,22 @@ class JobStore:
 
     def list_runs(self) -> list[Row]:
         """Return all runs, oldest first."""
-        return self._database.rows(select(runs).order_by(runs.c.created_at, runs.c.id))
+        return self.database.rows(select(runs).order_by(runs.c.created_at, runs.c.id))
 
     def has_run(self, run_id: str) -> bool:
         """Return whether there is such a run."""
-        return bool(self._database.rows(select(runs.c.id).filter_by(id=run_id)))
+        return bool(self.database.rows(select(runs.c.id).filter_by(id=run_id)))
 
     def get_run(self, run_id: str) -> Row:
         """Return one run, or raise `UnknownRowError`."""
-        rows = self._database.rows(select(runs).filter_by(id=run_id))
+        rows = self.database.rows(select(runs).filter_by(id=run_id))
         if not rows:
             raise unknown_run(run_id)
         return rows[0]
 
     def request_stop(self, run_id: str) -> None:
         """Ask the run's controller to stop; the first request's time is kept."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             lock_run(connection, run_id)
             unasked = update(runs).filter_by(id=run_id, stop_requested_at=None)
             connection.execute(unasked.values(stop_requested_at=now(connection)))
@@ -173,7 +169,7 @@ class JobStore:
 
     def cycles_for(self, run_id: str) -> list[Row]:
         """Return the run's cycles in order."""
-        return self._database.rows(select(cycles).filter_by(run_id=run_id).order_by(cycles.c.idx))
+        return self.database.rows(select(cycles).filter_by(run_id=run_id).order_by(cycles.c.idx))
 
     def add_checkpoint(
         self, run_id: str, cycle_idx: int, policy_type: str, path: str, *, sha256: str | None = None
@@ -185,7 +181,7 @@ class JobStore:
 
     def attach_eval(self, checkpoint_id: int, eval_report: Mapping[str, Any]) -> None:
         """Store an evaluation, JSON by name, with a policy."""
-        owner = self._database.rows(select(checkpoints.c.run_id).filter_by(id=checkpoint_id))
+        owner = self.database.rows(select(checkpoints.c.run_id).filter_by(id=checkpoint_id))
         if not owner:
             raise UnknownRowError(
                 f"checkpoint {checkpoint_id}: expected one of this store, got none."
@@ -199,11 +195,11 @@ class JobStore:
     def checkpoints_for(self, run_id: str) -> list[Row]:
         """Return the run's policies in the order they were added."""
         of_run = select(checkpoints).filter_by(run_id=run_id)
-        return self._database.rows(of_run.order_by(checkpoints.c.id))
+        return self.database.rows(of_run.order_by(checkpoints.c.id))
 
     def blessed_checkpoint(self, run_id: str) -> Row | None:
         """Return the run's blessed policy; None before the first promotion."""
-        rows = self._database.rows(select(checkpoints).filter_by(run_id=run_id, blessed=1))
+        rows = self.database.rows(select(checkpoints).filter_by(run_id=run_id, blessed=1))
         return rows[0] if rows else None
 
     # Evidence
@@ -216,7 +212,7 @@ class JobStore:
         played = select(*columns).filter_by(run_id=run_id, cycle=cycle, subject=subject)
         if look is not None:
             played = played.filter_by(look=look)
-        rows = self._database.rows(played.order_by(episodes.c.look, episodes.c.idx))
+        rows = self.database.rows(played.order_by(episodes.c.look, episodes.c.idx))
         return [EpisodeOutcome.model_validate(row) for row in rows]
 
     def seed_ranges(self, run_id: str) -> dict[tuple[int, str, int], SeedRange]:
@@ -225,7 +221,7 @@ class JobStore:
             (row["cycle"], row["purpose"], row["look"]): SeedRange(
                 start=row["start"], count=row["count"]
             )
-            for row in self._database.rows(select(seed_ranges).filter_by(run_id=run_id))
+            for row in self.database.rows(select(seed_ranges).filter_by(run_id=run_id))
         }
 
     # State
@@ -263,7 +259,7 @@ class JobStore:
             raise InputError(
                 f"commit: expected a state of run {lease.run_id!r}, got {new_state.run_id!r}."
             )
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             require_lease(connection, lease)
             known = update(runs).filter_by(id=lease.run_id, state_version=expected_version)
             version = expected_version + 1
@@ -280,12 +276,12 @@ class JobStore:
 
     def apply(self, lease: Lease, *rows: Change) -> None:
         """Make changes that belong to no new state, all of them or none; errors as `commit`."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             require_lease(connection, lease)
             for change in rows:
                 change(connection, lease.run_id)
 
     def _apply(self, run_id: str, change: Change) -> Any:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             lock_run(connection, run_id)
             return change(connection, run_id)

@@ -15,16 +15,13 @@ from sqlalchemy import Connection, select, update
 from cadenza.core.errors import InputError
 from cadenza.loop.errors import LeaseHeldError, StaleLeaseError, StoreUnavailableError
 from cadenza.loop.processes import is_gone, readable
-from cadenza.loop.store.database import Database, lock_run, now, unknown_run
+from cadenza.loop.store.database import Part, lock_run, now, unknown_run
 from cadenza.loop.store.rows import Lease
 from cadenza.loop.store.schema import runs
 
 
-class Leases:
+class Leases(Part):
     """Who works on which run."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def acquire(
         self,

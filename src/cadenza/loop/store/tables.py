@@ -22,7 +22,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.contracts.records import Device, JobKey, JobSpec, JobStatus
 from cadenza.loop.errors import RecordConflictError, UnknownRowError
-from cadenza.loop.store.database import Database, now, plain_text
+from cadenza.loop.store.database import Part, now, plain_text
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, StoredEvent
 from cadenza.loop.store.schema import events, jobs, llm_replies
@@ -33,11 +33,8 @@ _REPLY_COLUMNS: Final = [llm_replies.c[f.name] for f in fields(ReplyRow) if f.na
 NO_TEXT: Final = json.dumps(None)
 
 
-class EventTable:
+class EventTable(Part):
     """Reads events, appends them, and marks those that log file and subscribers have."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def append(
         self, lease: Lease, new: Sequence[StoredEvent], *, published: range = range(0)
@@ -115,14 +112,11 @@ def _mark(connection: Connection, run_id: str, numbers: range) -> None:
         connection.execute(of_run.values(published=1))
 
 
-class JobTable:
+class JobTable(Part):
     """Opens, follows and closes jobs; each of these raises an error for what is out of order.
 
     That is a `RecordConflictError`, or an `UnknownRowError` for a job that was never opened.
     """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def open(self, lease: Lease, spec: JobSpec) -> JobRow:
         """Return the job's row, made now if it was not there; refuse another command or device."""
@@ -280,11 +274,8 @@ def _update(connection: Connection, key: JobKey, values: dict[str, Any]) -> JobR
     return _get(connection, key)
 
 
-class Replies:
+class Replies(Part):
     """Stores and returns replies by (run, cycle, purpose, ordinal)."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def get(self, run_id: str, cycle: int, purpose: str, ordinal: int) -> ReplyRow | None:
         """Return a reply; None if there is none yet, though it may be booked."""

@@ -95,3 +95,25 @@ def test_table_of_a_run_without_its_page_is_kept_as_text(root, ingest):
     below = read_page((root / "policies/bc.md").read_bytes()).below
     assert b"| demo | crossing | bc | 0-3 | 50.0% of 40 |" in below
     assert b"cycle:" not in below
+
+
+def test_page_of_leagents_is_taken_over(tmp_path, root, ingest):
+    line = (
+        "- 2023-01-02 · run q · cycle 3 · crossing · policy bc · success 50.0% · decision promote"
+    )
+    shutil.rmtree(root)
+    page = root / "policies/bc.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(
+        "---\nname: bc\ntype: policy\nstatus: observed-once\nprovenance:\n- run: q\n  cycle: 3\n"
+        f"updated: '2023-01-02'\n---\n\n# Policy: bc\n\n## Observations\n\n{line}\n\n## Lessons\n\n"
+        "- Learned.\n"
+    )
+    ingest("demo", 0, "one")
+    (first, second, lessons) = rows(root)
+    assert (first["run"], first["cycle"], first["seed"]) == ("q", 3, None)
+    assert first["measured"] == {"rate": 0.5, "episodes": 0}
+    assert (second["run"], lessons["text"]) == ("demo", "- Learned.")
+    taken = read_page(page.read_bytes())
+    assert taken.section("Observations").split("\n")[0] == line
+    assert (taken.section("Lessons"), taken.below) == ("- Learned.", b"")
