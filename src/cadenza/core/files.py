@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -179,6 +179,23 @@ def remove_temporaries(folder: Path, *, prefixes: tuple[str, ...] = ("",)) -> in
     for leftover in leftovers:
         leftover.unlink(missing_ok=True)
     return len(leftovers)
+
+
+def append_at(descriptor: int, data: bytes, *, end: int, sync: bool) -> None:
+    """Write ``data`` at the ``end`` of a file, durably with ``sync``; an `OSError` leaves the end.
+
+    What was written before the error is cut off; where it cannot be, the next write covers it.
+    """
+    written = 0
+    try:
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], end + written)
+        if sync:
+            os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, end)
+        raise
 
 
 def lock_file(descriptor: int, *, wait_s: float) -> bool:

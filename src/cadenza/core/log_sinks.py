@@ -3,20 +3,19 @@
 Adding one:  a class with `write` and `close`, passed to `cadenza.core.runlog.bind_run_logger`.
 """
 
-import fcntl
 import logging
 import os
 import sys
 import time
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cadenza.core.errors import MissingExtraError, SinkError, StorageError
-from cadenza.core.files import fsync_folder, make_folder
+from cadenza.core.files import append_at, fsync_folder, lock_file, make_folder
 from cadenza.core.provenance import RunContext
 from cadenza.core.strict_json import json_line
 
@@ -128,14 +127,9 @@ class JsonlSink:
             StorageError: The file system refused; the lines before stay intact.
         """
         line = json_line(event)
-        written = 0
         try:
-            while written < len(line):
-                place = self._length + written
-                written += os.pwrite(self._descriptor, line[written:], place)
+            append_at(self._descriptor, line, end=self._length, sync=False)
         except OSError as error:
-            with suppress(OSError):  # the next line overwrites what cannot be cut off
-                os.ftruncate(self._descriptor, self._length)
             raise self._failure("append an event", error) from error
         self._length += len(line)
 
@@ -181,14 +175,12 @@ class JsonlSink:
 def _open_owned(path: Path) -> int:
     """Open ``path`` for writing and lock it for this process."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not lock_file(descriptor, wait_s=0.0):
         os.close(descriptor)
         raise StorageError(
             f"{path}: expected to own the run log, got a lock held by another writer; "
             "wait for the other run or give this one another log folder."
-        ) from error
+        )
     return descriptor
 
 

@@ -19,13 +19,13 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 from cadenza.core.errors import IntegrityError, NotReadyError
-from cadenza.core.files import fsync_folder, lock_file, make_folder
+from cadenza.core.files import append_at, fsync_folder, lock_file, make_folder
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import EventError, EventLogError, EventLogHeldError, StoreError
 from cadenza.loop.store.rows import Lease, StoredEvent
@@ -189,15 +189,9 @@ class LogFile:
         Raises:
             EventLogError: The file system refused; the lines before stay intact.
         """
-        written = 0
         try:
-            while written < len(lines):
-                place = self._length + written
-                written += os.pwrite(self._descriptor, lines[written:], place)
-            os.fsync(self._descriptor)
+            append_at(self._descriptor, lines, end=self._length, sync=True)
         except OSError as error:
-            with suppress(OSError):  # the next lines overwrite what cannot be cut off
-                os.ftruncate(self._descriptor, self._length)
             raise self._failure("append an event", error) from error
         self._length += len(lines)
 
