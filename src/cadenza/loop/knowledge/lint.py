@@ -14,7 +14,7 @@ from datetime import date
 from itertools import combinations
 from pathlib import Path
 from reprlib import repr as shown
-from typing import Final
+from typing import Final, cast
 
 from cadenza.loop.knowledge.observations import (
     PAGE_TYPES,
@@ -33,12 +33,11 @@ from cadenza.loop.knowledge.updates import (
     LESSONS,
     STATUSES,
     has_derived_lessons,
-    provenance,
-    updated,
 )
 
 #: Days without an observation after which a page is stale.
 STALE_DAYS: Final = 30
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _GAINS: Final = re.compile(
     r"\b(improv\w*|ris(?:es|ing)|rose|better|increas\w*|gain\w*|helps?)\b", re.IGNORECASE
 )
@@ -88,7 +87,7 @@ def _shape(page: Page) -> Iterator[str]:
         yield f"bad status {shown(page.meta.get('status'))}"
     if not page.meta.get("provenance"):
         yield "missing provenance"
-    elif not provenance(page.meta):
+    elif not _runs_of(page):
         yield "bad provenance: expected a list of {run, cycle}"
 
 
@@ -142,13 +141,26 @@ def _staleness(
     own = max((one.date for one in seen), default=None)
     if own is not None and newest is not None and _days(own, newest) > STALE_DAYS:
         yield f"stale: no observation for {_days(own, newest)} days before {newest}"
-    changed = updated(page.meta)
-    if own is not None and changed is not None and changed < own:
+    changed = str(page.meta.get("updated"))  # YAML makes a date of an unquoted day
+    if own is not None and _DATE.fullmatch(changed) and changed < own:
         yield f"stale: updated {changed}, but observed {own}"
-    named = [*(run for run, _ in provenance(page.meta)), *(one.run for one in seen)]
+    named = [*_runs_of(page), *(one.run for one in seen)]
     for run in dict.fromkeys(named):
         if run not in runs:
             yield f"missing run: refers to {run}, which is not known"
+
+
+def _runs_of(page: Page) -> list[str]:
+    """Return the runs that the provenance names, where it can be read."""
+    entries = page.meta.get("provenance")
+    found: list[str] = []
+    for entry in cast("list[object]", entries) if isinstance(entries, list) else []:
+        match entry:
+            case {"run": str(run), "cycle": int()}:
+                found.append(run)
+            case _:
+                pass
+    return found
 
 
 def _claim(lesson: str) -> int:

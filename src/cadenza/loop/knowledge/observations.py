@@ -241,12 +241,13 @@ def _cell(measured: Measurement) -> str:
 #: The file below the folder of the pages.
 ROWS_NAME: Final = "observations.jsonl"
 PageType: TypeAlias = Literal["task", "policy", "experiment"]
-_FOLDERS: Final[Mapping[PageType, str]] = {
-    "policy": "policies",
-    "task": "tasks",
-    "experiment": "experiments",
+#: By the kind of a page: its folder, and the field of observations that names it.
+_KINDS: Final[Mapping[PageType, tuple[str, str]]] = {
+    "policy": ("policies", "policy"),
+    "task": ("tasks", "suite"),
+    "experiment": ("experiments", "run"),
 }
-PAGE_TYPES: Final = tuple(_FOLDERS)
+PAGE_TYPES: Final = tuple(_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,7 @@ class Subject:
     @property
     def folder(self) -> str:
         """Folder of such pages."""
-        return _FOLDERS[self.page_type]
+        return _KINDS[self.page_type][0]
 
     @property
     def title(self) -> str:
@@ -289,8 +290,8 @@ class Rows:
 
     def of(self, subject: Subject) -> tuple[Observation, ...]:
         """Return what a page is written from."""
-        column = {"policy": "policy", "task": "suite", "experiment": "run"}[subject.page_type]
-        return tuple(one for one in self.observations if getattr(one, column) == subject.name)
+        _, field_name = _KINDS[subject.page_type]
+        return tuple(o for o in self.observations if getattr(o, field_name) == subject.name)
 
     def places(self) -> set[tuple[str, int]]:
         """Return the runs and cycles that were observed."""

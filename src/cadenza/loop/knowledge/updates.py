@@ -6,7 +6,7 @@ marker. Lessons are derived from the observations, or written by a model or a pe
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import yaml
 
@@ -46,7 +46,6 @@ _CYCLES_HEAD: Final = (
 )
 #: Lines of front matter that follow from the others.
 _ANEW: Final = re.compile(f"status: |updated: |{DERIVED_KEY}: |- run: |  cycle: ")
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 #: Lines of front matter are not broken.
 _ANY_WIDTH: Final = 1_000_000
 
@@ -112,25 +111,6 @@ def _head(page: Page, subject: Subject, rows: Rows) -> str:
     meta = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=_ANY_WIDTH)
     blocks = [f"---\n{meta}---", subject.title, *body]
     return "".join(f"{block}\n\n" for block in blocks if block)
-
-
-def provenance(meta: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Return the (run, cycle) entries that can be read, in order, each once."""
-    entries = meta.get("provenance")
-    found: list[tuple[str, int]] = []
-    for entry in cast("list[object]", entries) if isinstance(entries, list) else []:
-        match entry:
-            case {"run": str(run), "cycle": int(cycle)} if not isinstance(cycle, bool):
-                found.append((run, cycle))
-            case _:
-                continue
-    return list(dict.fromkeys(found))
-
-
-def updated(meta: Mapping[str, Any]) -> str | None:
-    """Return the day of the last change; None if there is none that can be read."""
-    text = str(meta.get("updated"))  # YAML makes a date of an unquoted day
-    return text if _DATE.fullmatch(text) else None
 
 
 def _status_of(seen: Sequence[Observation]) -> str:
