@@ -432,7 +432,8 @@ class SlurmConfig(Section):
     """What a batch job of Slurm asks for; None leaves it to the cluster.
 
     Attributes:
-        gpus: GPUs of a job on the GPU; a ``gres`` among the options is asked for instead, always.
+        gpus: GPUs of a job that can use one; with 0 all jobs run on processors. A ``gres`` among
+            the options is asked for instead, always.
         cpus: Processors of a job.
         memory: Memory of a job, as ``32G``.
         time: Longest one attempt may take, as Slurm writes it: ``"4:00:00"``, ``"1-12"``.
@@ -441,7 +442,7 @@ class SlurmConfig(Section):
 
     partition: _Text | None = None
     account: _Text | None = None
-    gpus: _Positive = 1
+    gpus: Annotated[int, Field(strict=True, ge=0)] = 1
     cpus: _Positive | None = None
     memory: Annotated[str, StringConstraints(pattern=r"^\d+[KMGT]?$")] | None = None
     time: Annotated[str, StringConstraints(pattern=r"^(\d+-\d+|\d+)(:\d+){0,2}$")] | None = None

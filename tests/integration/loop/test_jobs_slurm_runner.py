@@ -5,7 +5,9 @@ import stat
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.loop.backends.base import make_backend
+from cadenza.loop.backends.lerobot_probe import LeRobotEnvironment
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import JobFailedError, JobHostError, StopRequestedError
 from cadenza.loop.jobs import slurm_runner
@@ -251,6 +253,19 @@ def test_slurm_is_asked_for_and_missing_commands_are_named(slurm, tmp_path, monk
     monkeypatch.setenv("PATH", str(slurm.bin))
     with pytest.raises(JobHostError, match="got no squeue on PATH"):
         require_slurm()
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(1, "cuda"), (0, "cpu")])
+def test_gpus_of_the_nodes_count_and_not_those_of_the_login_node(gpus, device, monkeypatch):
+    def nowhere(*_):
+        raise MissingExtraError("no LeRobot here")
+
+    monkeypatch.setattr(LeRobotEnvironment, "find", nowhere)
+    jobs = {"runner": "slurm", "slurm": {"gpus": gpus}}
+    rung = {"policy_ladder": [{"name": "act"}], "eval": {"env_type": "pusht"}}
+    document = {"run_name": "a", "seed_dataset": "lerobot/pusht", "backend": "lerobot", **rung}
+    config = LoopConfig.from_document({**document, "jobs": jobs}, source="test")
+    assert make_backend(config).capabilities["device"] == device
 
 
 @pytest.mark.parametrize(

@@ -468,7 +468,10 @@ class LeRobotBackend:
     def _setting(self) -> Setting:
         environment = self._environment
         tools: LeRobotTools | None = None if environment is None else probe(environment)
-        return Setting(eval=self._config.eval, tools=tools, has_gpu=machine_has_gpu(os.environ))
+        jobs, has_gpu = self._config.jobs, machine_has_gpu(os.environ)
+        if jobs.runner == "slurm":  # of the nodes: where jobs are submitted there may be none
+            has_gpu = jobs.slurm.gpus > 0
+        return Setting(eval=self._config.eval, tools=tools, has_gpu=has_gpu)
 
     @cached_property
     def _seeds(self) -> dict[str, str]:
