@@ -142,11 +142,11 @@ class Walk:
                 return machine.learned(state, config, improves=draw(st.booleans()))
             case "harvest":
                 if draw(st.booleans()):
-                    return machine.harvest_failed(state, config, "e")
+                    return machine.harvested(state, config, None, error="e")
                 return machine.harvested(state, config, draw(st.sampled_from([None, dataset])))
             case "merge":
                 if draw(st.booleans()):
-                    return machine.merge_failed(state, config, "e")
+                    return machine.merged(state, config, None, error="e")
                 return machine.merged(state, config, dataset)
 
     def step(self):

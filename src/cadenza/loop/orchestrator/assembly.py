@@ -14,6 +14,7 @@ from cadenza.core.yaml_files import read_yaml
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
+from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.config import JobsConfig, LoopConfig
@@ -38,7 +39,7 @@ from cadenza.loop.orchestrator.proposer import (
     LLMProposer,
     Proposer,
 )
-from cadenza.loop.orchestrator.steps import KnowledgeWriter, RunSession
+from cadenza.loop.orchestrator.steps import RunSession
 from cadenza.loop.resuming import rules_of, store_location
 from cadenza.loop.schedule import schedule_of
 from cadenza.loop.state import RunSummary
@@ -271,11 +272,9 @@ def _proposer(
 
 def _knowledge(
     config: LoopConfig, bus: EventBus, llm: LLMClient, origin: Callable[[], str]
-) -> KnowledgeWriter | None:
+) -> KnowledgeAgent | None:
     if not config.knowledge.enabled:
         return None
-    from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
-
     return KnowledgeAgent(
         config.knowledge.root,
         bus,

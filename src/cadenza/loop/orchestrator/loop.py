@@ -17,6 +17,7 @@ from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
+from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import JobRunner
@@ -45,7 +46,6 @@ from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.steps import (
     CycleSteps,
-    KnowledgeWriter,
     RunSession,
     Workers,
 )
@@ -104,7 +104,7 @@ class LoopController:
         train_agent: TrainAgent,
         eval_agent: EvalAgent,
         proposer: Proposer,
-        knowledge_agent: KnowledgeWriter | None = None,
+        knowledge_agent: KnowledgeAgent | None = None,
         improve_agent: ImproveAgent | None = None,
         *,
         open_jobs: JobsOpener | None = None,
@@ -117,10 +117,9 @@ class LoopController:
 
         ``knowledge_agent`` writes pages, ``improve_agent`` harvests; None for neither.
         ``open_jobs`` makes the runner of all jobs; None lets each worker's own runner do them.
-        ``stop`` says whether the run is asked to stop, beside requests in the store. ``uses_gpu``
-        says whether ``max_gpu_hours`` counts the jobs on a GPU alone. Without a sign of life the
-        run stays ours for ``lease_ttl_s``; ``poll_s`` is the longest pause between two looks at an
-        open question.
+        ``stop`` says whether the run is asked to stop, beside requests in the store; ``uses_gpu``
+        whether ``max_gpu_hours`` counts the jobs on a GPU alone. The run stays ours for
+        ``lease_ttl_s`` without a sign of life; ``poll_s`` is the pause between looks at a question.
         """
         self.cfg = cfg
         self.store = store
@@ -209,7 +208,7 @@ class LoopController:
         require_place(row["id"], stored, folder)
         before, now = _lasting(stored), _lasting(self.cfg.model_dump(mode="json"))
         # a run begun before a key existed takes the key's default, or another value
-        changed = sorted(k for k in before.keys() - _OF_COMPARISONS if before[k] != now.get(k))
+        changed = sorted(key for key in before if before[key] != now.get(key))
         if changed:
             raise ConfigurationError(
                 f"run {row['id']!r}: expected the configuration it was started with, got other "
@@ -364,15 +363,11 @@ def _failure_of(error: Exception) -> str:
 def _lasting(document: dict[str, Any]) -> dict[str, Any]:
     """Return what of a configuration must not change during a run, by dotted key."""
     flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if key in _MAY_CHANGE:
-            continue
-        if isinstance(value, dict):
-            section = cast("dict[str, Any]", value)
-            flat |= {f"{key}.{name}": entry for name, entry in section.items()}
-        else:
-            flat[key] = value
-    return flat
+    for key in document.keys() - _MAY_CHANGE:
+        value = document[key]
+        section = cast("dict[str, Any]", value) if isinstance(value, dict) else None
+        flat |= {key: value} if section is None else {f"{key}.{k}": v for k, v in section.items()}
+    return {key: value for key, value in flat.items() if key not in _OF_COMPARISONS}
 
 
 _logger = logging.getLogger(__name__)
@@ -385,9 +380,8 @@ PATIENCE_S: Final = 600.0
 class Outages:
     """Waits for the store of one run; the step is then done again, as it would be after a kill.
 
-    Waited for:  a server that restarts or cannot be reached, a file that another program locks, a
-                 full disk; at most `PATIENCE_S` for one step.
-    Not so:      a password that the server refuses, which waiting does not mend.
+    A step waits for a server that restarts or cannot be reached, a locked file, a full disk, for
+    ``patience_s`` at most; never for a refused password, which waiting does not mend.
     """
 
     def __init__(
@@ -398,14 +392,7 @@ class Outages:
         pause_s: float,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Wait for the store of ``session``.
-
-        Args:
-            session: The controller's session.
-            stop: Says whether the run is asked to stop, which ends the wait.
-            pause_s: Pause between two questions to the store, s.
-            patience_s: Longest time that one step may wait, s.
-        """
+        """Wait for the store of ``session``, asked every ``pause_s``, until ``stop`` says no."""
         self._session = session
         self._stop = stop
         self._pause_s = pause_s
@@ -413,29 +400,23 @@ class Outages:
         self._since: float | None = None
 
     def outlast(self, error: StoreUnavailableError) -> None:
-        """Wait until the store answers, and take up the state that it has; then do the step again.
-
-        Raises:
-            StoreUnavailableError: ``error`` again, as the wait was too long, a wait does not help
-                or the run is asked to stop.
-        """
+        """Wait until the store answers, and take up the state that it has, or raise the error."""
         moment = time.monotonic()
         since = self._since = moment if self._since is None else self._since
         _logger.warning("the store does not answer; the step will be repeated: %s", error)
-        while not isinstance(error, StoreAccessError):
-            if self._stop() or time.monotonic() - since > self._patience_s:
-                break
+        while not (
+            isinstance(error, StoreAccessError)
+            or self._stop()
+            or time.monotonic() - since > self._patience_s
+        ):
             time.sleep(self._pause_s)
             try:
                 self._session.reload()
             except StoreUnavailableError as again:
                 error = again
-            else:
-                away_s = time.monotonic() - moment
-                self._session.incidents.note(
-                    "store_away", f"the store did not answer for {away_s:.1f} s; it does again"
-                )
-                return
+                continue
+            told = f"the store did not answer for {time.monotonic() - moment:.1f} s; it does again"
+            return self._session.incidents.note("store_away", told)
         raise error
 
     def over(self) -> None:
@@ -444,15 +425,10 @@ class Outages:
 
 
 def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease:
-    """Return the lease, for ``ttl_s``, of a run whose log is free.
+    """Return the lease, for ``ttl_s``, of a run whose log is free; errors as `LoopController.run`.
 
     A controller that is frozen loses its lease after a while but not the lock of its log. The run
     is then left as it is: thawed, it goes on.
-
-    Raises:
-        LeaseHeldError: Another live controller holds the run.
-        EventLogHeldError: One that shows no sign of life still holds the log; nothing was changed.
-        EventLogError: The file system refused.
     """
     row, holder = store.get_run(run_id), store.leases.holder(run_id)
     owner = row["lease_owner"]

@@ -10,7 +10,7 @@ Promise:  at most one policy is blessed; the baseline is what the reference was 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cadenza.loop.config import LoopConfig, PolicyRung
@@ -162,22 +162,13 @@ def selected(
     state: LoopState, plain: EvalReport, other: EvalReport, values: tuple[float, float]
 ) -> Transition:
     """Keep the better of candidate and adapted copy; the candidate if they are equal."""
-    candidate, copy = (
-        needed(state.current.candidate, "a candidate"),
-        needed(state.current.adapted, "an adapted copy"),
-    )
-    wins = values[1] > values[0]
-    notice = _told(
-        state,
-        "eval",
-        "candidate_selected",
-        chosen="adapted" if wins else "candidate",
-        candidate=values[0],
-        adapted=values[1],
-    )
+    wins, current = values[1] > values[0], state.current
+    chosen = needed(current.adapted if wins else current.candidate, "a candidate and its copy")
+    told = {"candidate": values[0], "adapted": values[1]}
+    which = "adapted" if wins else "candidate"
     return Transition(
-        state=in_cycle(state, "evaluate", candidate=copy if wins else candidate),
-        events=(notice,),
+        state=in_cycle(state, "evaluate", candidate=chosen),
+        events=(_told(state, "eval", "candidate_selected", chosen=which, **told),),
         rows=(
             changes.record_episodes(state.cycle, "select_candidate", 0, plain.outcomes),
             changes.record_episodes(state.cycle, "select_adapted", 0, other.outcomes),
@@ -226,29 +217,29 @@ def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transiti
     return _merge_or_end(state, config, improves=improves)
 
 
-def harvested(state: LoopState, config: LoopConfig, dataset: DatasetRef | None) -> Transition:
-    """Take what a harvest kept; None, for nothing, leaves everything as it was."""
-    if dataset is None:
-        return _merge_or_end(state, config, improves=True)
-    kept = state.model_copy(update={"unmerged": (*state.unmerged, dataset)})
-    return _merge_or_end(kept, config, improves=True)
+def harvested(
+    state: LoopState, config: LoopConfig, dataset: DatasetRef | None, *, error: str | None = None
+) -> Transition:
+    """Take what a harvest kept; None, for nothing or an ``error``, leaves everything as it was."""
+    if dataset is not None:
+        state = state.model_copy(update={"unmerged": (*state.unmerged, dataset)})
+    return _after_improving(state, _merge_or_end(state, config, improves=True), error)
 
 
-def harvest_failed(state: LoopState, config: LoopConfig, error: str) -> Transition:
-    """Go on without a harvest."""
-    done = _merge_or_end(state, config, improves=True)
-    return _with_notice(done, _improve_failed(state, error))
+def merged(
+    state: LoopState, config: LoopConfig, dataset: DatasetRef | None, *, error: str | None = None
+) -> Transition:
+    """Take the joined harvests; after an ``error`` the next cycle tries again."""
+    if dataset is not None:
+        state = state.model_copy(update={"mix": dataset, "unmerged": ()})
+    return _after_improving(state, end_cycle(state, config), error)
 
 
-def merged(state: LoopState, config: LoopConfig, dataset: DatasetRef) -> Transition:
-    """Take the joined harvests."""
-    joined = state.model_copy(update={"mix": dataset, "unmerged": ()})
-    return end_cycle(joined, config)
-
-
-def merge_failed(state: LoopState, config: LoopConfig, error: str) -> Transition:
-    """Keep the mix and what waits to be joined to it; the next cycle tries again."""
-    return _with_notice(end_cycle(state, config), _improve_failed(state, error))
+def _after_improving(state: LoopState, done: Transition, error: str | None) -> Transition:
+    if error is None:
+        return done
+    notice = _told(state, "improve", "improve_failed", error=error)
+    return replace(done, events=(notice, *done.events))
 
 
 def _merge_or_end(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
@@ -278,15 +269,11 @@ def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
     if climbs:
         to = rung_of(new, config).name
         events = (_told(state, "orchestrator", "policy_escalated", to=to),)
-    if exhausted or new.cycle >= config.budgets.max_cycles:
-        last = finished(new, config, LADDER_EXHAUSTED if exhausted else CYCLES_SPENT)
-        return Transition(state=last.state, events=(*events, *last.events), rows=last.rows)
-    return Transition(state=new, events=events)
-
-
-def finished(state: LoopState, config: LoopConfig, reason: str) -> Transition:
-    """End the run for good."""
-    return _ended(moved(state, "finished", stop_reason=reason), config, reason)
+    if not exhausted and new.cycle < config.budgets.max_cycles:
+        return Transition(state=new, events=events)
+    reason = LADDER_EXHAUSTED if exhausted else CYCLES_SPENT
+    last = _ended(moved(new, "finished", stop_reason=reason), config, reason)
+    return replace(last, events=(*events, *last.events))
 
 
 def out_of_budget(state: LoopState, config: LoopConfig, limit: str) -> Transition:
@@ -340,16 +327,6 @@ def extended(state: LoopState, config: LoopConfig) -> Transition:
     )
 
 
-def _with_notice(transition: Transition, notice: Notice) -> Transition:
-    return Transition(
-        state=transition.state, events=(notice, *transition.events), rows=transition.rows
-    )
-
-
-def _improve_failed(state: LoopState, error: str) -> Notice:
-    return _told(state, "improve", "improve_failed", error=error)
-
-
 def _checkpoint_row(state: LoopState, checkpoint: CheckpointRecord) -> Change:
     return changes.add_checkpoint(
         state.cycle, checkpoint.policy_type, checkpoint.path, sha256=checkpoint.sha256
@@ -360,28 +337,22 @@ def judged(
     state: LoopState, config: LoopConfig, judgement: Judgement, evidence: Evidence
 ) -> Transition:
     """Act on a judgement: look again, ask a person, or carry the decision out."""
-    if judgement.decision is None:
-        told = {"reason": judgement.reason, "evidence": evidence.model_dump()}
-        notice = _told(state, "decide", "undecided", **told)
-        new = in_cycle(state, "evaluate", look=state.current.look + 1)
-        row = changes.set_stage(state.cycle, "eval")
-        return Transition(state=new, events=(notice,), rows=(row,))
-    decision = judgement.decision
-    if decision.value in config.approval.gates:
-        return _ask(state, config, decision, judgement.reason, evidence)
-    return _carry_out(state, config, decision, judgement.reason, evidence)
-
-
-def _ask(
-    state: LoopState, config: LoopConfig, gate: Decision, reason: str, evidence: Evidence
-) -> Transition:
-    told = {"gate": gate.value, "reason": reason, "evidence": evidence.model_dump()}
-    notice = _told(state, "decide", "approval_requested", **told)
+    decision, told = judgement.decision, {"reason": judgement.reason}
+    shown = {**told, "evidence": evidence.model_dump()}
+    if decision is None:
+        return Transition(
+            state=in_cycle(state, "evaluate", look=state.current.look + 1),
+            events=(_told(state, "decide", "undecided", **shown),),
+            rows=(changes.set_stage(state.cycle, "eval"),),
+        )
+    if decision.value not in config.approval.gates:
+        return _carry_out(state, config, decision, judgement.reason, evidence)
+    gate = decision.value
     return Transition(
-        state=in_cycle(state, "approve", decision=gate.value, reason=reason),
-        events=(notice,),
+        state=in_cycle(state, "approve", decision=gate, **told),
+        events=(_told(state, "decide", "approval_requested", gate=gate, **shown),),
         rows=(
-            request_approval(state.cycle, gate.value, timeout_s=config.approval.timeout_s),
+            request_approval(state.cycle, gate, timeout_s=config.approval.timeout_s),
             changes.set_stage(state.cycle, "approve"),
             changes.set_run_status("pending_approval"),
         ),
@@ -400,16 +371,14 @@ def answered(
     """Carry out what a person answered; a refused decision becomes ``iterate``."""
     asked = Decision(needed(state.current.decision, "a decision"))
     told = {"gate": asked.value, "approved": approved, "by": by, "reason": reason}
-    notice = _told(state, "decide", "approval_decided", **told)
-    if approved:
-        why = f"{state.current.reason} Approved: {reason}"
-        done = _carry_out(state, config, asked, why, evidence)
-    else:
+    why, decision = f"{state.current.reason} Approved: {reason}", asked
+    if not approved:
         why = f"{state.current.reason} But {by} refused to {asked.value}: {reason}"
-        done = _carry_out(state, config, Decision.ITERATE, why, evidence)
+        decision = Decision.ITERATE
+    done = _carry_out(state, config, decision, why, evidence)
     return Transition(
         state=done.state,
-        events=(notice, *done.events),
+        events=(_told(state, "decide", "approval_decided", **told), *done.events),
         rows=(*done.rows, changes.set_run_status("running")),
     )
 
@@ -420,9 +389,10 @@ def _carry_out(
     """Decide: the decision, the blessing, the baseline, the error spent and their event."""
     candidate = needed(state.current.candidate, "a candidate")
     report = needed(state.current.candidate_report, "a report")
-    failed, spent = state.failed + int(spends(decision, evidence)), state.spent
-    if evidence.spent is not None and spends(decision, evidence):
-        spent = evidence.spent
+    failed, spent = state.failed, state.spent
+    if spends(decision, evidence):
+        failed += 1
+        spent = spent if evidence.spent is None else evidence.spent
     deviation = state.deviation if evidence.deviation is None else evidence.deviation
     if evidence.most is not None:
         ahead = outlook(config, spent=spent, failed=failed, most=evidence.most, deviation=deviation)
@@ -434,23 +404,22 @@ def _carry_out(
         "failed": failed,
         "spent": spent,
         "deviation": deviation,
+        "history": (),
+        "baseline": evidence.baseline,
     }
     rows = [changes.finish_cycle(state.cycle, decision.value)]
     match decision:
         case Decision.PROMOTE:
             blessed = candidate.model_copy(update={"blessed": True})
-            update |= {"blessed": blessed, "provisional": None, "history": ()}
-            update["baseline"] = evidence.candidate
+            update |= {"blessed": blessed, "provisional": None, "baseline": evidence.candidate}
             rows.append(changes.bless(candidate.path))
         case Decision.PROVISIONAL:
-            update |= {"provisional": candidate, "history": ()}
-            update["baseline"] = evidence.candidate
+            update |= {"provisional": candidate, "baseline": evidence.candidate}
         case Decision.ESCALATE:
-            update |= {"history": (), "baseline": evidence.baseline}
+            pass
         case Decision.ITERATE | Decision.ROLLBACK:
             # the very first candidate can be refused by a person: there is no baseline then
-            update |= {"history": (*state.history, past_candidate(evidence))}
-            update["baseline"] = evidence.baseline
+            update["history"] = (*state.history, past_candidate(evidence))
     payload = {
         "decision": decision.value,
         "success_rate": report.success_rate,

@@ -11,13 +11,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cadenza.core.files import make_folder
 from cadenza.loop.agents.base import CallableRunner, Runner
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
+from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
@@ -51,6 +52,7 @@ from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.resuming import require_intact
 from cadenza.loop.schedule import (
     BLOCK,
+    Purpose,
     SeedLedger,
     SeedUse,
     attempts_within,
@@ -58,7 +60,7 @@ from cadenza.loop.schedule import (
     collects,
     schedule_of,
 )
-from cadenza.loop.state import Comparison, LoopState, Step, needed
+from cadenza.loop.state import Comparison, LoopState, needed
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import ApprovalRow, Lease
@@ -69,35 +71,29 @@ _logger = logging.getLogger(__name__)
 
 
 class IncidentLog:
-    """Appends what a run survived to a file of its own below ``folder``, beside the events.
+    """Appends what a run survived to a file of its own, beside the events.
 
     The events of a disturbed run equal those of an undisturbed one; takeovers, adopted jobs, killed
-    attempts, stops and resumptions are told here. A kill may lose or repeat a line; on a full disk,
-    which the run itself may outlast, it stands in the log alone.
+    attempts, stops and resumptions are told here. A kill may lose or repeat a line.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / INCIDENTS_FILE
 
     def note(self, kind: str, message: str, **details: Any) -> None:
-        """Append an incident; what cannot be written is told in the log alone."""
+        """Append an incident; what a full disk refuses is told in the log alone."""
         line = {"ts": time.time(), "kind": kind, "message": message, **details}
         try:
             make_folder(self._path.parent)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
-        except OSError as error:  # a run that survives a full disk must not end of telling so
+        except OSError as error:
             _logger.warning("%s: %r is not noted there: %s", self._path, message, error)
 
     def note_job(self, incident: Incident) -> None:
         """Append what a runner tells of a job."""
-        self.note(
-            incident.kind,
-            incident.message,
-            cycle=incident.key.cycle,
-            stage=incident.key.stage,
-            attempt=incident.attempt,
-        )
+        where = {"cycle": incident.key.cycle, "stage": incident.key.stage}
+        self.note(incident.kind, incident.message, **where, attempt=incident.attempt)
 
 
 class RunSession:
@@ -173,26 +169,6 @@ class RunSession:
 _TIMEOUT_NAME: Final = "timeout policy"
 
 
-class KnowledgeWriter(Protocol):
-    """Writes what a cycle showed into pages for later runs."""
-
-    def ingest(
-        self,
-        *,
-        run_id: str,
-        cycle: int,
-        policy: str,
-        report: EvalReport,
-        decision: str,
-        at: float | None = None,
-    ) -> Sequence[Path]:
-        """Return the pages it touched; a repeated call for a run and cycle changes nothing.
-
-        ``at`` says when the decision was made, Unix seconds; now if None.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
     """Who does the work of a cycle; `knowledge` and `improve` may be nobody."""
@@ -201,7 +177,7 @@ class Workers:
     train: TrainAgent
     evaluate: EvalAgent
     proposer: Proposer
-    knowledge: KnowledgeWriter | None = None
+    knowledge: KnowledgeAgent | None = None
     improve: ImproveAgent | None = None
 
 
@@ -234,142 +210,111 @@ class CycleSteps:
         self._poll_s = poll_s
         self._ledger = SeedLedger(config.seed)
         self._schedule = schedule_of(config, workers.data.constitution)
-        self._work: dict[Step, Callable[[LoopState], Transition]] = {
-            "references": self._references,
-            "propose": self._propose,
-            "data": self._data,
-            "train": self._train,
-            "adapt": self._adapt,
-            "select": self._select,
-            "evaluate": self._evaluate,
-            "decide": self._decide,
-            "approve": self._approve,
-            "learn": self._learn,
-            "harvest": self._harvest,
-            "merge": self._merge,
-        }
 
     def perform(self) -> Transition:
         """Do the step that the state names and return what to commit."""
         state = self._session.state
-        done = self._work[state.step](state)
+        step: Callable[[LoopState], Transition] = getattr(self, state.step)
+        done = step(state)
         if done.state.step != "evaluate" or state.step in ("evaluate", "decide"):
             return done
         comparison = comparison_of(self._config, state)
-        begun = machine.in_cycle(done.state, "evaluate", comparison=comparison)
-        return replace(done, state=begun)
+        return replace(done, state=machine.in_cycle(done.state, "evaluate", comparison=comparison))
 
-    def _references(self, state: LoopState) -> Transition:
+    def references(self, state: LoopState) -> Transition:
+        """Play the policies that the run may start from."""
         # no copy is compared in cycle 0, whose initial states for that are free
-        count = self._config.eval.n_episodes
-        seeds = self._ledger.range("select", state.cycle, count=count)
-        seeds = self._session.reserve("select", seeds)
+        seeds = self._reserved("select", self._config.eval.n_episodes)
         policies = enumerate(state.references)
         reports = [self._play(f"reference_{number}", one, seeds) for number, one in policies]
         values = selection_values([one.outcomes for one in reports], self._config.eval)
         return machine.reference_chosen(state, reports, values)
 
-    def _propose(self, state: LoopState) -> Transition:
+    def propose(self, state: LoopState) -> Transition:
+        """Ask what the cycle trains on."""
         self._require_budget()
         self._session.emit(machine.cycle_started(state, self._config))
         proposal = self._workers.proposer.propose(state.cycle, state.last_report)
         return machine.proposed(state, self._config, bounded(proposal, self._schedule, state.cycle))
 
-    def _data(self, state: LoopState) -> Transition:
+    def data(self, state: LoopState) -> Transition:
+        """Find or collect the data."""
         worker = self._workers.data
         proposal = needed(state.current.proposal, "a proposal")
         block = reserve_training_seeds(self._session, self._config)
-        count = attempts_within(worker.constitution, proposal.num_episodes)
-        dataset = worker.run(
-            proposal=proposal,
-            seeds=SeedRange(start=block.start, count=count),
-            **self._call(worker.runner),
+        seeds = SeedRange(
+            start=block.start, count=attempts_within(worker.constitution, proposal.num_episodes)
         )
+        dataset = worker.run(proposal=proposal, seeds=seeds, **self._call(worker.runner))
         return machine.data_found(state, dataset)
 
-    def _train(self, state: LoopState) -> Transition:
-        worker = self._workers.train
+    def train(self, state: LoopState) -> Transition:
+        """Train a candidate."""
         blessed = machine.initial_weights(state, self._config)
-        checkpoint = worker.run(
-            rung=machine.rung_of(state, self._config),
-            dataset=needed(state.current.dataset, "a dataset"),
-            init_override=None if blessed is None else require_intact(blessed).path,
-            proposal=state.current.proposal,
-            **self._call(worker.runner),
-        )
-        return machine.trained(state, self._config, require_intact(checkpoint))
+        init = None if blessed is None else require_intact(blessed).path
+        return machine.trained(state, self._config, self._trained(state, init))
 
-    def _adapt(self, state: LoopState) -> Transition:
-        worker, improve = self._workers.train, self._config.improve
-        candidate = require_intact(needed(state.current.candidate, "a candidate"))
-        checkpoint = worker.run(
-            rung=machine.rung_of(state, self._config),
-            dataset=needed(state.current.dataset, "a dataset"),
-            init_override=candidate.path,
+    def adapt(self, state: LoopState) -> Transition:
+        """Train a copy of the candidate with the harvests."""
+        improve = self._config.improve
+        copy = self._trained(
+            state,
+            _candidate(state).path,
             steps=improve.adapt_steps,
             stage="adapt",
             mix=state.mix,
             mix_ratio=improve.mix_ratio,
-            proposal=state.current.proposal,
-            **self._call(worker.runner),
         )
-        return machine.adapted(state, require_intact(checkpoint))
+        return machine.adapted(state, copy)
 
-    def _select(self, state: LoopState) -> Transition:
-        seeds = self._session.reserve(
-            "select",
-            self._ledger.range("select", state.cycle, count=self._config.eval.n_episodes),
-        )
+    def select(self, state: LoopState) -> Transition:
+        """Play candidate and copy."""
+        seeds = self._reserved("select", self._config.eval.n_episodes)
+        plain = self._play("select_candidate", _candidate(state), seeds)
         copy = needed(state.current.adapted, "an adapted copy")
-        plain = self._play(
-            "select_candidate", needed(state.current.candidate, "a candidate"), seeds
-        )
         adapted = self._play("select_adapted", copy, seeds)
         values = selection_values([plain.outcomes, adapted.outcomes], self._config.eval)
         return machine.selected(state, plain, adapted, (values[0], values[1]))
 
-    def _evaluate(self, state: LoopState) -> Transition:
+    def evaluate(self, state: LoopState) -> Transition:
+        """Play one job of the comparison, by both sides."""
         look, sizes = state.current.look, job_ends(_rule(state))
         before = sizes[look - 1] if look else 0
-        seeds = self._session.reserve(
-            "compare",
-            self._ledger.range("compare", state.cycle, count=sizes[look] - before, skip=before),
-            look=look,
-        )
-        candidate = self._measure(
-            state, "candidate", needed(state.current.candidate, "a candidate"), seeds
-        )
+        seeds = self._reserved("compare", sizes[look] - before, skip=before, look=look)
+        candidate = self._measure(state, "candidate", _candidate(state), seeds)
         baseline = None
         if state.reference is not None:
             baseline = self._measure(state, "baseline", state.reference, seeds)
         return machine.evaluated(state, candidate, baseline)
 
-    def _decide(self, state: LoopState) -> Transition:
-        judgement, evidence = self._weigh(state)
-        require_intact(needed(state.current.candidate, "a candidate"))
+    def decide(self, state: LoopState) -> Transition:
+        """Judge all episodes of the cycle."""
+        judgement, evidence = self._weighed(state)
+        _candidate(state)
         return machine.judged(state, self._config, judgement, evidence)
 
-    def _approve(self, state: LoopState) -> Transition:
-        gate = needed(state.current.decision, "a decision")
-        answer = self._wait_for_answer(state, gate)
-        require_intact(needed(state.current.candidate, "a candidate"))
+    def approve(self, state: LoopState) -> Transition:
+        """Wait for a person."""
+        answer = self._wait_for_answer(state, needed(state.current.decision, "a decision"))
+        _candidate(state)
         return machine.answered(
             state,
             self._config,
-            self._weigh(state)[1],
+            self._weighed(state)[1],
             approved=answer.status == "approved",
             by=answer.by or "",
             reason=answer.reason or "",
         )
 
-    def _learn(self, state: LoopState) -> Transition:
+    def learn(self, state: LoopState) -> Transition:
+        """Write down what the cycle showed."""
         current, writer = state.current, self._workers.knowledge
         if writer is not None:
             row = self._session.store.cycles_for(state.run_id)[state.cycle]
             writer.ingest(
                 run_id=state.run_id,
                 cycle=state.cycle,
-                policy=needed(state.current.candidate, "a candidate").policy_type,
+                policy=needed(current.candidate, "a candidate").policy_type,
                 report=needed(current.candidate_report, "a report"),
                 decision=needed(current.decision, "a decision"),
                 at=row["finished_at"],
@@ -377,48 +322,64 @@ class CycleSteps:
         improves = self._workers.improve is not None
         return machine.learned(state, self._config, improves=improves)
 
-    def _harvest(self, state: LoopState) -> Transition:
+    def harvest(self, state: LoopState) -> Transition:
+        """Collect the policy's own successes, or what it fails at."""
         worker = needed(self._workers.improve, "a worker that harvests")
         proposal = needed(state.current.proposal, "a proposal")
         attempts = attempts_within(worker.constitution, self._config.improve.episodes)
-        seeds = self._ledger.range("harvest", state.cycle, count=attempts)
         try:
             harvest = worker.harvest(
                 checkpoint=require_intact(needed(state.reference, "a reference")),
-                seeds=self._session.reserve("harvest", seeds),
+                seeds=self._reserved("harvest", attempts),
                 focus=proposal.focus,
                 **self._call(worker.runner),
             )
         except ImproveError as error:
-            return machine.harvest_failed(state, self._config, str(error))
+            return machine.harvested(state, self._config, None, error=str(error))
         return machine.harvested(state, self._config, harvest.dataset if harvest.kept else None)
 
-    def _merge(self, state: LoopState) -> Transition:
+    def merge(self, state: LoopState) -> Transition:
+        """Join the harvests."""
         worker = needed(self._workers.improve, "a worker that harvests")
         sources = (*(() if state.mix is None else (state.mix,)), *state.unmerged)
         try:
             dataset = worker.merge(sources=sources, **self._call(worker.runner))
         except ImproveError as error:
-            return machine.merge_failed(state, self._config, str(error))
+            return machine.merged(state, self._config, None, error=str(error))
         return machine.merged(state, self._config, dataset)
 
-    # Playing
+    def _trained(self, state: LoopState, init: str | None, **more: Any) -> CheckpointRecord:
+        worker = self._workers.train
+        checkpoint = worker.run(
+            rung=machine.rung_of(state, self._config),
+            dataset=needed(state.current.dataset, "a dataset"),
+            init_override=init,
+            proposal=state.current.proposal,
+            **more,
+            **self._call(worker.runner),
+        )
+        return require_intact(checkpoint)
 
     def _measure(
         self, state: LoopState, subject: str, policy: CheckpointRecord, seeds: SeedRange
     ) -> Measured:
         """Return one look at a policy, and all looks of the cycle so far."""
-        look = state.current.look
-        latest = self._play(f"eval_{subject}_{look}", policy, seeds)
+        latest = self._play(f"eval_{subject}_{state.current.look}", policy, seeds)
         earlier: list[EpisodeOutcome] = []
-        for number in range(look):
-            earlier += self._session.store.episodes(state.run_id, state.cycle, subject, look=number)
+        for look in range(state.current.look):
+            earlier += self._session.store.episodes(state.run_id, state.cycle, subject, look=look)
         return Measured(latest=latest, total=pooled_report(latest, [*earlier, *latest.outcomes]))
 
     def _play(self, stage: str, policy: CheckpointRecord, seeds: SeedRange) -> EvalReport:
         worker, checkpoint = self._workers.evaluate, require_intact(policy)
         call = self._call(worker.runner)
         return worker.run(checkpoint=checkpoint, stage=stage, seeds=seeds, **call)
+
+    def _reserved(self, purpose: Purpose, count: int, *, skip: int = 0, look: int = 0) -> SeedRange:
+        """Return fresh initial states of the present cycle."""
+        cycle = self._session.state.cycle
+        seeds = self._ledger.range(purpose, cycle, count=count, skip=skip)
+        return self._session.reserve(purpose, seeds, look=look)
 
     def _call(self, own: Runner) -> dict[str, Any]:
         """Return what every call of a worker needs, if there is anything left to spend.
@@ -432,16 +393,13 @@ class CycleSteps:
         place = {"run_id": session.run_id, "cycle": session.state.cycle, "workdir": session.folder}
         return {**place, "jobs": jobs}
 
-    # Deciding
-
-    def _weigh(self, state: LoopState) -> tuple[Judgement, Evidence]:
+    def _weighed(self, state: LoopState) -> tuple[Judgement, Evidence]:
         """Return what all episodes of the cycle show."""
-        store, config, current = self._session.store, self._config, state.current
+        store, reference = self._session.store, None
         candidate = store.episodes(state.run_id, state.cycle, "candidate")
-        reference = None
-        if current.baseline_report is not None:
+        if state.current.baseline_report is not None:
             reference = store.episodes(state.run_id, state.cycle, "baseline")
-        return weigh(_rule(state), config, state, candidate, reference)
+        return weigh(_rule(state), self._config, state, candidate, reference)
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
         """Return the answer of a person, or of the timeout policy, unless the run stops."""
@@ -479,6 +437,10 @@ class CycleSteps:
             )
         except ApprovalDecidedError:
             return  # somebody answered at the last moment: that answer holds
+
+
+def _candidate(state: LoopState) -> CheckpointRecord:
+    return require_intact(needed(state.current.candidate, "a candidate"))
 
 
 def _rule(state: LoopState) -> Comparison:
