@@ -112,7 +112,7 @@ class LoopDisplay:
 
     def _look_at_disk(self) -> None:
         """Warn of a disk that is nearly full, once until there is room again."""
-        from cadenza.loop.status_report import disk_space, shortage
+        from cadenza.loop.retention import disk_space, shortage
 
         if self._loop is None:
             return

@@ -270,7 +270,7 @@ def _training_lines(cycle: "CycleStatus") -> list[str]:
 
 def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
     """Return what a run does, waits for, failed of or may soon fail of."""
-    from cadenza.loop.status_report import shortage
+    from cadenza.loop.retention import shortage
 
     more = ("--by NAME", "--reason TEXT", "[--reject]")
     approve = command("approve", status.run_id, workdir, store, *more)

@@ -16,14 +16,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, cast, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SecretStr,
     StringConstraints,
     ValidationError,
+    field_serializer,
+    field_validator,
     model_validator,
 )
 
@@ -517,6 +521,71 @@ class ApprovalConfig(Section):
     on_timeout: Literal["reject", "approve", "stop"] = "reject"
 
 
+#: What a person can be told of.
+Occasion: TypeAlias = Literal["promoted", "approval", "failed", "finished", "budget", "disk"]
+#: What stands for the rest of an address that may hold a key; such a one can be read from a store.
+HIDDEN: Final = "/***"
+
+
+class NotifyConfig(Section):
+    """Whom a run tells of what happens to it; see `cadenza.loop.notify`.
+
+    Attributes:
+        command: Program with arguments, which gets the news as JSON; empty for none.
+        webhook: Address that gets it, https or of this machine; shown and stored without its path.
+        events: What is told.
+        timeout_s: Longest one attempt to tell may take, s.
+    """
+
+    command: tuple[_Word, ...] = ()
+    webhook: SecretStr | None = None
+    events: tuple[Occasion, ...] = get_args(Occasion)
+    timeout_s: Annotated[float, Field(strict=True, gt=0.0, le=600.0)] = 10.0
+
+    @field_validator("webhook")
+    @classmethod
+    def _safe_address(cls, webhook: SecretStr | None) -> SecretStr | None:
+        if webhook is not None and not _is_safe(webhook.get_secret_value()):
+            raise ValueError(
+                "notify.webhook: expected https://..., or http://localhost..., no spaces, got "
+                "another address; it is not quoted, as it may hold a key"
+            )
+        return webhook
+
+    @field_serializer("webhook")
+    def _without_key(self, webhook: SecretStr | None) -> str | None:
+        if webhook is None:
+            return None
+        parts = urlsplit(webhook.get_secret_value())
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{HIDDEN}"
+
+
+def _is_safe(address: str) -> bool:
+    """Return whether nobody on the way can read what is sent to an address."""
+    try:
+        parts = urlsplit(address)
+        plain = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+        sound = bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+    safe = plain or parts.scheme == "https"
+    return safe and sound and re.fullmatch(r"[!-~]+", address) is not None
+
+
+class RetentionConfig(Section):
+    """What of ended cycles is removed between cycles, by default nothing; see `..retention`.
+
+    Attributes:
+        older_than: Age from which on it is removed, for example ``36h`` or ``14d``.
+        keep_cycles: Newest ended cycles that keep all they have.
+        max_size: Size of a run above which the oldest is removed, for example ``50GB``.
+    """
+
+    older_than: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,6}[mhd]$")] | None = None
+    keep_cycles: _Whole | None = None
+    max_size: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}[kMGT]B$")] | None = None
+
+
 def unread_approval(approval: ApprovalConfig) -> list[str]:
     """Return the settings of approvals that change nothing, one sentence each."""
     if approval.timeout_s is not None and not approval.gates:
@@ -582,6 +651,8 @@ class LoopConfig(Section):
     curation: CurationConfig = CurationConfig()
     jobs: JobsConfig = JobsConfig()
     approval: ApprovalConfig = ApprovalConfig()
+    notify: NotifyConfig = NotifyConfig()
+    retention: RetentionConfig = RetentionConfig()
 
     @model_validator(mode="before")
     @classmethod

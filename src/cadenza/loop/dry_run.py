@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from cadenza.loop.agents.base import CallableRunner, dry_runner
 from cadenza.loop.backends.base import Backend
-from cadenza.loop.config import ApprovalConfig, LoopConfig, ThresholdConfig
+from cadenza.loop.config import ApprovalConfig, LoopConfig, NotifyConfig, ThresholdConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -42,7 +42,7 @@ _NOTES = "dry run"
 def throw_away(config: LoopConfig) -> Generator[LoopConfig]:
     """Yield ``config`` with a folder for everything it writes, which is removed at the end.
 
-    No model is asked and nobody's approval is waited for.
+    No model is asked, nobody is told, and nobody's approval is waited for.
     """
     with TemporaryDirectory(prefix="cadenza-dry-run-") as folder:
         knowledge = config.knowledge.model_copy(update={"root": Path(folder) / "knowledge"})
@@ -54,6 +54,7 @@ def throw_away(config: LoopConfig) -> Generator[LoopConfig]:
                 "curation": config.curation.model_copy(update={"enabled": False}),
                 "knowledge": knowledge,
                 "approval": ApprovalConfig(),
+                "notify": NotifyConfig(),
             }
         )
 

@@ -7,7 +7,6 @@ Time left:  from the share that the present attempt says it has done by itself; 
 """
 
 import json
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any, Final, Literal, cast
 from pydantic import Field, ValidationError
 
 from cadenza.core.errors import CadenzaError
-from cadenza.loop.config import BackendName
 from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.jobs.outcomes import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.processes import is_gone
+from cadenza.loop.retention import DiskSpace, disk_space
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import (
     FALLBACKS,
@@ -31,42 +30,6 @@ from cadenza.loop.store.overview import (
     tallies_of_cycle,
 )
 from cadenza.loop.store.rows import ApprovalRow, JobRow, Row
-
-#: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
-#: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
-SHORT_GIB: Final[dict[BackendName, float]] = {"native": 1.0, "lerobot": 10.0}
-
-
-class DiskSpace(Record):
-    """Room on the disk of a folder, GiB: what is free to this user, and less than what is short."""
-
-    free_gib: float = Field(ge=0.0)
-    short_gib: float
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the next job may not have room."""
-        return self.free_gib < self.short_gib
-
-
-def disk_space(folder: Path, backend: BackendName) -> DiskSpace | None:
-    """Return the room that a run of ``backend`` has; None where its folder cannot be seen."""
-    try:
-        free = shutil.disk_usage(folder).free / 2**30
-    except OSError:
-        return None
-    return DiskSpace(free_gib=free, short_gib=SHORT_GIB[backend])
-
-
-def shortage(space: DiskSpace | None, folder: Path) -> str:
-    """Return what to tell of a disk that is nearly full; empty for one that is not, or unknown."""
-    if space is None or not space.is_short:
-        return ""
-    return (
-        f"disk nearly full: {space.free_gib:.1f} GiB left at {folder}, less than "
-        f"{space.short_gib:g} GiB may not last for the next job; make room, a full disk fails the "
-        "run (docs/loop.md lists the files of runs that may be deleted)"
-    )
 
 
 class Measurement(Record):

@@ -159,7 +159,8 @@ CASES = [
     Case("approval.on_timeout", "approve", see.decisions(0.5), "iterate", "promote", GATED),
 ]  # fmt: skip
 
-#: Keys whose effect tests of their own show: of decisions, plans, runners, attempts and gates.
+#: Keys whose effect tests of their own show: of decisions, plans, runners, attempts, gates, news
+#: and retention.
 ELSEWHERE = {
     *(f"thresholds.{name}" for name in ("promote_delta", "regression_delta", "plateau_epsilon")),
     *(f"thresholds.{name}" for name in ("plateau_cycles", "escalate_floor", "alpha")),
@@ -170,6 +171,8 @@ ELSEWHERE = {
     *("jobs.grace_s", "jobs.environment", "approval.gates", "approval.timeout_s"),
     *(f"jobs.slurm.{name}" for name in ("partition", "account", "gpus", "cpus", "memory")),
     *("jobs.slurm.time", "jobs.slurm.options"),
+    *(f"notify.{name}" for name in ("command", "webhook", "events", "timeout_s")),
+    *(f"retention.{name}" for name in ("older_than", "keep_cycles", "max_size")),
 }
 
 

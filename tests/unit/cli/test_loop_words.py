@@ -206,7 +206,7 @@ def assembly(store, tmp_path):
 def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0, told=None):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("cadenza.cli.loop_run._LINE_EVERY_S", line_every_s)
-    monkeypatch.setattr("cadenza.loop.status_report.shortage", lambda *_: "")
+    monkeypatch.setattr("cadenza.loop.retention.shortage", lambda *_: "")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     loop = assembly(store, tmp_path)

@@ -42,6 +42,7 @@ from cadenza.loop.jobs.terms import (
     most_urgent,
     never,
 )
+from cadenza.loop.notify import notifications
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.steps import (
@@ -51,6 +52,7 @@ from cadenza.loop.orchestrator.steps import (
 )
 from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
 from cadenza.loop.resuming import initial_references, placed, require_place
+from cadenza.loop.retention import between_cycles
 from cadenza.loop.state import (
     STOP_REQUESTED,
     LoopState,
@@ -75,7 +77,10 @@ JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
 #: much it may spend, but not what it does; and where its rules lie, as their digest is compared.
 #: The folder of all runs may be written in another way, but must be the one that the run began in.
 _MAY_CHANGE: Final = frozenset(
-    ("constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets")
+    (
+        *("constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets"),
+        *("notify", "retention"),
+    )
 )
 #: Keys that count for the next comparison: one under way keeps what it began with.
 _OF_COMPARISONS: Final = frozenset(
@@ -182,8 +187,11 @@ class LoopController:
             self.bus.routed(journal),
         ):
             self._lease = lease
+            session = RunSession(self.store, lease, journal, folder)
             try:
-                return self._drive(RunSession(self.store, lease, journal, folder))
+                with notifications(self.cfg, session.incidents.note, self.store, folder) as look:
+                    journal.subscribe(look)
+                    return self._drive(session)
             finally:
                 self._lease = None
 
@@ -305,6 +313,9 @@ class LoopController:
                 outages.outlast(error)
             else:
                 outages.over()
+                if session.state.step in ("propose", "finished"):
+                    note = session.incidents.note
+                    between_cycles(self.cfg.retention, self.store, session.folder, note)
 
     def _meter(self, session: RunSession) -> BudgetMeter:
         spent_s, budgets = self.store.jobs.spent_s, self.cfg.budgets

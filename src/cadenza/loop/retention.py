@@ -1,0 +1,274 @@
+"""Room on the disk: how much is left, and which files of ended cycles go to make some.
+
+What goes:    of cycles before the present one whole folders of stages (data, weights, evaluations
+              with their videos, attempts of jobs); of stages that are needed, training states and
+              checkpoints but the one in use. Rows of the store, events and logs stay.
+What is kept: every path that a state, or a configuration, of any run of the store names: blessed
+              policy, reference, mix, harvests; and whatever the present cycle of a run has.
+Order:        oldest cycle first.
+Safety:       folders are opened one below the other and never through a link; nothing outside the
+              folder of a run is touched. What goes is noted before, in ``incidents.jsonl``.
+Limits:       paths that only another store names are not known.
+"""
+
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Final, cast
+
+from pydantic import Field
+
+from cadenza.core.errors import CadenzaError
+from cadenza.loop.config import BackendName, RetentionConfig
+from cadenza.loop.contracts.records import Record
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.rows import Row
+
+#: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
+#: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
+SHORT_GIB: Final[dict[BackendName, float]] = {"native": 1.0, "lerobot": 10.0}
+
+
+class DiskSpace(Record):
+    """Room on the disk of a folder, GiB: what is free to this user, and less than what is short."""
+
+    free_gib: float = Field(ge=0.0)
+    short_gib: float
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the next job may not have room."""
+        return self.free_gib < self.short_gib
+
+
+def disk_space(folder: Path, backend: BackendName) -> DiskSpace | None:
+    """Return the room that a run of ``backend`` has; None where its folder cannot be seen."""
+    try:
+        free = shutil.disk_usage(folder).free / 2**30
+    except OSError:
+        return None
+    return DiskSpace(free_gib=free, short_gib=SHORT_GIB[backend])
+
+
+def shortage(space: DiskSpace | None, folder: Path) -> str:
+    """Return what to tell of a disk that is nearly full; empty for one that is not, or unknown."""
+    if space is None or not space.is_short:
+        return ""
+    return (
+        f"disk nearly full: {space.free_gib:.1f} GiB left at {folder}, less than "
+        f"{space.short_gib:g} GiB may not last for the next job; make room, a full disk fails the "
+        "run (`cadenza loop prune` removes what ended cycles left)"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A folder of an ended cycle that no run needs: its path below the run's folder, and size.
+
+    ``newer`` counts the ended cycles of the run after it.
+    """
+
+    run_id: str
+    folder: Path
+    path: PurePath
+    cycle: int
+    newer: int
+    ended_at: float
+    bytes: int
+
+
+#: Kind of the incident that tells what was removed.
+PRUNED: Final = "pruned"
+_SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES: Final = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+#: Folders in the one of a training that only going on with it, or its middle, needs.
+_STATES: Final = ("work", "training_state")
+_CHECKPOINTS: Final = "checkpoints"
+
+
+def leftovers(store: JobStore, workdir: Path, run_id: str) -> list[Leftover]:
+    """Return what of a run's ended cycles no run of the store needs, oldest first.
+
+    Raises:
+        UnknownRowError: There is no such run.
+        IntegrityError: A stored state is damaged, so that nobody knows what is needed.
+    """
+    state, _ = store.load_state(run_id)
+    ended = {
+        row["idx"]: row["finished_at"]
+        for row in store.cycles_for(run_id)
+        if row["finished_at"] is not None and row["idx"] < state.cycle
+    }
+    root = workdir.resolve() / run_id
+    needed = {path for row in store.list_runs() for path in _needed(row, store, workdir)}
+    return [
+        Leftover(
+            run_id=run_id,
+            folder=root,
+            path=PurePath(path.relative_to(root)),
+            cycle=cycle,
+            newer=len(ended) - 1 - place,
+            ended_at=ended_at,
+            bytes=size_of(path),
+        )
+        for place, (cycle, ended_at) in enumerate(sorted(ended.items()))
+        for stage in (_folders(root / f"cycle_{cycle}") if _is_folder(root) else ())
+        for path in _parts(stage, needed)
+    ]
+
+
+def chosen(
+    rules: RetentionConfig, found: Sequence[Leftover], *, total: int, now: float | None = None
+) -> list[Leftover]:
+    """Return what the rules let go of ``found``, runs whose folders have ``total`` bytes.
+
+    Without age and size everything goes but that of the newest ``keep_cycles`` of each run.
+    """
+    moment = time.time() if now is None else now
+    old = sorted(
+        (one for one in found if one.newer >= (rules.keep_cycles or 0)),
+        key=lambda one: (one.ended_at, one.run_id, one.path),
+    )
+    if rules.older_than is None and rules.max_size is None:
+        return old if rules.keep_cycles is not None else []
+    going: list[Leftover] = []
+    age_s = None if rules.older_than is None else _number(rules.older_than, _SECONDS)
+    most = None if rules.max_size is None else _number(rules.max_size, _BYTES)
+    for one in old:
+        too_old = age_s is not None and moment - one.ended_at > age_s
+        too_much = most is not None and total > most
+        if too_old or too_much:
+            going.append(one)
+            total -= one.bytes
+    return going
+
+
+def remove(going: Sequence[Leftover], note: Callable[..., None]) -> int:
+    """Remove folders of one run, which ``note`` tells before; return the bytes that are gone."""
+    size, freed = sum(one.bytes for one in going), 0
+    if going:
+        told = f"{size / 1e6:.1f} MB that ended cycles left are removed"
+        note(PRUNED, told, bytes=size, paths=[str(one.path) for one in going])
+    for one in going:
+        with suppress(FileNotFoundError):  # somebody else removed it
+            _remove_below(one.folder, one.path)
+            freed += one.bytes
+    return freed
+
+
+def between_cycles(
+    rules: RetentionConfig, store: JobStore, folder: Path, note: Callable[..., None]
+) -> None:
+    """Remove what the configuration of a run lets go; what is refused is an incident, no more."""
+    if rules == RetentionConfig():
+        return
+    try:
+        found = leftovers(store, folder.parent, folder.name)
+        remove(chosen(rules, found, total=size_of(folder)), note)
+    except (CadenzaError, OSError) as error:
+        note("prune_failed", f"what ended cycles left was not removed: {error}")
+
+
+def removed(folder: Path) -> set[str]:
+    """Return the paths below a run's folder that were removed on purpose and are not there."""
+    try:
+        lines = (folder / "incidents.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    told = [json.loads(line) for line in lines if f'"{PRUNED}"' in line and line.endswith("}")]
+    paths = {str(path) for one in told if one["kind"] == PRUNED for path in one["paths"]}
+    return {path for path in paths if not (folder / path).exists()}
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of the files below a folder, links not followed."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(Path(place) / name).st_size
+            except OSError:  # it was removed meanwhile
+                continue
+    return total
+
+
+def _number(text: str, units: dict[str, Any]) -> float:
+    digits, unit = cast("re.Match[str]", re.fullmatch(r"([0-9]+)([A-Za-z]+)", text)).groups()
+    return int(digits) * units[unit]
+
+
+def _needed(row: Row, store: JobStore, workdir: Path) -> Generator[Path]:
+    """Yield the paths that a run needs, links resolved."""
+    state: dict[str, Any] = json.loads(row["state_json"])
+    state.pop("last_report", None)  # it was measured; nobody reads its policy again
+    config: dict[str, Any] = json.loads(row["config_json"])
+    named: list[Any] = [config.get(key) for key in ("seed_root", "reference", "policy_ladder")]
+    blessed = store.blessed_checkpoint(row["id"])
+    named += [state, config.get("data"), blessed and blessed["path"]]
+    for text in _texts(named):
+        if "/" in text and "\0" not in text:
+            yield (workdir / row["id"] / text).resolve()
+
+
+def _texts(value: Any) -> Generator[str]:
+    """Yield the texts in a JSON document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts(list(cast("dict[str, Any]", value).values()))
+    elif isinstance(value, list):
+        for one in cast("list[Any]", value):
+            yield from _texts(one)
+
+
+def _parts(folder: Path, needed: set[Path]) -> Generator[Path]:
+    """Yield the folder of a stage if nobody needs it, else what in it nobody does."""
+    if not _is_needed(folder, needed):
+        yield folder
+        return
+    for inner in _folders(folder):
+        if inner.name in _STATES and not _is_needed(inner, needed):
+            yield inner
+        for checkpoint in _folders(inner) if inner.name == _CHECKPOINTS else ():
+            states = [one for one in _folders(checkpoint) if one.name in _STATES]
+            whole = not _is_needed(checkpoint, needed)
+            yield from [checkpoint] if whole else states
+
+
+def _is_needed(folder: Path, needed: set[Path]) -> bool:
+    return any(path.is_relative_to(folder) or folder.is_relative_to(path) for path in needed)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the folders in a folder, links left out, in order of their names."""
+    if not _is_folder(folder):
+        return []
+    return sorted(path for path in folder.iterdir() if _is_folder(path))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _remove_below(folder: Path, path: PurePath) -> None:
+    """Remove a folder below another one, none of them a link; an `OSError` if one is."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    handle = os.open(folder, flags)
+    try:
+        for part in path.parts[:-1]:
+            inner = os.open(part, flags, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        shutil.rmtree(path.name, dir_fd=handle)
+    finally:
+        os.close(handle)
