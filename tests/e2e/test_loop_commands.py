@@ -3,10 +3,13 @@
 One is a process, the others run in this one.
 """
 
+import json
+
 import pytest
+import yaml
 
 from cadenza.loop.processes import readable, this_process
-from cadenza.loop.store import changes
+from cadenza.loop.store import JobStore, changes
 from tests.e2e.commands import REPOSITORY, cadenza
 from tests.e2e.in_process import here
 from tests.loop_runs import REASON, RUN, begun_run
@@ -125,3 +128,78 @@ def test_lint_ends_with_1_if_and_only_if_a_page_is_wrong(tmp_path):
     done = loop("lint", "-k", tmp_path / "knowledge", "--json", cwd=tmp_path)
     assert (done.code, done.json["ok"]) == (1, False)
     assert {"page": str(page), "problem": "missing provenance"} in done.json["findings"]
+
+
+def test_runs_are_listed_compared_and_their_logs_shown(runs):
+    begun_run(runs / "runs", run_id="b").close()
+    listed = loop("list", "--status", "running", cwd=runs).out
+    assert listed.index("b ") < listed.index(RUN)
+    assert "1 of 4" in listed
+    found = loop("list", "--status", "failed", "--json", cwd=runs)
+    assert (found.code, found.json) == (0, {"runs": []})
+    log = runs / "runs" / RUN / "cycle_1" / "train.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\x1b[2J\n")
+    shown = loop("logs", RUN, "--tail", "1", cwd=runs).out
+    assert shown.splitlines()[-1].partition(" UTC ")[2].startswith("[cycle 0] knowledge/knowledge_")
+    assert loop("logs", RUN, "--job", "train", "--tail", "1", cwd=runs).out == "two [2J\n"
+    unknown = loop("logs", RUN, "--job", "train", "--cycle", "7", cwd=runs)
+    assert (unknown.code, "expected one of run" in unknown.err) == (2, True)
+    beside = loop("compare", RUN, "b", cwd=runs).out
+    assert beside.count("60.0% [26, 88]") == 2
+    both = loop("compare", RUN, "b", "--json", cwd=runs).json["runs"]
+    assert [one["decisions"] for one in both] == [["promote"], ["promote"]]
+
+
+def test_prune_says_what_would_go_and_removes_it_if_told_to(runs):
+    with JobStore(runs / "runs" / "cadenza.db") as store:
+        state, version = store.load_state(RUN)
+        lease = store.leases.acquire(RUN, "someone", ttl_s=60.0)
+        store.commit(lease, version, state.model_copy(update={"cycle": 1}))
+        store.leases.release(lease)
+    folder = runs / "runs" / RUN / "cycle_0"
+    for name in ("data", "train"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "policy").write_text("x" * 2_000_000)
+    words = ("prune", RUN, "--max-size", "3MB")
+    would = loop(*words, cwd=runs)
+    assert would.out.splitlines() == [
+        f"run {RUN}: 2.0 MB in 1 folders",
+        "nothing was removed; do it with --yes",
+    ]
+    assert (folder / "data").is_dir()
+    done = loop(*words, "--yes", "--json", cwd=runs).json
+    assert done == {
+        "dry_run": False,
+        "runs": {RUN: {"bytes": 2_000_000, "paths": ["cycle_0/data"]}},
+    }
+    assert (folder / "train" / "policy").is_file()  # the blessed one
+    assert not (folder / "data").exists()
+    assert "removed: 1 folders of ended cycles, to make room" in loop("status", RUN, cwd=runs).out
+    [run] = loop("status", "--json", cwd=runs).json["runs"]
+    assert run["removed"] == ["cycle_0/data"]
+    assert loop(*words, "--yes", cwd=runs).out == "removed\n"
+    assert loop("prune", cwd=runs).code == 2
+
+
+def test_a_unit_continues_a_run_or_begins_one_of_a_configuration(runs):
+    config = REPOSITORY / "configs" / "loop" / "native_crossing.yaml"
+    (runs / "c.yaml").write_text(config.read_text())
+    unit = loop("service", "--config", "c.yaml", cwd=runs).out
+    assert f'"run" "--config" "{runs}/c.yaml" "--run-id" "' in unit
+    assert '"--resume" "--quiet"' in unit
+    for words in ((), (RUN, "--config", "c.yaml"), ("nobody",)):
+        assert loop("service", *words, cwd=runs).code == 2
+
+
+def test_the_error_budget_is_told_with_what_is_left_of_it(runs):
+    with JobStore(runs / "runs" / "cadenza.db") as store:
+        text = (REPOSITORY / "configs" / "loop" / "native_crossing.yaml").read_text()
+        store.create_run(
+            "whole", json.dumps(yaml.safe_load(text) | {"thresholds": {"alpha": 0.05}})
+        )
+    told = loop("status", "whole", cwd=runs).out
+    assert "error budget: 5.00% over all cycles, 0.00% of it spent by 0 comparisons" in told
+    assert "without a blessing, 5.00% left" in told
+    [run] = loop("status", "whole", "--json", cwd=runs).json["runs"]
+    assert (run["error_budget"], run["error_spent"], run["error_left"]) == (0.05, 0.0, 0.05)

@@ -114,7 +114,7 @@ def test_dry_run_refuses_an_id_that_the_store_or_a_log_has(tmp_path):
 def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
     gate = "approval: {gates: [promote], timeout_s: 0.01, on_timeout: stop}"
     config = configured(tmp_path, gate)
-    done = loop("run", "-c", config, "--run-id", "asks", cwd=tmp_path)
+    done = loop("run", "-c", config, "--run-id", "asks", "--resume", cwd=tmp_path)
     assert done.code == 130, done.err
     assert "stopped; finished work is kept, continue with: cadenza loop resume asks" in done.err
     assert "[cycle 0] decide/approval_requested" in done.err
@@ -131,9 +131,10 @@ def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
     shown = ask("status", cwd=tmp_path).out
     assert "Run asks: finished (budget: max_cycles)" in shown
     assert "Approved: fine" in shown
-    ended = ask("resume", "asks", cwd=tmp_path)
-    assert ended.code == 0
-    assert "run asks: finished (budget: max_cycles)" in ended.out
+    for words in (("resume", "asks"), ("run", "-c", config, "--run-id", "asks", "--resume")):
+        ended = ask(*words, cwd=tmp_path)
+        assert ended.code == 0
+        assert "run asks: finished (budget: max_cycles)" in ended.out
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`cadenza loop`: the commands that look at runs and answer them; `loop_run` has the others."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -9,18 +10,23 @@ import typer
 from cadenza.cli import loop_run
 from cadenza.cli.doctor import print_checks
 from cadenza.cli.loop_status import (
+    Config,
     RunId,
     StoreUrl,
     Workdir,
     command,
+    comparison_rows,
+    event_line,
     looks,
     open_store,
     plain,
     print_status,
+    run_row,
     store_location,
+    utc,
 )
 from cadenza.cli.loop_status import watch as show_until_the_end
-from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
 from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
@@ -28,7 +34,9 @@ if TYPE_CHECKING:
     from cadenza.loop.status_report import RunStatus
 
 loop_app: typer.Typer = typer.Typer(
-    help="Collect, train, evaluate, decide, improve: unattended, and safe to kill.",
+    help="Collect, train, evaluate, decide, improve: unattended, and safe to kill.\n\nFor weeks: "
+    "the sections notify (who is told, by a command or webhook) and retention (what is removed "
+    "between cycles) of a configuration; prune, service, list, logs, compare. See docs/loop.md.",
     no_args_is_help=True,
 )
 loop_app.command("run")(loop_run.run)
@@ -42,12 +50,7 @@ _KNOWLEDGE: Final = Path("knowledge")
 @loop_app.command()
 def status(
     run_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN_ID",
-            help="Id of one run; default: all runs.",
-            show_default=False,
-        ),
+        str | None, typer.Argument(metavar="RUN_ID", help="Id of one run; default: all runs.")
     ] = None,
     workdir: Workdir = _RUNS,
     store: StoreUrl = None,
@@ -58,8 +61,7 @@ def status(
     watch: Annotated[
         bool,
         typer.Option(
-            "--watch",
-            help="Refresh until no run is active; with --json, one object per refresh.",
+            "--watch", help="Refresh until no run is active; with --json, one object per refresh."
         ),
     ] = False,
 ) -> None:
@@ -107,10 +109,8 @@ def stop(
 @loop_app.command()
 def approve(
     run_id: RunId,
-    by: Annotated[str, typer.Option("--by", help="Who answers.", show_default=False)],
-    reason: Annotated[
-        str, typer.Option("--reason", help="Why, for the record.", show_default=False)
-    ],
+    by: Annotated[str, typer.Option("--by", help="Who answers.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")],
     reject: Annotated[bool, typer.Option("--reject", help="Reject instead of approving.")] = False,
     workdir: Workdir = _RUNS,
     store: StoreUrl = None,
@@ -136,19 +136,11 @@ def approve(
 
 @loop_app.command()
 def doctor(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "-c", help="Configuration that must be able to run.", show_default=False
-        ),
-    ] = None,
+    config: Config = None,
     workdir: Annotated[
         Path | None,
         typer.Option(
-            "--workdir",
-            "-w",
-            help="Folder of all runs; default: the configuration's, or runs.",
-            show_default=False,
+            "--workdir", "-w", help="Folder of all runs; default: the configuration's, or runs."
         ),
     ] = None,
     store: StoreUrl = None,
@@ -202,6 +194,126 @@ def lint(
             print_text(f"{len(found)} findings" if found else "nothing wrong")
     if found:
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+@loop_app.command("list")
+def list_runs(
+    status: Annotated[
+        str | None, typer.Option("--status", help="Only runs of this status.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most runs.")] = 100,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the newest first, one line each."""
+    with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
+        from cadenza.loop.status_report import run_list
+
+        runs = run_list(opened, status=status, limit=limit)
+        if as_json:
+            print_json({"runs": [one.model_dump(mode="json") for one in runs]})
+        else:
+            columns = ("run", "status", "cycles", "at", "blessed")
+            print_table("", columns, [run_row(one) for one in runs])
+
+
+@loop_app.command()
+def logs(
+    run_id: RunId,
+    job: Annotated[
+        str | None, typer.Option("--job", help="Stage of a job whose output to show.")
+    ] = None,
+    cycle: Annotated[int | None, typer.Option("--cycle", min=0, help="Only this cycle.")] = None,
+    tail: Annotated[int, typer.Option("--tail", min=0, help="Last events or lines.")] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show what comes, until nobody works on it.")
+    ] = False,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+) -> None:
+    """Show the events of a run, or the output of one of its jobs."""
+    with typed_exits(go_on="the run continues"), open_store(workdir, store) as opened:
+        from cadenza.loop.reports import told_events, told_output
+
+        if job is None:
+            for one in told_events(opened, run_id, cycle=cycle, last=tail, follow=follow):
+                text = event_line(one.cycle, one.stage, one.kind, json.loads(one.payload))
+                print_text(plain(f"{utc(one.ts)} {text}"))
+            return
+        for text in told_output(
+            opened, run_id, job, workdir=workdir, cycle=cycle, last=tail, follow=follow
+        ):
+            for line in text.splitlines():
+                print_text(plain(line))
+
+
+@loop_app.command()
+def compare(
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN_ID...", help="Two runs or more.")],
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show runs side by side: settings that differ, decisions, blessed policies, hours, cost."""
+    with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
+        from cadenza.loop.reports import compare_runs
+
+        found = compare_runs(opened, run_ids, workdir=workdir)
+        if as_json:
+            print_json({"runs": [one.model_dump(mode="json") for one in found]})
+        else:
+            print_table("", ("", *run_ids), comparison_rows(found))
+
+
+@loop_app.command()
+def prune(
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="RUN_ID", help="One run; default: all.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Age, 14d, 36h or 90m.")
+    ] = None,
+    keep_cycles: Annotated[
+        int | None, typer.Option("--keep-cycles", min=0, help="Newest ended cycles to leave whole.")
+    ] = None,
+    max_size: Annotated[
+        str | None, typer.Option("--max-size", help="Size of these runs together, 50GB.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run/--yes", help="Only say what would go, or remove it.")
+    ] = True,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what ended cycles left and no run needs; results and logs stay."""
+    with typed_exits(as_json=as_json):
+        from cadenza.loop.retention import rules_of_words
+
+        rules = rules_of_words(older_than, keep_cycles, max_size)
+        with open_store(workdir, store) as opened:
+            from cadenza.loop.reports import prune as prune_runs
+
+            going = prune_runs(opened, workdir, rules, run_id=run_id, dry_run=dry_run)
+        if as_json:
+            print_json({"dry_run": dry_run, "runs": going})
+            return
+        for name, one in going.items():
+            print_text(f"run {name}: {one['bytes'] / 1e6:.1f} MB in {len(one['paths'])} folders")
+        print_text("nothing was removed; do it with --yes" if dry_run else "removed")
+
+
+@loop_app.command()
+def service(
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Run to continue.")] = None,
+    config: Config = None,
+    workdir: Workdir = _RUNS,
+    store: StoreUrl = None,
+) -> None:
+    """Print a systemd user unit that works on a run, an earlier one or one of a configuration."""
+    with typed_exits():
+        print_text(loop_run.service_of(run_id, config, workdir, store))
 
 
 def _stopped(outcome: "StopOutcome") -> str:

@@ -17,6 +17,7 @@ import typer
 
 from cadenza.cli.configuration import Settings
 from cadenza.cli.loop_status import (
+    Config,
     Quiet,
     RunId,
     StoreUrl,
@@ -232,17 +233,16 @@ def run(
     settings: Settings = None,
     run_id: Annotated[
         str | None,
-        typer.Option(
-            "--run-id",
-            help="Id of the run; default: the time (UTC) and run_name.",
-            show_default=False,
-        ),
+        typer.Option("--run-id", help="Id of the run; default: the time (UTC) and run_name."),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", help="Show the commands that would run, without running or keeping any."
         ),
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--resume", help="Continue the run of --run-id if there is one.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -260,37 +260,33 @@ def run(
         loop = anchored(read)
         name = new_run_id(loop) if run_id is None else run_id
         _require_name(name)
+        known = False
         with (
             suppress(StoreNotFoundError, StoreOutdatedError),  # the latter is asked once it is new
             open_store(loop.workdir, loop.store) as store,
         ):
-            _require_new(store, loop, name)
-        require_free_log(run_folder(loop, name) / EVENTS_FILE, name)
+            known = again and store.has_run(name)
+            if not known:
+                _require_new(store, loop, name)
+        if not known:
+            require_free_log(run_folder(loop, name) / EVENTS_FILE, name)
         if dry_run:
             _dry_run(loop, name, as_json=as_json, quiet=quiet)
             return
         if not (quiet or as_json):
             _tell_advice(loop)
-    work_on(loop, name, as_json=as_json, quiet=quiet, begins=True)
+    work_on(loop, name, as_json=as_json, quiet=quiet, begins=not again)
 
 
 def resume(
     run_id: RunId,
     workdir: Workdir = _RUNS,
     store: StoreUrl = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="Configuration with other budgets, gates or job settings than the run began with.",
-            show_default=False,
-        ),
-    ] = None,
+    config: Config = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a run that was stopped, was killed, failed or ran out of budget."""
+    """Continue a run; --config may have other budgets, gates or job settings than it began with."""
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
@@ -307,16 +303,49 @@ def resume(
     work_on(settings, run_id, as_json=as_json, quiet=quiet)
 
 
+#: Exit codes after which a run needs a person, not another try.
+_FINAL: Final = (
+    *(ExitCode.USAGE, ExitCode.DAMAGED_DATA, ExitCode.NOT_READY, ExitCode.MISSING_EXTRA),
+    *(ExitCode.REFUSED, ExitCode.BAD_INPUT),
+)
+
+
+def service_of(run_id: str | None, config: Path | None, workdir: Path, store: str | None) -> str:
+    """Return a systemd unit that continues a run, or begins and continues one of ``config``."""
+    from cadenza.core.errors import ConfigurationError
+    from cadenza.core.shipped_configs import find_config
+    from cadenza.loop.config import LoopConfig
+    from cadenza.loop.orchestrator.assembly import new_run_id
+    from cadenza.loop.reports import service_unit
+    from cadenza.loop.resuming import stored_config
+    from cadenza.loop.store.database import shown
+
+    if (run_id is None) == (config is None):
+        raise ConfigurationError("service: expected RUN_ID or --config FILE; name one of them.")
+    if config is not None:
+        file = find_config(config, "loop").absolute()
+        settings = LoopConfig.from_yaml(file)
+        run_id = new_run_id(settings)
+        words = ["run", "--config", str(file), "--run-id", run_id, "--resume"]
+    else:
+        run_id = str(run_id)
+        with open_store(workdir, store) as opened:
+            settings = stored_config(opened, run_id)
+        words = ["resume", run_id, "--workdir", str(workdir.absolute())]
+        words += [] if store is None else ["--store", shown(store)]
+    program = Path(sys.executable).with_name("cadenza")
+    begin = [str(program)] if program.exists() else [sys.executable, "-m", "cadenza"]
+    return service_unit(
+        run_id, [*begin, "loop", *words, "--quiet"],
+        folder=Path.cwd(), grace_s=settings.jobs.grace_s, final=_FINAL,
+    )  # fmt: skip
+
+
 def demo(
     workdir: Workdir = _DEMO,
     knowledge: Annotated[
         Path | None,
-        typer.Option(
-            "--knowledge",
-            "-k",
-            help="Folder of the pages; default: WORKDIR/knowledge.",
-            show_default=False,
-        ),
+        typer.Option("--knowledge", "-k", help="Folder of the pages; default: WORKDIR/knowledge."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

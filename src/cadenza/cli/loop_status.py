@@ -18,12 +18,14 @@ from cadenza.loop.processes import readable
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
 
+    from cadenza.loop.reports import RunComparison
     from cadenza.loop.status_report import (
         CycleStatus,
         LiveJob,
         Measurement,
         PendingApproval,
         RunStatus,
+        RunSummary,
     )
     from cadenza.loop.store.jobstore import JobStore
 
@@ -31,10 +33,7 @@ if TYPE_CHECKING:
 STORE_FILE: Final = "cadenza.db"
 
 
-RunId: TypeAlias = Annotated[
-    str,
-    typer.Argument(metavar="RUN_ID", help="Id of the run.", show_default=False),
-]
+RunId: TypeAlias = Annotated[str, typer.Argument(metavar="RUN_ID", help="Id of the run.")]
 Workdir: TypeAlias = Annotated[
     Path, typer.Option("--workdir", "-w", help="Folder of all runs.", is_eager=True)
 ]
@@ -45,9 +44,11 @@ StoreUrl: TypeAlias = Annotated[
         envvar="CADENZA_STORE",
         help="SQLAlchemy URL of the job store, if it is not WORKDIR/cadenza.db. Its password may "
         "be in PGPASSWORD or ~/.pgpass instead.",
-        show_default=False,
         is_eager=True,
     ),
+]
+Config: TypeAlias = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")
 ]
 Quiet: TypeAlias = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show neither events nor progress.")
@@ -164,9 +165,36 @@ def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
         print_text(line)
 
 
+def utc(moment: float) -> str:
+    """Return Unix seconds as people write them."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def run_row(run: "RunSummary") -> tuple[str, ...]:
+    """Return the line of a list of runs: name, status, cycles, where it is, blessed policy."""
+    of = "" if run.max_cycles is None else f" of {run.max_cycles}"
+    word = run.status.replace("_", " ")
+    if run.status in _GOING_ON and run.worked_on_by is None:
+        word += ", but no controller runs"
+    return run.run_id, word, f"{run.decided}{of}", run.step, _success(run.success)
+
+
+def comparison_rows(runs: "Sequence[RunComparison]") -> list[tuple[str, ...]]:
+    """Return the lines of runs side by side, what is measured first."""
+    cells = {
+        "status": [one.status.replace("_", " ") for one in runs],
+        "decisions": [", ".join(one.decisions) for one in runs],
+        "blessed": [f"{one.policy or 'nothing'} {_success(one.blessed)}".strip() for one in runs],
+        "hours": [f"{one.hours:.2f}" for one in runs],
+        "cost, USD": ["" if one.cost_usd is None else f"{one.cost_usd:.2f}" for one in runs],
+    }
+    cells |= {key: [plain(one.settings[key]) for one in runs] for key in runs[0].settings}
+    return [(name, *line) for name, line in cells.items()]
+
+
 def headline(status: "RunStatus") -> str:
     """Return the line above the table of cycles."""
-    begun = datetime.fromtimestamp(status.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    begun = utc(status.created_at)
     word = status.status.replace("_", " ")
     if status.status in _GOING_ON and status.worked_on_by is None:
         word += ", but no controller runs"
@@ -287,6 +315,8 @@ def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list
 def sum_lines(status: "RunStatus") -> list[str]:
     """Return what a run used, and where it left what it learned."""
     lines = [_spending(status), _model(status)]
+    if status.removed:
+        lines.append(f"removed: {len(status.removed)} folders of ended cycles, to make room")
     if status.knowledge_pages:
         pages = [Path(page) for page in status.knowledge_pages]
         names = ", ".join("/".join(page.parts[-2:]) for page in pages)
@@ -364,7 +394,7 @@ def _error_budget(status: "RunStatus") -> str:
     ahead = "" if status.next_comparison is None else f". {status.next_comparison.rstrip('.')}"
     return (
         f"error budget: {alpha:.2%} over all cycles, {spent:.2%} of it spent by "
-        f"{status.error_failed} comparisons without a blessing{ahead}"
+        f"{status.error_failed} comparisons without a blessing, {status.error_left:.2%} left{ahead}"
     )
 
 

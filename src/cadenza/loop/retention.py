@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from cadenza.core.errors import CadenzaError
+from cadenza.core.errors import CadenzaError, ConfigurationError
 from cadenza.loop.config import BackendName, RetentionConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Row
+from cadenza.loop.validation import problems
 
 #: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
 #: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
@@ -78,7 +79,6 @@ class Leftover:
     run_id: str
     folder: Path
     path: PurePath
-    cycle: int
     newer: int
     ended_at: float
     bytes: int
@@ -93,13 +93,18 @@ _STATES: Final = ("work", "training_state")
 _CHECKPOINTS: Final = "checkpoints"
 
 
-def leftovers(store: JobStore, workdir: Path, run_id: str) -> list[Leftover]:
-    """Return what of a run's ended cycles no run of the store needs, oldest first.
+def leftovers(store: JobStore, workdir: Path, run_ids: Sequence[str]) -> list[Leftover]:
+    """Return what of the ended cycles of runs no run of the store needs, of each oldest first.
 
     Raises:
         UnknownRowError: There is no such run.
         IntegrityError: A stored state is damaged, so that nobody knows what is needed.
     """
+    needed = {path for row in store.list_runs() for path in _needed(row, store, workdir)}
+    return [one for run_id in run_ids for one in _of_run(store, workdir, run_id, needed)]
+
+
+def _of_run(store: JobStore, workdir: Path, run_id: str, needed: set[Path]) -> Generator[Leftover]:
     state, _ = store.load_state(run_id)
     ended = {
         row["idx"]: row["finished_at"]
@@ -107,21 +112,37 @@ def leftovers(store: JobStore, workdir: Path, run_id: str) -> list[Leftover]:
         if row["finished_at"] is not None and row["idx"] < state.cycle
     }
     root = workdir.resolve() / run_id
-    needed = {path for row in store.list_runs() for path in _needed(row, store, workdir)}
-    return [
-        Leftover(
-            run_id=run_id,
-            folder=root,
-            path=PurePath(path.relative_to(root)),
-            cycle=cycle,
-            newer=len(ended) - 1 - place,
-            ended_at=ended_at,
-            bytes=size_of(path),
+    for place, (cycle, ended_at) in enumerate(sorted(ended.items())):
+        for stage in _folders(root / f"cycle_{cycle}") if _is_folder(root) else ():
+            for path in _parts(stage, needed):
+                yield Leftover(
+                    run_id=run_id,
+                    folder=root,
+                    path=PurePath(path.relative_to(root)),
+                    newer=len(ended) - 1 - place,
+                    ended_at=ended_at,
+                    bytes=size_of(path),
+                )
+
+
+def rules_of_words(
+    older_than: str | None, keep_cycles: int | None, max_size: str | None
+) -> RetentionConfig:
+    """Return the rules that somebody typed, at least one.
+
+    Raises:
+        ConfigurationError: There is none, or one is malformed.
+    """
+    if (older_than, keep_cycles, max_size) == (None, None, None):
+        raise ConfigurationError(
+            "prune: expected a rule, got none; name --older-than 14d, --keep-cycles 5 or "
+            "--max-size 50GB."
         )
-        for place, (cycle, ended_at) in enumerate(sorted(ended.items()))
-        for stage in (_folders(root / f"cycle_{cycle}") if _is_folder(root) else ())
-        for path in _parts(stage, needed)
-    ]
+    words = {"older_than": older_than, "keep_cycles": keep_cycles, "max_size": max_size}
+    try:
+        return RetentionConfig.model_validate(words)
+    except ValidationError as error:
+        raise ConfigurationError(" ".join(problems(error, RetentionConfig))) from error
 
 
 def chosen(
@@ -170,7 +191,7 @@ def between_cycles(
     if rules == RetentionConfig():
         return
     try:
-        found = leftovers(store, folder.parent, folder.name)
+        found = leftovers(store, folder.parent, [folder.name])
         remove(chosen(rules, found, total=size_of(folder)), note)
     except (CadenzaError, OSError) as error:
         note("prune_failed", f"what ended cycles left was not removed: {error}")

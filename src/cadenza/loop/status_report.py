@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, computed_field
 
 from cadenza.core.errors import CadenzaError
 from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.jobs.outcomes import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.processes import is_gone
-from cadenza.loop.retention import DiskSpace, disk_space
+from cadenza.loop.retention import DiskSpace, disk_space, removed
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import (
     FALLBACKS,
@@ -188,6 +188,7 @@ class RunStatus(Record):
         failed_log: Log of the job that failed last; None if none did.
         disk: Room on the disk of its folder; None where that cannot be seen.
         knowledge_pages: Pages that it wrote to, in order of their names.
+        removed: Folders below its own that were removed to make room.
     """
 
     run_id: str
@@ -217,6 +218,15 @@ class RunStatus(Record):
     disk: DiskSpace | None = None
     language_model: ModelUse | None
     knowledge_pages: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+
+    @computed_field
+    @property
+    def error_left(self) -> float | None:
+        """What is left of the error budget; None if nobody knows."""
+        if self.error_budget is None or self.error_spent is None:
+            return None
+        return max(0.0, self.error_budget - self.error_spent)
 
 
 class RunSummary(Record):
@@ -469,6 +479,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
             asked_now=asks and state.get("cycle", 0) in [row["cycle"] for row in rows["asked"]],
         ),
         knowledge_pages=_knowledge_pages(found),
+        removed=tuple(sorted(removed(workdir / run_id))),
     )
 
 

@@ -1,0 +1,283 @@
+"""What is told of runs beside their status: a comparison, metrics, a systemd unit, logs, room.
+
+Metrics:  text format 0.0.4; counters end in ``_total``, units are base units (seconds, bytes).
+          A run that nobody works on has no heartbeat.
+Unit:     systemd.service(5), systemd.syntax(7): words quoted, ``%`` and ``$`` doubled.
+"""
+
+import json
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.loop.config import RetentionConfig
+from cadenza.loop.contracts.records import Record
+from cadenza.loop.orchestrator.loop import LEASE_TTL_S
+from cadenza.loop.orchestrator.steps import INCIDENTS_FILE, IncidentLog
+from cadenza.loop.retention import chosen, leftovers, remove, size_of
+from cadenza.loop.status_report import Measurement, run_status, worked_on_by
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.overview import Overview, events_of_run, overviews
+from cadenza.loop.store.rows import StoredEvent
+
+
+class RunComparison(Record):
+    """One run beside others: where its configuration differs, and what it came to.
+
+    Attributes:
+        settings: Values of the keys that are not equal in all compared runs, as JSON.
+        blessed: Success of the blessed policy in its own cycle; None if the run started from it.
+    """
+
+    run_id: str
+    status: str
+    settings: dict[str, str]
+    decisions: tuple[str, ...]
+    policy: str | None
+    blessed: Measurement | None
+    hours: float
+    cost_usd: float | None
+
+
+def compare_runs(store: JobStore, run_ids: Sequence[str], *, workdir: Path) -> list[RunComparison]:
+    """Return two or more runs side by side.
+
+    Raises:
+        InputError: Fewer than two different runs are named.
+        UnknownRowError: There is no such run.
+    """
+    if len(set(run_ids)) < len(run_ids) or len(run_ids) == 1:
+        raise InputError(f"compare: expected two different runs or more, got {[*run_ids]}.")
+    flat = {run_id: _flat(json.loads(store.get_run(run_id)["config_json"])) for run_id in run_ids}
+    keys = sorted({key for one in flat.values() for key in one})
+    differing = [key for key in keys if len({one.get(key, "") for one in flat.values()}) > 1]
+    found: list[RunComparison] = []
+    for run_id, settings in flat.items():
+        status = run_status(store, run_id, workdir=workdir, newest=None)
+        best, model = status.blessed, status.language_model
+        cycles = {cycle.idx: cycle for cycle in status.cycles}
+        own = None if best is None or best.cycle is None else cycles.get(best.cycle)
+        found.append(
+            RunComparison(
+                run_id=run_id,
+                status=status.status,
+                settings={key: settings.get(key, "") for key in differing},
+                decisions=tuple(one.decision for one in status.cycles if one.decision),
+                policy=None if best is None else best.policy_type,
+                blessed=None if own is None else own.candidate,
+                hours=status.spending.wall_hours,
+                cost_usd=None if model is None else model.cost_usd,
+            )
+        )
+    return found
+
+
+def _flat(document: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in document.items():
+        if isinstance(value, dict):
+            flat |= _flat(cast("dict[str, Any]", value), f"{above}{key}.")
+        else:
+            flat[f"{above}{key}"] = json.dumps(value)
+    return flat
+
+
+_RUNS: Final = ("running", "pending_approval", "stopped", "finished", "failed")
+#: Families by name: type, help.
+_FAMILIES: Final = {
+    "runs": ("gauge", "Runs of the store by status."),
+    "cycles_total": ("counter", "Cycles that came to a decision."),
+    "promotions_total": ("counter", "Policies that were blessed."),
+    "job_seconds_total": ("counter", "Seconds of all jobs by device."),
+    "incidents_total": ("counter", "What runs survived, by kind."),
+    "model_cost_usd_total": ("counter", "Cost of calls of the language model, US dollars."),
+    "error_budget": ("gauge", "Probability of a wrong blessing: spent, and left."),
+    "heartbeat_age_seconds": ("gauge", "Seconds since a run at work showed a sign of life."),
+    "disk_free_bytes": ("gauge", "Room on the disk of the folder of all runs."),
+}
+
+
+def metrics_text(store: JobStore, workdir: Path) -> str:
+    """Return how all runs of a store stand, in Prometheus' text format."""
+    found = overviews(store.database, newest=1)
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
+    statuses = Counter(one.run["status"] for one in found)
+    samples["runs"] = [({"status": name}, statuses[name]) for name in _RUNS]
+    for one in found:
+        for name, labels, value in _of_run(one, workdir):
+            samples[name].append(({"run": one.run["id"], **labels}, value))
+    if workdir.is_dir():
+        samples["disk_free_bytes"] = [({}, shutil.disk_usage(workdir).free)]
+    lines: list[str] = []
+    for name, (kind, told) in _FAMILIES.items():
+        full = f"cadenza_loop_{name}"
+        lines += [f"# HELP {full} {told}", f"# TYPE {full} {kind}"]
+        for labels, value in samples[name]:
+            marks = ",".join(f"{key}={json.dumps(text)}" for key, text in labels.items())
+            lines.append(f"{full}{{{marks}}} {float(value)!r}" if marks else f"{full} {value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str], float]]:
+    """Yield family, further labels and value of each sample of a run."""
+    run, rows = found.run, found.rows
+    config, state = json.loads(run["config_json"]), json.loads(run["state_json"])
+    yield "cycles_total", {}, sum(row["decided"] for row in rows["counts"])
+    yield "promotions_total", {}, list(state.get("decisions", ())).count("promote")
+    for row in rows["seconds"]:
+        yield "job_seconds_total", {"device": row["device"]}, row["seconds"]
+    for kind, count in sorted(_incidents(workdir / run["id"]).items()):
+        yield "incidents_total", {"kind": kind}, count
+    for row in rows["replies"]:
+        yield "model_cost_usd_total", {}, row["cost_usd"] or 0.0
+    alpha = config.get("thresholds", {}).get("alpha")
+    if alpha is not None:
+        spent = min(alpha, state.get("spent") or 0.0)
+        yield "error_budget", {"part": "spent"}, spent
+        yield "error_budget", {"part": "left"}, alpha - spent
+    if run["status"] in _RUNS[:2] and run["lease_owner"] is not None:
+        beats = [row["heartbeat"] or 0.0 for row in rows["jobs"]]
+        latest = max(run["lease_expires_at"] - LEASE_TTL_S, *beats, 0.0)
+        yield "heartbeat_age_seconds", {}, max(0.0, found.moment - latest)
+
+
+def _incidents(folder: Path) -> Counter[str]:
+    """Return how often each kind of incident stands in a run's folder."""
+    try:
+        lines = (folder / INCIDENTS_FILE).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return Counter()
+    return Counter(str(json.loads(line)["kind"]) for line in lines if line.endswith("}"))
+
+
+def service_unit(
+    run_id: str, words: Sequence[str], *, folder: Path, grace_s: float, final: Sequence[int]
+) -> str:
+    """Return a systemd user unit that works on a run until it ends, and again after a crash.
+
+    ``words`` continue the run and work in ``folder``; after exit codes in ``final`` a person is
+    needed. Stopping leaves ``grace_s`` to its job.
+    """
+    name = f"cadenza-{run_id}.service"
+    command = " ".join(_quoted(word) for word in words)
+    return f"""\
+# Save it as ~/.config/systemd/user/{name}, then:
+#   systemctl --user daemon-reload && systemctl --user enable --now {name}
+#   loginctl enable-linger      # it also runs while you are not logged in
+# Keys (model, webhook, PGPASSWORD) stand in ~/.config/cadenza-loop.env as NAME=VALUE.
+[Unit]
+Description=cadenza loop {run_id}
+StartLimitIntervalSec=1h
+StartLimitBurst=5
+
+[Service]
+WorkingDirectory={str(folder).replace("%", "%%")}
+EnvironmentFile=-%h/.config/cadenza-loop.env
+ExecStart={command}
+Restart=on-failure
+RestartSec=60
+RestartPreventExitStatus={" ".join(str(int(code)) for code in final)}
+SuccessExitStatus=129 130 143
+KillMode=mixed
+TimeoutStopSec={round(grace_s) + 60}
+OOMPolicy=continue
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def prune(
+    store: JobStore,
+    workdir: Path,
+    rules: RetentionConfig,
+    *,
+    run_id: str | None,
+    dry_run: bool,
+) -> dict[str, dict[str, Any]]:
+    """Remove what the rules let go of one run, or of all together; return it by run.
+
+    Raises:
+        UnknownRowError: There is no such run.
+        OSError: The file system refused, or something is a link; what came before is gone.
+    """
+    run_ids = [row["id"] for row in store.list_runs()] if run_id is None else [run_id]
+    total = sum(size_of(workdir / name) for name in run_ids)
+    going = chosen(rules, leftovers(store, workdir, run_ids), total=total)
+    told: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(one.run_id for one in going):
+        of_run = [one for one in going if one.run_id == name]
+        size = sum(one.bytes for one in of_run)
+        told[name] = {"bytes": size, "paths": [str(one.path) for one in of_run]}
+        if not dry_run:
+            remove(of_run, IncidentLog(workdir / name).note)
+    return told
+
+
+#: Pause between two looks for something new, s.
+_PAUSE_S: Final = 0.5
+
+
+def told_events(
+    store: JobStore, run_id: str, *, cycle: int | None, last: int, follow: bool
+) -> Generator[StoredEvent]:
+    """Yield the ``last`` events of a run, or of a cycle; with ``follow`` new ones as they come.
+
+    That ends when nobody works on the run any more.
+    """
+    store.get_run(run_id)
+    found = events_of_run(store.database, run_id, cycle=cycle, limit=last)
+    seq = store.events.last_seq(run_id) if not found else found[-1].seq
+    yield from found
+    works = follow
+    while works:
+        works = worked_on_by(store, run_id) is not None  # asked first, so that nothing is missed
+        while found := events_of_run(store.database, run_id, cycle=cycle, after=seq):
+            yield from found
+            seq = found[-1].seq
+        time.sleep(_PAUSE_S if works else 0.0)
+
+
+def told_output(
+    store: JobStore,
+    run_id: str,
+    stage: str,
+    *,
+    workdir: Path,
+    cycle: int | None,
+    last: int,
+    follow: bool,
+) -> Generator[str]:
+    """Yield the ``last`` lines of a job's log, its newest if ``cycle`` is None; then new text.
+
+    Raises:
+        UnknownNameError: The run has no such job.
+    """
+    store.get_run(run_id)
+    keys = [job.key for job in store.jobs.of_run(run_id)]
+    own = [key for key in keys if key.stage == stage and cycle in (None, key.cycle)]
+    if not own:
+        known = sorted({f"{key.stage} of cycle {key.cycle}" for key in keys})
+        where = "" if cycle is None else f" in cycle {cycle}"
+        raise UnknownNameError(
+            f"job {stage!r}{where}: expected one of run {run_id!r}, got none; it has "
+            f"{', '.join(known) or 'none yet'}."
+        )
+    path = workdir / run_id / f"cycle_{own[-1].cycle}" / f"{stage}.log"
+    with path.open("r", encoding="utf-8", errors="replace", newline="") as file:
+        yield "".join(deque(file, maxlen=last))
+        works = follow
+        while works:
+            job = store.jobs.get(own[-1])
+            works = job is not None and job.status == "running"
+            yield file.read()
+            time.sleep(_PAUSE_S if works else 0.0)
