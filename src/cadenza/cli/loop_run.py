@@ -17,6 +17,7 @@ import typer
 
 from cadenza.cli.configuration import Settings
 from cadenza.cli.loop_status import (
+    QUIET_S,
     Config,
     Quiet,
     RunId,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 #: Pause between two lines about a job where there is no bar, s.
 _LINE_EVERY_S: Final = 30.0
-#: Time without output of a job that is worth a word, s.
-_QUIET_S: Final = 60.0
 #: Events after which no job is at work.
 _JOB_ENDS: Final = ("job_finished", "constitution_denied", "run_finished", "run_failed")
 
@@ -159,14 +158,10 @@ class LoopDisplay:
     def _write(self, line: str) -> None:
         """Show a line; that nobody can see it, as a terminal is gone, ends nothing."""
         with suppress(OSError):
-            self._print(line)
-
-    def _print(self, line: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
-        else:
-            sys.stderr.write(f"{plain(line)}\n")
-            sys.stderr.flush()
+            if self._bar is None:
+                _tell(plain(line))
+            else:
+                self._bar.console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
 
 
 class _Warnings(logging.Handler):
@@ -202,7 +197,7 @@ def _times(progress: "JobProgress", left_s: float | None) -> str:
     if progress.waits_for is not None:
         return f"waits for room: {progress.waits_for}"
     attempt = f", attempt {progress.attempt}" if progress.attempt > 1 else ""
-    quiet = f", no output for {duration(progress.quiet_s)}" if progress.quiet_s >= _QUIET_S else ""
+    quiet = f", no output for {duration(progress.quiet_s)}" if progress.quiet_s >= QUIET_S else ""
     return f"{duration(progress.attempt_s)}, {time_left(left_s)}{attempt}{quiet}"
 
 
@@ -455,6 +450,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
     from cadenza.loop.doctor import notes
     from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, throw_away
     from cadenza.loop.orchestrator.assembly import build_loop
+    from cadenza.loop.orchestrator.comparison import comparison_costs
     from cadenza.loop.orchestrator.preflight import require_ready
 
     _, stack = require_ready(settings, run_id, data_may_come=True)
@@ -476,20 +472,13 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
     for line in commands:
         print_text(plain(line))
     print_text(rules_line(summary["constitution"], summary["constitution_sha256"]))
-    for line in _power_lines(settings):
+    for line in comparison_costs(settings):
         print_text(line)
     print_text(
         f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
         "it assumes that policies of cycle 0 solve half of the episodes and later ones all; "
         "nothing was kept"
     )
-
-
-def _power_lines(settings: "LoopConfig") -> list[str]:
-    """Return which gains a run is likely to see, and what its jobs cost."""
-    from cadenza.loop.orchestrator.comparison import comparison_costs
-
-    return comparison_costs(settings)
 
 
 def _tell_advice(settings: "LoopConfig") -> None:

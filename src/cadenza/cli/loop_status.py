@@ -6,6 +6,7 @@ Here are also the options of all loop commands, and where they find their runs.
 import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -72,15 +73,10 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
     from cadenza.loop.store.jobstore import JobStore
 
     location = store_location(workdir, store)
-    try:
-        opened = JobStore.open_existing(location)
-    except StoreOutdatedError:
-        if not upgrade:
-            raise
-        return JobStore(location)
-    if opened.is_up_to_date or not upgrade:
-        return opened
-    opened.close()
+    if not upgrade:
+        return JobStore.open_existing(location)
+    with suppress(StoreOutdatedError):
+        JobStore.open_existing(location).close()
     return JobStore(location)
 
 
@@ -140,7 +136,7 @@ def plain(text: str) -> str:
 #: Silence of a job that is worth a word, s; a host gives a sign of life each second.
 _SILENT_S: Final = 10.0
 #: Time without output of a job that is worth a word, s.
-_QUIET_S: Final = 60.0
+QUIET_S: Final = 60.0
 #: Characters of the reason of a failure that are shown; older runs stored whole logs there.
 _REASON_WIDTH: Final = 800
 #: Statuses of runs that somebody should be working on.
@@ -214,17 +210,8 @@ def cycle_columns(status: "RunStatus") -> tuple[str, ...]:
     The last two are the times that its jobs took, by the device that they worked on.
     """
     compared = ("success",) if status.metric == "success" else ("score", "success")
-    return (
-        "cycle",
-        "rung",
-        "stage",
-        "decision",
-        *compared,
-        "reference",
-        "n",
-        "cpu jobs",
-        "gpu jobs",
-    )
+    last = ("reference", "n", "cpu jobs", "gpu jobs")
+    return "cycle", "rung", "stage", "decision", *compared, *last
 
 
 def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
@@ -403,7 +390,7 @@ def _job(job: "LiveJob") -> str:
     done = "" if job.done is None else f", {job.done:.0%} done"
     silent = f", last sign of life {duration(job.silent_s)} ago" if job.silent_s > _SILENT_S else ""
     attempt = f", attempt {job.attempt}{_earlier(job)}" if job.attempt > 1 else ""
-    quiet = f", no output for {duration(job.quiet_s)}" if job.quiet_s >= _QUIET_S else ""
+    quiet = f", no output for {duration(job.quiet_s)}" if job.quiet_s >= QUIET_S else ""
     what = f"job: {job.stage} of cycle {job.cycle}{process}{attempt}"
     if job.waits_for is not None:
         return f"{what}, waits for room: {plain(job.waits_for)}"

@@ -17,8 +17,8 @@ from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.loop.config import RetentionConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.orchestrator.loop import LEASE_TTL_S
-from cadenza.loop.orchestrator.steps import INCIDENTS_FILE, IncidentLog
-from cadenza.loop.retention import chosen, leftovers, remove, size_of
+from cadenza.loop.orchestrator.steps import IncidentLog
+from cadenza.loop.retention import chosen, incidents_of, leftovers, remove, size_of
 from cadenza.loop.status_report import Measurement, run_status, worked_on_by
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import Overview, events_of_run, overviews
@@ -130,7 +130,8 @@ def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str
     yield "promotions_total", {}, list(state.get("decisions", ())).count("promote")
     for row in rows["seconds"]:
         yield "job_seconds_total", {"device": row["device"]}, row["seconds"]
-    for kind, count in sorted(_incidents(workdir / run["id"]).items()):
+    kinds = Counter(str(one.get("kind")) for one in incidents_of(workdir / run["id"]))
+    for kind, count in sorted(kinds.items()):
         yield "incidents_total", {"kind": kind}, count
     for row in rows["replies"]:
         yield "model_cost_usd_total", {}, row["cost_usd"] or 0.0
@@ -143,15 +144,6 @@ def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str
         beats = [row["heartbeat"] or 0.0 for row in rows["jobs"]]
         latest = max(run["lease_expires_at"] - LEASE_TTL_S, *beats, 0.0)
         yield "heartbeat_age_seconds", {}, max(0.0, found.moment - latest)
-
-
-def _incidents(folder: Path) -> Counter[str]:
-    """Return how often each kind of incident stands in a run's folder."""
-    try:
-        lines = (folder / INCIDENTS_FILE).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return Counter()
-    return Counter(str(json.loads(line)["kind"]) for line in lines if line.endswith("}"))
 
 
 def service_unit(

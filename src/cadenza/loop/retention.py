@@ -25,7 +25,8 @@ from typing import Any, Final, cast
 
 from pydantic import Field, ValidationError
 
-from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError
+from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.config import BackendName, RetentionConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.store.jobstore import JobStore
@@ -84,6 +85,8 @@ class Leftover:
     bytes: int
 
 
+#: File in the folder of a run, of what it survived; one JSON object a line.
+INCIDENTS_FILE: Final = "incidents.jsonl"
 #: Kind of the incident that tells what was removed.
 PRUNED: Final = "pruned"
 _SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -199,13 +202,22 @@ def between_cycles(
 
 def removed(folder: Path) -> set[str]:
     """Return the paths below a run's folder that were removed on purpose and are not there."""
-    try:
-        lines = (folder / "incidents.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    told = [json.loads(line) for line in lines if f'"{PRUNED}"' in line and line.endswith("}")]
-    paths = {str(path) for one in told if one["kind"] == PRUNED for path in one["paths"]}
+    told = [one for one in incidents_of(folder) if one.get("kind") == PRUNED]
+    paths = {str(path) for one in told for path in one["paths"]}
     return {path for path in paths if not (folder / path).exists()}
+
+
+def incidents_of(folder: Path) -> list[dict[str, Any]]:
+    """Return what a run survived, in order; lines that a kill or a full disk cut are left out."""
+    try:
+        lines = (folder / INCIDENTS_FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        with suppress(IntegrityError):
+            found.append(parse_json_object(line, source=INCIDENTS_FILE))
+    return found
 
 
 def size_of(folder: Path) -> int:

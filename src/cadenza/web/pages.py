@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.responses import HTMLResponse, Response
 
-from cadenza.loop.orchestrator.steps import INCIDENTS_FILE
+from cadenza.loop.retention import INCIDENTS_FILE
 from cadenza.loop.status_report import RunStatus, run_list, run_status
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import events_of_run

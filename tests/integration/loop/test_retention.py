@@ -139,6 +139,14 @@ def test_links_are_neither_followed_nor_removed(ended):
     assert (folder / "moved" / "cycle_0" / "data").is_dir()
 
 
+def test_a_torn_line_among_the_incidents_is_passed_over(ended):
+    _, folder = ended
+    line = json.dumps({"kind": "pruned", "message": "", "paths": ["cycle_0/gone"]})
+    with (folder / "run" / "incidents.jsonl").open("a") as file:
+        file.write(f'{{"kind": "pruned", "pa{line}\n{line}\n[1]\n')
+    assert removed(folder / "run") == {"cycle_0/gone"}
+
+
 def test_what_is_refused_is_an_incident_and_the_run_goes_on(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "no")

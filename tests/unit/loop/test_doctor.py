@@ -132,6 +132,15 @@ def test_runs_in_the_store_are_counted(tmp_path):
     assert told == [f"none yet; the first run makes {path}", f"{path}: 1 run", f"{path}: 2 runs"]
 
 
+@pytest.mark.parametrize(("program", "level"), [("sh", "ok"), ("/nowhere/tell", "fail")])
+def test_the_hook_of_a_configuration_must_be_there_and_shows_no_key(program, level):
+    notify = {"command": [program], "webhook": "https://hooks.example.com/S3CRET"}
+    check = check_of("notify", config(notify=notify))
+    assert (check.level, program in check.detail) == (level, True)
+    assert "S3CRET" not in check.model_dump_json()
+    assert check_of("notify", config()).detail == "nobody is told"
+
+
 def test_configuration_is_read_or_each_of_its_problems_is_told(tmp_path):
     path = tmp_path / "loop.yaml"
     path.write_text("run_name: r\nseed_dataset: local/d\nbudgets: {max_cycles: 4}\n")

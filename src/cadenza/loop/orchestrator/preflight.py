@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import Final
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
@@ -23,7 +24,7 @@ from cadenza.loop.backends.native_files import (
     recorded_seeds,
     seed_page,
 )
-from cadenza.loop.config import LoopConfig, PolicyRung
+from cadenza.loop.config import LoopConfig, NotifyConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict, load_constitution
 from cadenza.loop.constitution.constitution import Rules
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, LIBERO_SUITES, suite_sizes
@@ -113,6 +114,7 @@ def refusals(
         "store": lambda: store_found(store),
         "disk": room,
         "language model": lambda: type(make_llm(config.llm)).__name__,
+        "notify": lambda: _hooks_found(config.notify),
     }
     if config.jobs.runner == "ray":
         from cadenza.loop.jobs.ray_runner import require_cluster
@@ -144,6 +146,19 @@ def _back_end_found(config: LoopConfig) -> str:
     backend = make_backend(config)
     require_commands_allowed(config, rules_of(config), backend)
     return f"{backend.name}, its commands are allowed"
+
+
+def _hooks_found(notify: NotifyConfig) -> str:
+    told = [] if notify.webhook is None else [notify.model_dump()["webhook"]]
+    if notify.command:
+        program = notify.command[0]
+        if which(program) is None:
+            raise ConfigurationError(
+                f"notify.command: expected a program, got none called {program!r}; name it by its "
+                "whole path, and let it be executable."
+            )
+        told.append(program)
+    return f"tells {' and '.join(told)}" if told else "nobody is told"
 
 
 def store_found(location: Path | str) -> str:

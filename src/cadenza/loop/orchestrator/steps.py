@@ -50,6 +50,7 @@ from cadenza.loop.orchestrator.machine import Measured, Notice, Transition
 from cadenza.loop.orchestrator.preflight import seeds_of_seed_data
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.resuming import require_intact
+from cadenza.loop.retention import INCIDENTS_FILE
 from cadenza.loop.schedule import (
     BLOCK,
     Purpose,
@@ -65,8 +66,6 @@ from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import ApprovalRow, Lease
 
-#: Name of the file in the folder of a run.
-INCIDENTS_FILE = "incidents.jsonl"
 _logger = logging.getLogger(__name__)
 
 
