@@ -44,6 +44,11 @@ loop_app.command("resume")(loop_run.resume)
 loop_app.command("demo")(loop_run.demo)
 
 _RUNS: Final = Path("runs")
+#: Exit codes after which a run needs a person, not another try.
+_FINAL: Final = (
+    *(ExitCode.USAGE, ExitCode.DAMAGED_DATA, ExitCode.NOT_READY, ExitCode.MISSING_EXTRA),
+    *(ExitCode.REFUSED, ExitCode.BAD_INPUT),
+)
 _KNOWLEDGE: Final = Path("knowledge")
 
 
@@ -313,7 +318,17 @@ def service(
 ) -> None:
     """Print a systemd user unit that works on a run, an earlier one or one of a configuration."""
     with typed_exits():
-        print_text(loop_run.service_of(run_id, config, workdir, store))
+        from cadenza.core.errors import ConfigurationError
+        from cadenza.core.shipped_configs import find_config
+        from cadenza.loop.reports import service_of_config, service_of_run
+
+        if (run_id is None) == (config is None):
+            raise ConfigurationError("service: expected RUN_ID or --config FILE; name one of them.")
+        if config is not None:
+            print_text(service_of_config(find_config(config, "loop"), final=_FINAL))
+            return
+        with open_store(workdir, store) as opened:
+            print_text(service_of_run(opened, str(run_id), workdir, store, final=_FINAL))
 
 
 def _stopped(outcome: "StopOutcome") -> str:

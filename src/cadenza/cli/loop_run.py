@@ -36,7 +36,7 @@ from cadenza.cli.loop_status import (
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.contracts.records import JobKey
@@ -61,7 +61,7 @@ class LoopDisplay:
         self._quiet = quiet
         self._loop: LoopAssembly | None = None
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._task: Any = None
         self._next_line = 0.0
         self._told_of_disk = False
 
@@ -73,6 +73,7 @@ class LoopDisplay:
         loop.bus.subscribe(self.on_event)
         if not self._quiet and sys.stderr.isatty():
             self._bar = _new_bar()
+            self._task = self._bar.add_task("", detail="", visible=False)
             self._bar.start()
         warnings, logger = _Warnings(self._write), logging.getLogger("cadenza")
         logger.addHandler(warnings)
@@ -82,13 +83,13 @@ class LoopDisplay:
             logger.removeHandler(warnings)
             if self._bar is not None:
                 with suppress(OSError):  # the terminal is gone
-                    self._remove_task(self._bar)
+                    self._bar.update(self._task, visible=False)
                     self._bar.stop()
 
     def on_event(self, event: "Event") -> None:
         """Print an event."""
         if event.kind in _JOB_ENDS and self._bar is not None:
-            self._remove_task(self._bar)
+            self._bar.update(self._task, visible=False)
         self._say(event_line(event.cycle, event.stage, event.kind, event.payload))
         if event.kind == "job_started":
             self._next_line = time.monotonic() + _LINE_EVERY_S
@@ -137,19 +138,15 @@ class LoopDisplay:
         done = outlook.done
         if done is None and outlook.left_s is not None:
             done = progress.attempt_s / max(progress.attempt_s + outlook.left_s, 1e-9)
-        description = f"cycle {progress.key.cycle} {progress.key.stage}"
-        total = None if done is None else 1.0
-        completed, detail = done or 0.0, _times(progress, outlook.left_s)
-        if self._task is None:
-            self._task = bar.add_task(description, total=total, completed=0, detail=detail)
         bar.update(
-            self._task, description=description, total=total, completed=completed, detail=detail
+            self._task,
+            description=f"cycle {progress.key.cycle} {progress.key.stage}",
+            total=None if done is None else 1.0,
+            completed=done or 0.0,
+            detail=_times(progress, outlook.left_s),
+            visible=True,
+            refresh=True,
         )
-
-    def _remove_task(self, bar: "Progress") -> None:
-        if self._task is not None:
-            bar.remove_task(self._task)
-            self._task = None
 
     def _say(self, line: str) -> None:
         if not self._quiet:
@@ -296,44 +293,6 @@ def resume(
             opened.get_run(run_id)
         settings = settings.model_copy(update={"workdir": workdir, "store": store})
     work_on(settings, run_id, as_json=as_json, quiet=quiet)
-
-
-#: Exit codes after which a run needs a person, not another try.
-_FINAL: Final = (
-    *(ExitCode.USAGE, ExitCode.DAMAGED_DATA, ExitCode.NOT_READY, ExitCode.MISSING_EXTRA),
-    *(ExitCode.REFUSED, ExitCode.BAD_INPUT),
-)
-
-
-def service_of(run_id: str | None, config: Path | None, workdir: Path, store: str | None) -> str:
-    """Return a systemd unit that continues a run, or begins and continues one of ``config``."""
-    from cadenza.core.errors import ConfigurationError
-    from cadenza.core.shipped_configs import find_config
-    from cadenza.loop.config import LoopConfig
-    from cadenza.loop.orchestrator.assembly import new_run_id
-    from cadenza.loop.reports import service_unit
-    from cadenza.loop.resuming import stored_config
-    from cadenza.loop.store.database import shown
-
-    if (run_id is None) == (config is None):
-        raise ConfigurationError("service: expected RUN_ID or --config FILE; name one of them.")
-    if config is not None:
-        file = find_config(config, "loop").absolute()
-        settings = LoopConfig.from_yaml(file)
-        run_id = new_run_id(settings)
-        words = ["run", "--config", str(file), "--run-id", run_id, "--resume"]
-    else:
-        run_id = str(run_id)
-        with open_store(workdir, store) as opened:
-            settings = stored_config(opened, run_id)
-        words = ["resume", run_id, "--workdir", str(workdir.absolute())]
-        words += [] if store is None else ["--store", shown(store)]
-    program = Path(sys.executable).with_name("cadenza")
-    begin = [str(program)] if program.exists() else [sys.executable, "-m", "cadenza"]
-    return service_unit(
-        run_id, [*begin, "loop", *words, "--quiet"],
-        folder=Path.cwd(), grace_s=settings.jobs.grace_s, final=_FINAL,
-    )  # fmt: skip
 
 
 def demo(

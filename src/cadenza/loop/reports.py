@@ -7,6 +7,7 @@ Unit:     systemd.service(5), systemd.syntax(7): words quoted, ``%`` and ``$`` d
 
 import json
 import shutil
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.loop.config import RetentionConfig
+from cadenza.loop.config import LoopConfig, RetentionConfig
 from cadenza.loop.contracts.records import Record
+from cadenza.loop.orchestrator.assembly import new_run_id
 from cadenza.loop.orchestrator.loop import LEASE_TTL_S
 from cadenza.loop.orchestrator.steps import IncidentLog
+from cadenza.loop.resuming import stored_config
 from cadenza.loop.retention import chosen, incidents_of, leftovers, remove, size_of
 from cadenza.loop.status_report import Measurement, run_status, worked_on_by
+from cadenza.loop.store.database import shown
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import Overview, events_of_run, overviews
 from cadenza.loop.store.rows import StoredEvent
@@ -146,16 +150,36 @@ def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str
         yield "heartbeat_age_seconds", {}, max(0.0, found.moment - latest)
 
 
-def service_unit(
-    run_id: str, words: Sequence[str], *, folder: Path, grace_s: float, final: Sequence[int]
+def service_of_run(
+    store: JobStore, run_id: str, workdir: Path, location: str | None, *, final: Sequence[int]
 ) -> str:
-    """Return a systemd user unit that works on a run until it ends, and again after a crash.
+    """Return a systemd user unit that continues a run of the store at ``location``.
 
-    ``words`` continue the run and work in ``folder``; after exit codes in ``final`` a person is
-    needed. Stopping leaves ``grace_s`` to its job.
+    After exit codes in ``final`` a person is needed; it is not started again then.
+    """
+    words = ["resume", run_id, "--workdir", str(workdir.absolute())]
+    words += [] if location is None else ["--store", shown(location)]
+    return service_unit(run_id, words, stored_config(store, run_id).jobs.grace_s, final)
+
+
+def service_of_config(file: Path, *, final: Sequence[int]) -> str:
+    """Return a systemd user unit that begins a run of a configuration, and later continues it."""
+    settings = LoopConfig.from_yaml(file)
+    run_id = new_run_id(settings)
+    words = ["run", "--config", str(file.absolute()), "--run-id", run_id, "--resume"]
+    return service_unit(run_id, words, settings.jobs.grace_s, final)
+
+
+def service_unit(run_id: str, words: Sequence[str], grace_s: float, final: Sequence[int]) -> str:
+    """Return a unit that runs ``cadenza loop`` with ``words`` in the current folder.
+
+    Stopping leaves ``grace_s`` to the job at work.
     """
     name = f"cadenza-{run_id}.service"
-    command = " ".join(_quoted(word) for word in words)
+    program = Path(sys.executable).with_name("cadenza")
+    begin = [str(program)] if program.exists() else [sys.executable, "-m", "cadenza"]
+    command = " ".join(_quoted(word) for word in (*begin, "loop", *words, "--quiet"))
+    folder = str(Path.cwd()).replace("%", "%%")
     return f"""\
 # Save it as ~/.config/systemd/user/{name}, then:
 #   systemctl --user daemon-reload && systemctl --user enable --now {name}
@@ -167,7 +191,7 @@ StartLimitIntervalSec=1h
 StartLimitBurst=5
 
 [Service]
-WorkingDirectory={str(folder).replace("%", "%%")}
+WorkingDirectory={folder}
 EnvironmentFile=-%h/.config/cadenza-loop.env
 ExecStart={command}
 Restart=on-failure

@@ -102,19 +102,16 @@ def test_logs_end_with_what_nobody_works_on_and_follow_what_comes(tmp_path):
             [*told_output(store, RUN, "../../etc", follow=False, **place)]
 
 
-def test_the_unit_is_one_that_systemd_takes(tmp_path):
-    program = tmp_path / "a b" / "cadenza"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o700)
-    words = [str(program), "loop", "resume", "run", '--odd=50%$HOME"\\']
-    unit = service_unit("run", words, folder=tmp_path, grace_s=10.0, final=(2, 13))
+def test_the_unit_is_one_that_systemd_takes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["resume", "run", '--odd=50%$HOME"\\']
+    unit = service_unit("run", words, 10.0, (2, 13))
     lines = unit.splitlines()
     assert lines[:1] == ["# Save it as ~/.config/systemd/user/cadenza-run.service, then:"]
     assert {"Restart=on-failure", "KillMode=mixed", "TimeoutStopSec=70"} <= set(lines)
     assert "RestartPreventExitStatus=2 13" in lines
     [command] = [line for line in lines if line.startswith("ExecStart=")]
-    assert command.endswith(' "--odd=50%%$$HOME\\"\\\\"')
+    assert command.endswith(' "--odd=50%%$$HOME\\"\\\\" "--quiet"')
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("needs systemd-analyze")
