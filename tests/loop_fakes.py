@@ -11,13 +11,13 @@ from pathlib import Path
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import atomic_write_json, sha256_file, tree_digest
 from cadenza.loop.agents.base import RunResult
+from cadenza.loop.constitution.typed_jobs import PROGRAMS, JobPlan
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
     EpisodeOutcome,
     EvalReport,
     Harvest,
-    JobPlan,
 )
 
 TASKS = ("easy", "hard")
@@ -183,12 +183,11 @@ class FakeBackend:
 
     def _plan(self, folder, program, **flags):
         result_path = folder / "result.json"
+        job = PROGRAMS["cadenza", "job", program]
         words = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
-        command = ("cadenza", "job", program, *words, f"--out={folder}")
-        return JobPlan(
-            command=(*command, f"--result-json={result_path}"), output_dir=folder,
-            result_path=result_path,
-        )  # fmt: skip
+        words += [f"--out={folder}", f"--result-json={result_path}"]
+        made = job.of(job.read({}, words, job.kinds()))
+        return JobPlan(job=made, output_dir=folder, result_path=result_path)
 
 
 def _result(folder):

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from cadenza.core.errors import ConfigurationError, nearest_name
 from cadenza.loop.constitution.flags import fold
+from cadenza.loop.constitution.typed_jobs import NATIVE_JOBS
 
 #: Environments and policy types of LeRobot 0.4 to 0.6; each release has some of them.
 LEROBOT_ENVIRONMENTS: Final = frozenset(
@@ -325,12 +326,7 @@ def _is_about_states(word: str) -> bool:
 
 
 #: Further flags that ``eval.env_args`` may give, by job.
-FURTHER_FLAGS: Final[Mapping[str, frozenset[str]]] = {
-    "collect": frozenset({"expert"}),
-    "train": frozenset(),
-    "evaluate": frozenset({"filter"}),
-    "harvest": frozenset({"filter"}),
-}
+FURTHER_FLAGS: Final = {job.WORDS[-1]: frozenset(job.FURTHER) for job in NATIVE_JOBS}
 
 
 def parsed_arguments(source: str, arguments: Sequence[str]) -> dict[str, str]:

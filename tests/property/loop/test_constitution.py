@@ -7,8 +7,14 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from cadenza.loop.constitution import ConstitutionError, Roots, load_constitution
-from cadenza.loop.constitution.constitution import PROGRAMS
-from cadenza.loop.constitution.programs import HarvestJob, TrainJob
+from cadenza.loop.constitution.kinds import Switch
+from cadenza.loop.constitution.typed_jobs import (
+    PROGRAMS,
+    LeRobotHarvest,
+    LeRobotTrain,
+    NativeHarvest,
+    NativeTrain,
+)
 
 RUN = Path("/srv/runs/friday").resolve()
 SEED = Path("/srv/seed").resolve()
@@ -52,13 +58,13 @@ def good_value(key):
 @st.composite
 def commands(draw):
     program = draw(st.sampled_from(list(PROGRAMS.values())))
-    keys = [sorted(group)[-1] for group in program.required]
+    keys = [sorted(group)[-1] for group in program.required()]
     words = [(key, good_value(key)) for key in dict.fromkeys(keys)]
-    extra = st.tuples(st.sampled_from(sorted(program.keys)), st.sampled_from(VALUES))
+    extra = st.tuples(st.sampled_from(sorted(program.kinds())), st.sampled_from(VALUES))
     words += draw(st.lists(extra, max_size=2))
-    argv = list(program.words)
+    argv = list(program.WORDS)
     for key, value in draw(st.permutations(words)):
-        if key in program.switches():
+        if isinstance(program.kinds()[key], Switch):
             argv.append(f"--{key}")
         elif draw(st.booleans()):
             argv.append(f"--{key}={value}")
@@ -101,17 +107,17 @@ def require_inside(job):
     """Assert the bounds from the job's own words, by other means than the constitution's."""
     rules = CONSTITUTION.rules
     argv = job.argv()
-    assert all(word.startswith("--") for word in argv[len(job.words) :])
+    assert all(word.startswith("--") for word in argv[len(job.WORDS) :])
     assert argv[0] in rules.allowed_programs
-    flags = dict(word[2:].partition("=")[::2] for word in argv[len(job.words) :])
-    assert len(flags) == len(argv) - len(job.words)
+    flags = dict(word[2:].partition("=")[::2] for word in argv[len(job.WORDS) :])
+    assert len(flags) == len(argv) - len(job.WORDS)
     assert all(key.isascii() and key == key.lower() for key in flags)
     assert int(flags.get("steps", 1)) <= 200_000
     # Training's `episodes` are indices, the others' is a count.
-    episodes = flags.get("eval.n_episodes", "1" if isinstance(job, TrainJob) else None)
+    episodes = flags.get("eval.n_episodes", "1" if isinstance(job, NativeTrain | LeRobotTrain) else None)
     episodes = episodes or flags.get("episodes", "1")
-    assert int(episodes) <= (65_536 if job.words[-1] == "collect" else 500)
-    if isinstance(job, HarvestJob) and job.attempts is not None:
+    assert int(episodes) <= (65_536 if job.WORDS[-1] == "collect" else 500)
+    if isinstance(job, NativeHarvest | LeRobotHarvest):
         assert job.attempts <= 65_536
     for key in ("env.type", "env-type"):
         assert flags.get(key, "pusht") in rules.allowed_env_types
@@ -131,7 +137,7 @@ def require_inside(job):
 @given(mutated())
 def test_cleared_command_is_inside_and_reads_the_same_again(argv):
     verdict, job = judge(argv)
-    event(f"refused by {verdict.rule}" if job is None else f"cleared {job.words}")
+    event(f"refused by {verdict.rule}" if job is None else f"cleared {job.WORDS}")
     if job is None:
         assert verdict.rule
         assert verdict.reason.isprintable()
@@ -149,10 +155,10 @@ def test_arbitrary_words_are_refused(words):
         CONSTITUTION.clear(words, ROOTS)
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.name)
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.title())
 def test_least_command_of_every_program_is_cleared(program):
     """So the property above is not about refusals alone."""
-    groups = [sorted(group)[-1] for group in program.required]
+    groups = [sorted(group)[-1] for group in program.required()]
     keys = list(dict.fromkeys(groups))
-    argv = [*program.words, *(f"--{key}={good_value(key)}" for key in keys)]
+    argv = [*program.WORDS, *(f"--{key}={good_value(key)}" for key in keys)]
     require_inside(CONSTITUTION.clear(argv, ROOTS))

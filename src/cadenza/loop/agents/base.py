@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, Type
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.backends.base import Backend, program_table
-from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
-from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
+from cadenza.loop.constitution import Constitution, ConstitutionError, JobPlan, Roots
+from cadenza.loop.contracts.records import JobEnd, JobKey, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.events.bus import Event, EventSink
 from cadenza.loop.jobs.outcomes import (
@@ -247,9 +247,15 @@ class Worker:
         """
         command = self._clear(place, plan, _paths(given) if jobs is None else ())
         self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
-        key = JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage)
-        planned: dict[str, Any] = {**dict(plan), "command": command}
-        spec = JobSpec(key=key, log_path=place.log_path, **planned)
+        spec = JobSpec(
+            key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
+            command=command,
+            output_dir=plan.output_dir,
+            log_path=place.log_path,
+            result_path=plan.result_path,
+            device=plan.device,
+            on_existing=plan.on_existing,
+        )
         try:
             end = (jobs or PlainJobs(self.runner)).run(spec)
         except JobFailedError as error:
@@ -265,7 +271,7 @@ class Worker:
             job=place.folder,
         )
         try:
-            return self.constitution.clear(plan.command, roots).argv()
+            return self.constitution.clear(plan.job, roots).argv()
         except ConstitutionError as error:
             verdict = {"rule": error.verdict.rule, "reason": error.verdict.reason}
             self._emit(place, "constitution_denied", verdict)

@@ -1,13 +1,14 @@
-"""What a back end must offer: commands for the steps of a cycle, and readers of what they left.
+"""What a back end must offer: jobs for the steps of a cycle, and readers of what they left.
 
-A back end decides nothing and runs nothing. It turns a request into a `JobPlan`; the loop clears
-the plan with the constitution, runs it, and asks the back end to read the outcome.
+A back end decides nothing and runs nothing. It turns a request into a `JobPlan` with a typed job;
+the constitution judges the job, the loop runs it and asks the back end to read the outcome.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import JobPlan
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -16,7 +17,6 @@ from cadenza.loop.contracts.records import (
     EvalRequest,
     Harvest,
     HarvestRequest,
-    JobPlan,
     MergeRequest,
     TrainRequest,
 )

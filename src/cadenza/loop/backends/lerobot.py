@@ -6,8 +6,8 @@ Training:  afresh or from given weights, with another seed every cycle.
 Mix:       harvested episodes alone with ``improve.mix_ratio: 1``, as in LeAgents; otherwise joined
            with the data, episodes left out until the ratio holds.
 Commands:  as LeAgents wrote them, with seeds and shared environment settings before the user's
-           further arguments. An unknown or repeated flag is a `ConfigurationError`; without an
-           environment, as in a dry run, flags are not checked.
+           further arguments. A flag that the release lacks is a `ConfigurationError`; without an
+           environment, as in a dry run, nobody can tell.
 """
 
 import json
@@ -52,7 +52,15 @@ from cadenza.loop.config_backends import (
     seeded_words,
     unseeded_words,
 )
+from cadenza.loop.constitution import JobPlan
 from cadenza.loop.constitution.flags import fold
+from cadenza.loop.constitution.typed_jobs import (
+    LeRobotEvaluate,
+    LeRobotHarvest,
+    LeRobotMerge,
+    LeRobotSelect,
+    LeRobotTrain,
+)
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -62,7 +70,6 @@ from cadenza.loop.contracts.records import (
     EvalRequest,
     Harvest,
     HarvestRequest,
-    JobPlan,
     MergeRequest,
     TrainRequest,
 )
@@ -99,91 +106,83 @@ class Setting:
         return tuple(words) if self.tools is None else self.tools.translated(tool, words)
 
 
-def train_command(
-    request: TrainRequest, setting: Setting, *, steps: int, seed: int
-) -> tuple[str, ...]:
-    """Return the command that trains; it goes on when it is started again."""
+def train_job(request: TrainRequest, setting: Setting, *, steps: int, seed: int) -> LeRobotTrain:
+    """Return the job that trains; it goes on when it is started again."""
     data, mix = request.dataset, request.mix
     if mix is not None and request.mix_ratio == 1.0:
         data, mix = mix, None
     if mix is not None and (request.mix_ratio == 0.0 or mix.root is None):
         mix = None
-    mixed: tuple[str, ...] = ()
-    if mix is not None:
-        mixed = (f"--mix.repo_id={mix.repo_id}", f"--mix.root={mix.root}")
-        mixed += (f"--mix.ratio={request.mix_ratio}",)
     extra = setting.translated("lerobot-train", request.extra_args)
-    workers = [] if setting.has_gpu or _given("num_workers", extra) else ["--num_workers=0"]
     played = environment_of(extra)
-    playing: tuple[str, ...] = ()
     if played is not None:
         shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
-        playing = (*shared, *_seeded("lerobot-train", played, [*shared, *extra]))
-    return _once(
-        "lerobot-train",
-        f"--policy.path={request.init}" if request.init else f"--policy.type={request.rung}",
-        "--policy.push_to_hub=false",
-        f"--dataset.repo_id={data.repo_id}",
-        *([] if data.root is None else [f"--dataset.root={data.root}"]),
-        *([] if data.revision is None else [f"--dataset.revision={data.revision}"]),
-        *_episode_words(data),
-        *mixed,
-        f"--output_dir={request.folder}",
-        f"--steps={steps}",
-        f"--batch_size={request.batch_size}",
-        f"--seed={seed}",
-        *workers,
-        *playing,
-        *extra,
+        extra = (*shared, *_seeded("lerobot-train", played, [*shared, *extra]), *extra)
+    workers_known = setting.has_gpu or _given("num_workers", extra)
+    return LeRobotTrain(
+        policy_path=request.init or None,
+        policy_type=None if request.init else request.rung,
+        push_to_hub=False,
+        repo_id=data.repo_id,
+        dataset_root=_path(data.root),
+        revision=data.revision,
+        episodes=_episodes(data),
+        mix_repo_id=None if mix is None else mix.repo_id,
+        mix_root=None if mix is None else _path(mix.root),
+        mix_ratio=None if mix is None else request.mix_ratio,
+        output_dir=request.folder,
+        steps=steps,
+        batch_size=request.batch_size,
+        seed=seed,
+        num_workers=None if workers_known else 0,
+        extra=extra,
     )
 
 
-def eval_command(request: EvalRequest, setting: Setting) -> tuple[str, ...]:
-    """Return the command that evaluates: ``seeds.count`` episodes of every task of the suite."""
+def eval_job(request: EvalRequest, setting: Setting) -> LeRobotEvaluate:
+    """Return the job that evaluates: ``seeds.count`` episodes of every task of the suite."""
     count = request.seeds.count
     words = [*setting.eval.env_args, *request.extra_args]
-    return _once(
-        "lerobot-eval",
-        f"--policy.path={request.checkpoint.path}",
-        f"--env.type={setting.eval.env_type}",
-        f"--env.task={setting.eval.task_suite}",
-        f"--eval.n_episodes={count}",
-        f"--eval.batch_size={min(request.batch_size, count)}",
-        f"--output_dir={request.folder}",
-        f"--seed={request.seeds.start}",
-        *setting.translated("lerobot-eval", words),
-        *_seeded("lerobot-eval", setting.eval.env_type, words),
+    return LeRobotEvaluate(
+        policy_path=request.checkpoint.path,
+        env_type=setting.eval.env_type,
+        suites=tuple(setting.eval.task_suite.split(",")),
+        episodes=count,
+        batch_size=min(request.batch_size, count),
+        output_dir=request.folder,
+        seed=request.seeds.start,
+        extra=(
+            *setting.translated("lerobot-eval", words),
+            *_seeded("lerobot-eval", setting.eval.env_type, words),
+        ),
     )
 
 
-def harvest_command(request: HarvestRequest, setting: Setting) -> tuple[str, ...]:
-    """Return the command that collects successes where policies are measured."""
+def harvest_job(request: HarvestRequest, setting: Setting) -> LeRobotHarvest:
+    """Return the job that collects successes where policies are measured."""
     extra, names = request.extra_args, rename_map(setting.eval.extra_args)
     shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
-    if names and not _given("rename-map", extra):
-        shared.append(f"--rename-map={json.dumps(names, sort_keys=True)}")
-    return _once(
-        "cadenza-lerobot-collect",
-        f"--policy-path={request.checkpoint.path}",
-        f"--env-type={setting.eval.env_type}",
-        f"--task={setting.eval.task_suite}",
-        f"--episodes={request.episodes}",
-        f"--out={request.folder / DATASET}",
-        f"--repo-id={request.repo_id}",
-        f"--device={request.device}",
-        f"--seed={request.seeds.start}",
-        f"--max-attempts={request.seeds.count}",
-        *([f"--focus={','.join(request.focus)}"] if request.focus else []),
-        *shared,
-        *_seeded("cadenza-lerobot-collect", setting.eval.env_type, [*shared, *extra]),
-        *extra,
-        *([f"--task-text={request.task_text}"] if request.task_text else []),
-        f"--result-json={request.folder / RESULT}",
+    words = (*shared, *extra)
+    return LeRobotHarvest(
+        policy_path=request.checkpoint.path,
+        env_type=setting.eval.env_type,
+        suites=tuple(setting.eval.task_suite.split(",")),
+        episodes=request.episodes,
+        out=request.folder / DATASET,
+        repo_id=request.repo_id,
+        device=request.device,
+        seed=request.seeds.start,
+        attempts=request.seeds.count,
+        focus=request.focus or None,
+        rename_map=names if names and not _given("rename-map", extra) else None,
+        task_text=request.task_text or None,
+        result_json=request.folder / RESULT,
+        extra=(*words, *_seeded("cadenza-lerobot-collect", setting.eval.env_type, words)),
     )
 
 
-def merge_command(request: MergeRequest) -> tuple[str, ...]:
-    """Return the command that joins local datasets by LeRobot's Python functions.
+def merge_job(request: MergeRequest) -> LeRobotMerge:
+    """Return the job that joins local datasets by LeRobot's Python functions.
 
     LeRobot's own command cannot name two folders before release 0.5.
     """
@@ -192,39 +191,36 @@ def merge_command(request: MergeRequest) -> tuple[str, ...]:
             raise ConfigurationError(
                 f"merge of {source.repo_id}: expected a local dataset, got one without a folder."
             )
-    return _once(
-        "cadenza-lerobot-merge",
-        f"--repo-ids={','.join(source.repo_id for source in request.sources)}",
-        f"--roots={','.join(str(source.root) for source in request.sources)}",
-        f"--out={request.folder / DATASET}",
-        f"--repo-id={request.repo_id}",
-        f"--result-json={request.folder / RESULT}",
+    return LeRobotMerge(
+        source_ids=tuple(source.repo_id for source in request.sources),
+        sources=tuple(Path(str(source.root)) for source in request.sources),
+        out=request.folder / DATASET,
+        repo_id=request.repo_id,
+        result_json=request.folder / RESULT,
     )
 
 
-def select_command(
+def select_job(
     request: DataRequest,
     *,
     suite: str,
-    focus: Sequence[str],
+    focus: tuple[str, ...],
     root: Path | None,
     instructions: Path | None,
-) -> tuple[str, ...]:
-    """Return the command that chooses a suite's episodes."""
-    count = request.proposal.num_episodes
-    return _once(
-        "cadenza-lerobot-select",
-        f"--repo-id={request.proposal.dataset}",
-        *([] if root is None else [f"--root={root}"]),
-        f"--suite={suite}",
-        *([] if count is None else [f"--limit={count}"]),
-        *([f"--focus={','.join(focus)}"] if focus else []),
-        *([] if instructions is None else [f"--instructions={instructions.absolute()}"]),
-        f"--result-json={request.folder / RESULT}",
+) -> LeRobotSelect:
+    """Return the job that chooses a suite's episodes."""
+    return LeRobotSelect(
+        repo_id=request.proposal.dataset,
+        root=root,
+        suite=suite,
+        limit=request.proposal.num_episodes,
+        focus=focus or None,
+        instructions=None if instructions is None else instructions.absolute(),
+        result_json=request.folder / RESULT,
     )
 
 
-def rename_map(words: Sequence[str]) -> Mapping[str, str]:
+def rename_map(words: Sequence[str]) -> dict[str, str]:
     """Return the new names of features, by the old, that further arguments give."""
     for word in words:
         if fold(_key(word)) == "renamemap":
@@ -238,13 +234,15 @@ def rename_map(words: Sequence[str]) -> Mapping[str, str]:
     return {}
 
 
-def _episode_words(data: DatasetRef) -> list[str]:
+def _episodes(data: DatasetRef) -> tuple[int, ...] | None:
     """Return the episodes that count: explicit ones, else the first of a dataset on a hub."""
-    if data.episodes is not None:
-        return [f"--dataset.episodes={list(data.episodes)}"]
-    if data.num_episodes and data.root is None:
-        return [f"--dataset.episodes={list(range(data.num_episodes))}"]
-    return []
+    if data.episodes is None and data.num_episodes and data.root is None:
+        return tuple(range(data.num_episodes))
+    return data.episodes
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -260,22 +258,6 @@ def _key(word: str) -> str:
 
 def _given(key: str, words: Sequence[str]) -> bool:
     return any(word.startswith("--") and fold(_key(word)) == fold(key) for word in words)
-
-
-def _once(*words: str) -> tuple[str, ...]:
-    """Return ``words``, a command, if each flag is there once."""
-    seen: set[str] = set()
-    for word in words[1:]:
-        if not word.startswith("--"):
-            continue
-        name = fold(_key(word))
-        if name in seen:
-            raise ConfigurationError(
-                f"{words[0]}: expected --{_key(word)} once, got it again as {word!r}; the loop "
-                "sets it, or it is given twice."
-            )
-        seen.add(name)
-    return words
 
 
 #: Suites whose instructions the package libero knows.
@@ -322,20 +304,18 @@ class LeRobotBackend:
         return lerobot_programs(self._environment or LeRobotEnvironment.find())
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
-        """Return the command that chooses episodes; None where all or the first ones are taken."""
+        """Return the job that chooses episodes; None where all or the first ones are taken."""
         suite = self._suite(request)
         if suite is None:
             return None
-        command = select_command(
+        job = select_job(
             request,
             suite=suite,
             focus=_of_suite(request.proposal.focus, suite),
             root=self._seed_root,
             instructions=self._config.data.instructions,
         )
-        return JobPlan(
-            command=command, output_dir=request.folder, result_path=request.folder / RESULT
-        )
+        return JobPlan(job=job, output_dir=request.folder, result_path=request.folder / RESULT)
 
     def read_data(self, request: DataRequest) -> DatasetRef:
         """Return the data of the cycle."""
@@ -360,12 +340,12 @@ class LeRobotBackend:
         )
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
-        """Return the command that trains."""
+        """Return the job that trains."""
         steps = self._steps(request)
         stream = derive_substream("loop.lerobot.training", root_seed=self._config.seed)
         seed = stream.child(request.cycle).integer_seed() % _SEED_LIMIT
-        command = train_command(request, self._setting, steps=steps, seed=seed)
-        return JobPlan(command=command, output_dir=request.folder, device=self._device(command))
+        job = train_job(request, self._setting, steps=steps, seed=seed)
+        return JobPlan(job=job, output_dir=request.folder, device=self._device(job.extra))
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
         """Return the trained policy with its digest."""
@@ -374,13 +354,13 @@ class LeRobotBackend:
         )
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
-        """Return the command that evaluates."""
-        command = eval_command(request, self._setting)
+        """Return the job that evaluates."""
+        job = eval_job(request, self._setting)
         return JobPlan(
-            command=command,
+            job=job,
             output_dir=request.folder,
             result_path=request.folder / EVAL_INFO,
-            device=self._device(command),
+            device=self._device(job.extra),
             on_existing="remove",
         )
 
@@ -389,13 +369,13 @@ class LeRobotBackend:
         return read_report(request, self._config.eval)
 
     def plan_harvest(self, request: HarvestRequest) -> JobPlan:
-        """Return the command that collects successes."""
-        command = harvest_command(request, self._setting)
+        """Return the job that collects successes."""
+        job = harvest_job(request, self._setting)
         return JobPlan(
-            command=command,
+            job=job,
             output_dir=request.folder,
             result_path=request.folder / RESULT,
-            device=self._device(command),
+            device="cpu" if job.device == "cpu" else self._device(),
             on_existing="remove",
         )
 
@@ -406,9 +386,9 @@ class LeRobotBackend:
         )
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
-        """Return the command that joins; an `ImproveError` if sources are not local or differ."""
+        """Return the job that joins; an `ImproveError` if sources are not local or differ."""
         try:
-            command = merge_command(request)
+            job = merge_job(request)
             first, *others = (dataset_interface(Path(str(one.root))) for one in request.sources)
             for other in others:
                 require_agreement(first, other)
@@ -416,7 +396,7 @@ class LeRobotBackend:
         except ConfigurationError as error:
             raise ImproveError(f"merge into {request.repo_id}: {error}") from error
         return JobPlan(
-            command=command,
+            job=job,
             output_dir=request.folder,
             result_path=request.folder / RESULT,
             on_existing="remove",
@@ -505,8 +485,8 @@ class LeRobotBackend:
     def _steps(self, request: TrainRequest) -> int:
         return capped_steps(request, self._config.train.max_epochs)
 
-    def _device(self, command: tuple[str, ...]) -> Device:
-        on_cpu = any(word in command for word in ("--policy.device=cpu", "--device=cpu"))
+    def _device(self, words: tuple[str, ...] = ()) -> Device:
+        on_cpu = "--policy.device=cpu" in words
         return "gpu" if self._setting.has_gpu and not on_cpu else "cpu"
 
 

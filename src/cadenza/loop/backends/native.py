@@ -8,8 +8,6 @@ Tasks:     the partners of the environment; ``eval.task_suite`` names them: clas
            between them, ``default`` or ``leaving_way``; ``data.task_filter`` those of the data.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,15 @@ from cadenza.loop.backends.native_files import (
 )
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.config_backends import FURTHER_FLAGS, parsed_arguments
+from cadenza.loop.constitution import JobPlan
+from cadenza.loop.constitution.typed_jobs import (
+    NativeCollect,
+    NativeEvaluate,
+    NativeHarvest,
+    NativeJob,
+    NativeMerge,
+    NativeTrain,
+)
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -42,7 +49,6 @@ from cadenza.loop.contracts.records import (
     EvalRequest,
     Harvest,
     HarvestRequest,
-    JobPlan,
     MergeRequest,
     TrainRequest,
 )
@@ -56,55 +62,6 @@ def local_root(dataset: DatasetRef) -> str:
             f"dataset {dataset.repo_id!r}: expected a local folder, got none; set seed_root."
         )
     return dataset.root
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeTraining:
-    """One training as the native back end asks for it; ``max_epochs`` None is no cap."""
-
-    request: TrainRequest
-    seed: int
-    max_epochs: float | None
-
-    def flags(self) -> dict[str, object]:
-        """Return the flags of the command; a `ConfigurationError` without local episodes."""
-        request, (listed, _) = self.request, _counting(self.request.dataset)
-        flags: dict[str, object] = {"dataset": local_root(request.dataset), "init": request.init}
-        for name, value in self._asked().items():
-            flags[name.replace("_", "-")] = repr(value) if isinstance(value, float) else value
-        if listed:
-            flags["episodes"] = ",".join(str(number) for number in listed)
-        if request.mix is not None:
-            flags["mix"] = local_root(request.mix)
-        return {name: value for name, value in flags.items() if value is not None}
-
-    def expected(self) -> dict[str, Any]:
-        """Return what the result must say that it was asked for."""
-        request, mix = self.request, self.request.mix
-        init = None if request.init is None else _digest(Path(request.init))
-        expected = {**self._asked(), "init_sha256": init}
-        expected["episodes"] = list(_counting(request.dataset)[0])
-        if request.learning_rate is None:
-            del expected["learning_rate"]
-        if request.dataset.sha256 is not None:
-            expected["dataset_sha256"] = request.dataset.sha256
-        if mix is None or mix.sha256 is not None:
-            expected["mix_sha256"] = None if mix is None else mix.sha256
-        return expected
-
-    def _asked(self) -> dict[str, Any]:
-        """Return what command and result tell alike; None where nothing is said."""
-        request = self.request
-        return {
-            "rung": request.rung,
-            "steps": request.steps,
-            "batch_size": request.batch_size,
-            "seed": self.seed,
-            "first_episodes": _counting(request.dataset)[1],
-            "mix_ratio": None if request.mix is None else request.mix_ratio,
-            "max_epochs": self.max_epochs,
-            "learning_rate": request.learning_rate,
-        }
 
 
 def _counting(dataset: DatasetRef) -> tuple[tuple[int, ...], int | None]:
@@ -171,21 +128,22 @@ class NativeBackend:
         return {"cadenza": metadata.version("cadenza"), "code_sha256": source_digest()}
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
-        """Return the command that collects; None with a seed dataset of the user's."""
+        """Return the job that collects; None with a seed dataset of the user's."""
         if self._config.seed_root is not None:
             return None
-        flags = {
-            "task": self._config.eval.env_type,
-            "partners": self._config.data.task_filter or self._config.eval.task_suite,
-            "episodes": self._wanted(request),
-            "seed-start": request.seeds.start,
-            "seed-count": request.seeds.count,
-            "repo-id": request.proposal.dataset,
-        }
-        focus = self._partners.among(request.proposal.focus)
-        if focus:
-            flags["focus"] = ",".join(focus)
-        return self._plan("collect", flags, request.folder)
+        return _planned(
+            NativeCollect(
+                **_places(request.folder),
+                env_type=self._config.eval.env_type,
+                partners=_names(self._config.data.task_filter or self._config.eval.task_suite),
+                episodes=self._wanted(request),
+                seed_start=request.seeds.start,
+                seed_count=request.seeds.count,
+                repo_id=request.proposal.dataset,
+                focus=self._partners.among(request.proposal.focus) or None,
+                extra=self._shared_by(NativeCollect),
+            )
+        )
 
     def read_data(self, request: DataRequest) -> DatasetRef:
         """Return the data of the cycle."""
@@ -205,13 +163,12 @@ class NativeBackend:
         return read_dataset(request.folder, facts["dataset"], request.proposal.notes)
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
-        """Return the command that trains."""
-        flags = self._training(request).flags()
-        return self._plan("train", flags, request.folder, request.extra_args)
+        """Return the job that trains."""
+        return _planned(self._training(request))
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
         """Return the trained policy with its digest."""
-        facts = read_result(request.folder, "train", self._training(request).expected())
+        facts = read_result(request.folder, "train", self._asked(request))
         path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
         require_weights(path, digest)
         return CheckpointRecord(
@@ -219,16 +176,19 @@ class NativeBackend:
         )
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
-        """Return the command that evaluates."""
-        flags = {
-            "policy": request.checkpoint.path,
-            "task": self._config.eval.env_type,
-            "partners": self._config.eval.task_suite,
-            "seed-start": request.seeds.start,
-            "episodes": request.seeds.count,
-            "batch-size": request.batch_size,
-        }
-        return self._plan("evaluate", flags, request.folder, request.extra_args)
+        """Return the job that evaluates."""
+        return _planned(
+            NativeEvaluate(
+                **_places(request.folder),
+                policy=Path(request.checkpoint.path),
+                env_type=self._config.eval.env_type,
+                partners=_names(self._config.eval.task_suite),
+                seed_start=request.seeds.start,
+                episodes=request.seeds.count,
+                batch_size=request.batch_size,
+                extra=(*self._shared_by(NativeEvaluate), *request.extra_args),
+            )
+        )
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
         """Return what the evaluation measured, with every episode."""
@@ -259,26 +219,27 @@ class NativeBackend:
         )
 
     def plan_harvest(self, request: HarvestRequest) -> JobPlan:
-        """Return the command that collects the policy's successes."""
+        """Return the job that collects the policy's successes."""
         if request.device != "cpu" or request.task_text is not None:
             raise ConfigurationError(
                 "improve: expected device cpu and no task_text with the native back end, got "
                 f"{request.device!r} and {request.task_text!r}; correct the configuration."
             )
-        flags = {
-            "policy": request.checkpoint.path,
-            "task": self._config.eval.env_type,
-            "partners": self._config.eval.task_suite,
-            "episodes": min(request.episodes, request.seeds.count),
-            "seed-start": request.seeds.start,
-            "seed-count": request.seeds.count,
-            "repo-id": request.repo_id,
-        }
-        if request.focus:
-            flags["focus"] = ",".join(request.focus)
-        if request.starts == "failed":
-            flags["starts"] = "failed"
-        return self._plan("harvest", flags, request.folder, request.extra_args)
+        return _planned(
+            NativeHarvest(
+                **_places(request.folder),
+                policy=Path(request.checkpoint.path),
+                env_type=self._config.eval.env_type,
+                partners=_names(self._config.eval.task_suite),
+                episodes=min(request.episodes, request.seeds.count),
+                seed_start=request.seeds.start,
+                attempts=request.seeds.count,
+                repo_id=request.repo_id,
+                focus=request.focus or None,
+                starts="failed" if request.starts == "failed" else None,
+                extra=(*self._shared_by(NativeHarvest), *request.extra_args),
+            )
+        )
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
         """Return what the collection brought."""
@@ -304,12 +265,14 @@ class NativeBackend:
         )
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
-        """Return the command that joins datasets."""
-        flags = {
-            "sources": ",".join(local_root(source) for source in request.sources),
-            "repo-id": request.repo_id,
-        }
-        return self._plan("merge", flags, request.folder)
+        """Return the job that joins datasets."""
+        return _planned(
+            NativeMerge(
+                **_places(request.folder),
+                sources=tuple(Path(local_root(source)) for source in request.sources),
+                repo_id=request.repo_id,
+            )
+        )
 
     def read_merge(self, request: MergeRequest) -> DatasetRef:
         """Return the joined dataset with its digest."""
@@ -350,29 +313,9 @@ class NativeBackend:
                     f"got {facts['features'].get(key)}; train a policy on this dataset."
                 )
 
-    def _plan(
-        self, job: str, flags: Mapping[str, Any], folder: Path, extra: Sequence[str] = ()
-    ) -> JobPlan:
-        """Return the plan of a job with all its flags."""
-        given = {name: str(value) for name, value in flags.items()}
-        own = FURTHER_FLAGS.get(job, frozenset())
-        shared = {name: value for name, value in self._shared.items() if name in own}
-        for source in (shared, parsed_arguments(f"further arguments of {job}", extra)):
-            for name, value in source.items():
-                if name in given:
-                    raise ConfigurationError(
-                        f"{job}: expected --{name} once, got it again in the further arguments; "
-                        "remove it there."
-                    )
-                if name not in own:
-                    raise ConfigurationError(
-                        f"{job}: expected further flags among {sorted(own)}, got --{name}."
-                    )
-                given[name] = value
-        result = folder / RESULT
-        given |= {"out": str(folder), "result-json": str(result)}
-        command = ("cadenza", "job", job, *(f"--{name}={value}" for name, value in given.items()))
-        return JobPlan(command=command, output_dir=folder, result_path=result)
+    def _shared_by(self, job: type[NativeJob]) -> tuple[str, ...]:
+        """Return the words of ``eval.env_args`` that a job takes."""
+        return tuple(f"--{key}={text}" for key, text in self._shared.items() if key in job.FURTHER)
 
     def _wanted(self, request: DataRequest) -> int:
         """Return the episodes to collect, at most one for each initial state.
@@ -399,11 +342,51 @@ class NativeBackend:
             sha256=tree_digest(root),
         )
 
-    def _training(self, request: TrainRequest) -> NativeTraining:
-        """Return ``request`` with what the run adds to it; every cycle has a seed of its own."""
+    def _training(self, request: TrainRequest) -> NativeTrain:
+        """Return the training of a request; every cycle has a seed of its own."""
         seeds = derive_substream("loop.native.training", root_seed=self._config.seed)
-        return NativeTraining(
-            request=request,
-            seed=seeds.child(request.cycle).integer_seed(),
+        data, mix = request.dataset, request.mix
+        root = Path(local_root(data))
+        listed, first = _counting(data)
+        return NativeTrain(
+            **_places(request.folder),
+            rung=request.rung,
+            dataset_root=root,
+            episodes=listed or None,
+            first_episodes=first,
+            mix=None if mix is None else Path(local_root(mix)),
+            mix_ratio=None if mix is None else request.mix_ratio,
+            steps=request.steps,
+            batch_size=request.batch_size,
+            learning_rate=request.learning_rate,
             max_epochs=self._config.train.max_epochs,
+            init=None if request.init is None else Path(request.init),
+            seed=seeds.child(request.cycle).integer_seed(),
+            extra=request.extra_args,
         )
+
+    def _asked(self, request: TrainRequest) -> dict[str, Any]:
+        """Return what the result of a training must say that it was asked for."""
+        job, mix = self._training(request), request.mix
+        told = {"rung", "steps", "batch_size", "seed", "first_episodes", "mix_ratio", "max_epochs"}
+        expected = job.model_dump(include=told) | {"episodes": list(job.episodes or ())}
+        expected["init_sha256"] = None if job.init is None else _digest(job.init)
+        if job.learning_rate is not None:
+            expected["learning_rate"] = job.learning_rate
+        if request.dataset.sha256 is not None:
+            expected["dataset_sha256"] = request.dataset.sha256
+        if mix is None or mix.sha256 is not None:
+            expected["mix_sha256"] = None if mix is None else mix.sha256
+        return expected
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    return {"out": folder, "result_json": folder / RESULT}
+
+
+def _planned(job: NativeJob) -> JobPlan:
+    return JobPlan(job=job, output_dir=job.out, result_path=job.result_json)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))

@@ -3,18 +3,17 @@
 Rules:   a limit that the file lacks is no permission: what it would bound is refused. Names that
          are not rules are refused too, since a misspelt prohibition would otherwise prohibit
          nothing.
-Order:   words, forbidden words, program, flags, which flags belong together, values and paths,
-         data of a hub, environments, seeds, limits. The first refusal counts; it names its rule
-         and is logged.
+Order:   forbidden words, program, added words and flags, which flags belong together, values and
+         paths, data of a hub, environments, seeds, limits. The first refusal counts; it names its
+         rule and is logged.
 Limits:  what a folder of local data lacks, LeRobot fetches from the hub under the data's name.
 """
 
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import (
     BaseModel,
@@ -32,43 +31,36 @@ from cadenza.core.yaml_files import read_yaml
 from cadenza.loop.constitution.flags import (
     KEY_PATTERN,
     ConstitutionError,
-    Flag,
     Verdict,
     denied,
     fold,
     quoted,
-    read_flags,
     require_plain_words,
+    require_value,
 )
 from cadenza.loop.constitution.kinds import (
     MAX_INTEGER,
     NAME,
-    Boolean,
+    READ,
+    TRUTH,
     Choice,
     FilePath,
     Given,
     Integer,
     Kind,
-    Listing,
     Number,
     Roots,
     Text,
     Value,
-    Weights,
     listed_on_hub,
     require_separate,
 )
-from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, suite_sizes, tasks_played
-from cadenza.loop.constitution.programs import (
-    NATIVE_PROGRAMS,
-    EvalJob,
-    LimitName,
-    Program,
-    TrainJob,
-    TypedJob,
-)
+from cadenza.loop.constitution.suites import suite_sizes, tasks_played
+from cadenza.loop.constitution.typed_jobs import PROGRAMS, Demand, TypedJob
 from cadenza.loop.validation import problems
 
+#: Limits of what a job counts.
+LimitName: TypeAlias = Literal["max_train_steps", "max_eval_episodes", "max_collect_episodes"]
 #: Flags that no file of rules can allow: they read settings from files, load code or report.
 _NEVER: Final = (
     *("config", "resume", "discover_packages", "trust_remote", "hub_path", "base_model_path"),
@@ -121,11 +113,11 @@ class ExtraKey(BaseModel):
         kinds: dict[str, Kind] = {
             "integer": Integer(int(self.low), int(high)),
             "number": Number(self.low, high),
-            "boolean": Boolean(),
+            "boolean": TRUTH,
             "name": NAME,
             "text": Text(),
             "choice": Choice(self.choices),
-            "read_path": FilePath(),
+            "read_path": READ,
         }
         return kinds[self.kind]
 
@@ -238,8 +230,6 @@ def parse_rules(content: object, *, source: str) -> Rules:
 _LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args", "proposals")
 _LOG = logging.getLogger(__name__)
 
-#: Every program there is; a file of rules chooses among them.
-PROGRAMS: Final = {program.words: program for program in (*NATIVE_PROGRAMS, *LEROBOT_PROGRAMS)}
 #: Programs that run other programs or code; refused under a rule of their own, for clear messages.
 _INTERPRETERS: Final = re.compile(
     r"(?:|a|ba|c|da|fi|k|mk|pw|power|s|tc|wi|z)sh|powershell|fish|cmd|busybox|i?python|pypy?|py"
@@ -263,15 +253,12 @@ class Constitution:
         self.rules = rules
         self._suites = dict(suites or {})
         self.sha256: str = sha256_bytes(canonical_json(_canonical(rules)))
-        self._programs = {
-            words: _with_extra_keys(program, rules) for words, program in PROGRAMS.items()
-        }
-        unknown = sorted(set(rules.extra_keys) - {p.name for p in PROGRAMS.values()})
+        self._kinds = {job: _with_extra_keys(job, rules) for job in PROGRAMS.values()}
+        known = [job.title() for job in PROGRAMS.values()]
+        unknown = sorted(set(rules.extra_keys) - set(known))
         if unknown:
             raise denied(
-                "malformed_rule",
-                f"extra_keys: expected programs of {[p.name for p in PROGRAMS.values()]}, got "
-                f"{unknown}",
+                "malformed_rule", f"extra_keys: expected programs of {known}, got {unknown}"
             )
 
     @classmethod
@@ -296,21 +283,28 @@ class Constitution:
         """Return the same rules for a run that says how many tasks its suites have."""
         return Constitution(self.rules, suites)
 
-    def clear(self, argv: Sequence[object], roots: Roots) -> TypedJob:
-        """Return the job that ``argv`` would do, or raise `ConstitutionError` with the rule's name.
+    def clear(self, job: TypedJob | Sequence[object], roots: Roots | None) -> TypedJob:
+        """Return the job as it may run, or raise `ConstitutionError` with the rule's name.
 
-        What may run afterwards is `TypedJob.argv` of the result.
+        Args:
+            job: What a back end wants, or the words of a whole command.
+            roots: Folders of the run; None judges a command wherever its paths lie.
         """
         try:
-            return self._clear(argv, roots)
+            if isinstance(job, TypedJob):
+                return self._judged(type(job), job.values(), job.extra, roots)
+            program, words = self._find(job)
+            return self._judged(program, {}, words, roots)
         except ConstitutionError as error:
-            _LOG.warning("%s; command %s", error, quoted(argv))
+            words = job.argv() if isinstance(job, TypedJob) else job
+            _LOG.warning("%s; command %s", error, quoted(words))
             raise
 
     def check_command(self, cmd: Sequence[str]) -> Verdict:
         """Return whether `clear` would allow ``cmd``, wherever its paths lie."""
         try:
-            self._clear(cmd, None)
+            program, words = self._find(cmd)
+            self._judged(program, {}, words, None)
         except ConstitutionError as error:
             return error.verdict
         return Verdict(allowed=True)
@@ -324,36 +318,86 @@ class Constitution:
         verdict = self.check_environment(env_type)
         return self._within("max_eval_episodes", n_episodes) if verdict.allowed else verdict
 
-    def check_collect(self, attempts: int) -> Verdict:
-        """Return whether a job may play ``attempts`` episodes for data; the limit is inclusive."""
-        return self._within("max_collect_episodes", attempts)
+    def check_environment(self, env_type: str) -> Verdict:
+        """Return whether anything may be played in ``env_type``."""
+        allowed = self.rules.allowed_env_types
+        if allowed is not None and env_type in allowed:
+            return Verdict(allowed=True)
+        reason = f"expected {_one_of(allowed)}, got {quoted(env_type)}"
+        return Verdict(allowed=False, rule="allowed_env_types", reason=reason)
 
-    def _clear(self, argv: Sequence[object], roots: Roots | None) -> TypedJob:
-        words = require_plain_words(argv)
-        self._require_not_forbidden(words)
-        program, arguments = self._find(words)
-        flags = read_flags(arguments, program.keys, program.switches())
-        for flag in flags:
-            self._require_argument_not_forbidden(_written(flag))
-            self._require_not_weakening(_written(flag), program)
-        program.require_groups({flag.key for flag in flags})
-        job = self._read_job(program, flags, roots)
-        for name, root in job.hub_datasets():
-            self._require_data(name, root, roots)
-        for env_type in job.environments():
-            _raise_unless(self.check_environment(env_type))
-        last = job.last_seed()
-        if last is not None and last >= program.seed_limit:
-            raise denied("range", f"expected seeds below {program.seed_limit}, got up to {last}")
-        tasks = self._tasks(job) if program.per_task else 1
-        for name, count in job.limited().items():
-            played = count * tasks if name == "max_eval_episodes" else count
-            verdict = self._within(name, played)
-            if not verdict.allowed and played > count:
-                reason = f"{verdict.reason}: {count} in each of {tasks} tasks"
-                raise denied(name, reason)
-            _raise_unless(verdict)
+    def _find(self, command: Sequence[object]) -> tuple[type[TypedJob], tuple[str, ...]]:
+        """Return the class of a command's program, and its arguments."""
+        words = require_plain_words(command)
+        if words[0] in self.rules.forbidden_commands:
+            raise denied("forbidden_commands", f"expected another program, got {quoted(words[0])}")
+        self._require_not_forbidden(words[1:])
+        _require_bare_name(words[0])
+        for length in (1, 3):
+            found = PROGRAMS.get(words[:length])
+            if found is not None:
+                return found, words[length:]
+        if words[0] not in {program[0] for program in PROGRAMS}:
+            raise denied("unknown_program", f"expected a known program, got {quoted(words[0])}")
+        raise denied(
+            "unknown_subcommand",
+            f"expected {words[0]} job collect, train, evaluate, harvest or merge, got "
+            f"{quoted(' '.join(words[:3]))}",
+        )
+
+    def _judged(
+        self,
+        program: type[TypedJob],
+        values: Mapping[str, Value],
+        extra: Sequence[str],
+        roots: Roots | None,
+    ) -> TypedJob:
+        """Return the job of ``values`` by flag and of what the words ``extra`` add to them."""
+        name, allowed = program.WORDS[0], self.rules.allowed_programs
+        if name in self.rules.forbidden_commands:
+            raise denied("forbidden_commands", f"expected another program, got {quoted(name)}")
+        if allowed is None or name not in allowed:
+            raise denied(
+                "allowed_programs", f"expected {_one_of(allowed)}, got {name}; list it to allow it"
+            )
+        kinds = self._kinds[program]
+        self._require_not_forbidden(require_plain_words((name, *extra))[1:])
+        read = program.read(values, extra, kinds)
+        hub = self.rules.allowed_hub_policies
+        checked = {
+            key: _checked(kinds[key], value, Given(key, roots, hub)) for key, value in read.items()
+        }
+        if roots is not None:
+            require_separate(*_paths(kinds, checked))
+        job = program.of(checked)
+        words = require_plain_words(job.argv())
+        self._require_not_forbidden(words[1:])
+        self._require_not_weakening(words[1:], job)
+        self._require_demand(job, job.demand(), roots)
         return job
+
+    def _require_demand(self, job: TypedJob, demand: Demand, roots: Roots | None) -> None:
+        for name, root in demand.datasets:
+            self._require_data(name, root, roots)
+        if demand.env_type is not None:
+            _raise_unless(self.check_environment(demand.env_type))
+        last = demand.last_seed
+        if last is not None and last >= job.SEED_LIMIT:
+            raise denied("range", f"expected seeds below {job.SEED_LIMIT}, got up to {last}")
+        tasks = 1
+        if demand.suites is not None and demand.env_type is not None:
+            suites, task_ids = demand.suites, demand.task_ids
+            tasks = tasks_played(demand.env_type, suites, task_ids, self._suites)
+        if demand.steps is not None:
+            _raise_unless(self.check_train(demand.steps))
+        if demand.evaluated is not None:
+            verdict = self._within("max_eval_episodes", demand.evaluated * tasks)
+            if not verdict.allowed and tasks > 1:
+                reason = f"{verdict.reason}: {demand.evaluated} in each of {tasks} tasks"
+                raise denied("max_eval_episodes", reason)
+            _raise_unless(verdict)
+        if demand.collected is not None:
+            _raise_unless(self._within("max_collect_episodes", demand.collected))
 
     def _require_data(self, name: str, root: Path | None, roots: Roots | None) -> None:
         """Raise unless the dataset ``name`` is local or may come from the hub.
@@ -361,105 +405,32 @@ class Constitution:
         A folder that holds a dataset is one; one that will hold it is local by its name.
         """
         named = self.rules.allowed_hub_datasets
-        if listed_on_hub(name, named):
-            return
-        if root is not None and (
+        local = root is not None and (
             roots is None or name.startswith("local/") or (root / "meta" / "info.json").is_file()
-        ):
-            return
-        raise denied(
-            "allowed_hub_datasets",
-            f"expected data in a folder, or {_one_of(named)}, got {quoted(name)}",
         )
+        if not local and not listed_on_hub(name, named):
+            raise denied(
+                "allowed_hub_datasets",
+                f"expected data in a folder, or {_one_of(named)}, got {quoted(name)}",
+            )
 
-    def _tasks(self, job: TypedJob) -> int:
-        """Return how many tasks a job of LeRobot plays its episodes in."""
-        if not isinstance(job, TrainJob | EvalJob) or job.env_type is None:
-            return 1
-        if isinstance(job, TrainJob) and job.eval_every == 0:
-            return 1
-        return tasks_played(job.env_type, job.suites, job.task_ids, self._suites)
+    def _require_not_forbidden(self, arguments: Sequence[str]) -> None:
+        for word in arguments:
+            for beginning in self.rules.forbidden_args:
+                if word.startswith(beginning):
+                    raise denied(
+                        "forbidden_args",
+                        f"expected nothing like {beginning}..., got {quoted(word)}",
+                    )
 
-    def _require_not_forbidden(self, words: tuple[str, ...]) -> None:
-        if words[0] in self.rules.forbidden_commands:
-            raise denied("forbidden_commands", f"expected another program, got {quoted(words[0])}")
-        for word in words[1:]:
-            self._require_argument_not_forbidden(word)
-
-    def _require_argument_not_forbidden(self, word: str) -> None:
-        for beginning in self.rules.forbidden_args:
-            if word.startswith(beginning):
+    def _require_not_weakening(self, arguments: Sequence[str], job: TypedJob) -> None:
+        for word in arguments:
+            if word.startswith(job.WEAKENING) and not word.startswith(self.rules.allowed_args):
                 raise denied(
-                    "forbidden_args",
-                    f"expected nothing like {beginning}..., got {quoted(word)}",
+                    "allowed_args",
+                    "expected nothing that weakens the guard, the suite or the seeds, got "
+                    f"{quoted(word)}; list it under allowed_args to allow it",
                 )
-
-    def _require_not_weakening(self, word: str, program: Program) -> None:
-        if word.startswith(program.weakening) and not word.startswith(self.rules.allowed_args):
-            raise denied(
-                "allowed_args",
-                "expected nothing that weakens the guard, the suite or the seeds, got "
-                f"{quoted(word)}; list it under allowed_args to allow it",
-            )
-
-    def _find(self, words: tuple[str, ...]) -> tuple[Program, tuple[str, ...]]:
-        _require_bare_name(words[0])
-        if words[0] not in {program[0] for program in self._programs}:
-            raise denied("unknown_program", f"expected a known program, got {quoted(words[0])}")
-        allowed = self.rules.allowed_programs
-        if allowed is None or words[0] not in allowed:
-            raise denied(
-                "allowed_programs",
-                f"expected {_one_of(allowed)}, got {words[0]}; list it to allow it",
-            )
-        for length in (1, 3):
-            program = self._programs.get(words[:length])
-            if program is not None:
-                return program, words[length:]
-        raise denied(
-            "unknown_subcommand",
-            f"expected {words[0]} job collect, train, evaluate, harvest or merge, got "
-            f"{quoted(' '.join(words[:3]))}",
-        )
-
-    def _read_job(self, program: Program, flags: tuple[Flag, ...], roots: Roots | None) -> TypedJob:
-        given = {flag.key: flag.text for flag in flags}
-        texts: list[tuple[str, str | None]] = []
-        fields: dict[str, Value] = {}
-        places: list[tuple[str, Kind, Value]] = []
-        for key, kind in program.keys.items():
-            if key not in given:
-                continue
-            text = given[key]
-            if text is None:
-                texts.append((key, None))
-                continue
-            reading = kind.read(
-                Given(
-                    key=key,
-                    text=text,
-                    roots=roots,
-                    hub_policies=self.rules.allowed_hub_policies,
-                )
-            )
-            texts.append((key, reading.text))
-            places.append((key, kind, reading.value))
-            if key in program.fields:
-                fields[program.fields[key]] = reading.value
-        if roots is not None:
-            require_separate(*_paths(places))
-        return program.job.model_validate({"words": program.words, "flags": tuple(texts), **fields})
-
-    def check_environment(self, env_type: str) -> Verdict:
-        """Return whether anything may be played in ``env_type``."""
-        allowed = self.rules.allowed_env_types
-        if allowed is not None and env_type in allowed:
-            return Verdict(allowed=True)
-        return Verdict(
-            allowed=False,
-            rule="allowed_env_types",
-            reason=f"expected {_one_of(allowed)}, got {quoted(env_type)}",
-        )
 
     def _within(self, name: LimitName, count: int) -> Verdict:
         limit = self.rules.limit(name)
@@ -472,6 +443,13 @@ class Constitution:
         else:
             return Verdict(allowed=True)
         return Verdict(allowed=False, rule=name, reason=reason)
+
+
+def _checked(kind: Kind, value: Value, given: Given) -> Value:
+    """Return ``value`` as it may be used; its text must have one reading, whoever made it."""
+    value = kind.check(value, given)
+    require_value(given.key, kind.spell(value))
+    return value
 
 
 def _one_of(names: Sequence[str] | None) -> str:
@@ -490,33 +468,31 @@ def _require_bare_name(program: str) -> None:
 
 
 def _paths(
-    places: Sequence[tuple[str, Kind, Value]],
+    kinds: Mapping[str, Kind], values: Mapping[str, Value]
 ) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
     """Return what is read and what is written, each with its flag."""
     read: list[tuple[str, Path]] = []
     written: list[tuple[str, Path]] = []
-    for key, kind, value in places:
-        if isinstance(kind, FilePath) and isinstance(value, Path):
-            (written if kind.write else read).append((key, value))
-        elif isinstance(kind, Weights) and isinstance(value, Path):
-            read.append((key, value))
-        elif isinstance(kind, Listing) and isinstance(kind.item, FilePath):
-            read += [(key, Path(str(item))) for item in cast("tuple[str, ...]", value)]
+    for key, value in values.items():
+        kind = kinds[key]
+        places = written if isinstance(kind, FilePath) and kind.write else read
+        items = cast("tuple[Value, ...]", value) if isinstance(value, tuple) else (value,)
+        places += [(key, path) for path in items if isinstance(path, Path)]
     return read, written
 
 
-def _with_extra_keys(program: Program, rules: Rules) -> Program:
-    extra = rules.extra_keys.get(program.name, {})
-    taken = {fold(key) for key in program.keys}
-    for key in extra:
+def _with_extra_keys(job: type[TypedJob], rules: Rules) -> dict[str, Kind]:
+    kinds = job.kinds()
+    taken = {fold(key) for key in kinds}
+    for key, entry in sorted(rules.extra_keys.get(job.title(), {}).items()):
         if fold(key) in taken:
             raise denied(
                 "malformed_rule",
-                f"extra_keys: expected new flags of {program.name}, got --{key}, which it has",
+                f"extra_keys: expected new flags of {job.title()}, got --{key}, which it has",
             )
         taken.add(fold(key))
-    added = {key: entry.as_kind() for key, entry in sorted(extra.items())}
-    return replace(program, keys={**program.keys, **added})
+        kinds[key] = entry.as_kind()
+    return kinds
 
 
 def _canonical(rules: Rules) -> dict[str, Any]:
@@ -532,10 +508,6 @@ def _canonical(rules: Rules) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value or name not in _LATER_RULES}
 
 
-def _written(flag: Flag) -> str:
-    return f"--{flag.key}" if flag.text is None else f"--{flag.key}={flag.text}"
-
-
 def _raise_unless(verdict: Verdict) -> None:
     if not verdict.allowed:
         raise ConstitutionError(verdict)
@@ -548,7 +520,7 @@ def load_constitution(path: Path | None, instructions: Path | None = None) -> Co
     """Return the constitution of a file; None for the rules that the package ships.
 
     ``instructions`` is a file of suites that the run describes itself, whose tasks count; see
-    `cadenza.loop.constitution.lerobot_programs`.
+    `cadenza.loop.constitution.suites`.
 
     Raises:
         ConstitutionError: The file of rules is missing or malformed.

@@ -1,9 +1,9 @@
-"""From the words of a command to (key, text) pairs, refusing whatever could be read in two ways.
+"""From the words of a command to its flags, refusing what could be read in two ways.
 
 Programs differ in how they read odd words: the last of two equal flags wins here, the first there;
 `argparse` completes abbreviations; LeRobot imports a package named by any flag that contains a
 certain text. So one reading is accepted: ``--key=value`` or ``--key value``, each key once, spelled
-as the program's table spells it.
+as its job declares it.
 """
 
 import re
@@ -88,14 +88,6 @@ _PLUGIN_TEXT: Final = "discover_packages_path"
 _CONFIG_FILE_KEYS: Final = frozenset({"config_path", "config", "cfg", "config_file"})
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag of a command, without the leading hyphens; `text` is None for a switch."""
-
-    key: str
-    text: str | None
-
-
 def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
     """Return ``command`` as words that mean the same to every program.
 
@@ -126,18 +118,25 @@ def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
 
 
 def read_flags(
-    words: Sequence[str], known: Collection[str], switches: Collection[str]
-) -> tuple[Flag, ...]:
-    """Return the flags that ``words``, the arguments of a program, hold.
+    words: Sequence[str],
+    known: Collection[str],
+    switches: Collection[str],
+    given: Collection[str] = (),
+) -> dict[str, str | None]:
+    """Return the texts of the flags that ``words`` hold by key; None for a switch.
 
-    ``known`` are the flags that the program may be given, ``switches`` those that take no value.
+    Args:
+        words: Arguments of a program, or those that are added to it.
+        known: Flags that it may be given.
+        switches: Those of them that take no value.
+        given: Flags that the command has already.
 
     Raises:
         ConstitutionError: A word is no flag, or a flag is unknown, doubled or without its value.
     """
     folded = {fold(key): key for key in known}
-    flags: list[Flag] = []
-    seen: dict[str, str] = {}
+    seen = {fold(key): key for key in given}
+    flags: dict[str, str | None] = {}
     position = 0
     while position < len(words):
         key, text = _split(words[position])
@@ -153,9 +152,9 @@ def read_flags(
             text = _value_after(key, words, position)
             position += 1
         if text is not None:
-            _require_value(key, text)
-        flags.append(Flag(key, text))
-    return tuple(flags)
+            require_value(key, text)
+        flags[key] = text
+    return flags
 
 
 def fold(key: str) -> str:
@@ -194,7 +193,8 @@ def _require_known(key: str, known: Collection[str], folded: dict[str, str]) -> 
         raise denied("abbreviation", f"expected a whole name such as --{longer[0]}, got --{key}")
     raise denied(
         "unknown_flag",
-        f"expected a flag on the program's list, got --{key}; a key can be added under extra_keys",
+        f"expected a flag that the program is known to take, got --{key}; a key can be added under "
+        "extra_keys",
     )
 
 
@@ -206,7 +206,8 @@ def _value_after(key: str, words: Sequence[str], position: int) -> str:
     return words[position]
 
 
-def _require_value(key: str, text: str) -> None:
+def require_value(key: str, text: str) -> None:
+    """Refuse a flag's text that a program could read as something else."""
     if not text.strip():
         raise denied("empty_value", f"expected a value for --{key}, got {quoted(text)}")
     if text != text.strip():

@@ -137,8 +137,8 @@ class JobKey(Record):
     stage: Name
 
 
-class JobPlan(Record):
-    """A command that a back end wants to be run.
+class JobSpec(Record):
+    """One command to run, cleared by the constitution; its output goes to ``log_path``.
 
     Attributes:
         command: Program name and arguments. The first is a name of the program table, never a path;
@@ -151,18 +151,13 @@ class JobPlan(Record):
             ``"remove"`` for one that refuses an existing ``output_dir``.
     """
 
+    key: JobKey
     command: tuple[str, ...] = Field(min_length=1)
     output_dir: Path
+    log_path: Path
     result_path: Path | None = None
     device: Device = "cpu"
     on_existing: ExistingOutput = "keep"
-
-
-class JobSpec(JobPlan):
-    """One command to run, cleared by the constitution; its output goes to ``log_path``."""
-
-    key: JobKey
-    log_path: Path
 
 
 class JobEnd(Record):

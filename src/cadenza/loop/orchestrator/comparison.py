@@ -34,7 +34,7 @@ from cadenza.evaluation.statistics.sequential import (
     spent_after,
 )
 from cadenza.loop.config import LoopConfig, Metric
-from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
+from cadenza.loop.constitution.suites import suite_sizes, tasks_played
 from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator.decision import SEEN_DELTAS, Decision, Judgement, Shown, judge
 from cadenza.loop.orchestrator.evidence import Evidence, in_rounds, paired_rounds, score_of

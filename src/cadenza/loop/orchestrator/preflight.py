@@ -25,17 +25,22 @@ from cadenza.loop.backends.native_files import (
     seed_page,
 )
 from cadenza.loop.config import LoopConfig, NotifyConfig, PolicyRung
-from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict, load_constitution
-from cadenza.loop.constitution.constitution import Rules
-from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, LIBERO_SUITES, suite_sizes
-from cadenza.loop.constitution.programs import NATIVE_PROGRAMS, LimitName
+from cadenza.loop.constitution import (
+    Constitution,
+    ConstitutionError,
+    JobPlan,
+    Verdict,
+    load_constitution,
+)
+from cadenza.loop.constitution.constitution import LimitName, Rules
+from cadenza.loop.constitution.suites import LIBERO_SUITES, suite_sizes
+from cadenza.loop.constitution.typed_jobs import LEROBOT_JOBS, NATIVE_JOBS
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
     DatasetRef,
     EvalRequest,
     HarvestRequest,
-    JobPlan,
     MergeRequest,
     Proposal,
     SeedRange,
@@ -187,7 +192,10 @@ def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: B
         ConfigurationError: The back end itself refuses a further argument.
     """
     for keys, plan in _plans(config, backend):
-        _require(config, rules, keys, rules.check_command(plan.command))
+        try:
+            rules.clear(plan.job, None)
+        except ConstitutionError as error:
+            _require(config, rules, keys, error.verdict)
 
 
 def _plans(config: LoopConfig, backend: Backend) -> Iterator[tuple[str, JobPlan]]:
@@ -355,7 +363,7 @@ def _require(config: LoopConfig, rules: Constitution, keys: str, verdict: Verdic
     raise ConstitutionError(replace(verdict, reason=reason))
 
 
-_PROGRAMS: Final = {"lerobot": LEROBOT_PROGRAMS, "native": NATIVE_PROGRAMS}
+_PROGRAMS: Final = {"lerobot": LEROBOT_JOBS, "native": NATIVE_JOBS}
 
 
 def lines_to_add(config: LoopConfig, rules: Constitution) -> list[str]:
@@ -368,7 +376,7 @@ def lines_to_add(config: LoopConfig, rules: Constitution) -> list[str]:
     given = rules.rules
     lines: list[str] = []
     if given.allowed_programs is None:
-        programs = dict.fromkeys(program.words[0] for program in _PROGRAMS[config.backend])
+        programs = dict.fromkeys(job.WORDS[0] for job in _PROGRAMS[config.backend])
         lines.append(_listing("allowed_programs", programs))
     if given.allowed_env_types is None:
         lines.append(_listing("allowed_env_types", [config.eval.env_type]))

@@ -17,8 +17,9 @@ from cadenza.loop.agents import (
 )
 from cadenza.loop.agents.base import cycle_of
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
-from cadenza.loop.constitution import ConstitutionError, load_constitution
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, JobPlan, Proposal
+from cadenza.loop.constitution import ConstitutionError, JobPlan, load_constitution
+from cadenza.loop.constitution.typed_jobs import LeRobotSelect
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.errors import DataError
 from cadenza.loop.events import EventBus
 from tests.loop_fakes import FakeBackend, FakeStack
@@ -139,7 +140,7 @@ def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(
     backend = FakeBackend()
     backend.programs = {"cadenza-lerobot-select": (str(tmp_path / "cadenza-lerobot-select"),)}
     plan = JobPlan(
-        command=("cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial"),
+        job=LeRobotSelect(repo_id="lerobot/x", suite="libero_spatial"),
         output_dir=tmp_path / "cycle_2" / "data",
         on_existing=existing,
     )

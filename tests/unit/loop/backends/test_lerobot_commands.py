@@ -7,15 +7,15 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.backends.lerobot import (
     Setting,
-    eval_command,
-    harvest_command,
-    merge_command,
-    select_command,
-    train_command,
+    eval_job,
+    harvest_job,
+    merge_job,
+    select_job,
+    train_job,
 )
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import EvalConfig
-from cadenza.loop.constitution import Roots, load_constitution
+from cadenza.loop.constitution import ConstitutionError, Roots, load_constitution
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -32,6 +32,7 @@ from tests.unit.loop.backends.test_lerobot_probe import TEXTS, TEXTS_06
 OLD = LeRobotTools.from_help("0.4.4", TEXTS)
 NEW = LeRobotTools.from_help("0.6.1", TEXTS_06)
 RUN = Path("/runs/r/cycle_0")
+ROOTS = Roots(write=(Path("/runs/r"),), read=(Path("/data"),))
 PUSHT = EvalConfig(
     env_type="pusht",
     task_suite="PushT-v0",
@@ -55,7 +56,7 @@ def training(**changes):
 
 
 def command(request, setting=None):
-    return list(train_command(request, setting or Setting(tools=OLD), steps=20, seed=7))
+    return list(train_job(request, setting or Setting(tools=OLD), steps=20, seed=7).argv())
 
 
 def evaluation(**changes):
@@ -84,8 +85,7 @@ def harvesting(**changes):
 
 def clears(words):
     """Check that the shipped rules let the command run."""
-    roots = Roots(write=(Path("/runs/r"),), read=(Path("/data"),))
-    load_constitution(None).clear(tuple(words), roots)
+    load_constitution(None).clear(tuple(words), ROOTS)
 
 
 @pytest.mark.parametrize(("tools", "flag"), [(OLD, "eval_freq"), (NEW, "env_eval_freq")])
@@ -152,13 +152,14 @@ def test_mix_alone_replaces_the_data_and_a_share_is_blended():
 @pytest.mark.parametrize("extra", ["--dataset.root=/other", "--steps=9", "--Output-dir=/x"])
 def test_flag_that_the_loop_sets_is_refused_a_second_time(extra):
     local = DatasetRef(repo_id="local/x", root="/data/x")
-    with pytest.raises(ConfigurationError, match=r"lerobot-train: expected --.* once"):
-        command(training(dataset=local, extra_args=(extra,)), Setting())
+    job = train_job(training(dataset=local, extra_args=(extra,)), Setting(), steps=20, seed=7)
+    with pytest.raises(ConstitutionError, match=r"rule repeated_flag: expected --.* once"):
+        load_constitution(None).clear(job, ROOTS)
 
 
 @pytest.mark.parametrize("tools", [OLD, NEW])
 def test_evaluation_command_in_the_order_of_leagents(tools):
-    words = eval_command(evaluation(), Setting(eval=PUSHT, tools=tools))
+    words = eval_job(evaluation(), Setting(eval=PUSHT, tools=tools)).argv()
     assert words == (
         *("lerobot-eval", "--policy.path=/runs/r/p", "--env.type=pusht", "--env.task=PushT-v0"),
         # LeRobot refuses a batch of more than there are episodes
@@ -172,21 +173,23 @@ def test_evaluation_command_in_the_order_of_leagents(tools):
 def test_harvest_plays_in_the_environment_of_evaluations_from_its_own_seeds():
     extra = ("--keep-failures", "--env.episode_length=9")
     request = harvesting(extra_args=extra, focus=("pusht_0",), task_text="push")
-    words = harvest_command(request, Setting(eval=PUSHT, tools=OLD))
+    words = harvest_job(request, Setting(eval=PUSHT, tools=OLD)).argv()
     assert words == (
         *("cadenza-lerobot-collect", "--policy-path=/runs/r/p", "--env-type=pusht"),
         *("--task=PushT-v0", "--episodes=2", "--out=/runs/r/cycle_0/harvest/dataset"),
         *("--repo-id=local/r-cycle0-rollouts", "--device=cpu", "--seed=900", "--max-attempts=10"),
-        *("--focus=pusht_0", "--env.obs_type=environment_state_agent_pos"),
-        *('--rename-map={"a": "b"}', "--keep-failures", "--env.episode_length=9"),
-        *("--task-text=push", "--result-json=/runs/r/cycle_0/harvest/result.json"),
+        *("--focus=pusht_0", '--rename-map={"a": "b"}', "--task-text=push"),
+        *("--result-json=/runs/r/cycle_0/harvest/result.json",),
+        *("--env.obs_type=environment_state_agent_pos", "--keep-failures"),
+        "--env.episode_length=9",
     )
     clears(words)
 
 
 def test_merge_names_every_source_and_its_folder():
     sources = (MIX, DatasetRef(repo_id="local/new", root="/runs/r/new"))
-    words = merge_command(MergeRequest(sources=sources, repo_id="local/all", folder=RUN / "merge"))
+    request = MergeRequest(sources=sources, repo_id="local/all", folder=RUN / "merge")
+    words = merge_job(request).argv()
     assert words == (
         *("cadenza-lerobot-merge", "--repo-ids=local/mix,local/new"),
         *("--roots=/runs/r/mix,/runs/r/new", "--out=/runs/r/cycle_0/merge/dataset"),
@@ -195,7 +198,7 @@ def test_merge_names_every_source_and_its_folder():
     clears(words)
     far = (MIX, DatasetRef(repo_id="lerobot/pusht"))
     with pytest.raises(ConfigurationError, match="lerobot/pusht: expected a local dataset"):
-        merge_command(MergeRequest(sources=far, repo_id="local/all", folder=RUN))
+        merge_job(MergeRequest(sources=far, repo_id="local/all", folder=RUN))
 
 
 def test_selection_names_suite_limit_and_focus():
@@ -204,7 +207,7 @@ def test_selection_names_suite_limit_and_focus():
     request = DataRequest(cycle=0, proposal=proposal, seeds=seeds, folder=RUN / "data")
     places = {"root": Path("/data/x"), "instructions": Path("/data/suites.json")}
     focus = ("libero_spatial_3",)
-    words = select_command(request, suite="libero_spatial", focus=focus, **places)
+    words = select_job(request, suite="libero_spatial", focus=focus, **places).argv()
     assert words == (
         *("cadenza-lerobot-select", "--repo-id=lerobot/libero", "--root=/data/x"),
         *("--suite=libero_spatial", "--limit=5", "--focus=libero_spatial_3"),
@@ -222,15 +225,15 @@ def about_states(words):
 
 def test_libero_is_told_in_every_command_to_let_the_seed_choose_the_initial_state():
     setting = Setting(eval=LIBERO, tools=OLD)
-    measured = eval_command(evaluation(extra_args=()), setting)
-    collected = harvest_command(harvesting(), setting)
+    measured = eval_job(evaluation(extra_args=()), setting).argv()
+    collected = harvest_job(harvesting(), setting).argv()
     trained = command(training(extra_args=("--env.type=libero", "--eval_freq=0")), setting)
     for words in (measured, collected, trained):
         assert about_states(words) == ["--env.init_states=false"]
     clears(collected)
     assert about_states(command(training(), setting)) == []  # plays no episodes
     pusht = Setting(eval=PUSHT, tools=OLD)
-    assert about_states(eval_command(evaluation(), pusht)) == []
+    assert about_states(eval_job(evaluation(), pusht).argv()) == []
     elsewhere = ("--env.type", "libero_plus")
     assert about_states(command(training(extra_args=elsewhere), Setting(eval=PUSHT))) == [
         "--env.init_states=false"

@@ -13,9 +13,18 @@ from cadenza.loop.constitution import (
     Verdict,
     load_constitution,
 )
-from cadenza.loop.constitution.constitution import PROGRAMS, Rules
+from cadenza.loop.constitution.constitution import Rules
 from cadenza.loop.constitution.flags import fold
-from cadenza.loop.constitution.programs import CollectJob, HarvestJob, MergeJob, SelectJob, TrainJob
+from cadenza.loop.constitution.typed_jobs import (
+    PROGRAMS,
+    LeRobotHarvest,
+    LeRobotMerge,
+    LeRobotSelect,
+    LeRobotTrain,
+    NativeCollect,
+    NativeMerge,
+    NativeTrain,
+)
 from cadenza.loop.orchestrator import constitution as promised
 
 RUN = Path("/srv/runs/friday").resolve()
@@ -28,14 +37,14 @@ def clear(*words):
     return load_constitution(None).clear(words, ROOTS)
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.name)
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.title())
 def test_every_program_is_consistent(program):
-    assert len({fold(key) for key in program.keys}) == len(program.keys)
-    implied = [group | {key} for key, group in program.implied]
-    for group in (*program.required, *program.exclusive, *program.together, *implied):
-        assert group <= set(program.keys)
-    assert set(program.fields) <= set(program.keys)
-    assert set(program.fields.values()) <= set(program.job.model_fields)
+    kinds = program.kinds()
+    assert len({fold(key) for key in kinds}) == len(kinds)
+    assert not {flag.key for flag in program.fields().values()} & set(program.FURTHER)
+    beside = [group | {key} for key, group in program.BESIDE]
+    for group in (*program.required(), *program.AT_MOST_ONE, *program.TOGETHER, *beside):
+        assert group <= set(kinds)
 
 
 def test_native_commands_become_typed_jobs():
@@ -44,7 +53,7 @@ def test_native_commands_become_typed_jobs():
         *("cadenza", "job", "collect", *COLLECTING, "--repo-id=local/seed", *end),
         *("--partners=crossing_chaser,crossing_stationary", "--expert=planner", "--focus=a"),
     )
-    assert isinstance(collect, CollectJob)
+    assert isinstance(collect, NativeCollect)
     assert (collect.env_type, collect.episodes) == ("crossing", 16)
     assert (collect.seed_start, collect.seed_count) == (2**28, 64)
     assert dict(collect.flags)["out"] == str(RUN / "cycle_0" / "out")
@@ -53,13 +62,13 @@ def test_native_commands_become_typed_jobs():
         *(f"--mix={OUTPUT}/mix", "--mix-ratio=0.5", "--steps=2000", "--batch-size=256"),
         *("--max-epochs=50", f"--init={OUTPUT}/last", "--seed=0", *end),
     )
-    assert isinstance(train, TrainJob)
+    assert isinstance(train, NativeTrain)
     assert (train.steps, train.dataset_root) == (2000, Path("/srv/seed"))
     assert dict(train.flags)["init"] == str(RUN / "cycle_0/last")
     merge = clear(
         *("cadenza", "job", "merge", f"--sources={OUTPUT}/a,{OUTPUT}/b", "--repo-id=local/m", *end)
     )
-    assert isinstance(merge, MergeJob)
+    assert isinstance(merge, NativeMerge)
     assert merge.sources == (RUN / "cycle_0/a", RUN / "cycle_0/b")
 
 
@@ -76,7 +85,7 @@ def test_lerobot_commands_become_typed_jobs():
             "--dataset.video_backend=pyav",
         ),
     )
-    assert isinstance(train, TrainJob)
+    assert isinstance(train, LeRobotTrain)
     assert train.steps == 20
     assert (train.env_type, train.eval_episodes) == ("pusht", 3)
     flags = dict(train.flags)
@@ -88,18 +97,18 @@ def test_lerobot_commands_become_typed_jobs():
         *("--task=PushT-v0", "--episodes=5", "--max-attempts=25", f"--out={OUTPUT}/r", "--seed=9"),
         *("--repo-id=local/r", "--device=cuda:0", "--task-text=push the T, please", "--fps=10"),
     )
-    assert isinstance(harvest, HarvestJob)
+    assert isinstance(harvest, LeRobotHarvest)
     assert (harvest.attempts, dict(harvest.flags)["device"]) == (25, "cuda:0")
     select = clear(
         "cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial", "--no-download"
     )
-    assert isinstance(select, SelectJob)
+    assert isinstance(select, LeRobotSelect)
     assert select.flags[1:] == (("suite", "libero_spatial"), ("no-download", None))
     merge = clear(
         *("cadenza-lerobot-merge", "--repo-ids=local/a,local/b", f"--roots={OUTPUT}/a,{OUTPUT}/b"),
         *("--repo-id=local/mix", f"--out={OUTPUT}/mix"),
     )
-    assert isinstance(merge, MergeJob)
+    assert isinstance(merge, LeRobotMerge)
     assert merge.source_ids == ("local/a", "local/b")
     assert dict(merge.flags)["out"] == str(RUN / "cycle_0/mix")
 
@@ -192,6 +201,6 @@ def test_table_lists_the_flags_of_the_command_itself(name):
     options = get_command(app).commands["job"].commands[name].params
     flags = {option.opts[0].removeprefix("--") for option in options}
     program = PROGRAMS["cadenza", "job", name]
-    assert set(program.keys) == flags
+    assert set(program.kinds()) == flags
     required = {option.opts[0].removeprefix("--") for option in options if option.required}
-    assert {key for group in program.required for key in group} == required
+    assert {key for group in program.required() for key in group} == required

@@ -1,0 +1,628 @@
+"""The jobs there are: one class for each program, whose fields declare their flags and kinds.
+
+A back end makes a job; the constitution judges it and gives it back with every path absolute; its
+words are written once, by `TypedJob.argv`. What people add to a command is the only thing that is
+read from words, in `TypedJob.read`. A program without a class cannot run, nor a flag that its class
+does not declare.
+
+Source:      flags of LeRobot 0.4.4, and the names that 0.5 and 0.6 added or changed.
+Left out:    whatever runs or imports other people's code (``env.hub_path``, ``env.kwargs``,
+             ``policy.base_model_path``, plug-ins; GR00T, pi0-FAST and WALL-X load code from the
+             hub), reads settings from a file (``config_path``), touches robots, writes outside
+             ``output_dir``, or reports to a service. A file of rules can add other flags.
+Adding one:  a class here, in `PROGRAMS`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import SerializeAsAny
+
+from cadenza.loop.constitution.flags import denied, read_flags
+from cadenza.loop.constitution.kinds import (
+    COUNT,
+    DEVICE,
+    NAME,
+    NAMES,
+    READ,
+    REPOSITORY,
+    SIZE,
+    TRUTH,
+    WHOLE,
+    WRITE,
+    Boolean,
+    Choice,
+    Given,
+    Integer,
+    Kind,
+    Listing,
+    Number,
+    Renaming,
+    Spelled,
+    Switch,
+    Text,
+    Value,
+    Weights,
+)
+from cadenza.loop.contracts.records import Device, ExistingOutput, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The flag that a field of a job is written as, and the kind of its values."""
+
+    key: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a job asks of the rules.
+
+    Attributes:
+        steps: Gradient steps.
+        evaluated: Episodes played to measure a policy or to keep its successes; in each task.
+        collected: Episodes and attempts of a collection.
+        env_type: Environment it plays in.
+        last_seed: Largest seed of an initial state, if it has seeds of its own.
+        datasets: Names that a hub is asked for where their folder lacks something.
+        suites: Suites of LeRobot whose tasks multiply ``evaluated``; None where none do.
+        task_ids: Numbers of the tasks it takes of each; empty for all.
+    """
+
+    steps: int | None = None
+    evaluated: int | None = None
+    collected: int | None = None
+    env_type: str | None = None
+    last_seed: int | None = None
+    datasets: tuple[tuple[str, Path | None], ...] = ()
+    suites: tuple[str, ...] | None = None
+    task_ids: tuple[int, ...] = ()
+
+
+class TypedJob(Record):
+    """A command by its meaning; a field that is None is not said.
+
+    Attributes:
+        more: Further flags with their values, that no field has.
+        extra: Words that people add, not yet read; a job that was cleared has none.
+    """
+
+    #: Program, and its sub-command if it has one.
+    WORDS: ClassVar[tuple[str, ...]] = ()
+    #: Flags that people may add beside the fields.
+    FURTHER: ClassVar[Mapping[str, Kind]] = {}
+    #: Groups of flags of which exactly one must be given.
+    ONE_OF: ClassVar[tuple[frozenset[str], ...]] = ()
+    #: ... at most one may be given.
+    AT_MOST_ONE: ClassVar[tuple[frozenset[str], ...]] = ()
+    #: ... all must be given or none.
+    TOGETHER: ClassVar[tuple[frozenset[str], ...]] = ()
+    #: A flag, and a group of which one must be given beside it.
+    BESIDE: ClassVar[tuple[tuple[str, frozenset[str]], ...]] = ()
+    #: What the seeds of its initial states lie below.
+    SEED_LIMIT: ClassVar[int] = 2**63
+    #: Beginnings of arguments that switch the guard off, leave tasks out or ignore the seeds.
+    WEAKENING: ClassVar[tuple[str, ...]] = ()
+
+    more: tuple[tuple[str, Any], ...] = ()
+    extra: tuple[str, ...] = ()
+
+    @classmethod
+    def fields(cls) -> Mapping[str, Flag]:
+        """Return the flag of each field."""
+        return _fields(cls)
+
+    @classmethod
+    def kinds(cls) -> dict[str, Kind]:
+        """Return the kind of each flag that the program may be given."""
+        return {flag.key: flag.kind for flag in _fields(cls).values()} | dict(cls.FURTHER)
+
+    @classmethod
+    def required(cls) -> tuple[frozenset[str], ...]:
+        """Return groups of flags; one flag of each group must be given."""
+        needed = (name for name in _fields(cls) if cls.model_fields[name].is_required())
+        return (*(frozenset({_fields(cls)[name].key}) for name in needed), *cls.ONE_OF)
+
+    @classmethod
+    def title(cls) -> str:
+        """Return the words of the program, joined by blanks."""
+        return " ".join(cls.WORDS)
+
+    @classmethod
+    def read(
+        cls, values: Mapping[str, Value], words: Sequence[str], kinds: Mapping[str, Kind]
+    ) -> dict[str, Value]:
+        """Return ``values`` by flag and those that ``words`` add; all must belong together.
+
+        Raises:
+            ConstitutionError: Words could be read in two ways, or flags do not belong together.
+        """
+        switches = {key for key, kind in kinds.items() if isinstance(kind, Switch)}
+        found = dict(values)
+        for key, text in read_flags(words, kinds, switches, values).items():
+            found[key] = True if text is None else kinds[key].parse(text, Given(key))
+        cls._require_groups(set(found))
+        return found
+
+    @classmethod
+    def of(cls, values: Mapping[str, Value]) -> Self:
+        """Return the job with ``values`` by flag."""
+        names = {flag.key: name for name, flag in _fields(cls).items()}
+        named = {names[key]: value for key, value in values.items() if key in names}
+        more = tuple((key, value) for key, value in values.items() if key not in names)
+        return cls(**named, more=more)
+
+    @classmethod
+    def _require_groups(cls, given: set[str]) -> None:
+        for group in cls.TOGETHER:
+            if group & given and not group <= given:
+                raise denied(
+                    "missing_flag",
+                    f"expected all or none of {sorted(group)}, got {sorted(group & given)}",
+                )
+        for group in (*cls.ONE_OF, *cls.AT_MOST_ONE):
+            if len(group & given) > 1:
+                raise denied(
+                    "conflicting_flags",
+                    f"expected one of {sorted(group)}, got {sorted(group & given)}",
+                )
+        beside = [(group, f"beside --{key}") for key, group in cls.BESIDE if key in given]
+        for group, why in (*((group, f"for {cls.title()}") for group in cls.required()), *beside):
+            if not group & given:
+                names, got = " or --".join(sorted(group)), "neither" if len(group) > 1 else "none"
+                raise denied("missing_flag", f"expected --{names} {why}, got {got}")
+
+    def values(self) -> dict[str, Value]:
+        """Return what is said, by flag."""
+        said = {flag.key: getattr(self, name) for name, flag in _fields(type(self)).items()}
+        return {key: value for key, value in said.items() if value is not None} | dict(self.more)
+
+    @property
+    def flags(self) -> tuple[tuple[str, str | None], ...]:
+        """Flags with their texts, in order; None for a switch."""
+        kinds = self.kinds()
+        return tuple(
+            (
+                key,
+                None
+                if isinstance(kinds.get(key), Switch)
+                else kinds.get(key, _SPELLED).spell(value),
+            )
+            for key, value in self.values().items()
+        )
+
+    def argv(self) -> tuple[str, ...]:
+        """Return the command, every value in its own word."""
+        written = (f"--{key}" if text is None else f"--{key}={text}" for key, text in self.flags)
+        return (*self.WORDS, *written, *self.extra)
+
+    def demand(self) -> Demand:
+        """Return what the rules must allow."""
+        return Demand()
+
+
+@cache
+def _fields(job: type[TypedJob]) -> Mapping[str, Flag]:
+    found: dict[str, Flag] = {}
+    for name, field in job.model_fields.items():
+        for one in field.metadata:
+            if isinstance(one, Flag):
+                found[name] = one
+    return found
+
+
+def _keys(prefix: str, names: str, kind: Kind) -> dict[str, Kind]:
+    return {f"{prefix}{name}": kind for name in names.split()}
+
+
+_SPELLED: Final = Spelled()
+_SEED: Final = Integer()
+#: Initial states of one cycle and purpose; the seed ledger hands out no more.
+_SEED_COUNT: Final = Integer(1, 2**16)
+_SHARE: Final = Number(0.0, 1.0)
+_FILTER: Final[dict[str, Kind]] = {"filter": Choice(("on", "off"))}
+_UNGUARDED: Final = ("--filter=off",)
+
+
+class NativeJob(TypedJob):
+    """A job of this package."""
+
+    out: Annotated[Path, Flag("out", WRITE)]
+    result_json: Annotated[Path, Flag("result-json", WRITE)]
+
+
+class _NativePlay(NativeJob):
+    """... that plays episodes."""
+
+    env_type: Annotated[str, Flag("task", NAME)]
+    partners: Annotated[tuple[str, ...] | None, Flag("partners", NAMES)] = None
+    episodes: Annotated[int, Flag("episodes", COUNT)]
+    seed_start: Annotated[int, Flag("seed-start", _SEED)]
+
+
+class NativeEvaluate(_NativePlay):
+    """Measures a policy from given initial states."""
+
+    WORDS = ("cadenza", "job", "evaluate")
+    FURTHER = _FILTER
+    WEAKENING = _UNGUARDED
+
+    policy: Annotated[Path, Flag("policy", READ)]
+    batch_size: Annotated[int | None, Flag("batch-size", SIZE)] = None
+
+    def demand(self) -> Demand:
+        """Return its episodes."""
+        return Demand(
+            evaluated=self.episodes,
+            env_type=self.env_type,
+            last_seed=self.seed_start + self.episodes - 1,
+        )
+
+
+class NativeCollect(_NativePlay):
+    """Collects episodes of an expert, from ``seed_count`` initial states at most."""
+
+    WORDS = ("cadenza", "job", "collect")
+    FURTHER: ClassVar[Mapping[str, Kind]] = {"expert": NAME}
+
+    seed_count: Annotated[int, Flag("seed-count", _SEED_COUNT)]
+    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
+    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
+
+    def demand(self) -> Demand:
+        """Return its episodes and attempts."""
+        return Demand(
+            collected=max(self.episodes, self.seed_count),
+            env_type=self.env_type,
+            last_seed=self.seed_start + self.seed_count - 1,
+        )
+
+
+class NativeHarvest(_NativePlay):
+    """Collects a policy's successes, or an expert's where the policy failed."""
+
+    WORDS = ("cadenza", "job", "harvest")
+    FURTHER = _FILTER
+    WEAKENING = _UNGUARDED
+
+    policy: Annotated[Path, Flag("policy", READ)]
+    attempts: Annotated[int, Flag("seed-count", _SEED_COUNT)]
+    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
+    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
+    starts: Annotated[str | None, Flag("starts", Choice(("solved", "failed")))] = None
+
+    def demand(self) -> Demand:
+        """Return the episodes wanted, and the attempts."""
+        return Demand(
+            evaluated=self.episodes,
+            collected=self.attempts,
+            env_type=self.env_type,
+            last_seed=self.seed_start + self.attempts - 1,
+        )
+
+
+class NativeTrain(NativeJob):
+    """Trains a policy on local data."""
+
+    WORDS = ("cadenza", "job", "train")
+    AT_MOST_ONE = (frozenset({"episodes", "first-episodes"}),)
+    TOGETHER = (frozenset({"mix", "mix-ratio"}),)
+
+    rung: Annotated[str, Flag("rung", NAME)]
+    dataset_root: Annotated[Path, Flag("dataset", READ)]
+    steps: Annotated[int, Flag("steps", COUNT)]
+    batch_size: Annotated[int, Flag("batch-size", SIZE)]
+    seed: Annotated[int, Flag("seed", _SEED)]
+    init: Annotated[Path | None, Flag("init", READ)] = None
+    episodes: Annotated[tuple[int, ...] | None, Flag("episodes", Listing(Integer(0, 2**31)))] = None
+    first_episodes: Annotated[int | None, Flag("first-episodes", COUNT)] = None
+    mix: Annotated[Path | None, Flag("mix", READ)] = None
+    mix_ratio: Annotated[float | None, Flag("mix-ratio", _SHARE)] = None
+    max_epochs: Annotated[float | None, Flag("max-epochs", Number(0.0, 1e6))] = None
+    learning_rate: Annotated[float | None, Flag("learning-rate", _SHARE)] = None
+
+    def demand(self) -> Demand:
+        """Return its gradient steps."""
+        return Demand(steps=self.steps)
+
+
+class NativeMerge(NativeJob):
+    """Joins datasets."""
+
+    WORDS = ("cadenza", "job", "merge")
+
+    sources: Annotated[tuple[Path, ...], Flag("sources", Listing(READ, longest=1000))]
+    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
+
+
+#: Types of policies that train on recorded data alone, without other people's code.
+POLICY_TYPES: Final = ("act", "diffusion", "pi0", "pi05", "smolvla", "tdmpc", "vqbet", "xvla")
+_WEIGHTS: Final = Weights(
+    POLICY_TYPES,
+    # Processor steps, as LeRobot registers them, that these policies are saved with. Left out:
+    # action_tokenizer_processor and reward_classifier_processor, which load code of the hub.
+    steps=(
+        *("rename_observations_processor", "to_batch_processor", "device_processor"),
+        *("normalizer_processor", "unnormalizer_processor", "tokenizer_processor"),
+        *("smolvla_new_line_processor", "pi0_new_line_processor"),
+        *("pi05_prepare_state_tokenizer_processor_step", "libero_processor", "xvla_image_scale"),
+        *("xvla_image_to_float", "xvla_imagenet_normalize", "xvla_add_domain_id"),
+        "xvla_rotation_6d_to_axis_angle",
+    ),
+    # Repositories of their language models and tokenizers, which LeRobot's own code names.
+    companions=(
+        "HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
+        "google/paligemma-3b-pt-224",
+        "facebook/bart-large",
+    ),
+)
+#: Fewer tasks than the suite has, and recorded states that no seed chooses.
+_EASIER: Final = ("--env.task_ids=", "--env.init_states=true")
+#: What LeRobot's seeds lie below: those of its environments' own generators.
+_SEED_LIMIT: Final = 2**32
+_SEED_32: Final = Integer(0, _SEED_LIMIT - 1)
+_NUMBERS: Final = Listing(Integer(0, 10_000), brackets=True)
+_EPISODES: Final = Listing(Integer(0, 2**31), brackets=True)
+
+#: Sizes, rates and switches of LeRobot's policies, none of which leads outside the process: what
+#: they are given is a number, a truth value or a plain name, as it is spelled.
+_POLICY: Final[dict[str, Kind]] = {
+    "policy.device": DEVICE,
+    "policy.repo_id": REPOSITORY,
+    **_keys(
+        "policy.",
+        "action_expert_variant attention_mode beta_end beta_schedule beta_start chunk_size "
+        "clip_sample clip_sample_range compile_mode compile_model crop_is_random crop_ratio "
+        "crop_shape diffusion_step_embed_dim dim_feedforward dim_model do_mask_loss_for_padding "
+        "down_dims drop_n_last_frames dropout dtype empty_cameras feedforward_activation "
+        "freeze_vision_encoder gradient_checkpointing horizon image_resolution kernel_size "
+        "kl_weight latent_dim max_action_dim max_action_tokens max_period max_state_dim min_period "
+        "n_action_steps n_decoder_layers n_encoder_layers n_groups n_heads n_obs_steps "
+        "n_vae_encoder_layers noise_scheduler_type num_expert_layers num_inference_steps "
+        "num_train_timesteps num_vlm_layers optimizer_eps optimizer_grad_clip_norm optimizer_lr "
+        "optimizer_lr_backbone optimizer_weight_decay paligemma_variant pre_norm prediction_type "
+        "pretrained_backbone_weights replace_final_stride_with_dilation resize_shape "
+        "scheduler_decay_lr scheduler_decay_steps scheduler_name scheduler_warmup_steps "
+        "self_attn_every_n_layers spatial_softmax_num_keypoints temporal_ensemble_coeff "
+        "tokenizer_max_length train_expert_only train_state_proj use_amp use_cache "
+        "use_film_scale_modulation use_group_norm use_kv_cache use_separate_rgb_encoder_per_camera "
+        "use_vae vision_backbone",
+        _SPELLED,
+    ),
+}
+#: What an environment is made with beside its type and tasks; equal in all commands of a run.
+_ENVIRONMENT: Final[dict[str, Kind]] = {
+    "env.camera_name": NAMES,
+    "env.camera_name_mapping": Renaming(),
+    "env.init_states": TRUTH,
+    **_keys(
+        "env.",
+        "control_mode disable_env_checker episode_length fps max_parallel_tasks multitask_eval "
+        "obs_type observation_height observation_width render_mode visualization_height "
+        "visualization_width",
+        _SPELLED,
+    ),
+}
+_COMMON: Final[dict[str, Kind]] = {
+    "eval.use_async_envs": TRUTH,
+    "job_name": NAME,
+    "rename_map": Renaming(),
+}
+
+
+class LeRobotTrain(TypedJob):
+    """Trains a policy by LeRobot; ``mix_*`` are read by the script that starts its training.
+
+    Attributes:
+        env_type: Environment of evaluations during training; None for none.
+        suites: Tasks or suites of tasks that it evaluates in.
+        eval_freq: Steps from one evaluation to the next, 0 for none; ``env_eval_freq`` in 0.6.
+        eval_episodes: Episodes of each, in each task.
+    """
+
+    WORDS = ("lerobot-train",)
+    FURTHER: ClassVar[Mapping[str, Kind]] = {
+        **_POLICY,
+        **_ENVIRONMENT,
+        **_COMMON,
+        "dataset.video_backend": Choice(("pyav", "torchcodec", "video_reader")),
+        "save_checkpoint": TRUTH,
+        "wandb.enable": Boolean(only=False, rule="wandb"),
+        **_keys("", "eval_steps log_freq save_freq", WHOLE),
+        **_keys("dataset.", "streaming use_imagenet_stats", TRUTH),
+        **_keys("", "rabc_epsilon rabc_kappa tolerance_s", _SPELLED),
+        **_keys("", "use_policy_training_preset use_rabc", TRUTH),
+        **_keys("dataset.image_transforms.", "enable max_num_transforms random_order", _SPELLED),
+        **_keys("peft.", "init_type method_type r", _SPELLED),
+        **_keys(
+            "optimizer.", "dampening eps grad_clip_norm lr momentum nesterov type weight_decay",
+            _SPELLED,
+        ),
+        **_keys(
+            "scheduler.",
+            "decay_lr name num_cycles num_decay_steps num_vqvae_training_steps num_warmup_steps "
+            "peak_lr type",
+            _SPELLED,
+        ),
+    }  # fmt: skip
+    ONE_OF = (frozenset({"policy.type", "policy.path"}),)
+    AT_MOST_ONE = (frozenset({"eval_freq", "env_eval_freq"}),)
+    TOGETHER = (frozenset({"mix.repo_id", "mix.root", "mix.ratio"}),)
+    BESIDE = (
+        ("env.type", frozenset({"eval.n_episodes"})),
+        ("env.type", frozenset({"eval_freq", "env_eval_freq"})),
+    )
+
+    policy_path: Annotated[Path | str | None, Flag("policy.path", _WEIGHTS)] = None
+    policy_type: Annotated[str | None, Flag("policy.type", Choice(POLICY_TYPES))] = None
+    push_to_hub: Annotated[
+        bool, Flag("policy.push_to_hub", Boolean(only=False, rule="push_to_hub"))
+    ]
+    repo_id: Annotated[str, Flag("dataset.repo_id", REPOSITORY)]
+    dataset_root: Annotated[Path | None, Flag("dataset.root", READ)] = None
+    revision: Annotated[str | None, Flag("dataset.revision", NAME)] = None
+    episodes: Annotated[tuple[int, ...] | None, Flag("dataset.episodes", _EPISODES)] = None
+    mix_repo_id: Annotated[str | None, Flag("mix.repo_id", REPOSITORY)] = None
+    mix_root: Annotated[Path | None, Flag("mix.root", READ)] = None
+    mix_ratio: Annotated[float | None, Flag("mix.ratio", _SHARE)] = None
+    output_dir: Annotated[Path, Flag("output_dir", WRITE)]
+    steps: Annotated[int, Flag("steps", COUNT)]
+    batch_size: Annotated[int | None, Flag("batch_size", SIZE)] = None
+    seed: Annotated[int | None, Flag("seed", _SEED_32)] = None
+    num_workers: Annotated[int | None, Flag("num_workers", Integer(0, 256))] = None
+    env_type: Annotated[str | None, Flag("env.type", NAME)] = None
+    suites: Annotated[tuple[str, ...] | None, Flag("env.task", NAMES)] = None
+    task_ids: Annotated[tuple[int, ...] | None, Flag("env.task_ids", _NUMBERS)] = None
+    eval_freq: Annotated[int | None, Flag("eval_freq", WHOLE)] = None
+    env_eval_freq: Annotated[int | None, Flag("env_eval_freq", WHOLE)] = None
+    eval_episodes: Annotated[int | None, Flag("eval.n_episodes", COUNT)] = None
+    eval_batch_size: Annotated[int | None, Flag("eval.batch_size", SIZE)] = None
+
+    def demand(self) -> Demand:
+        """Return its steps, its data, and episodes played meanwhile, at least those of one time."""
+        every = self.eval_freq or self.env_eval_freq or 0
+        times = max(1, self.steps // every) if every else 1
+        named = ((self.repo_id, self.dataset_root), (self.mix_repo_id, self.mix_root))
+        return Demand(
+            steps=self.steps,
+            evaluated=self.eval_episodes and self.eval_episodes * times,
+            env_type=self.env_type,
+            datasets=tuple((name, root) for name, root in named if name is not None),
+            suites=(self.suites or ()) if self.env_type and every else None,
+            task_ids=self.task_ids or (),
+        )
+
+
+class LeRobotEvaluate(TypedJob):
+    """Measures a policy by LeRobot, from the initial states of the seeds from ``seed`` on."""
+
+    WORDS = ("lerobot-eval",)
+    FURTHER: ClassVar[Mapping[str, Kind]] = {
+        **_POLICY,
+        "policy.push_to_hub": Boolean(only=False, rule="push_to_hub"),
+        **_ENVIRONMENT,
+        **_COMMON,
+        "trust_remote_code": Boolean(only=False, rule="remote_code"),
+    }
+    SEED_LIMIT = _SEED_LIMIT
+    WEAKENING = _EASIER
+
+    policy_path: Annotated[Path | str, Flag("policy.path", _WEIGHTS)]
+    env_type: Annotated[str, Flag("env.type", NAME)]
+    suites: Annotated[tuple[str, ...] | None, Flag("env.task", NAMES)] = None
+    episodes: Annotated[int, Flag("eval.n_episodes", COUNT)]
+    batch_size: Annotated[int | None, Flag("eval.batch_size", SIZE)] = None
+    output_dir: Annotated[Path, Flag("output_dir", WRITE)]
+    seed: Annotated[int | None, Flag("seed", _SEED_32)] = None
+    task_ids: Annotated[tuple[int, ...] | None, Flag("env.task_ids", _NUMBERS)] = None
+
+    def demand(self) -> Demand:
+        """Return its episodes, in each task."""
+        return Demand(
+            evaluated=self.episodes,
+            env_type=self.env_type,
+            last_seed=None if self.seed is None else self.seed + self.episodes - 1,
+            suites=self.suites or (),
+            task_ids=self.task_ids or (),
+        )
+
+
+class LeRobotHarvest(TypedJob):
+    """Collects successful episodes of LeRobot's policies in ``attempts`` at most."""
+
+    WORDS = ("cadenza-lerobot-collect",)
+    FURTHER: ClassVar[Mapping[str, Kind]] = {
+        **_ENVIRONMENT,
+        "env.task_ids": _NUMBERS,
+        "fps": Integer(1, 1000),
+        "keep-failures": Switch(),
+    }
+    SEED_LIMIT = _SEED_LIMIT
+    WEAKENING = _EASIER
+
+    policy_path: Annotated[Path | str, Flag("policy-path", _WEIGHTS)]
+    env_type: Annotated[str, Flag("env-type", NAME)]
+    suites: Annotated[tuple[str, ...], Flag("task", NAMES)]
+    episodes: Annotated[int, Flag("episodes", COUNT)]
+    out: Annotated[Path, Flag("out", WRITE)]
+    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
+    device: Annotated[str | None, Flag("device", DEVICE)] = None
+    seed: Annotated[int, Flag("seed", _SEED_32)]
+    attempts: Annotated[int, Flag("max-attempts", COUNT)]
+    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
+    rename_map: Annotated[dict[str, Any] | None, Flag("rename-map", Renaming())] = None
+    task_text: Annotated[str | None, Flag("task-text", Text())] = None
+    result_json: Annotated[Path | None, Flag("result-json", WRITE)] = None
+
+    def demand(self) -> Demand:
+        """Return the episodes wanted, and the attempts."""
+        return Demand(
+            evaluated=self.episodes,
+            collected=self.attempts,
+            env_type=self.env_type,
+            last_seed=self.seed + self.attempts - 1,
+        )
+
+
+class LeRobotSelect(TypedJob):
+    """Chooses a suite's episodes of a dataset, in a folder or of the hub."""
+
+    WORDS = ("cadenza-lerobot-select",)
+    FURTHER: ClassVar[Mapping[str, Kind]] = {"no-download": Switch()}
+
+    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
+    root: Annotated[Path | None, Flag("root", READ)] = None
+    suite: Annotated[str, Flag("suite", NAME)]
+    limit: Annotated[int | None, Flag("limit", COUNT)] = None
+    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
+    instructions: Annotated[Path | None, Flag("instructions", READ)] = None
+    result_json: Annotated[Path | None, Flag("result-json", WRITE)] = None
+
+    def demand(self) -> Demand:
+        """Return the dataset."""
+        return Demand(datasets=((self.repo_id, self.root),))
+
+
+class LeRobotMerge(TypedJob):
+    """Joins datasets: the names of its parts, and their folders."""
+
+    WORDS = ("cadenza-lerobot-merge",)
+
+    source_ids: Annotated[
+        tuple[str, ...] | None, Flag("repo-ids", Listing(REPOSITORY, longest=1000))
+    ] = None
+    sources: Annotated[tuple[Path, ...], Flag("roots", Listing(READ, longest=1000))]
+    out: Annotated[Path, Flag("out", WRITE)]
+    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
+    result_json: Annotated[Path | None, Flag("result-json", WRITE)] = None
+
+    def demand(self) -> Demand:
+        """Return its parts, where they have names."""
+        return Demand(datasets=tuple(zip(self.source_ids or (), self.sources, strict=False)))
+
+
+NATIVE_JOBS: Final = (NativeCollect, NativeTrain, NativeEvaluate, NativeHarvest, NativeMerge)
+LEROBOT_JOBS: Final = (LeRobotTrain, LeRobotEvaluate, LeRobotHarvest, LeRobotSelect, LeRobotMerge)
+#: Every program there is, by its words; a file of rules chooses among them.
+PROGRAMS: Final[Mapping[tuple[str, ...], type[TypedJob]]] = {
+    job.WORDS: job for job in (*NATIVE_JOBS, *LEROBOT_JOBS)
+}
+
+
+class JobPlan(Record):
+    """A job that a back end wants to be run; other fields as in `JobSpec`."""
+
+    job: SerializeAsAny[TypedJob]
+    output_dir: Path
+    result_path: Path | None = None
+    device: Device = "cpu"
+    on_existing: ExistingOutput = "keep"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Its words, not yet judged."""
+        return self.job.argv()
