@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from cadenza.loop.agents.base import CallableRunner, dry_runner
 from cadenza.loop.backends.base import Backend
 from cadenza.loop.config import ApprovalConfig, LoopConfig, NotifyConfig, ThresholdConfig
-from cadenza.loop.constitution import JobPlan
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,

@@ -114,7 +114,9 @@ def require_inside(job):
     assert all(key.isascii() and key == key.lower() for key in flags)
     assert int(flags.get("steps", 1)) <= 200_000
     # Training's `episodes` are indices, the others' is a count.
-    episodes = flags.get("eval.n_episodes", "1" if isinstance(job, NativeTrain | LeRobotTrain) else None)
+    episodes = flags.get(
+        "eval.n_episodes", "1" if isinstance(job, NativeTrain | LeRobotTrain) else None
+    )
     episodes = episodes or flags.get("episodes", "1")
     assert int(episodes) <= (65_536 if job.WORDS[-1] == "collect" else 500)
     if isinstance(job, NativeHarvest | LeRobotHarvest):

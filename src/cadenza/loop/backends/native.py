@@ -133,7 +133,8 @@ class NativeBackend:
             return None
         return _planned(
             NativeCollect(
-                **_places(request.folder),
+                out=request.folder,
+                result_json=request.folder / RESULT,
                 env_type=self._config.eval.env_type,
                 partners=_names(self._config.data.task_filter or self._config.eval.task_suite),
                 episodes=self._wanted(request),
@@ -179,7 +180,8 @@ class NativeBackend:
         """Return the job that evaluates."""
         return _planned(
             NativeEvaluate(
-                **_places(request.folder),
+                out=request.folder,
+                result_json=request.folder / RESULT,
                 policy=Path(request.checkpoint.path),
                 env_type=self._config.eval.env_type,
                 partners=_names(self._config.eval.task_suite),
@@ -227,7 +229,8 @@ class NativeBackend:
             )
         return _planned(
             NativeHarvest(
-                **_places(request.folder),
+                out=request.folder,
+                result_json=request.folder / RESULT,
                 policy=Path(request.checkpoint.path),
                 env_type=self._config.eval.env_type,
                 partners=_names(self._config.eval.task_suite),
@@ -268,7 +271,8 @@ class NativeBackend:
         """Return the job that joins datasets."""
         return _planned(
             NativeMerge(
-                **_places(request.folder),
+                out=request.folder,
+                result_json=request.folder / RESULT,
                 sources=tuple(Path(local_root(source)) for source in request.sources),
                 repo_id=request.repo_id,
             )
@@ -349,7 +353,8 @@ class NativeBackend:
         root = Path(local_root(data))
         listed, first = _counting(data)
         return NativeTrain(
-            **_places(request.folder),
+            out=request.folder,
+            result_json=request.folder / RESULT,
             rung=request.rung,
             dataset_root=root,
             episodes=listed or None,
@@ -378,10 +383,6 @@ class NativeBackend:
         if mix is None or mix.sha256 is not None:
             expected["mix_sha256"] = None if mix is None else mix.sha256
         return expected
-
-
-def _places(folder: Path) -> dict[str, Path]:
-    return {"out": folder, "result_json": folder / RESULT}
 
 
 def _planned(job: NativeJob) -> JobPlan:

@@ -230,6 +230,8 @@ def parse_rules(content: object, *, source: str) -> Rules:
 _LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args", "proposals")
 _LOG = logging.getLogger(__name__)
 
+#: Initial states of one cycle and purpose; the seed ledger hands out no more.
+_MOST_COLLECTED: Final = 2**16
 #: Programs that run other programs or code; refused under a rule of their own, for clear messages.
 _INTERPRETERS: Final = re.compile(
     r"(?:|a|ba|c|da|fi|k|mk|pw|power|s|tc|wi|z)sh|powershell|fish|cmd|busybox|i?python|pypy?|py"
@@ -398,6 +400,11 @@ class Constitution:
             _raise_unless(verdict)
         if demand.collected is not None:
             _raise_unless(self._within("max_collect_episodes", demand.collected))
+            if demand.collected > _MOST_COLLECTED:
+                raise denied(
+                    "range",
+                    f"expected at most {_MOST_COLLECTED} initial states, got {demand.collected}",
+                )
 
     def _require_data(self, name: str, root: Path | None, roots: Roots | None) -> None:
         """Raise unless the dataset ``name`` is local or may come from the hub.

@@ -221,8 +221,6 @@ def _keys(prefix: str, names: str, kind: Kind) -> dict[str, Kind]:
 
 _SPELLED: Final = Spelled()
 _SEED: Final = Integer()
-#: Initial states of one cycle and purpose; the seed ledger hands out no more.
-_SEED_COUNT: Final = Integer(1, 2**16)
 _SHARE: Final = Number(0.0, 1.0)
 _FILTER: Final[dict[str, Kind]] = {"filter": Choice(("on", "off"))}
 _UNGUARDED: Final = ("--filter=off",)
@@ -269,7 +267,7 @@ class NativeCollect(_NativePlay):
     WORDS = ("cadenza", "job", "collect")
     FURTHER: ClassVar[Mapping[str, Kind]] = {"expert": NAME}
 
-    seed_count: Annotated[int, Flag("seed-count", _SEED_COUNT)]
+    seed_count: Annotated[int, Flag("seed-count", COUNT)]
     repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
     focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
 
@@ -290,7 +288,7 @@ class NativeHarvest(_NativePlay):
     WEAKENING = _UNGUARDED
 
     policy: Annotated[Path, Flag("policy", READ)]
-    attempts: Annotated[int, Flag("seed-count", _SEED_COUNT)]
+    attempts: Annotated[int, Flag("seed-count", COUNT)]
     repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
     focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
     starts: Annotated[str | None, Flag("starts", Choice(("solved", "failed")))] = None

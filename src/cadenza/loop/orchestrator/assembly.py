@@ -30,7 +30,6 @@ from cadenza.loop.llm.protocol import LLMClient, NullLLM
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
 from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
-    require_preflight_allowed,
     require_ready,
 )
 from cadenza.loop.orchestrator.proposer import (
@@ -125,7 +124,6 @@ def build_loop(
         rules, stack = require_ready(config, run_id)
     else:
         rules, stack = rules_of(config), backend
-        require_preflight_allowed(config, rules)
         require_commands_allowed(config, rules, stack)
     jobs = open_jobs or _jobs_opener(config, stack, on_progress)
     store = JobStore(store_location(config))

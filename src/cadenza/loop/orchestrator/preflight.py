@@ -7,8 +7,8 @@ Inputs:  what a configuration names must be there, and must not be what policies
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
@@ -69,10 +69,10 @@ from cadenza.loop.schedule import (
 from cadenza.loop.store.database import require_openable, shown, url_of
 from cadenza.loop.store.jobstore import JobStore
 
+#: Keys of the schedule.
+_DATA: Final = "data.initial_episodes, data.growth, data.max_episodes"
 #: Stands for the folder of a run that does not exist yet.
 _FOLDER: Final = Path("/run")
-#: Stands for any seeds; how many there are is asked of the numbers alone.
-_SEEDS: Final = SeedRange(start=0, count=1)
 
 
 def require_ready(
@@ -134,7 +134,6 @@ def refusals(
 
 def _rules_found(config: LoopConfig) -> str:
     rules = rules_of(config)
-    require_preflight_allowed(config, rules)
     programs = len(rules.rules.allowed_programs or ())
     return f"{shown_rules(rules_file(config), rules.sha256)}, {programs} programs allowed"
 
@@ -185,69 +184,112 @@ def store_found(location: Path | str) -> str:
 
 
 def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: Backend) -> None:
-    """Raise if ``rules`` refuse commands as ``backend`` will give them, whatever their paths.
+    """Raise if ``rules`` refuse a job of some cycle as ``backend`` will want it.
+
+    Every kind of job is judged with the largest numbers that it can have, wherever its paths lie.
 
     Raises:
-        ConstitutionError: They do; the reason names the key.
-        ConfigurationError: The back end itself refuses a further argument.
+        ConstitutionError: They do; the reason names the keys.
+        ConfigurationError: The back end itself refuses a setting.
     """
-    for keys, plan in _plans(config, backend):
-        try:
+    improve, env_type = config.improve, config.eval.env_type
+    trained = {"train.steps": config.train.steps}
+    if improve.enabled and improve.adapt_steps:
+        trained["improve.adapt_steps"] = improve.adapt_steps
+    for key, steps in trained.items():  # a cap on epochs may make fewer of them at first
+        with _explained(config, rules, key):
+            _raise_unless(rules.check_train(steps))
+    with _explained(config, rules, "eval.env_type"):
+        _raise_unless(rules.check_environment(env_type))
+    with _explained(config, rules, "eval.task_suite"):
+        tasks_of(config)
+    with _explained(config, rules, f"{_DATA} ({_last(config, rules)})"):
+        _raise_unless(_listable(config, rules))
+    for keys, numbers, plan in _plans(config, rules, backend):
+        with _explained(config, rules, keys, numbers):
             rules.clear(plan.job, None)
-        except ConstitutionError as error:
-            _require(config, rules, keys, error.verdict)
 
 
-def _plans(config: LoopConfig, backend: Backend) -> Iterator[tuple[str, JobPlan]]:
-    """Yield one plan per kind of command, with the keys that it comes from."""
+def _raise_unless(verdict: Verdict) -> None:
+    if not verdict.allowed:
+        raise ConstitutionError(verdict)
+
+
+def _last(config: LoopConfig, rules: Constitution) -> str:
+    """Return how many episodes the last cycle asks for."""
+    last = config.budgets.max_cycles - 1
+    return f"{schedule_of(config, rules).scheduled_episodes(last)} episodes in cycle {last}"
+
+
+def _listable(config: LoopConfig, rules: Constitution) -> Verdict:
+    """Return whether a command has room to name the episodes that a cycle chooses."""
+    wanted = schedule_of(config, rules).scheduled_episodes(config.budgets.max_cycles - 1) or 0
+    total = _total_episodes(config.seed_root)
+    if collects(config) or wanted <= MOST_LISTED or (total is not None and total <= wanted):
+        return Verdict(allowed=True)
+    reason = f"expected at most {MOST_LISTED}, which a command has room to name, or all"
+    return Verdict(allowed=False, rule="too_long", reason=reason)
+
+
+def _plans(
+    config: LoopConfig, rules: Constitution, backend: Backend
+) -> Iterator[tuple[str, str, JobPlan]]:
+    """Yield the largest job of each kind, with the keys that it and its numbers come from."""
+    episodes = schedule_of(config, rules).scheduled_episodes(config.budgets.max_cycles - 1)
+    proposal = Proposal(action="reuse_seed", dataset=config.seed_dataset, num_episodes=episodes)
+    attempts = max(episodes or 1, attempts_for(episodes or 1))
     data = DataRequest(
         cycle=0,
-        proposal=Proposal(action="reuse_seed", dataset=config.seed_dataset, num_episodes=1),
-        seeds=_SEEDS,
+        proposal=proposal,
+        seeds=SeedRange(start=0, count=attempts),
         folder=_FOLDER / "data",
     )
     found = backend.plan_data(data)
     if found is not None:
-        yield "seed_dataset, data", found
+        yield "seed_dataset, data", f"{_DATA} ({_last(config, rules)}, with failures)", found
     requests = [_training(config, rung) for rung in config.policy_ladder]
     for number, request in enumerate(requests):
-        yield f"policy_ladder[{number}], train, seed_dataset", backend.plan_train(request)
+        keys = f"policy_ladder[{number}], train, seed_dataset"
+        yield keys, keys, backend.plan_train(request)
     policy = CheckpointRecord(
         policy_type=config.policy_ladder[0].name, path=str(_FOLDER / "policy"), cycle=0
     )
+    largest, tasks = episodes_per_job(config), tasks_of(config)
+    played = f"{largest} episodes{f' of {tasks} tasks' if tasks > 1 else ''}"
     evaluation = EvalRequest(
         cycle=0,
         checkpoint=policy,
-        seeds=_SEEDS,
+        seeds=SeedRange(start=0, count=largest),
         batch_size=1,
         extra_args=config.eval.extra_args,
         folder=_FOLDER / "eval",
     )
-    yield "eval", backend.plan_eval(evaluation)
+    keys = f"eval.n_episodes, eval.episodes_per_job (a job of {played})"
+    yield "eval", keys, backend.plan_eval(evaluation)
     for reference in initial_references(config):
         compared = evaluation.model_copy(update={"checkpoint": reference})
-        yield "reference", backend.plan_eval(compared)
+        yield "reference", keys, backend.plan_eval(compared)
     if config.improve.enabled:
         yield from _improvement_plans(config, backend, policy, requests[0])
 
 
 def _improvement_plans(
     config: LoopConfig, backend: Backend, policy: CheckpointRecord, training: TrainRequest
-) -> Iterator[tuple[str, JobPlan]]:
+) -> Iterator[tuple[str, str, JobPlan]]:
     """Yield the plans of harvest, adaptation and merge, with the keys that they come from."""
     improve = config.improve
     harvest = HarvestRequest(
         cycle=0,
         checkpoint=policy,
-        episodes=1,
-        seeds=_SEEDS,
+        episodes=improve.episodes,
+        seeds=SeedRange(start=0, count=improve.episodes),  # further attempts are cut to the rules
         repo_id="local/rollouts",
         device=improve.device,
         task_text=improve.task_text,
         extra_args=improve.extra_args,
         folder=_FOLDER / "harvest",
     )
-    yield "eval, improve", backend.plan_harvest(harvest)
+    yield "eval, improve", "improve.episodes", backend.plan_harvest(harvest)
     mix = DatasetRef(repo_id="local/rollouts", root=str(_FOLDER / "harvest" / "dataset"))
     if improve.adapt_steps:
         changes = {
@@ -257,10 +299,14 @@ def _improvement_plans(
             "steps": improve.adapt_steps,
             "folder": _FOLDER / "adapt",
         }
-        yield "improve, train", backend.plan_train(training.model_copy(update=changes))
+        yield (
+            "improve, train",
+            "improve.adapt_steps",
+            backend.plan_train(training.model_copy(update=changes)),
+        )
     merge = MergeRequest(sources=(mix, mix), repo_id="local/mix", folder=_FOLDER / "merge")
     with suppress(ImproveError):  # a back end that reads its sources first: none are there yet
-        yield "improve", backend.plan_merge(merge)
+        yield "improve", "improve", backend.plan_merge(merge)
 
 
 def _training(config: LoopConfig, rung: PolicyRung) -> TrainRequest:
@@ -279,64 +325,6 @@ def _training(config: LoopConfig, rung: PolicyRung) -> TrainRequest:
     )
 
 
-def require_preflight_allowed(config: LoopConfig, rules: Constitution) -> None:
-    """Raise if ``rules`` refuse a number that ``config`` sets, in whatever cycle.
-
-    Raises:
-        ConstitutionError: They do; the reason names the key.
-        ConfigurationError: ``data.instructions`` names no file of suites.
-    """
-    _require(config, rules, "train.steps", rules.check_train(config.train.steps))
-    _require_looks_allowed(config, rules)
-    _require_data_allowed(config, rules)
-    if config.improve.enabled:
-        wanted = config.improve.episodes
-        _require(config, rules, "improve.episodes", rules.check_eval(config.eval.env_type, wanted))
-        _require(config, rules, "improve.episodes", rules.check_collect(wanted))
-        if config.improve.adapt_steps:
-            _require(
-                config, rules, "improve.adapt_steps", rules.check_train(config.improve.adapt_steps)
-            )
-
-
-def _require_looks_allowed(config: LoopConfig, rules: Constitution) -> None:
-    """Raise if ``rules`` refuse the episodes of a job, over all tasks."""
-    env_type = config.eval.env_type
-    _require(config, rules, "eval.env_type", rules.check_environment(env_type))
-    try:
-        tasks = tasks_of(config)
-    except ConstitutionError as error:
-        _require(config, rules, "eval.task_suite", error.verdict)
-        raise
-    largest = episodes_per_job(config)
-    played = f"{largest} episodes{f' of {tasks} tasks' if tasks > 1 else ''}"
-    _require(
-        config,
-        rules,
-        f"eval.n_episodes, eval.episodes_per_job (a job of {played})",
-        rules.check_eval(env_type, largest * tasks),
-    )
-
-
-def _require_data_allowed(config: LoopConfig, rules: Constitution) -> None:
-    """Raise if ``rules`` refuse the episodes that the last cycle collects or chooses."""
-    last = config.budgets.max_cycles - 1
-    episodes = schedule_of(config, rules).scheduled_episodes(last)
-    if episodes is None:
-        return
-    keys = f"data.initial_episodes, data.growth, data.max_episodes ({episodes} episodes in cycle "
-    if collects(config):
-        attempts = max(episodes, attempts_for(episodes))
-        _require(config, rules, f"{keys}{last}, with failures)", rules.check_collect(attempts))
-        return
-    total = _total_episodes(config.seed_root)
-    if episodes > MOST_LISTED and (total is None or total > max(MOST_LISTED, episodes)):
-        reason = f"expected at most {MOST_LISTED}, which a command has room to name, or all"
-        _require(
-            config, rules, f"{keys}{last})", Verdict(allowed=False, rule="too_long", reason=reason)
-        )
-
-
 def _total_episodes(root: Path | None) -> int | None:
     """Return the episodes of the dataset in a folder; None where nobody knows."""
     if root is None:
@@ -349,18 +337,28 @@ def _total_episodes(root: Path | None) -> int | None:
     return found if type(found) is int else None
 
 
-def _require(config: LoopConfig, rules: Constitution, keys: str, verdict: Verdict) -> None:
-    if verdict.allowed:
-        return
-    remedy = "change the configuration or the rules"
-    lacking = lines_to_add(config, rules)
-    if lacking:
-        remedy += (
-            "; what the configuration needs and the rules do not mention is refused, too: add "
-            f"`{'`, `'.join(lacking)}`"
-        )
-    reason = f"{keys}: {verdict.reason}; {remedy}"
-    raise ConstitutionError(replace(verdict, reason=reason))
+@contextmanager
+def _explained(
+    config: LoopConfig, rules: Constitution, keys: str, numbers: str = ""
+) -> Generator[None]:
+    """Tell, with a refusal in the block, the keys that it comes from, and what to do.
+
+    ``numbers`` are those of the limits, if they are others.
+    """
+    try:
+        yield
+    except ConstitutionError as error:
+        verdict = error.verdict
+        named = numbers if numbers and str(verdict.rule).startswith("max_") else keys
+        remedy = "change the configuration or the rules"
+        lacking = lines_to_add(config, rules)
+        if lacking:
+            remedy += (
+                "; what the configuration needs and the rules do not mention is refused, too: add "
+                f"`{'`, `'.join(lacking)}`"
+            )
+        told = replace(verdict, reason=f"{named}: {verdict.reason}; {remedy}")
+        raise ConstitutionError(told) from error
 
 
 _PROGRAMS: Final = {"lerobot": LEROBOT_JOBS, "native": NATIVE_JOBS}

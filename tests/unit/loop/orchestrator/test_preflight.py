@@ -10,11 +10,7 @@ from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
-from cadenza.loop.orchestrator.preflight import (
-    refusals,
-    require_commands_allowed,
-    require_preflight_allowed,
-)
+from cadenza.loop.orchestrator.preflight import refusals, require_commands_allowed
 
 SHIPPED = load_constitution(None)
 RULES = {
@@ -35,6 +31,10 @@ def config(**changes):
         **changes,
     }
     return LoopConfig.from_document(document, source="test")
+
+
+def require(settings, rules):
+    require_commands_allowed(settings, rules, LeRobotBackend(settings))
 
 
 def lerobot(**changes):
@@ -61,9 +61,10 @@ def test_harvest_counts_as_playing_and_as_collecting(changes, rule, words):
         improve={"enabled": True, "episodes": 401},
         eval={"n_episodes": 50, "max_episodes": 50},
     )
-    require_preflight_allowed(settings, Constitution.from_rules(RULES))
+    stack = NativeBackend(settings)
+    require_commands_allowed(settings, Constitution.from_rules(RULES), stack)
     with pytest.raises(ConstitutionError, match=rf"improve.episodes: expected {words}") as caught:
-        require_preflight_allowed(settings, Constitution.from_rules({**RULES, **changes}))
+        require_commands_allowed(settings, Constitution.from_rules({**RULES, **changes}), stack)
     assert caught.value.verdict.rule == rule
 
 
@@ -74,18 +75,16 @@ def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no LeRobot to ask
     measured = {"env_type": "libero", "task_suite": "mine", "n_episodes": 5, "max_episodes": 5}
     with pytest.raises(ConstitutionError, match=r"unknown_suite: eval.task_suite: .* got 'mine'"):
-        require_preflight_allowed(lerobot(eval=measured), SHIPPED)
+        require(lerobot(eval=measured), SHIPPED)
     path = tmp_path / "suites.json"
     path.write_text(json.dumps({"mine": ["open it"] * 100}))
     data = {"instructions": str(path)}
-    require_preflight_allowed(lerobot(eval=measured, data=data), SHIPPED)
     settings = lerobot(eval=measured, data=data)
-    rules = load_constitution(None, path)
-    require_commands_allowed(settings, rules, LeRobotBackend(settings))
+    require(settings, load_constitution(None, path))
     refusals(settings, tmp_path / "cadenza.db", tmp_path)["back end"]()
     path.write_text(json.dumps({"mine": ["open it"] * 101}))
     with pytest.raises(ConstitutionError, match=r"of 101 tasks\): expected at most 500, got 505"):
-        require_preflight_allowed(settings, SHIPPED)
+        require(settings, load_constitution(None, path))
 
 
 @pytest.mark.parametrize(("total", "fits"), [(None, False), (16_000, True), (20_000, False)])
@@ -98,10 +97,10 @@ def test_schedule_that_a_command_has_no_room_to_name_is_refused(total, fits, tmp
         eval={"env_type": "pusht", "task_suite": "PushT-v0", "n_episodes": 9, "max_episodes": 9},
     )
     if fits:
-        require_preflight_allowed(settings, SHIPPED)
+        require(settings, SHIPPED)
         return
     with pytest.raises(ConstitutionError, match=r"too_long: .*16004 episodes in cycle 2.*or all"):
-        require_preflight_allowed(settings, SHIPPED)
+        require(settings, SHIPPED)
 
 
 def test_adaptation_and_merge_are_asked_for():
@@ -109,9 +108,9 @@ def test_adaptation_and_merge_are_asked_for():
     asked = []
 
     class Rules(Constitution):
-        def check_command(self, cmd):
-            asked.append((cmd[2], any(word.startswith("--mix=") for word in cmd)))
-            return super().check_command(cmd)
+        def clear(self, job, roots):
+            asked.append((job.WORDS[2], "mix" in job.values()))
+            return super().clear(job, roots)
 
     require_commands_allowed(settings, Rules(SHIPPED.rules), NativeBackend(settings))
     assert asked == [
@@ -133,11 +132,6 @@ THEIRS = {
 def leagents(**changes):
     document = {"run_name": "r", "seed_dataset": "lerobot/libero", "backend": "lerobot", **changes}
     return LoopConfig.from_document(document, source="test")
-
-
-def require(settings, rules):
-    require_preflight_allowed(settings, rules)
-    require_commands_allowed(settings, rules, LeRobotBackend(settings))
 
 
 @pytest.mark.parametrize("improve", [False, True])
