@@ -1,16 +1,23 @@
-"""What people ask of a run from outside: to stop, or to take a decision that waits for them.
+"""What people ask of a run from outside: to stop, to go on, or to take a decision that waits.
 
-Neither needs the lease of the run's controller; both are safe while it works.
+None needs the lease of the run's controller; all are safe while it works. Who asked, and why, is
+kept: with the decision, or among the run's incidents.
 """
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
+from cadenza.core.files import make_folder
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.processes import this_process
+from cadenza.loop.orchestrator.steps import IncidentLog
+from cadenza.loop.processes import is_gone, readable, this_process
 from cadenza.loop.state import STOP_REQUESTED
+from cadenza.loop.store.database import require_plain
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import ApprovalRow
 
@@ -18,6 +25,10 @@ from cadenza.loop.store.rows import ApprovalRow
 _OVER: Final = ("finished", "failed")
 #: Longest the run is kept from others while it is stopped, s.
 _LEASE_S: Final = 30.0
+#: Below a run's folder: what controllers print that were started from elsewhere.
+CONTROLLER_LOG: Final = "controller.log"
+#: Variables that no controller needs: the dashboard's token.
+_KEPT_BACK: Final = ("CADENZA_DASH_TOKEN",)
 #: Who ends a job that a dead controller left.
 _ASKED_BY: Final = "`cadenza loop stop`, as no controller worked on the run"
 
@@ -36,19 +47,24 @@ class StopOutcome(Record):
     jobs: tuple[str, ...] = ()
 
 
-def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
+def stop_run(
+    store: JobStore, run_id: str, *, workdir: Path, reason: str | None = None, by: str | None = None
+) -> StopOutcome:
     """Ask the controller of a run to stop; without one, stop the run and the jobs it left.
 
     Raises:
         UnknownRowError: There is no such run.
         StoreError: It has ended.
+        InputError: The reason or the name is given, and empty or no plain text.
     """
+    _require_said("a stop", reason, by)
     run = store.get_run(run_id)
     if run["status"] in _OVER:
         raise StoreError(
             f"run {run_id!r}: expected an active run, got one that is {run['status']} "
             f"({run['stop_reason']}); there is nothing to stop."
         )
+    _note(workdir / run_id, "stop_asked", reason, by)
     try:
         lease = store.leases.acquire(run_id, this_process(), ttl_s=_LEASE_S)
     except LeaseHeldError:
@@ -66,6 +82,81 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
     finally:
         store.leases.release(lease)
     return StopOutcome(run_id=run_id, controller=None, jobs=tuple(asked))
+
+
+class ResumeOutcome(Record):
+    """The process that was started to work on a run, and the file that it writes to."""
+
+    run_id: str
+    pid: int
+    log: str
+
+
+def resume_run(
+    store: JobStore,
+    run_id: str,
+    *,
+    workdir: Path,
+    location: str | None = None,
+    reason: str | None = None,
+    by: str | None = None,
+) -> ResumeOutcome:
+    """Start `cadenza loop resume` for a run, in a process of its own that outlives this one.
+
+    ``location`` is the URL of a store outside of ``workdir``. What keeps the run from going on is
+    in the log.
+
+    Raises:
+        UnknownRowError: There is no such run.
+        LeaseHeldError: Somebody works on it.
+        StoreError: It is finished.
+        InputError: The reason or the name is given, and empty or no plain text.
+    """
+    _require_said("a resumption", reason, by)
+    run = store.get_run(run_id)
+    owner = store.leases.holder(run_id)
+    if owner is not None and not is_gone(owner):
+        raise LeaseHeldError(
+            f"run {run_id!r}: expected a run that nobody works on, got one that {readable(owner)} "
+            "works on; there is nothing to resume."
+        )
+    if run["status"] == "finished":
+        raise StoreError(
+            f"run {run_id!r}: expected a run with work left, got a finished one "
+            f"({run['stop_reason']}); with a larger budget it goes on: `cadenza loop resume "
+            f"{run_id} --config FILE`."
+        )
+    folder = (workdir / run_id).absolute()
+    make_folder(folder)
+    _note(folder, "resume_asked", reason, by)
+    log = folder / CONTROLLER_LOG
+    command = [sys.executable, "-m", "cadenza", "loop", "resume", run_id]
+    environment = {name: value for name, value in os.environ.items() if name not in _KEPT_BACK}
+    if location is not None:  # it may hold a password, which others see in a command
+        environment["CADENZA_STORE"] = location
+    with log.open("ab") as file:
+        process = subprocess.Popen(  # noqa: S603 -- our own command
+            [*command, "--workdir", str(folder.parent)],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    return ResumeOutcome(run_id=run_id, pid=process.pid, log=str(log))
+
+
+def _require_said(what: str, reason: str | None, by: str | None) -> None:
+    if reason is not None:
+        require_plain(f"reason for {what}", reason)
+    if by is not None:
+        require_plain(f"name of who asks for {what}", by)
+
+
+def _note(folder: Path, kind: str, reason: str | None, by: str | None) -> None:
+    """Keep who asked for something, and why, among the run's incidents."""
+    if reason is not None or by is not None:
+        IncidentLog(folder).note(kind, reason or "no reason given", by=by)
 
 
 def answer(store: JobStore, run_id: str, *, approve: bool, reason: str, by: str) -> ApprovalRow:

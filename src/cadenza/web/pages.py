@@ -1,36 +1,86 @@
-"""The pages about runs, and what keeps them live."""
+"""The pages about runs and knowledge, and what keeps them live."""
 
 import json
+import time
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, cast
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from fastapi import APIRouter, HTTPException, Query, Request
-from starlette.responses import HTMLResponse, Response
+from fastapi import Path as InPath
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
-from cadenza.loop.retention import INCIDENTS_FILE
-from cadenza.loop.status_report import RunStatus, run_list, run_status
+from cadenza.core.errors import StorageError
+from cadenza.loop.contracts.records import JobKey
+from cadenza.loop.knowledge.pages import read_page
+from cadenza.loop.processes import readable
+from cadenza.loop.requests import CONTROLLER_LOG, answer, resume_run, stop_run
+from cadenza.loop.retention import INCIDENTS_FILE, shortage
+from cadenza.loop.status_report import (
+    Measurement,
+    RunStatus,
+    cycle_evaluation,
+    run_list,
+    run_status,
+)
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import events_of_run
+from cadenza.loop.store.overview import NEWEST, events_of_run
 from cadenza.loop.store.rows import StoredEvent
-from cadenza.web.api import Number, RunName
+from cadenza.web.api import (
+    MAX_CYCLE,
+    MAX_SEQ,
+    Number,
+    RunName,
+    film,
+    films,
+    page_names,
+    read_page_text,
+)
+from cadenza.web.figures import intervals, success_chart
 from cadenza.web.live import Growth, Hub
-from cadenza.web.site import Site, read_tail
+from cadenza.web.site import MAX_SHOWN, Site, open_inside, read_tail
 
-Status = Literal["running", "pending_approval", "stopped", "finished", "failed"]
+Status: TypeAlias = Literal["running", "pending_approval", "stopped", "finished", "failed"]
+Action: TypeAlias = Literal["approve", "reject", "stop", "resume"]
+CycleNumber: TypeAlias = Annotated[int, InPath(ge=0, le=MAX_CYCLE)]
+Stage: TypeAlias = Annotated[str, InPath(pattern="^[a-z0-9_]{1,64}$")]
+Word: TypeAlias = Annotated[str, Query(max_length=200, pattern="^[^\x00]*$")]
+#: How a run can stand, in the order of the list's filter.
 STATUSES: Final = ("running", "pending_approval", "stopped", "finished", "failed")
-#: Runs on a page of the list; events on a page, and characters of a payload there.
-RUNS_SHOWN, EVENTS_SHOWN, TEXT_SHOWN = 50, 200, 220
+#: Runs on a page of the list; events on a page, at the end of a run's, characters of one there;
+#: episodes and jobs on a cycle's.
+RUNS_SHOWN, EVENTS_SHOWN, LAST_SHOWN, TEXT_SHOWN, EPISODES_SHOWN, JOBS_SHOWN = (
+    50,
+    200,
+    30,
+    220,
+    500,
+    200,
+)
+#: What the page of a run says after a button was pressed.
+_DONE: Final = {
+    "approve": "The answer is recorded: approved.",
+    "reject": "The answer is recorded: rejected.",
+    "stop": "The run was asked to stop; it ends its job and can be resumed.",
+    "resume": "A controller was started; the log of the controller says if it cannot go on.",
+}
+#: Columns of a run whose change is shown at once; what the clock, a job's files or the death of a
+#: process change is looked at now and then, s.
+_STAMP: Final = ("status", "state_version", "stop_requested_at", "lease_owner", "stop_reason")
+_BUSY_S, _IDLE_S = 2.0, 5.0
+_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 
 
 def routes(site: Site, hub: Hub) -> APIRouter:
-    """Return the pages about runs."""
+    """Return the pages about runs and knowledge."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")
     def runs(
-        request: Request,
-        status: Status | None = None,
-        before: Annotated[str | None, Query(max_length=100, pattern="^[^\x00]*$")] = None,
+        request: Request, status: Status | None = None, before: Word | None = None
     ) -> HTMLResponse:
         found = (
             run_list(site.store(), status=status, limit=RUNS_SHOWN + 1, before=before)
@@ -53,23 +103,183 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         return hub.response("runs", lambda: RunsFeed(site), position=0)
 
     @router.get("/runs/{run_id}")
-    def run(request: Request, run_id: RunName) -> HTMLResponse:
+    def run(
+        request: Request,
+        run_id: RunName,
+        done: Action | None = None,
+        cycles: Literal["all"] | None = None,
+    ) -> HTMLResponse:
         store = store_of(site, run_id)
-        status = run_status(store, run_id, workdir=site.workdir)
-        last = events_of_run(store.database, run_id, limit=30)
+        last = events_of_run(store.database, run_id, limit=LAST_SHOWN, width=TEXT_SHOWN + 1)
+        newest = None if cycles else NEWEST
+        status = run_status(store, run_id, workdir=site.workdir, newest=newest)
         return site.page(
             request,
             "run.html.j2",
-            run=status,
+            is_live=cycles is None,
             events=[told(one) for one in last],
+            done=_DONE.get(done or ""),
+            key=action_key(status),
             **details(site, status),
         )
+
+    @router.post("/runs/{run_id}/{action}")
+    def act(request: Request, run_id: RunName, action: Action) -> Response:
+        store, form = store_of(site, run_id), request.scope["form"]
+        said = {"reason": form.get("reason", ""), "by": form.get("by", "")}
+        if action == "stop":
+            stop_run(store, run_id, workdir=site.workdir, **said)
+        elif action == "resume":
+            location = site.location if isinstance(site.location, str) else None
+            resume_run(store, run_id, workdir=site.workdir, location=location, **said)
+        else:
+            answer(store, run_id, approve=action == "approve", **said)
+        return RedirectResponse(f"/runs/{run_id}?done={action}", status_code=303)
 
     @router.get("/live/runs/{run_id}")
     def live_run(request: Request, run_id: RunName, after: Number = 0) -> Response:
         store_of(site, run_id)
         position = _position(request, after)
         return hub.response(("run", run_id), lambda: RunFeed(site, run_id), position=position)
+
+    @router.get("/runs/{run_id}/events")
+    def events(
+        request: Request,
+        run_id: RunName,
+        stage: Word = "",
+        kind: Word = "",
+        cycle: Annotated[str, Query(pattern="^[0-9]{0,6}$")] = "",
+        text: Word = "",
+        after: Annotated[str, Query(pattern="^[0-9]{0,15}$")] = "",
+        before: Annotated[str, Query(pattern="^[0-9]{0,15}$")] = "",
+    ) -> HTMLResponse:
+        store = store_of(site, run_id)
+        last = store.events.last_seq(run_id)
+        found = events_of_run(
+            store.database,
+            run_id,
+            stage=stage or None,
+            kind=kind or None,
+            cycle=int(cycle) if cycle else None,
+            text=text,
+            after=int(after) if after else None,
+            before=int(before) if before else None,
+            limit=EVENTS_SHOWN,
+            width=TEXT_SHOWN + 1,
+        )
+        asked = {"stage": stage, "kind": kind, "cycle": cycle, "text": text}
+        return site.page(
+            request,
+            "events.html.j2",
+            run_id=run_id,
+            events=[told(one) for one in found],
+            asked=asked,
+            after=after,
+            before=before,
+            last=last,
+            full=len(found) == EVENTS_SHOWN,
+        )
+
+    @router.get("/runs/{run_id}/events/{seq}")
+    def event(
+        request: Request, run_id: RunName, seq: Annotated[int, InPath(ge=1, le=MAX_SEQ)]
+    ) -> HTMLResponse:
+        found = events_of_run(
+            store_of(site, run_id).database, run_id, after=seq - 1, before=seq + 1, width=MAX_SHOWN
+        )
+        if not found:
+            raise HTTPException(404, f"Run {run_id!r} has no event {seq}.")
+        return site.page(
+            request,
+            "event.html.j2",
+            run_id=run_id,
+            event=told(found[0]),
+            text=_pretty(found[0].payload),
+        )
+
+    @router.get("/runs/{run_id}/cycles/{cycle}")
+    def cycle(request: Request, run_id: RunName, cycle: CycleNumber) -> HTMLResponse:
+        return site.page(request, "cycle.html.j2", **cycle_details(site, run_id, cycle))
+
+    @router.get("/runs/{run_id}/cycles/{cycle}/log/{stage}")
+    def job_log(
+        request: Request, run_id: RunName, cycle: CycleNumber, stage: Stage
+    ) -> HTMLResponse:
+        job = store_of(site, run_id).jobs.get(JobKey(run_id=run_id, cycle=cycle, stage=stage))
+        if job is None:
+            raise HTTPException(404, f"Cycle {cycle} of run {run_id!r} has no job {stage!r}.")
+        live = f"/live/runs/{run_id}/cycles/{cycle}/log/{stage}"
+        return _log_page(request, run_id, f"cycle_{cycle}/{stage}.log", live, job=job)
+
+    @router.get("/runs/{run_id}/log")
+    def controller_log(request: Request, run_id: RunName) -> HTMLResponse:
+        store_of(site, run_id)
+        return _log_page(request, run_id, CONTROLLER_LOG, f"/live/runs/{run_id}/log", job=None)
+
+    def _log_page(request: Request, run_id: str, name: str, live: str, *, job: Any) -> HTMLResponse:
+        try:
+            text, size = read_tail(site.workdir, f"{run_id}/{name}")
+        except StorageError:
+            text, size = "", 0
+        return site.page(
+            request,
+            "log.html.j2",
+            run_id=run_id,
+            name=name,
+            live=live,
+            job=job,
+            text=text,
+            size=size,
+        )
+
+    @router.get("/live/runs/{run_id}/cycles/{cycle}/log/{stage}")
+    def live_job_log(
+        request: Request, run_id: RunName, cycle: CycleNumber, stage: Stage, after: Number = 0
+    ) -> Response:
+        name = f"{run_id}/cycle_{cycle}/{stage}.log"
+        position = _position(request, after)
+        return hub.response(("log", name), lambda: LogFeed(site, name), position=position)
+
+    @router.get("/live/runs/{run_id}/log")
+    def live_controller_log(request: Request, run_id: RunName, after: Number = 0) -> Response:
+        name = f"{run_id}/{CONTROLLER_LOG}"
+        position = _position(request, after)
+        return hub.response(("log", name), lambda: LogFeed(site, name), position=position)
+
+    @router.get("/runs/{run_id}/films/{number}")
+    def run_film(
+        run_id: RunName, number: Annotated[int, InPath(ge=0, le=MAX_CYCLE)]
+    ) -> FileResponse:
+        found = [path for one in films(store_of(site, run_id), run_id) for path in one["videos"]]
+        if number >= len(found):
+            raise HTTPException(404, f"Run {run_id!r} has no film {number}.")
+        return film(site, found[number])
+
+    @router.get("/knowledge")
+    def knowledge(request: Request) -> HTMLResponse:
+        return site.page(
+            request, "knowledge.html.j2", names=page_names(site), root=site.knowledge, name=""
+        )
+
+    @router.get("/knowledge/{name:path}")
+    def page(request: Request, name: str) -> HTMLResponse:
+        names = page_names(site)
+        if name not in names:
+            raise HTTPException(404, "There is no such page.")
+        found = read_page(read_page_text(site, name).encode())
+        parts = [f"## {heading}\n\n{text}" if heading else text for heading, text in found.sections]
+        body = "\n\n".join([*parts, found.below.decode("utf-8", "replace")])
+        html = Markup(_MARKDOWN.render(body))  # noqa: S704 -- made with `html` off: it escapes
+        return site.page(
+            request,
+            "knowledge.html.j2",
+            names=names,
+            root=site.knowledge,
+            name=name,
+            meta=found.meta,
+            problem=found.problem,
+            html=html,
+        )
 
     return router
 
@@ -84,7 +294,7 @@ def store_of(site: Site, run_id: str) -> JobStore:
 def _position(request: Request, after: int) -> int:
     """Return what a browser had last: a number that it heard, else the one of its page."""
     heard = request.headers.get("last-event-id", "")
-    return int(heard) if heard.isdecimal() and len(heard) < 17 else after
+    return int(heard) if heard.isdecimal() and heard.isascii() and len(heard) < 17 else after
 
 
 def told(event: StoredEvent) -> dict[str, Any]:
@@ -100,9 +310,100 @@ def told(event: StoredEvent) -> dict[str, Any]:
     }
 
 
+def _pretty(document: str | None) -> str:
+    """Return a JSON document with one value a line, if it is whole."""
+    try:
+        text = json.dumps(json.loads(document or "null"), indent=2, ensure_ascii=False)
+    except ValueError:
+        text = document or ""
+    return text[:MAX_SHOWN]
+
+
 def details(site: Site, status: RunStatus) -> dict[str, Any]:
-    """Return what the template of a run shows beside its status."""
-    return {"incidents": incidents(site, status.run_id)}
+    """Return what the changing part of a run's page shows."""
+    blessed = status.blessed
+    measured = [
+        one.candidate for one in status.cycles if blessed is not None and one.idx == blessed.cycle
+    ]
+    log = status.failed_log
+    return {
+        "run": status,
+        "blessed": measured[0] if measured else None,
+        "controller": readable(status.worked_on_by) if status.worked_on_by else None,
+        "drawings": {
+            one.idx: intervals(f"cycle-{one.idx}", candidate=one.candidate, baseline=one.baseline)
+            for one in status.cycles
+            if one.candidate is not None or one.baseline is not None
+        },
+        "chart": success_chart(status.cycles),
+        "failed_job": None if log is None else _job_of(log),
+        "shortage": shortage(status.disk, site.workdir),
+        "incidents": incidents(site, status.run_id),
+        "pages": [_page_of(site, page) for page in status.knowledge_pages],
+    }
+
+
+def _page_of(site: Site, page: str) -> tuple[str, bool]:
+    """Return the name of a page that a run wrote to, and whether it is among those shown."""
+    root = site.knowledge.absolute()
+    name = str(Path(page).relative_to(root)) if Path(page).is_relative_to(root) else page
+    return name, (root / name).is_file()
+
+
+def _job_of(log: str) -> tuple[str, str]:
+    """Return cycle and stage of the job that writes a log."""
+    folder, _, name = log.rpartition("/")
+    return folder.rpartition("_")[2], name.removesuffix(".log")
+
+
+def cycle_details(site: Site, run_id: str, cycle: int) -> dict[str, Any]:
+    """Return what the page of a cycle shows, or answer 404."""
+    store = store_of(site, run_id)
+    rows = {row["idx"]: row for row in store.cycles_for(run_id)}
+    if cycle not in rows:
+        raise HTTPException(404, f"Run {run_id!r} has no cycle {cycle}.")
+    decisions = events_of_run(store.database, run_id, kind="decision", cycle=cycle, limit=1)
+    tasks: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
+    for one in cycle_evaluation(store, run_id, cycle):
+        tasks[one.task][one.subject] = one.measured
+    subjects = sorted({name for found in tasks.values() for name in found}, key=_order)
+    played: defaultdict[tuple[str, int], dict[str, bool]] = defaultdict(dict)
+    for subject in subjects[:4]:
+        for one in store.episodes(run_id, cycle, subject):
+            played[one.task, one.seed][subject] = one.success
+    jobs = [one for one in store.jobs.of_run(run_id, since=cycle) if one.key.cycle == cycle]
+    groups = films(store, run_id)
+    first = 0
+    shown: list[int] = []
+    for group in groups:
+        if group["cycle"] == cycle:
+            shown += range(first, first + len(group["videos"]))
+        first += len(group["videos"])
+    return {
+        "run_id": run_id,
+        "cycle": rows[cycle],
+        "neighbors": [one for one in (cycle - 1, cycle + 1) if one in rows],
+        "decision": json.loads(decisions[0].payload) if decisions else {},
+        "subjects": subjects[:4],
+        "tasks": tasks,
+        "drawings": {
+            task: intervals(
+                f"task-{place}", candidate=found.get("candidate"), baseline=found.get("baseline")
+            )
+            for place, (task, found) in enumerate(tasks.items())
+        },
+        "played": dict(list(played.items())[:EPISODES_SHOWN]),
+        "n_played": len(played),
+        "jobs": jobs[:JOBS_SHOWN],
+        "films": shown,
+        "proposal": _pretty(rows[cycle]["proposal_json"]),
+        "dataset": _pretty(rows[cycle]["dataset_json"]),
+    }
+
+
+def _order(subject: str) -> tuple[int, str]:
+    first = ("candidate", "baseline")
+    return (first.index(subject) if subject in first else len(first)), subject
 
 
 def incidents(site: Site, run_id: str, *, limit: int = 20) -> list[dict[str, Any]]:
@@ -155,22 +456,34 @@ class RunFeed:
         self._site = site
         self._run_id = run_id
         self._shown = ""
+        self._stamp: Any = None
+        self._due = 0.0
 
     def end(self) -> int:
         """Return the number of the last event."""
         return self._site.store().events.last_seq(self._run_id)
 
-    def read(self, position: int) -> Growth | None:
+    def read(self, position: int, /) -> Growth | None:
         """Return events behind number ``position``."""
         found = events_of_run(
-            self._site.store().database, self._run_id, after=position, limit=EVENTS_SHOWN
+            self._site.store().database,
+            self._run_id,
+            after=position,
+            limit=EVENTS_SHOWN,
+            width=TEXT_SHOWN + 1,
         )
         return Growth("events", [told(one) for one in found], position) if found else None
 
     def changes(self) -> dict[str, Any] | None:
         """Return the part of the run's page that changes."""
-        status = run_status(self._site.store(), self._run_id, workdir=self._site.workdir)
-        html = self._site.render("_run.html.j2", run=status, **details(self._site, status))
+        store, moment = self._site.store(), time.monotonic()
+        run = store.get_run(self._run_id)
+        stamp = {name: run[name] for name in _STAMP}, store.events.last_seq(self._run_id)
+        if stamp == self._stamp and moment < self._due:
+            return None
+        status = run_status(store, self._run_id, workdir=self._site.workdir)
+        self._stamp, self._due = stamp, moment + (_BUSY_S if status.jobs else _IDLE_S)
+        html = self._site.render("_run.html.j2", **details(self._site, status))
         if html == self._shown:
             return None
         self._shown = html
@@ -181,3 +494,33 @@ def action_key(status: RunStatus) -> str:
     """Return what changes when other buttons are wanted."""
     asked = [f"{one.cycle}/{one.gate}" for one in status.pending]
     return " ".join([status.status, str(status.worked_on_by is not None), *asked])
+
+
+class LogFeed:
+    """The bytes of a log."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self._site = site
+        self._name = name
+
+    def end(self) -> int:
+        """Return the size of the log."""
+        try:
+            with open_inside(self._site.workdir, self._name) as file:
+                return file.seek(0, 2)
+        except StorageError:
+            return 0
+
+    def read(self, position: int, /) -> Growth | None:
+        """Return bytes behind ``position``."""
+        try:
+            with open_inside(self._site.workdir, self._name) as file:
+                file.seek(position)
+                data = file.read(MAX_SHOWN)
+        except StorageError:
+            return None
+        return Growth("log", data, position) if data else None
+
+    def changes(self) -> dict[str, Any] | None:
+        """Return nothing."""
+        return None

@@ -198,11 +198,12 @@ def events_of_run(
     cycle: int | None = None,
     text: str | None = None,
     limit: int = 200,
+    width: int | None = None,
 ) -> list[StoredEvent]:
     """Return at most ``limit`` events in order: the first behind ``after``, else the last ones.
 
     ``after`` and ``before`` are sequence numbers, themselves left out; ``text`` is looked for in
-    the payload, in either case of its ASCII letters.
+    the payload, in either case of its ASCII letters; of payloads, ``width`` characters are read.
     """
     wanted = {events.c.stage: stage, events.c.kind: kind, events.c.cycle: cycle}
     conditions: list[Any] = [
@@ -217,7 +218,10 @@ def events_of_run(
         written = json.dumps(text)[1:-1]  # payloads are ASCII
         conditions.append(events.c.payload.icontains(written, autoescape=True))
     order = events.c.seq.desc() if after is None else events.c.seq
-    columns = [events.c[one.name] for one in fields(StoredEvent)]
+    columns: list[Any] = [events.c[one.name] for one in fields(StoredEvent)]
+    if width is not None:
+        columns.remove(events.c.payload)
+        columns.append(func.substr(events.c.payload, 1, width).label("payload"))
     statement = select(*columns).where(*conditions).order_by(order).limit(limit)
     with database.read() as connection:
         found = [StoredEvent(**row) for row in connection.execute(statement).mappings()]

@@ -1,0 +1,149 @@
+"""A store of many runs with many events, written as controllers write it, for `bench_dash`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import EpisodeOutcome, JobKey, JobSpec
+from cadenza.loop.store.changes import (
+    add_checkpoint,
+    bless,
+    finish_cycle,
+    record_episodes,
+    request_approval,
+    start_cycle,
+)
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.rows import Lease, StoredEvent
+
+CYCLES = 3
+_PARTNERS = ("goal_seeker", "cautious", "waits", "swerves")
+_EPISODES = 40
+_KINDS = ("job_started", "job_finished", "report", "dataset_resolved")
+_DECISIONS = ("promote", "promote", "iterate")
+
+
+def write_run(store: JobStore, workdir: Path, run_id: str, *, events: int, seed: int) -> None:
+    """Add a run with three decided cycles, one that trains, and ``events`` events."""
+    config = LoopConfig(
+        run_name="crossing",
+        seed_dataset="local/crossing",
+        workdir=workdir,
+        data={"initial_episodes": 8},
+        budgets={"max_cycles": 6, "max_gpu_hours": 2.0},
+    )
+    store.create_run(run_id, config.model_dump_json())
+    lease = store.leases.acquire(run_id, "someone", ttl_s=600.0)
+    rng = np.random.default_rng(seed)
+    _add_cycles(store, lease, rng)
+    told = [_event(number) for number in range(events - CYCLES)]
+    reasons = [_decided(cycle) for cycle in range(CYCLES)]
+    store.events.append(lease, [*told, *reasons])
+    for cycle, stage in ((0, "train"), (1, "train"), (2, "eval_candidate_0"), (CYCLES, "train")):
+        spec = _job(workdir, run_id, cycle, stage)
+        spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"step {n}: loss {1.0 / (n + 1):.5f}\n" for n in range(500)]
+        spec.log_path.write_text("".join(lines))
+        store.jobs.open(lease, spec)
+        store.jobs.begin_attempt(lease, spec.key)
+        store.jobs.set_process(lease, spec.key, pid=4242, pid_start_time=1.0)
+        store.jobs.heartbeat(lease, spec.key, attempt_s=61.0)
+        if cycle < CYCLES:
+            store.jobs.end_attempt(
+                lease, spec.key, attempt=1, exit_code=0, duration_s=75.0, interrupted=False
+            )
+            store.jobs.close(lease, spec.key, "succeeded")
+    if seed % 10 == 3:
+        store.apply(lease, request_approval(CYCLES, "promote", timeout_s=86_400.0))
+        store.finish_run(run_id, "pending_approval")
+    elif seed % 10 == 5:
+        store.finish_run(run_id, "failed", "job 'train' of cycle 3 failed in 3 attempts: no room")
+    elif seed % 10 > 5:
+        store.finish_run(run_id, "finished", "budget: max_cycles")
+    if seed % 10 != 4:
+        store.leases.release(lease)
+
+
+def _add_cycles(store: JobStore, lease: Lease, rng: np.random.Generator) -> None:
+    rows = []
+    for cycle in range(CYCLES):
+        rows += [
+            start_cycle(cycle, rung="bc", proposal_json='{"repo_id": "local/crossing"}'),
+            add_checkpoint(cycle, "bc", f"cycle_{cycle}/policy", eval_json='{"success_rate": 0.7}'),
+            *(
+                record_episodes(cycle, subject, 0, _played(rng, 0.35 + 0.2 * cycle + better))
+                for subject, better in (("candidate", 0.15), ("baseline", 0.0))
+                if subject == "candidate" or cycle
+            ),
+            finish_cycle(cycle, _DECISIONS[cycle]),
+        ]
+    store.apply(lease, *rows, bless("cycle_1/policy"), start_cycle(CYCLES, rung="bc"))
+    store.set_stage(lease.run_id, CYCLES, "train")
+
+
+def _played(rng: np.random.Generator, rate: float) -> list[EpisodeOutcome]:
+    return [
+        EpisodeOutcome(task=partner, seed=seed, success=rng.random() < rate)
+        for partner in _PARTNERS
+        for seed in range(_EPISODES // len(_PARTNERS))
+    ]
+
+
+def _event(number: int) -> StoredEvent:
+    payload = {"stage": "train", "cmd": ["cadenza", "job", "train", f"steps={number}"], "n": number}
+    return StoredEvent(
+        step_key="work",
+        ordinal=number,
+        stage="train",
+        kind=_KINDS[number % len(_KINDS)],
+        cycle=number % CYCLES,
+        payload=json.dumps(payload),
+        ts=1.79e9 + number,
+        mono=float(number),
+    )
+
+
+def _decided(cycle: int) -> StoredEvent:
+    reason = (
+        "It is better: 0.970 against 0.700 on 100 shared initial states, difference +0.270 in "
+        "[+0.125, +0.405]; the bound lies above promote_delta 0.050."
+    )
+    payload = {"decision": _DECISIONS[cycle], "reason": reason, "success_rate": 0.7}
+    return StoredEvent(
+        step_key=f"{cycle}/decide",
+        ordinal=0,
+        stage="decide",
+        kind="decision",
+        cycle=cycle,
+        payload=json.dumps(payload),
+        ts=1.79e9 + 2e6 + cycle,
+        mono=1.0,
+    )
+
+
+def tell(store: JobStore, lease: Lease, ordinal: int) -> None:
+    """Add one more event to a run, as its controller would."""
+    payload = json.dumps({"marked": ordinal})
+    event = StoredEvent(
+        step_key="beyond",
+        ordinal=ordinal,
+        stage="train",
+        kind="report",
+        cycle=CYCLES,
+        payload=payload,
+        ts=1.8e9,
+        mono=1.0,
+    )
+    store.events.append(lease, [event])
+
+
+def _job(workdir: Path, run_id: str, cycle: int, stage: str) -> JobSpec:
+    folder = workdir / run_id / f"cycle_{cycle}"
+    return JobSpec(
+        key=JobKey(run_id=run_id, cycle=cycle, stage=stage),
+        command=("cadenza", "job", "train", "steps=2000"),
+        output_dir=folder / stage,
+        log_path=folder / f"{stage}.log",
+    )
