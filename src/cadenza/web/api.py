@@ -5,7 +5,6 @@ Nothing is made by looking: without a store there are no runs.
 """
 
 import json
-from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, HTTPException, Query
@@ -176,8 +175,3 @@ def read_page_text(site: Site, name: str) -> str:
             return file.read(MAX_PAGE_BYTES).decode("utf-8", "replace")
     except StorageError:
         return ""
-
-
-def find_page(site: Site, name: str) -> Path | None:
-    """Return the place of a page of this name; None if there is none."""
-    return site.knowledge / name if name in page_names(site) else None

@@ -14,8 +14,13 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from cadenza import __version__
-from cadenza.core.errors import CadenzaError
-from cadenza.loop.errors import StoreError, UnknownRowError
+from cadenza.core.errors import CadenzaError, InputError
+from cadenza.loop.errors import (
+    StoreCorruptError,
+    StoreUnavailableError,
+    StoreVersionError,
+    UnknownRowError,
+)
 from cadenza.web import api, pages
 from cadenza.web.live import Hub
 from cadenza.web.security import SESSION, Access, Guard, address_of, cookie
@@ -125,9 +130,10 @@ def _add_errors(app: FastAPI, site: Site) -> None:
 
     @app.exception_handler(CadenzaError)
     def failed(request: Request, error: Any) -> Response:
-        codes: tuple[tuple[type[Exception], int], ...] = (
+        codes: tuple[tuple[Any, int], ...] = (
             (UnknownRowError, 404),
-            (StoreError, 503),
+            (InputError, 400),
+            ((StoreUnavailableError, StoreCorruptError, StoreVersionError), 503),
         )
         code = next((code for kind, code in codes if isinstance(error, kind)), 409)
         return answer(request, code, str(error))

@@ -41,6 +41,7 @@ def success_chart(cycles: tuple[CycleStatus, ...]) -> Markup | None:
     y = Scale(low=0.0, high=1.0, start=bottom, end=18.0)
     x = Scale(low=0.0, high=1.0, start=left, end=drawing.width - 6.0)
     draw_shares(drawing, x, y)
+    drawing.text(4.0, _TALL - 8.0, "cycle", "tick")
     best = max(shown, key=lambda one: one.candidate.rate if one.candidate else 0.0)
     words: list[str] = []
     for place, cycle in enumerate(shown):

@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.responses import StreamingResponse
 
@@ -47,20 +47,20 @@ class Growth:
         return f"id: {self.end}\nevent: {self.event}\ndata: {json.dumps(body)}\n\n"
 
 
-class Feed(Protocol):
-    """What listeners look at; its methods run in a thread."""
+class Feed:
+    """What listeners look at; its methods run in a thread. By itself, nothing ever happens."""
 
     def end(self) -> int:
         """Return the position behind all that is there."""
-        ...
+        return 0
 
-    def read(self, position: int, /) -> Growth | None:
-        """Return what grew behind ``position``, a part of it if it is much; None for nothing."""
-        ...
+    def read(self, _position: int, /) -> Growth | None:
+        """Return what grew behind a position, a part of it if it is much; None for nothing."""
+        return None
 
     def changes(self) -> dict[str, Any] | None:
         """Return how the rest stands, if that changed since the last call."""
-        ...
+        return None
 
 
 @dataclass(eq=False)

@@ -5,20 +5,27 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi import Path as InPath
 from markdown_it import MarkdownIt
 from markupsafe import Markup
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 
 from cadenza.core.errors import StorageError
 from cadenza.loop.contracts.records import JobKey
 from cadenza.loop.knowledge.pages import read_page
 from cadenza.loop.processes import readable
+from cadenza.loop.reports import compare_runs, metrics_text
 from cadenza.loop.requests import CONTROLLER_LOG, answer, resume_run, stop_run
-from cadenza.loop.retention import INCIDENTS_FILE, shortage
+from cadenza.loop.retention import incidents_of, shortage
 from cadenza.loop.status_report import (
     Measurement,
     RunStatus,
@@ -28,7 +35,7 @@ from cadenza.loop.status_report import (
 )
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import NEWEST, events_of_run
-from cadenza.loop.store.rows import StoredEvent
+from cadenza.loop.store.rows import JobRow, StoredEvent
 from cadenza.web.api import (
     MAX_CYCLE,
     MAX_SEQ,
@@ -40,13 +47,15 @@ from cadenza.web.api import (
     read_page_text,
 )
 from cadenza.web.figures import intervals, success_chart
-from cadenza.web.live import Growth, Hub
+from cadenza.web.live import Feed, Growth, Hub
 from cadenza.web.site import MAX_SHOWN, Site, open_inside, read_tail
 
 Status: TypeAlias = Literal["running", "pending_approval", "stopped", "finished", "failed"]
 Action: TypeAlias = Literal["approve", "reject", "stop", "resume"]
 CycleNumber: TypeAlias = Annotated[int, InPath(ge=0, le=MAX_CYCLE)]
 Stage: TypeAlias = Annotated[str, InPath(pattern="^[a-z0-9_]{1,64}$")]
+#: Logs below a run's folder: the controller's, and those of jobs.
+LOG_NAME: Final = r"^(controller|cycle_[0-9]{1,7}/[a-z0-9_]{1,64})\.log$"
 Word: TypeAlias = Annotated[str, Query(max_length=200, pattern="^[^\x00]*$")]
 #: How a run can stand, in the order of the list's filter.
 STATUSES: Final = ("running", "pending_approval", "stopped", "finished", "failed")
@@ -208,43 +217,45 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         job = store_of(site, run_id).jobs.get(JobKey(run_id=run_id, cycle=cycle, stage=stage))
         if job is None:
             raise HTTPException(404, f"Cycle {cycle} of run {run_id!r} has no job {stage!r}.")
-        live = f"/live/runs/{run_id}/cycles/{cycle}/log/{stage}"
-        return _log_page(request, run_id, f"cycle_{cycle}/{stage}.log", live, job=job)
+        return log_page(request, run_id, f"cycle_{cycle}/{stage}.log", job)
 
     @router.get("/runs/{run_id}/log")
     def controller_log(request: Request, run_id: RunName) -> HTMLResponse:
         store_of(site, run_id)
-        return _log_page(request, run_id, CONTROLLER_LOG, f"/live/runs/{run_id}/log", job=None)
+        return log_page(request, run_id, CONTROLLER_LOG, None)
 
-    def _log_page(request: Request, run_id: str, name: str, live: str, *, job: Any) -> HTMLResponse:
+    def log_page(request: Request, run_id: str, name: str, job: JobRow | None) -> HTMLResponse:
         try:
             text, size = read_tail(site.workdir, f"{run_id}/{name}")
         except StorageError:
             text, size = "", 0
-        return site.page(
-            request,
-            "log.html.j2",
-            run_id=run_id,
-            name=name,
-            live=live,
-            job=job,
-            text=text,
-            size=size,
-        )
-
-    @router.get("/live/runs/{run_id}/cycles/{cycle}/log/{stage}")
-    def live_job_log(
-        request: Request, run_id: RunName, cycle: CycleNumber, stage: Stage, after: Number = 0
-    ) -> Response:
-        name = f"{run_id}/cycle_{cycle}/{stage}.log"
-        position = _position(request, after)
-        return hub.response(("log", name), lambda: LogFeed(site, name), position=position)
+        told: dict[str, Any] = {"name": name, "job": job, "text": text, "size": size}
+        return site.page(request, "log.html.j2", run_id=run_id, **told)
 
     @router.get("/live/runs/{run_id}/log")
-    def live_controller_log(request: Request, run_id: RunName, after: Number = 0) -> Response:
-        name = f"{run_id}/{CONTROLLER_LOG}"
-        position = _position(request, after)
-        return hub.response(("log", name), lambda: LogFeed(site, name), position=position)
+    def live_log(
+        request: Request,
+        run_id: RunName,
+        name: Annotated[str, Query(pattern=LOG_NAME)] = CONTROLLER_LOG,
+        after: Number = 0,
+    ) -> Response:
+        path, position = f"{run_id}/{name}", _position(request, after)
+        return hub.response(("log", path), lambda: LogFeed(site, path), position=position)
+
+    @router.get("/compare")
+    def compare(
+        request: Request, run: Annotated[list[Word], Query(min_length=2, max_length=8)]
+    ) -> HTMLResponse:
+        names = list(dict.fromkeys(name.strip() for name in run))
+        for name in names:
+            store_of(site, name)
+        found = compare_runs(site.store(), names, workdir=site.workdir)
+        return site.page(request, "compare.html.j2", runs=found)
+
+    @router.get("/metrics")
+    def metrics() -> PlainTextResponse:
+        text = metrics_text(site.store(), site.workdir) if site.has_store() else ""
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     @router.get("/runs/{run_id}/films/{number}")
     def run_film(
@@ -338,7 +349,7 @@ def details(site: Site, status: RunStatus) -> dict[str, Any]:
         "chart": success_chart(status.cycles),
         "failed_job": None if log is None else _job_of(log),
         "shortage": shortage(status.disk, site.workdir),
-        "incidents": incidents(site, status.run_id),
+        "incidents": incidents_of(site.workdir / status.run_id)[:-21:-1],
         "pages": [_page_of(site, page) for page in status.knowledge_pages],
     }
 
@@ -406,37 +417,12 @@ def _order(subject: str) -> tuple[int, str]:
     return (first.index(subject) if subject in first else len(first)), subject
 
 
-def incidents(site: Site, run_id: str, *, limit: int = 20) -> list[dict[str, Any]]:
-    """Return what the run survived, newest first; what cannot be read is left out."""
-    try:
-        text, _ = read_tail(site.workdir, f"{run_id}/{INCIDENTS_FILE}")
-    except OSError:
-        return []
-    found: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        try:
-            one: Any = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(one, dict):
-            found.append(cast("dict[str, Any]", one))
-    return found[: -limit - 1 : -1]
-
-
-class RunsFeed:
+class RunsFeed(Feed):
     """The rows of the newest runs."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._rows: Mapping[str, str] = {}
-
-    def end(self) -> int:
-        """Return 0: nothing grows."""
-        return 0
-
-    def read(self, _position: int, /) -> Growth | None:
-        """Return nothing."""
-        return None
 
     def changes(self) -> dict[str, Any] | None:
         """Return the rows that changed."""
@@ -449,7 +435,7 @@ class RunsFeed:
         return {"rows": new} if new else None
 
 
-class RunFeed:
+class RunFeed(Feed):
     """The events of a run, and how it stands."""
 
     def __init__(self, site: Site, run_id: str) -> None:
@@ -496,7 +482,7 @@ def action_key(status: RunStatus) -> str:
     return " ".join([status.status, str(status.worked_on_by is not None), *asked])
 
 
-class LogFeed:
+class LogFeed(Feed):
     """The bytes of a log."""
 
     def __init__(self, site: Site, name: str) -> None:
@@ -520,7 +506,3 @@ class LogFeed:
         except StorageError:
             return None
         return Growth("log", data, position) if data else None
-
-    def changes(self) -> dict[str, Any] | None:
-        """Return nothing."""
-        return None

@@ -52,7 +52,7 @@ class Site:
             lstrip_blocks=True,
         )
         environment: Any = self.templates  # Jinja has no types for these
-        environment.filters.update(ago=ago, hours=hours, percent=percent, when=when)
+        environment.filters.update(hours=hours, percent=percent, when=when)
         environment.globals.update(navigation=self.NAVIGATION, version=__version__)
 
     def store(self) -> JobStore:
@@ -167,11 +167,6 @@ def hours(seconds: float | None) -> str:
     if whole < _HOUR_S:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def ago(seconds: float, moment: float) -> str:
-    """Return how long before ``moment`` a time was."""
-    return f"{hours(moment - seconds)} ago"
 
 
 def percent(rate: float | None) -> str:

@@ -1,0 +1,179 @@
+"""What the pages show, and what their buttons do."""
+
+import json
+
+import pytest
+from starlette.testclient import TestClient
+
+from cadenza.loop.errors import LeaseHeldError
+from cadenza.loop.requests import resume_run, stop_run
+from cadenza.loop.retention import incidents_of
+from cadenza.loop.store import JobStore
+from cadenza.loop.store.changes import request_approval
+from cadenza.web import create_app
+from tests.dashboards import furnished, token_in
+from tests.loop_runs import REASON, RUN
+
+SAID = {"reason": "the lab closes", "by": "Ada"}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return furnished(tmp_path)
+
+
+@pytest.fixture
+def client(folders):
+    return TestClient(create_app(*folders), base_url="http://127.0.0.1", follow_redirects=False)
+
+
+def pressed(client, action, **fields):
+    """Press a button of the run's page, as a browser would."""
+    number = token_in(client.get(f"/runs/{RUN}").text)
+    return client.post(f"/runs/{RUN}/{action}", data={"form": number, **SAID, **fields})
+
+
+def ask(folders):
+    with JobStore(folders[0] / "cadenza.db") as store:
+        lease = store.leases.acquire(RUN, "someone", ttl_s=60.0, gone=lambda _: True)
+        store.apply(lease, request_approval(0, "promote"))
+
+
+def test_a_run_shows_decision_interval_job_and_events(client):
+    text = client.get(f"/runs/{RUN}").text
+    for part in (
+        REASON,
+        "✓</span> promote",
+        "60.0%",
+        "[26, 88]",
+        "<b>train</b>",
+        "decide/decision",
+    ):
+        assert part in text
+    assert 'class="interval candidate"' in text
+
+
+def test_every_page_loads_nothing_from_elsewhere_and_has_no_inline_code(client):
+    for path in ("/", f"/runs/{RUN}", f"/runs/{RUN}/cycles/0", f"/runs/{RUN}/events", "/knowledge"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        for mark in ("http://", "https://", " style=", " onclick=", "<style", "<script>"):
+            assert mark not in answer.text
+
+
+def test_what_others_wrote_is_text_and_never_markup(client, folders):
+    evil = "<img src=x onerror=alert(1)>"
+    (folders[1] / "tasks" / "crossing.md").write_text(
+        f"---\nname: '{evil}'\n---\n{evil}\n\n## {evil}\n"
+    )
+    (folders[0] / RUN / "cycle_1" / "train.log").write_text(f"{evil}\x1b[31m\rover\n")
+    (folders[0] / RUN / "incidents.jsonl").write_text(json.dumps({"kind": evil, "message": evil}))
+    with JobStore(folders[0] / "cadenza.db") as store:
+        store.finish_run(RUN, "failed", evil)
+    pages = ("/", f"/runs/{RUN}", f"/runs/{RUN}/cycles/1/log/train", "/knowledge/tasks/crossing.md")
+    for path in (*pages, "/knowledge/%3Cimg%3E", f"/runs/{RUN}/events?text=%3Cimg%3E"):
+        text = client.get(path).text
+        assert "<img" not in text
+        assert "\x1b" not in text
+
+
+def test_events_are_filtered_and_paged_by_number(client):
+    shown = client.get(f"/runs/{RUN}/events", params={"kind": "decision"}).text
+    assert "decide/decision" in shown
+    assert "knowledge_updated" not in shown
+    shown = client.get(f"/runs/{RUN}/events", params={"before": 2}).text
+    assert "knowledge_updated" not in shown
+    assert "success_rate" in client.get(f"/runs/{RUN}/events/1").text
+    assert client.get(f"/runs/{RUN}/events/3").status_code == 404
+
+
+def test_a_log_shows_its_end_only(client, folders):
+    lines = "".join(f"line {number}\n" for number in range(50_000))
+    (folders[0] / RUN / "cycle_1" / "train.log").write_text(lines)
+    text = client.get(f"/runs/{RUN}/cycles/1/log/train").text
+    assert "line 49999" in text
+    assert "line 1000\n" not in text
+    assert len(text) < 80_000
+    assert client.get(f"/runs/{RUN}/cycles/1/log/absent").status_code == 404
+
+
+def test_an_answer_is_recorded_with_name_and_reason_and_only_once(client, folders):
+    ask(folders)
+    assert "Waits for approval: promote" in client.get(f"/runs/{RUN}").text
+    answer = pressed(client, "reject")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{RUN}?done=reject")
+    with JobStore(folders[0] / "cadenza.db") as store:
+        row = store.approvals.get(RUN, 0, "promote")
+    assert (row.status, row.reason, row.by) == ("rejected", "the lab closes", "Ada")
+    assert pressed(client, "approve").status_code == 404
+
+
+def test_a_button_without_reason_or_name_does_nothing(client, folders):
+    ask(folders)
+    for empty in ({"reason": " "}, {"by": ""}):
+        for action in ("approve", "stop", "resume"):
+            assert pressed(client, action, **empty).status_code == 400
+    with JobStore(folders[0] / "cadenza.db") as store:
+        assert store.approvals.get(RUN, 0, "promote").status == "pending"
+        assert not store.stop_requested(RUN)
+
+
+def test_stop_asks_the_controller_and_keeps_who_and_why(client, folders):
+    assert pressed(client, "stop").status_code == 303
+    with JobStore(folders[0] / "cadenza.db") as store:
+        assert store.stop_requested(RUN)
+    [told] = incidents_of(folders[0] / RUN)
+    assert (told["kind"], told["message"], told["by"]) == ("stop_asked", "the lab closes", "Ada")
+
+
+def test_a_run_that_somebody_works_on_is_not_resumed(client, folders):
+    answer = pressed(client, "resume")
+    assert answer.status_code == 409
+    assert "nobody works on" in answer.text
+    with JobStore(folders[0] / "cadenza.db") as store, pytest.raises(LeaseHeldError):
+        resume_run(store, RUN, workdir=folders[0], **SAID)
+    assert not (folders[0] / RUN / "controller.log").exists()
+
+
+def test_resume_starts_a_controller_of_its_own_that_tells_into_a_log(folders, monkeypatch):
+    monkeypatch.setenv("CADENZA_DASH_TOKEN", "kept back")
+    started = []
+
+    class Popen:
+        pid = 77
+
+        def __init__(self, command, **options):
+            started.append((command, options))
+
+    monkeypatch.setattr("cadenza.loop.requests.subprocess.Popen", Popen)
+    with JobStore(folders[0] / "cadenza.db") as store:
+        lease = store.leases.acquire(RUN, "someone", ttl_s=60.0, gone=lambda _: True)
+        store.leases.release(lease)
+        stop_run(store, RUN, workdir=folders[0])
+        address = "postgresql://ada:word@db/x"
+        outcome = resume_run(store, RUN, workdir=folders[0], location=address, **SAID)
+    [(command, options)] = started
+    assert command[1:6] == ["-m", "cadenza", "loop", "resume", RUN]
+    assert command[6:] == ["--workdir", str(folders[0])]
+    assert options["start_new_session"]
+    assert options["env"]["CADENZA_STORE"] == address
+    assert "CADENZA_DASH_TOKEN" not in options["env"]
+    assert (outcome.pid, outcome.log) == (77, str(folders[0] / RUN / "controller.log"))
+    assert incidents_of(folders[0] / RUN)[-1]["kind"] == "resume_asked"
+
+
+def test_two_runs_are_compared(client, folders):
+    with JobStore(folders[0] / "cadenza.db") as store:
+        store.create_run("other", json.dumps({"budgets": {"max_cycles": 9}}))
+    text = client.get("/compare", params={"run": [RUN, "other"]}).text
+    assert "budgets.max_cycles" in text
+    assert client.get("/compare", params={"run": [RUN, "unknown"]}).status_code == 404
+    assert client.get("/compare", params={"run": [RUN, RUN]}).status_code == 400
+
+
+def test_metrics_are_in_the_format_of_prometheus(client):
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'cadenza_loop_runs{status="running"} 1' in answer.text
