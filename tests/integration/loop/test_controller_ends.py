@@ -129,7 +129,6 @@ def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new, monkeypatch):
         waits.wait(120.0)
         loop.store.request_stop("run")
 
-    loop.store.create_run("run", loop.cfg.model_dump_json())
     thread = threading.Thread(target=stop)
     thread.start()
     assert loop.run().stop_reason == "stop requested"
