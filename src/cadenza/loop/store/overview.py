@@ -97,9 +97,9 @@ def _statements(run_id: str | None, newest: int | None) -> dict[str, Any]:
     played = latest(episodes, episodes.c.cycle, *key, *_TALLY)
     stands = (checkpoints.c.run_id, checkpoints.c.cycle_idx, literal("candidate"))
     blessed = select(*stands).where(of(checkpoints), checkpoints.c.blessed == 1)
-    old = events.alias().c  # found from the end on, so that what is older is not read
-    old_events = and_(old.run_id == shown.id, old.cycle <= shown.before)
-    end = select(old.seq).where(old_events).order_by(old.seq.desc()).limit(1).scalar_subquery()
+    old = events.alias().c  # where its last cycle that is not shown ended: one look into an index
+    old_events = and_(old.run_id == shown.id, old.cycle == shown.before)
+    end = select(func.max(old.seq)).where(old_events).scalar_subquery()
     told = (events.c.run_id, events.c.kind, events.c.cycle, events.c.payload)
     text = case((events.c.kind.in_(FALLBACKS), ""), else_=events.c.payload).label("text")
     return {
@@ -128,12 +128,9 @@ def _statements(run_id: str | None, newest: int | None) -> dict[str, Any]:
             events.c.kind.in_(_OF_CYCLES),
         )
         .order_by(events.c.seq),
-        "notes": summed(
-            events,
-            func.count().label("count"),
-            by=(events.c.kind, text),
-            where=events.c.kind.in_((*_OF_RUNS, *FALLBACKS)),
-        ),
+        "notes": select(events.c.run_id, events.c.kind, text, func.count().label("count"))
+        .where(events.c.run_id == shown.id, events.c.kind.in_((*_OF_RUNS, *FALLBACKS)))
+        .group_by(events.c.run_id, events.c.kind, text),
         "questions": select(approvals)
         .where(of(approvals), approvals.c.status == "pending")
         .order_by(approvals.c.requested_at, approvals.c.cycle, approvals.c.gate),
