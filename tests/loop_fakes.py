@@ -11,6 +11,7 @@ from pathlib import Path
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import atomic_write_json, sha256_file, tree_digest
 from cadenza.loop.agents.base import RunResult
+from cadenza.loop.constitution.kinds import Given
 from cadenza.loop.constitution.typed_jobs import PROGRAMS, JobPlan
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
@@ -186,7 +187,9 @@ class FakeBackend:
         job = PROGRAMS["cadenza", "job", program]
         words = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
         words += [f"--out={folder}", f"--result-json={result_path}"]
-        made = job.of(job.read({}, words, job.kinds()))
+        kinds = job.kinds()
+        read = job.read({}, words, kinds)
+        made = job.of({key: kinds[key](text, Given(key)) for key, text in read.items()})
         return JobPlan(job=made, output_dir=folder, result_path=result_path)
 
 

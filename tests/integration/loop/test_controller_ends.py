@@ -229,7 +229,7 @@ def test_run_is_not_resumed_with_another_configuration(new):
 def test_run_is_not_resumed_under_other_rules(new):
     new(0.5).run()
     content = load_constitution(None).rules.model_dump(mode="json")
-    rules = Constitution.from_rules({**content, "max_train_steps": 11})
+    rules = Constitution({**content, "max_train_steps": 11})
     with pytest.raises(ConfigurationError, match=r"with SHA-256 .* name it under constitution"):
         new(0.5, rules=rules).run()
     new(0.5, constitution="elsewhere.yaml").run()  # the same rules at another place

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from cadenza.loop.constitution import ConstitutionError, Roots, load_constitution
-from cadenza.loop.constitution.kinds import Switch
+from cadenza.loop.constitution.kinds import switch
 from cadenza.loop.constitution.typed_jobs import (
     PROGRAMS,
     LeRobotHarvest,
@@ -64,7 +64,7 @@ def commands(draw):
     words += draw(st.lists(extra, max_size=2))
     argv = list(program.WORDS)
     for key, value in draw(st.permutations(words)):
-        if isinstance(program.kinds()[key], Switch):
+        if program.kinds()[key] is switch:
             argv.append(f"--{key}")
         elif draw(st.booleans()):
             argv.append(f"--{key}={value}")

@@ -234,11 +234,11 @@ def rename_map(words: Sequence[str]) -> dict[str, str]:
     return {}
 
 
-def _episodes(data: DatasetRef) -> tuple[int, ...] | None:
+def _episodes(data: DatasetRef) -> list[int] | None:
     """Return the episodes that count: explicit ones, else the first of a dataset on a hub."""
     if data.episodes is None and data.num_episodes and data.root is None:
-        return tuple(range(data.num_episodes))
-    return data.episodes
+        return list(range(data.num_episodes))
+    return None if data.episodes is None else list(data.episodes)
 
 
 def _path(text: str | None) -> Path | None:

@@ -13,11 +13,9 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
@@ -41,22 +39,24 @@ from cadenza.loop.constitution.flags import (
 from cadenza.loop.constitution.kinds import (
     MAX_INTEGER,
     NAME,
-    READ,
     TRUTH,
-    Choice,
-    FilePath,
     Given,
-    Integer,
     Kind,
-    Number,
     Roots,
-    Text,
     Value,
+    choice,
     listed_on_hub,
+    number,
+    read_path,
     require_separate,
+    spelled,
+    text,
+    whole,
+    write_path,
 )
 from cadenza.loop.constitution.suites import suite_sizes, tasks_played
-from cadenza.loop.constitution.typed_jobs import PROGRAMS, Demand, TypedJob
+from cadenza.loop.constitution.typed_jobs import PROGRAMS, TypedJob
+from cadenza.loop.contracts.records import Record
 from cadenza.loop.validation import problems
 
 #: Limits of what a job counts.
@@ -77,12 +77,8 @@ _HubRepository = Annotated[
 ]
 
 
-class ExtraKey(BaseModel):
+class ExtraKey(Record):
     """A flag that a file of rules adds to a program: its kind, and what that allows."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False
-    )
 
     kind: Literal["integer", "number", "boolean", "name", "text", "choice", "read_path"]
     low: Annotated[float, Field(strict=True, ge=0)] = 0.0
@@ -111,23 +107,19 @@ class ExtraKey(BaseModel):
         """Return the kind of value it takes."""
         high = self.high or 0.0
         kinds: dict[str, Kind] = {
-            "integer": Integer(int(self.low), int(high)),
-            "number": Number(self.low, high),
+            "integer": whole(int(self.low), int(high)),
+            "number": number(self.low, high),
             "boolean": TRUTH,
             "name": NAME,
-            "text": Text(),
-            "choice": Choice(self.choices),
-            "read_path": READ,
+            "text": text,
+            "choice": choice(*self.choices),
+            "read_path": read_path,
         }
         return kinds[self.kind]
 
 
-class ProposalBounds(BaseModel):
+class ProposalBounds(Record):
     """What proposals may move beside the data; what is not named stays as configured."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False
-    )
 
     learning_rate: tuple[_Positive, _Positive] | None = None
     steps: tuple[_Count, _Count] | None = None
@@ -143,7 +135,7 @@ class ProposalBounds(BaseModel):
         return self
 
 
-class Rules(BaseModel):
+class Rules(Record):
     """The rules of one file.
 
     Attributes:
@@ -160,8 +152,6 @@ class Rules(BaseModel):
         extra_keys: Further flags, by program (``"lerobot-train"``) and flag.
         proposals: What proposals may move; None for data alone.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     forbidden_commands: tuple[_Word, ...] = ()
     forbidden_args: tuple[_Word, ...] = ()
@@ -192,40 +182,6 @@ class Rules(BaseModel):
         return getattr(self, name)
 
 
-def read_rules(path: Path) -> Rules:
-    """Return the rules of the YAML file ``path``.
-
-    Raises:
-        ConstitutionError: It is missing, no YAML, names an unknown rule (``unknown_rule``) or gives
-            one a value it cannot have (``malformed_rule``).
-    """
-    try:
-        content = read_yaml(path)
-    except ConfigurationError as error:
-        raise denied("unreadable_rules", str(error)) from error
-    return parse_rules(content, source=str(path))
-
-
-def parse_rules(content: object, *, source: str) -> Rules:
-    """Return the rules that ``content`` gives; see `read_rules`.
-
-    Args:
-        content: Rules by name.
-        source: How messages call the content.
-
-    Raises:
-        ConstitutionError: See `read_rules`.
-    """
-    try:
-        return Rules.model_validate(content)
-    except ValidationError as error:
-        unknown = any(detail["type"] == "extra_forbidden" for detail in error.errors())
-        raise denied(
-            "unknown_rule" if unknown else "malformed_rule",
-            f"{source}: {' '.join(problems(error, Rules))}",
-        ) from error
-
-
 #: Rules that files of the first runs could not have.
 _LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args", "proposals")
 _LOG = logging.getLogger(__name__)
@@ -244,20 +200,31 @@ class Constitution:
     """The rules of one file, and the judgements that follow; `sha256` is equal for equal rules."""
 
     def __init__(
-        self, rules: Rules | Mapping[str, Any], suites: Mapping[str, int] | None = None
+        self,
+        rules: Rules | Mapping[str, Any],
+        suites: Mapping[str, int] | None = None,
+        *,
+        source: str = "the rules",
     ) -> None:
         """Obey ``rules``, and the run's own numbers of tasks of its suites.
 
-        Malformed or unknown rules, and flags added to a program that is not there, or has them, are
-        a `ConstitutionError`.
+        Raises:
+            ConstitutionError: An unknown rule (``unknown_rule``), or a value that one cannot have
+                (``malformed_rule``), such as a flag of a program that is not there, or has it.
         """
-        rules = rules if isinstance(rules, Rules) else parse_rules(rules, source="the rules")
-        self.rules = rules
+        try:
+            self.rules = Rules.model_validate(rules)
+        except ValidationError as error:
+            unknown = any(detail["type"] == "extra_forbidden" for detail in error.errors())
+            raise denied(
+                "unknown_rule" if unknown else "malformed_rule",
+                f"{source}: {' '.join(problems(error, Rules))}",
+            ) from error
         self._suites = dict(suites or {})
-        self.sha256: str = sha256_bytes(canonical_json(_canonical(rules)))
-        self._kinds = {job: _with_extra_keys(job, rules) for job in PROGRAMS.values()}
+        self.sha256: str = sha256_bytes(canonical_json(_canonical(self.rules)))
+        self._kinds = {job: _with_extra_keys(job, self.rules) for job in PROGRAMS.values()}
         known = [job.title() for job in PROGRAMS.values()]
-        unknown = sorted(set(rules.extra_keys) - set(known))
+        unknown = sorted(set(self.rules.extra_keys) - set(known))
         if unknown:
             raise denied(
                 "malformed_rule", f"extra_keys: expected programs of {known}, got {unknown}"
@@ -265,21 +232,12 @@ class Constitution:
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
-        """Return the constitution of the file ``path``.
-
-        Raises:
-            ConstitutionError: The file is missing or malformed, or names an unknown rule.
-        """
-        return cls(read_rules(Path(path)))
-
-    @classmethod
-    def from_rules(cls, rules: dict[str, Any]) -> Self:
-        """Return the constitution of ``rules``, a parsed file.
-
-        Raises:
-            ConstitutionError: They are malformed, or name an unknown rule.
-        """
-        return cls(rules)
+        """Return the constitution of the file ``path``, or a `ConstitutionError`."""
+        try:
+            content = read_yaml(Path(path))
+        except ConfigurationError as error:
+            raise denied("unreadable_rules", str(error)) from error
+        return cls(content, source=str(path))
 
     def with_suites(self, suites: Mapping[str, int]) -> "Constitution":
         """Return the same rules for a run that says how many tasks its suites have."""
@@ -293,10 +251,7 @@ class Constitution:
             roots: Folders of the run; None judges a command wherever its paths lie.
         """
         try:
-            if isinstance(job, TypedJob):
-                return self._judged(type(job), job.values(), job.extra, roots)
-            program, words = self._find(job)
-            return self._judged(program, {}, words, roots)
+            return self._judged(job, roots)
         except ConstitutionError as error:
             words = job.argv() if isinstance(job, TypedJob) else job
             _LOG.warning("%s; command %s", error, quoted(words))
@@ -305,8 +260,7 @@ class Constitution:
     def check_command(self, cmd: Sequence[str]) -> Verdict:
         """Return whether `clear` would allow ``cmd``, wherever its paths lie."""
         try:
-            program, words = self._find(cmd)
-            self._judged(program, {}, words, None)
+            self._judged(cmd, None)
         except ConstitutionError as error:
             return error.verdict
         return Verdict(allowed=True)
@@ -347,14 +301,12 @@ class Constitution:
             f"{quoted(' '.join(words[:3]))}",
         )
 
-    def _judged(
-        self,
-        program: type[TypedJob],
-        values: Mapping[str, Value],
-        extra: Sequence[str],
-        roots: Roots | None,
-    ) -> TypedJob:
-        """Return the job of ``values`` by flag and of what the words ``extra`` add to them."""
+    def _judged(self, job: TypedJob | Sequence[object], roots: Roots | None) -> TypedJob:
+        if isinstance(job, TypedJob):
+            program, values, extra = type(job), job.values(), job.extra
+        else:
+            program, extra = self._find(job)
+            values = dict[str, Value]()
         name, allowed = program.WORDS[0], self.rules.allowed_programs
         if name in self.rules.forbidden_commands:
             raise denied("forbidden_commands", f"expected another program, got {quoted(name)}")
@@ -371,14 +323,15 @@ class Constitution:
         }
         if roots is not None:
             require_separate(*_paths(kinds, checked))
-        job = program.of(checked)
-        words = require_plain_words(job.argv())
-        self._require_not_forbidden(words[1:])
-        self._require_not_weakening(words[1:], job)
-        self._require_demand(job, job.demand(), roots)
-        return job
+        cleared = program.of(checked)
+        words = require_plain_words(cleared.argv())[1:]
+        self._require_not_forbidden(words)
+        self._require_not_weakening(words, cleared)
+        self._require_demand(cleared, roots)
+        return cleared
 
-    def _require_demand(self, job: TypedJob, demand: Demand, roots: Roots | None) -> None:
+    def _require_demand(self, job: TypedJob, roots: Roots | None) -> None:
+        demand = job.demand()
         for name, root in demand.datasets:
             self._require_data(name, root, roots)
         if demand.env_type is not None:
@@ -454,8 +407,9 @@ class Constitution:
 
 def _checked(kind: Kind, value: Value, given: Given) -> Value:
     """Return ``value`` as it may be used; its text must have one reading, whoever made it."""
-    value = kind.check(value, given)
-    require_value(given.key, kind.spell(value))
+    value = kind(value, given)
+    if value is not None:
+        require_value(given.key, spelled(value))
     return value
 
 
@@ -481,8 +435,7 @@ def _paths(
     read: list[tuple[str, Path]] = []
     written: list[tuple[str, Path]] = []
     for key, value in values.items():
-        kind = kinds[key]
-        places = written if isinstance(kind, FilePath) and kind.write else read
+        places = written if kinds[key] is write_path else read
         items = cast("tuple[Value, ...]", value) if isinstance(value, tuple) else (value,)
         places += [(key, path) for path in items if isinstance(path, Path)]
     return read, written

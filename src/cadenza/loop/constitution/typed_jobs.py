@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import SerializeAsAny
 
@@ -27,31 +27,30 @@ from cadenza.loop.constitution.kinds import (
     DEVICE,
     NAME,
     NAMES,
-    READ,
     REPOSITORY,
     SIZE,
     TRUTH,
-    WHOLE,
-    WRITE,
-    Boolean,
-    Choice,
-    Given,
-    Integer,
     Kind,
-    Listing,
-    Number,
-    Renaming,
-    Spelled,
-    Switch,
-    Text,
     Value,
-    Weights,
+    bracketed,
+    choice,
+    number,
+    plain,
+    read_path,
+    renaming,
+    several,
+    spelled,
+    switch,
+    text,
+    truth,
+    whole,
+    write_path,
 )
+from cadenza.loop.constitution.weights import POLICY_TYPES, weights
 from cadenza.loop.contracts.records import Device, ExistingOutput, Record
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     """The flag that a field of a job is written as, and the kind of its values."""
 
     key: str
@@ -86,8 +85,11 @@ class Demand:
 class TypedJob(Record):
     """A command by its meaning; a field that is None is not said.
 
+    A field's annotation names the kind of its values, and the flag where that is not the field's
+    name with hyphens.
+
     Attributes:
-        more: Further flags with their values, that no field has.
+        more: Further flags with their values, that no field has; None for one without a value.
         extra: Words that people add, not yet read; a job that was cleared has none.
     """
 
@@ -112,20 +114,16 @@ class TypedJob(Record):
     extra: tuple[str, ...] = ()
 
     @classmethod
-    def fields(cls) -> Mapping[str, Flag]:
-        """Return the flag of each field."""
-        return _fields(cls)
-
-    @classmethod
     def kinds(cls) -> dict[str, Kind]:
         """Return the kind of each flag that the program may be given."""
-        return {flag.key: flag.kind for flag in _fields(cls).values()} | dict(cls.FURTHER)
+        return dict(_flags(cls).values()) | dict(cls.FURTHER)
 
     @classmethod
     def required(cls) -> tuple[frozenset[str], ...]:
         """Return groups of flags; one flag of each group must be given."""
-        needed = (name for name in _fields(cls) if cls.model_fields[name].is_required())
-        return (*(frozenset({_fields(cls)[name].key}) for name in needed), *cls.ONE_OF)
+        flags = _flags(cls).items()
+        needed = [flag.key for name, flag in flags if cls.model_fields[name].is_required()]
+        return (*(frozenset({key}) for key in needed), *cls.ONE_OF)
 
     @classmethod
     def title(cls) -> str:
@@ -133,31 +131,25 @@ class TypedJob(Record):
         return " ".join(cls.WORDS)
 
     @classmethod
-    def read(
-        cls, values: Mapping[str, Value], words: Sequence[str], kinds: Mapping[str, Kind]
-    ) -> dict[str, Value]:
-        """Return ``values`` by flag and those that ``words`` add; all must belong together.
-
-        Raises:
-            ConstitutionError: Words could be read in two ways, or flags do not belong together.
-        """
-        switches = {key for key, kind in kinds.items() if isinstance(kind, Switch)}
-        found = dict(values)
-        for key, text in read_flags(words, kinds, switches, values).items():
-            found[key] = True if text is None else kinds[key].parse(text, Given(key))
-        cls._require_groups(set(found))
-        return found
-
-    @classmethod
     def of(cls, values: Mapping[str, Value]) -> Self:
         """Return the job with ``values`` by flag."""
-        names = {flag.key: name for name, flag in _fields(cls).items()}
+        names = {flag.key: name for name, flag in _flags(cls).items()}
         named = {names[key]: value for key, value in values.items() if key in names}
         more = tuple((key, value) for key, value in values.items() if key not in names)
         return cls(**named, more=more)
 
     @classmethod
-    def _require_groups(cls, given: set[str]) -> None:
+    def read(
+        cls, values: Mapping[str, Value], words: Sequence[str], kinds: Mapping[str, Kind]
+    ) -> dict[str, Value]:
+        """Return ``values`` by flag and the texts that ``words`` add; all must belong together.
+
+        Raises:
+            ConstitutionError: Words could be read in two ways, or flags do not belong together.
+        """
+        switches = {key for key, kind in kinds.items() if kind is switch}
+        found = {**values, **read_flags(words, kinds, switches, values)}
+        given = set(found)
         for group in cls.TOGETHER:
             if group & given and not group <= given:
                 raise denied(
@@ -175,25 +167,18 @@ class TypedJob(Record):
             if not group & given:
                 names, got = " or --".join(sorted(group)), "neither" if len(group) > 1 else "none"
                 raise denied("missing_flag", f"expected --{names} {why}, got {got}")
+        return found
 
     def values(self) -> dict[str, Value]:
         """Return what is said, by flag."""
-        said = {flag.key: getattr(self, name) for name, flag in _fields(type(self)).items()}
+        said = {flag.key: getattr(self, name) for name, flag in _flags(type(self)).items()}
         return {key: value for key, value in said.items() if value is not None} | dict(self.more)
 
     @property
     def flags(self) -> tuple[tuple[str, str | None], ...]:
         """Flags with their texts, in order; None for a switch."""
-        kinds = self.kinds()
-        return tuple(
-            (
-                key,
-                None
-                if isinstance(kinds.get(key), Switch)
-                else kinds.get(key, _SPELLED).spell(value),
-            )
-            for key, value in self.values().items()
-        )
+        said = self.values().items()
+        return tuple((key, None if value is None else spelled(value)) for key, value in said)
 
     def argv(self) -> tuple[str, ...]:
         """Return the command, every value in its own word."""
@@ -206,12 +191,13 @@ class TypedJob(Record):
 
 
 @cache
-def _fields(job: type[TypedJob]) -> Mapping[str, Flag]:
+def _flags(job: type[TypedJob]) -> Mapping[str, Flag]:
+    """Return the flag of each field of a job."""
     found: dict[str, Flag] = {}
     for name, field in job.model_fields.items():
-        for one in field.metadata:
-            if isinstance(one, Flag):
-                found[name] = one
+        for kind in filter(callable, field.metadata):
+            key = next((one for one in field.metadata if isinstance(one, str)), None)
+            found[name] = Flag(key or name.replace("_", "-"), kind)
     return found
 
 
@@ -219,27 +205,30 @@ def _keys(prefix: str, names: str, kind: Kind) -> dict[str, Kind]:
     return {f"{prefix}{name}": kind for name in names.split()}
 
 
-_SPELLED: Final = Spelled()
-_SEED: Final = Integer()
-_SHARE: Final = Number(0.0, 1.0)
-_FILTER: Final[dict[str, Kind]] = {"filter": Choice(("on", "off"))}
+_WHOLE: Final = whole(0, 10**9)
+_SEED: Final = whole()
+_SHARE: Final = number(0.0, 1.0)
+_INDEX: Final = whole(0, 2**31)
+_FOLDERS: Final = several(read_path, 1000)
+_FILTER: Final[dict[str, Kind]] = {"filter": choice("on", "off")}
 _UNGUARDED: Final = ("--filter=off",)
+_NO_HUB: Final = truth(only=False, rule="push_to_hub")
 
 
 class NativeJob(TypedJob):
     """A job of this package."""
 
-    out: Annotated[Path, Flag("out", WRITE)]
-    result_json: Annotated[Path, Flag("result-json", WRITE)]
+    out: Annotated[Path, write_path]
+    result_json: Annotated[Path, write_path]
 
 
 class _NativePlay(NativeJob):
     """... that plays episodes."""
 
-    env_type: Annotated[str, Flag("task", NAME)]
-    partners: Annotated[tuple[str, ...] | None, Flag("partners", NAMES)] = None
-    episodes: Annotated[int, Flag("episodes", COUNT)]
-    seed_start: Annotated[int, Flag("seed-start", _SEED)]
+    env_type: Annotated[str, "task", NAME]
+    partners: Annotated[tuple[str, ...] | None, NAMES] = None
+    episodes: Annotated[int, COUNT]
+    seed_start: Annotated[int, _SEED]
 
 
 class NativeEvaluate(_NativePlay):
@@ -249,8 +238,8 @@ class NativeEvaluate(_NativePlay):
     FURTHER = _FILTER
     WEAKENING = _UNGUARDED
 
-    policy: Annotated[Path, Flag("policy", READ)]
-    batch_size: Annotated[int | None, Flag("batch-size", SIZE)] = None
+    policy: Annotated[Path, read_path]
+    batch_size: Annotated[int | None, SIZE] = None
 
     def demand(self) -> Demand:
         """Return its episodes."""
@@ -267,9 +256,9 @@ class NativeCollect(_NativePlay):
     WORDS = ("cadenza", "job", "collect")
     FURTHER: ClassVar[Mapping[str, Kind]] = {"expert": NAME}
 
-    seed_count: Annotated[int, Flag("seed-count", COUNT)]
-    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
-    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
+    seed_count: Annotated[int, COUNT]
+    repo_id: Annotated[str, REPOSITORY]
+    focus: Annotated[tuple[str, ...] | None, NAMES] = None
 
     def demand(self) -> Demand:
         """Return its episodes and attempts."""
@@ -287,11 +276,11 @@ class NativeHarvest(_NativePlay):
     FURTHER = _FILTER
     WEAKENING = _UNGUARDED
 
-    policy: Annotated[Path, Flag("policy", READ)]
-    attempts: Annotated[int, Flag("seed-count", COUNT)]
-    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
-    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
-    starts: Annotated[str | None, Flag("starts", Choice(("solved", "failed")))] = None
+    policy: Annotated[Path, read_path]
+    attempts: Annotated[int, "seed-count", COUNT]
+    repo_id: Annotated[str, REPOSITORY]
+    focus: Annotated[tuple[str, ...] | None, NAMES] = None
+    starts: Annotated[str | None, choice("solved", "failed")] = None
 
     def demand(self) -> Demand:
         """Return the episodes wanted, and the attempts."""
@@ -310,18 +299,18 @@ class NativeTrain(NativeJob):
     AT_MOST_ONE = (frozenset({"episodes", "first-episodes"}),)
     TOGETHER = (frozenset({"mix", "mix-ratio"}),)
 
-    rung: Annotated[str, Flag("rung", NAME)]
-    dataset_root: Annotated[Path, Flag("dataset", READ)]
-    steps: Annotated[int, Flag("steps", COUNT)]
-    batch_size: Annotated[int, Flag("batch-size", SIZE)]
-    seed: Annotated[int, Flag("seed", _SEED)]
-    init: Annotated[Path | None, Flag("init", READ)] = None
-    episodes: Annotated[tuple[int, ...] | None, Flag("episodes", Listing(Integer(0, 2**31)))] = None
-    first_episodes: Annotated[int | None, Flag("first-episodes", COUNT)] = None
-    mix: Annotated[Path | None, Flag("mix", READ)] = None
-    mix_ratio: Annotated[float | None, Flag("mix-ratio", _SHARE)] = None
-    max_epochs: Annotated[float | None, Flag("max-epochs", Number(0.0, 1e6))] = None
-    learning_rate: Annotated[float | None, Flag("learning-rate", _SHARE)] = None
+    rung: Annotated[str, NAME]
+    dataset_root: Annotated[Path, "dataset", read_path]
+    steps: Annotated[int, COUNT]
+    batch_size: Annotated[int, SIZE]
+    seed: Annotated[int, _SEED]
+    init: Annotated[Path | None, read_path] = None
+    episodes: Annotated[tuple[int, ...] | None, several(_INDEX)] = None
+    first_episodes: Annotated[int | None, COUNT] = None
+    mix: Annotated[Path | None, read_path] = None
+    mix_ratio: Annotated[float | None, _SHARE] = None
+    max_epochs: Annotated[float | None, number(0.0, 1e6)] = None
+    learning_rate: Annotated[float | None, _SHARE] = None
 
     def demand(self) -> Demand:
         """Return its gradient steps."""
@@ -333,38 +322,16 @@ class NativeMerge(NativeJob):
 
     WORDS = ("cadenza", "job", "merge")
 
-    sources: Annotated[tuple[Path, ...], Flag("sources", Listing(READ, longest=1000))]
-    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
+    sources: Annotated[tuple[Path, ...], _FOLDERS]
+    repo_id: Annotated[str, REPOSITORY]
 
 
-#: Types of policies that train on recorded data alone, without other people's code.
-POLICY_TYPES: Final = ("act", "diffusion", "pi0", "pi05", "smolvla", "tdmpc", "vqbet", "xvla")
-_WEIGHTS: Final = Weights(
-    POLICY_TYPES,
-    # Processor steps, as LeRobot registers them, that these policies are saved with. Left out:
-    # action_tokenizer_processor and reward_classifier_processor, which load code of the hub.
-    steps=(
-        *("rename_observations_processor", "to_batch_processor", "device_processor"),
-        *("normalizer_processor", "unnormalizer_processor", "tokenizer_processor"),
-        *("smolvla_new_line_processor", "pi0_new_line_processor"),
-        *("pi05_prepare_state_tokenizer_processor_step", "libero_processor", "xvla_image_scale"),
-        *("xvla_image_to_float", "xvla_imagenet_normalize", "xvla_add_domain_id"),
-        "xvla_rotation_6d_to_axis_angle",
-    ),
-    # Repositories of their language models and tokenizers, which LeRobot's own code names.
-    companions=(
-        "HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
-        "google/paligemma-3b-pt-224",
-        "facebook/bart-large",
-    ),
-)
 #: Fewer tasks than the suite has, and recorded states that no seed chooses.
 _EASIER: Final = ("--env.task_ids=", "--env.init_states=true")
 #: What LeRobot's seeds lie below: those of its environments' own generators.
 _SEED_LIMIT: Final = 2**32
-_SEED_32: Final = Integer(0, _SEED_LIMIT - 1)
-_NUMBERS: Final = Listing(Integer(0, 10_000), brackets=True)
-_EPISODES: Final = Listing(Integer(0, 2**31), brackets=True)
+_SEED_32: Final = whole(0, _SEED_LIMIT - 1)
+_NUMBERS: Final = bracketed(whole(0, 10_000))
 
 #: Sizes, rates and switches of LeRobot's policies, none of which leads outside the process: what
 #: they are given is a number, a truth value or a plain name, as it is spelled.
@@ -389,26 +356,26 @@ _POLICY: Final[dict[str, Kind]] = {
         "tokenizer_max_length train_expert_only train_state_proj use_amp use_cache "
         "use_film_scale_modulation use_group_norm use_kv_cache use_separate_rgb_encoder_per_camera "
         "use_vae vision_backbone",
-        _SPELLED,
+        plain,
     ),
 }
 #: What an environment is made with beside its type and tasks; equal in all commands of a run.
 _ENVIRONMENT: Final[dict[str, Kind]] = {
     "env.camera_name": NAMES,
-    "env.camera_name_mapping": Renaming(),
+    "env.camera_name_mapping": renaming,
     "env.init_states": TRUTH,
     **_keys(
         "env.",
         "control_mode disable_env_checker episode_length fps max_parallel_tasks multitask_eval "
         "obs_type observation_height observation_width render_mode visualization_height "
         "visualization_width",
-        _SPELLED,
+        plain,
     ),
 }
 _COMMON: Final[dict[str, Kind]] = {
     "eval.use_async_envs": TRUTH,
     "job_name": NAME,
-    "rename_map": Renaming(),
+    "rename_map": renaming,
 }
 
 
@@ -427,24 +394,24 @@ class LeRobotTrain(TypedJob):
         **_POLICY,
         **_ENVIRONMENT,
         **_COMMON,
-        "dataset.video_backend": Choice(("pyav", "torchcodec", "video_reader")),
+        "dataset.video_backend": choice("pyav", "torchcodec", "video_reader"),
         "save_checkpoint": TRUTH,
-        "wandb.enable": Boolean(only=False, rule="wandb"),
-        **_keys("", "eval_steps log_freq save_freq", WHOLE),
+        "wandb.enable": truth(only=False, rule="wandb"),
+        **_keys("", "eval_steps log_freq save_freq", _WHOLE),
         **_keys("dataset.", "streaming use_imagenet_stats", TRUTH),
-        **_keys("", "rabc_epsilon rabc_kappa tolerance_s", _SPELLED),
+        **_keys("", "rabc_epsilon rabc_kappa tolerance_s", plain),
         **_keys("", "use_policy_training_preset use_rabc", TRUTH),
-        **_keys("dataset.image_transforms.", "enable max_num_transforms random_order", _SPELLED),
-        **_keys("peft.", "init_type method_type r", _SPELLED),
+        **_keys("dataset.image_transforms.", "enable max_num_transforms random_order", plain),
+        **_keys("peft.", "init_type method_type r", plain),
         **_keys(
             "optimizer.", "dampening eps grad_clip_norm lr momentum nesterov type weight_decay",
-            _SPELLED,
+            plain,
         ),
         **_keys(
             "scheduler.",
             "decay_lr name num_cycles num_decay_steps num_vqvae_training_steps num_warmup_steps "
             "peak_lr type",
-            _SPELLED,
+            plain,
         ),
     }  # fmt: skip
     ONE_OF = (frozenset({"policy.type", "policy.path"}),)
@@ -455,30 +422,28 @@ class LeRobotTrain(TypedJob):
         ("env.type", frozenset({"eval_freq", "env_eval_freq"})),
     )
 
-    policy_path: Annotated[Path | str | None, Flag("policy.path", _WEIGHTS)] = None
-    policy_type: Annotated[str | None, Flag("policy.type", Choice(POLICY_TYPES))] = None
-    push_to_hub: Annotated[
-        bool, Flag("policy.push_to_hub", Boolean(only=False, rule="push_to_hub"))
-    ]
-    repo_id: Annotated[str, Flag("dataset.repo_id", REPOSITORY)]
-    dataset_root: Annotated[Path | None, Flag("dataset.root", READ)] = None
-    revision: Annotated[str | None, Flag("dataset.revision", NAME)] = None
-    episodes: Annotated[tuple[int, ...] | None, Flag("dataset.episodes", _EPISODES)] = None
-    mix_repo_id: Annotated[str | None, Flag("mix.repo_id", REPOSITORY)] = None
-    mix_root: Annotated[Path | None, Flag("mix.root", READ)] = None
-    mix_ratio: Annotated[float | None, Flag("mix.ratio", _SHARE)] = None
-    output_dir: Annotated[Path, Flag("output_dir", WRITE)]
-    steps: Annotated[int, Flag("steps", COUNT)]
-    batch_size: Annotated[int | None, Flag("batch_size", SIZE)] = None
-    seed: Annotated[int | None, Flag("seed", _SEED_32)] = None
-    num_workers: Annotated[int | None, Flag("num_workers", Integer(0, 256))] = None
-    env_type: Annotated[str | None, Flag("env.type", NAME)] = None
-    suites: Annotated[tuple[str, ...] | None, Flag("env.task", NAMES)] = None
-    task_ids: Annotated[tuple[int, ...] | None, Flag("env.task_ids", _NUMBERS)] = None
-    eval_freq: Annotated[int | None, Flag("eval_freq", WHOLE)] = None
-    env_eval_freq: Annotated[int | None, Flag("env_eval_freq", WHOLE)] = None
-    eval_episodes: Annotated[int | None, Flag("eval.n_episodes", COUNT)] = None
-    eval_batch_size: Annotated[int | None, Flag("eval.batch_size", SIZE)] = None
+    policy_path: Annotated[Path | str | None, "policy.path", weights] = None
+    policy_type: Annotated[str | None, "policy.type", choice(*POLICY_TYPES)] = None
+    push_to_hub: Annotated[bool, "policy.push_to_hub", _NO_HUB]
+    repo_id: Annotated[str, "dataset.repo_id", REPOSITORY]
+    dataset_root: Annotated[Path | None, "dataset.root", read_path] = None
+    revision: Annotated[str | None, "dataset.revision", NAME] = None
+    episodes: Annotated[list[int] | None, "dataset.episodes", bracketed(_INDEX)] = None
+    mix_repo_id: Annotated[str | None, "mix.repo_id", REPOSITORY] = None
+    mix_root: Annotated[Path | None, "mix.root", read_path] = None
+    mix_ratio: Annotated[float | None, "mix.ratio", _SHARE] = None
+    output_dir: Annotated[Path, "output_dir", write_path]
+    steps: Annotated[int, COUNT]
+    batch_size: Annotated[int | None, "batch_size", SIZE] = None
+    seed: Annotated[int | None, _SEED_32] = None
+    num_workers: Annotated[int | None, "num_workers", whole(0, 256)] = None
+    env_type: Annotated[str | None, "env.type", NAME] = None
+    suites: Annotated[tuple[str, ...] | None, "env.task", NAMES] = None
+    task_ids: Annotated[list[int] | None, "env.task_ids", _NUMBERS] = None
+    eval_freq: Annotated[int | None, "eval_freq", _WHOLE] = None
+    env_eval_freq: Annotated[int | None, "env_eval_freq", _WHOLE] = None
+    eval_episodes: Annotated[int | None, "eval.n_episodes", COUNT] = None
+    eval_batch_size: Annotated[int | None, "eval.batch_size", SIZE] = None
 
     def demand(self) -> Demand:
         """Return its steps, its data, and episodes played meanwhile, at least those of one time."""
@@ -491,7 +456,7 @@ class LeRobotTrain(TypedJob):
             env_type=self.env_type,
             datasets=tuple((name, root) for name, root in named if name is not None),
             suites=(self.suites or ()) if self.env_type and every else None,
-            task_ids=self.task_ids or (),
+            task_ids=tuple(self.task_ids or ()),
         )
 
 
@@ -501,22 +466,22 @@ class LeRobotEvaluate(TypedJob):
     WORDS = ("lerobot-eval",)
     FURTHER: ClassVar[Mapping[str, Kind]] = {
         **_POLICY,
-        "policy.push_to_hub": Boolean(only=False, rule="push_to_hub"),
+        "policy.push_to_hub": _NO_HUB,
         **_ENVIRONMENT,
         **_COMMON,
-        "trust_remote_code": Boolean(only=False, rule="remote_code"),
+        "trust_remote_code": truth(only=False, rule="remote_code"),
     }
     SEED_LIMIT = _SEED_LIMIT
     WEAKENING = _EASIER
 
-    policy_path: Annotated[Path | str, Flag("policy.path", _WEIGHTS)]
-    env_type: Annotated[str, Flag("env.type", NAME)]
-    suites: Annotated[tuple[str, ...] | None, Flag("env.task", NAMES)] = None
-    episodes: Annotated[int, Flag("eval.n_episodes", COUNT)]
-    batch_size: Annotated[int | None, Flag("eval.batch_size", SIZE)] = None
-    output_dir: Annotated[Path, Flag("output_dir", WRITE)]
-    seed: Annotated[int | None, Flag("seed", _SEED_32)] = None
-    task_ids: Annotated[tuple[int, ...] | None, Flag("env.task_ids", _NUMBERS)] = None
+    policy_path: Annotated[Path | str, "policy.path", weights]
+    env_type: Annotated[str, "env.type", NAME]
+    suites: Annotated[tuple[str, ...] | None, "env.task", NAMES] = None
+    episodes: Annotated[int, "eval.n_episodes", COUNT]
+    batch_size: Annotated[int | None, "eval.batch_size", SIZE] = None
+    output_dir: Annotated[Path, "output_dir", write_path]
+    seed: Annotated[int | None, _SEED_32] = None
+    task_ids: Annotated[list[int] | None, "env.task_ids", _NUMBERS] = None
 
     def demand(self) -> Demand:
         """Return its episodes, in each task."""
@@ -525,7 +490,7 @@ class LeRobotEvaluate(TypedJob):
             env_type=self.env_type,
             last_seed=None if self.seed is None else self.seed + self.episodes - 1,
             suites=self.suites or (),
-            task_ids=self.task_ids or (),
+            task_ids=tuple(self.task_ids or ()),
         )
 
 
@@ -536,25 +501,25 @@ class LeRobotHarvest(TypedJob):
     FURTHER: ClassVar[Mapping[str, Kind]] = {
         **_ENVIRONMENT,
         "env.task_ids": _NUMBERS,
-        "fps": Integer(1, 1000),
-        "keep-failures": Switch(),
+        "fps": whole(1, 1000),
+        "keep-failures": switch,
     }
     SEED_LIMIT = _SEED_LIMIT
     WEAKENING = _EASIER
 
-    policy_path: Annotated[Path | str, Flag("policy-path", _WEIGHTS)]
-    env_type: Annotated[str, Flag("env-type", NAME)]
-    suites: Annotated[tuple[str, ...], Flag("task", NAMES)]
-    episodes: Annotated[int, Flag("episodes", COUNT)]
-    out: Annotated[Path, Flag("out", WRITE)]
-    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
-    device: Annotated[str | None, Flag("device", DEVICE)] = None
-    seed: Annotated[int, Flag("seed", _SEED_32)]
-    attempts: Annotated[int, Flag("max-attempts", COUNT)]
-    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
-    rename_map: Annotated[dict[str, Any] | None, Flag("rename-map", Renaming())] = None
-    task_text: Annotated[str | None, Flag("task-text", Text())] = None
-    result_json: Annotated[Path | None, Flag("result-json", WRITE)] = None
+    policy_path: Annotated[Path | str, weights]
+    env_type: Annotated[str, NAME]
+    suites: Annotated[tuple[str, ...], "task", NAMES]
+    episodes: Annotated[int, COUNT]
+    out: Annotated[Path, write_path]
+    repo_id: Annotated[str, REPOSITORY]
+    device: Annotated[str | None, DEVICE] = None
+    seed: Annotated[int, _SEED_32]
+    attempts: Annotated[int, "max-attempts", COUNT]
+    focus: Annotated[tuple[str, ...] | None, NAMES] = None
+    rename_map: Annotated[dict[str, Any] | None, renaming] = None
+    task_text: Annotated[str | None, text] = None
+    result_json: Annotated[Path | None, write_path] = None
 
     def demand(self) -> Demand:
         """Return the episodes wanted, and the attempts."""
@@ -570,15 +535,15 @@ class LeRobotSelect(TypedJob):
     """Chooses a suite's episodes of a dataset, in a folder or of the hub."""
 
     WORDS = ("cadenza-lerobot-select",)
-    FURTHER: ClassVar[Mapping[str, Kind]] = {"no-download": Switch()}
+    FURTHER: ClassVar[Mapping[str, Kind]] = {"no-download": switch}
 
-    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
-    root: Annotated[Path | None, Flag("root", READ)] = None
-    suite: Annotated[str, Flag("suite", NAME)]
-    limit: Annotated[int | None, Flag("limit", COUNT)] = None
-    focus: Annotated[tuple[str, ...] | None, Flag("focus", NAMES)] = None
-    instructions: Annotated[Path | None, Flag("instructions", READ)] = None
-    result_json: Annotated[Path | None, Flag("result-json", WRITE)] = None
+    repo_id: Annotated[str, REPOSITORY]
+    root: Annotated[Path | None, read_path] = None
+    suite: Annotated[str, NAME]
+    limit: Annotated[int | None, COUNT] = None
+    focus: Annotated[tuple[str, ...] | None, NAMES] = None
+    instructions: Annotated[Path | None, read_path] = None
+    result_json: Annotated[Path | None, write_path] = None
 
     def demand(self) -> Demand:
         """Return the dataset."""
@@ -590,13 +555,11 @@ class LeRobotMerge(TypedJob):
 
     WORDS = ("cadenza-lerobot-merge",)
 
-    source_ids: Annotated[
-        tuple[str, ...] | None, Flag("repo-ids", Listing(REPOSITORY, longest=1000))
-    ] = None
-    sources: Annotated[tuple[Path, ...], Flag("roots", Listing(READ, longest=1000))]
-    out: Annotated[Path, Flag("out", WRITE)]
-    repo_id: Annotated[str, Flag("repo-id", REPOSITORY)]
-    result_json: Annotated[Path | None, Flag("result-json", WRITE)] = None
+    source_ids: Annotated[tuple[str, ...] | None, "repo-ids", several(REPOSITORY, 1000)] = None
+    sources: Annotated[tuple[Path, ...], "roots", _FOLDERS]
+    out: Annotated[Path, write_path]
+    repo_id: Annotated[str, REPOSITORY]
+    result_json: Annotated[Path | None, write_path] = None
 
     def demand(self) -> Demand:
         """Return its parts, where they have names."""

@@ -298,10 +298,10 @@ FULL = {
 )
 def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_path):
     command = [word.replace("{tmp}", str(tmp_path)) for word in command]
-    Constitution.from_rules(FULL).clear(command, roots)
+    Constitution(FULL).clear(command, roots)
     rules = {name: value for name, value in FULL.items() if name != missing}
     with pytest.raises(ConstitutionError, match=f"refused by the rule {missing}: "):
-        Constitution.from_rules(rules).clear(command, roots)
+        Constitution(rules).clear(command, roots)
 
 
 def extra(key, **entry):
@@ -326,7 +326,7 @@ def extra(key, **entry):
 )
 def test_malformed_rule_is_refused_with_its_name(rule, change, message):
     with pytest.raises(ConstitutionError, match=message) as caught:
-        Constitution.from_rules({**FULL, **change})
+        Constitution({**FULL, **change})
     assert caught.value.verdict.rule == rule
 
 
@@ -350,7 +350,7 @@ def test_file_that_holds_no_rules_is_refused(rule, text, tmp_path):
 
 
 def test_forbidden_argument_is_found_in_both_forms_of_a_flag():
-    rules = Constitution.from_rules({**FULL, "forbidden_args": ["--policy.type=act"]})
+    rules = Constitution({**FULL, "forbidden_args": ["--policy.type=act"]})
     split = train("--policy.type", "act", without=("--policy.type",))
     assert rules.check_command(train()).rule == "forbidden_args"
     assert rules.check_command(split).rule == "forbidden_args"

@@ -62,9 +62,9 @@ def test_harvest_counts_as_playing_and_as_collecting(changes, rule, words):
         eval={"n_episodes": 50, "max_episodes": 50},
     )
     stack = NativeBackend(settings)
-    require_commands_allowed(settings, Constitution.from_rules(RULES), stack)
+    require_commands_allowed(settings, Constitution(RULES), stack)
     with pytest.raises(ConstitutionError, match=rf"improve.episodes: expected {words}") as caught:
-        require_commands_allowed(settings, Constitution.from_rules({**RULES, **changes}), stack)
+        require_commands_allowed(settings, Constitution({**RULES, **changes}), stack)
     assert caught.value.verdict.rule == rule
 
 
@@ -138,7 +138,7 @@ def leagents(**changes):
 def test_every_rule_that_is_missing_is_told_at_once_and_is_enough(improve):
     settings = leagents(improve={"enabled": improve, "adapt_steps": 5})
     with pytest.raises(ConstitutionError) as caught:
-        require(settings, Constitution.from_rules(THEIRS))
+        require(settings, Constitution(THEIRS))
     reason = str(caught.value)
     assert "change the configuration or the rules; what the configuration needs" in reason
     lines = re.findall("`(.*?)`", reason)
@@ -146,4 +146,4 @@ def test_every_rule_that_is_missing_is_told_at_once_and_is_enough(improve):
     names = ["allowed_programs", "allowed_hub_policies", "allowed_hub_datasets"]
     assert list(added) == [*names[:1], *["max_collect_episodes"] * improve, *names[1:]]
     assert added["allowed_hub_policies"] == ["lerobot/smolvla_base", "lerobot/pi05_base"]
-    require(settings, Constitution.from_rules({**THEIRS, **added}))
+    require(settings, Constitution({**THEIRS, **added}))

@@ -21,7 +21,7 @@ from cadenza.loop.schedule import (
 
 def rules(limit):
     content = {} if limit is None else {"max_collect_episodes": limit}
-    return Constitution.from_rules(content)
+    return Constitution(content)
 
 
 def config(**changes):
@@ -75,7 +75,7 @@ REPLY = {"action": "reuse_seed", "learning_rate": 5.0, "steps": 1, "batch_size":
 
 def moving(**changes):
     content = {"max_train_steps": 200, "proposals": {**MOVES, **changes}}
-    return schedule_of(config(), Constitution.from_rules(content))
+    return schedule_of(config(), Constitution(content))
 
 
 def moved(proposal):
