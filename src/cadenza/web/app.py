@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,9 +114,8 @@ def _add_errors(app: FastAPI, site: Site) -> None:
     def answer(request: Request, status_code: int, why: str) -> Response:
         if request.url.path.startswith(("/api/", "/live/")):
             return JSONResponse({"detail": why}, status_code=status_code)
-        return site.page(
-            request, "error.html.j2", status_code=status_code, code=status_code, why=why
-        )
+        phrase = f"{status_code} {HTTPStatus(status_code).phrase}"
+        return site.page(request, "error.html.j2", status_code=status_code, phrase=phrase, why=why)
 
     @app.exception_handler(HTTPException)
     def refused(request: Request, error: Any) -> Response:

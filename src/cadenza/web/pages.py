@@ -76,6 +76,12 @@ _DONE: Final = {
     "stop": "The run was asked to stop; it ends its job and can be resumed.",
     "resume": "A controller was started; the log of the controller says if it cannot go on.",
 }
+#: What happens to a question without an answer in time, by ``approval.on_timeout``.
+_SILENCE: Final = {
+    "reject": "it counts as rejected",
+    "approve": "it counts as approved",
+    "stop": "the run stops",
+}
 #: Columns of a run whose change is shown at once; what the clock, a job's files or the death of a
 #: process change is looked at now and then, s.
 _STAMP: Final = ("status", "state_version", "stop_requested_at", "lease_owner", "stop_reason")
@@ -122,6 +128,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         last = events_of_run(store.database, run_id, limit=LAST_SHOWN, width=TEXT_SHOWN + 1)
         newest = None if cycles else NEWEST
         status = run_status(store, run_id, workdir=site.workdir, newest=newest)
+        config = json.loads(store.get_run(run_id)["config_json"])
         return site.page(
             request,
             "run.html.j2",
@@ -129,6 +136,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             events=[told(one) for one in last],
             done=_DONE.get(done or ""),
             key=action_key(status),
+            silence=_SILENCE.get(config.get("approval", {}).get("on_timeout", ""), ""),
             **details(site, status),
         )
 
@@ -230,6 +238,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         except StorageError:
             text, size = "", 0
         told: dict[str, Any] = {"name": name, "job": job, "text": text, "size": size}
+        told["shown"] = MAX_SHOWN
         return site.page(request, "log.html.j2", run_id=run_id, **told)
 
     @router.get("/live/runs/{run_id}/log")
