@@ -17,6 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE
 LEROBOT := $(PYTHON) environments/install.py environments/lerobot.txt --needs-header linux/input.h
 # ManiSkill is large and few tests need it, so it has one, too. The tests run in its Python.
 MANISKILL := $(PYTHON) environments/install.py environments/maniskill.txt
+# Prints the path of the browser that is there.
+CHROMIUM := { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 # Output folder of `make demo`.
 DEMO   ?= runs/quickstart
 # Chunks that `make torn-reads` looks at beside one writer, and again beside two.
@@ -30,7 +32,7 @@ BOUNDS_4 := ego_accel=20.0 partner_accel=15.0 dts=[0.3,0.05]
 VERIFY    = $(BIN)/cadenza safety verify --quiet --plant zoh --out runs/nightly/$@
 
 .DEFAULT_GOAL := help
-.PHONY: help demo postgresql test test-fast test-lerobot test-teamwork test-maniskill explore torn-reads nightly lint format record bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-browser test-lerobot test-teamwork test-maniskill chromium explore torn-reads nightly lint format record bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +77,18 @@ test: $(VENV)/.installed-dev postgresql ## Run every test
 test-fast: $(VENV)/.installed-dev postgresql ## Run the tests that take seconds
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m 'not slow'
 
+chromium:
+	@$(CHROMIUM) >/dev/null || { \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "No Chromium: the dashboard is not tested in a browser (apt-get install chromium)" >&2; \
+		else \
+			apt-get update -qq && \
+			DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
+		fi; }
+
+test-browser: $(VENV)/.installed-dev chromium ## Use the dashboard in a real browser, Chromium (350 MB once)
+	@browser=$$($(CHROMIUM)) || exit 0; CADENZA_CHROMIUM=$$browser $(BIN)/python -m pytest tests/browser
+
 test-lerobot: $(VENV)/.installed-dev ## Load datasets and run a loop with the real LeRobot (8.5 GB once, minutes)
 	@python=$$($(LEROBOT)) && CADENZA_LEROBOT_PYTHON=$$python $(BIN)/python -m pytest tests/lerobot
 
@@ -116,7 +130,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 		fi; \
 	done; \
 	run $(BIN)/python -m tools.coverage_table --check; \
-	for part in test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
+	for part in test-browser test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
 	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
 	exit $$failed
