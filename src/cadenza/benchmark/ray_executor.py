@@ -12,7 +12,6 @@ Cluster:   the one of ``address``, else that ``RAY_ADDRESS`` names, else one of 
            the extra ``ray``, and the same installation on all nodes.
 """
 
-import importlib
 import os
 import socket
 import time
@@ -35,7 +34,8 @@ from cadenza.benchmark.executor import (
     answers,
     require_same,
 )
-from cadenza.core.errors import ConfigurationError, MissingExtraError, NotReadyError
+from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.core.extras import load_extra
 
 #: Namespace of the actors.
 _NAMESPACE: Final = "cadenza-jobs"
@@ -287,12 +287,7 @@ def _room(ray: Any, cluster: RayCluster) -> int:
 
 def _connected(address: str | None) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"jobs on Ray: expected Ray, got '{error}'; install 'cadenza[ray]'."
-        ) from error
+    ray = load_extra("ray")
     if not ray.is_initialized():
         address = address or os.environ.get("RAY_ADDRESS") or "auto"
         try:

@@ -105,7 +105,8 @@ class LoopDisplay:
         if self._quiet:
             return
         if self._bar is not None:
-            self._move_bar(self._bar, progress)
+            with suppress(OSError, ValueError):  # the terminal is gone
+                self._move_bar(self._bar, progress)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
             outlook = self._outlook(progress.key, progress.attempt_s)
@@ -170,11 +171,9 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a warning, of a job with the job's name."""
-        incident: dict[str, Any] | None = getattr(record, "incident", None)
-        what = record.levelname.lower()
-        if incident is not None:
-            key = incident["key"]
-            what = f"[cycle {key['cycle']}] {key['stage']}, attempt {incident['attempt']}"
+        what, job = record.levelname.lower(), getattr(record, "job", None)
+        if job is not None:
+            what = f"[cycle {job['cycle']}] {job['stage']}, attempt {job['attempt']}"
         self._write_line(f"{what}: {record.getMessage()}")
 
 

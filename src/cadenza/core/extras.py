@@ -32,6 +32,7 @@ _EXTRAS: Final = {
     "psutil": "train",
     "pyarrow": "lerobot",
     "quadprog": "solvers",
+    "ray": "ray",
     "sapien": "maniskill",
     "scipy": "train",
     "sqlalchemy": "loop",

@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from cadenza.loop.config import JobsConfig, SlurmConfig
 from cadenza.loop.contracts.records import JobKey, JobSpec
@@ -84,8 +85,11 @@ class Bench:
         self.incidents = []
         self.programs = PROGRAMS
 
+    def note(self, kind: str, message: str, **job) -> None:
+        self.incidents.append(SimpleNamespace(kind=kind, message=message, **job))
+
     def runner(self, config: JobsConfig = CONFIG, hosts=None, **options) -> DurableRunner:
-        options.setdefault("on_incident", self.incidents.append)
+        options.setdefault("on_incident", self.note)
         hosts = hosts or LocalHosts()
         return DurableRunner(self.store, self.lease, config, self.programs, hosts, **options)
 

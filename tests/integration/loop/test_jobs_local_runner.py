@@ -310,8 +310,8 @@ def test_a_job_gets_listed_variables_of_its_controller_and_named_ones(bench, tmp
 def test_job_that_leaves_no_trace_is_told_of_once(bench, tmp_path):
     told, go = [], tmp_path / "go"
 
-    def note(incident):
-        told.append((incident.kind, incident.message))
+    def note(kind, message, **_):
+        told.append((kind, message))
         go.touch()
 
     spec = spec_of(tmp_path, UNTIL + "time.sleep(1)", str(go))

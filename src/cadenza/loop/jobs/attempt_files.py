@@ -15,7 +15,6 @@ file              what it says                                who writes it
 ================  ==========================================  =====================================
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,18 +151,15 @@ class AttemptFolder:
         try:
             make_folder(self.path)
             lock = self.lock_path.open("ab")
-            try:
-                if lock_file(lock.fileno(), wait_s=wait_s):
-                    return lock
-            except OSError:
-                lock.close()
-                raise
+            is_ours = lock_file(lock.fileno(), wait_s=wait_s)
         except OSError as error:
             raise StorageError(
                 error.errno,
                 f"{self.lock_path}: expected to lock this file, got '{error.strerror}'; choose a "
                 "folder of runs that can be written, on a file system with locks",
             ) from error
+        if is_ours:
+            return lock
         lock.close()
         return None
 
@@ -181,10 +177,7 @@ class AttemptFolder:
 
     def read_request(self) -> AttemptRequest:
         """Return what to run, or raise `IntegrityError` if nothing, or something else, is there."""
-        document = _document(self.request_path)
-        if document is None:
-            raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
-        return _record(AttemptRequest, document, self.request_path)
+        return _record(AttemptRequest, _document(self.request_path), self.request_path)
 
     @property
     def request(self) -> AttemptRequest | None:
@@ -197,20 +190,16 @@ class AttemptFolder:
     def write_host(self, host: AttemptHost) -> None:
         """Show a sign of life, in one write; the caller holds the lock."""
         text = canonical_json(asdict(host)).ljust(_HOST_BYTES) + b"\n"
-        descriptor = os.open(self.lock_path, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            os.write(descriptor, text)
-        finally:
-            os.close(descriptor)  # shared file systems show it to others only now
+        with self.lock_path.open("r+b", buffering=0) as lock:  # closed, so that other nodes see it
+            lock.write(text)
 
     def read_host(self, attempt: int) -> AttemptHost | None:
         """Return the host of ``attempt``; None if there is none yet, or it is unreadable."""
         try:
-            document = _document(self.lock_path)
-            host = None if document is None else _record(AttemptHost, document, self.lock_path)
+            host = _record(AttemptHost, _document(self.lock_path), self.lock_path)
         except IntegrityError:  # the lock tells whether it lives; this only helps to end it
             return None
-        return host if host is not None and host.attempt == attempt else None
+        return host if host.attempt == attempt else None
 
     def write_end(self, end: AttemptEnd) -> None:
         """Say how an attempt ended; the caller holds the lock."""

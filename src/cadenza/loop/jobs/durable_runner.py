@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from cadenza.core.errors import InputError
+from cadenza.core.files import finite_or_none
 from cadenza.loop.config import NAME_PATTERN, JobsConfig
 from cadenza.loop.contracts.records import Device, JobEnd, JobSpec
 from cadenza.loop.errors import (
@@ -28,14 +29,8 @@ from cadenza.loop.errors import (
     StopRequestedError,
     StoreUnavailableError,
 )
-from cadenza.loop.jobs.attempt_files import (
-    AttemptFolder,
-    AttemptHost,
-    AttemptRequest,
-)
+from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptHost, AttemptRequest
 from cadenza.loop.jobs.outcomes import (
-    Incident,
-    IncidentKind,
     JobProgress,
     Outcome,
     job_failure,
@@ -140,6 +135,10 @@ _FIRST_POLL_S, _LONGEST_POLL_S = 0.01, 0.2
 _FREE_INTERRUPTIONS, _INTERRUPTED_S, _LONGEST_INTERRUPTED_S = 3, 0.2, 2.0
 #: Longest pause between two attempts, s.
 _LONGEST_BACKOFF_S: Final = 300.0
+#: A job that is not closed yet.
+_OPEN: Final = ("pending", "running")
+#: Stands for a host that has not told of itself yet.
+_NOBODY: Final = AttemptHost(attempt=0, pid=0, start_ticks=0)
 
 
 def job_folder(spec: JobSpec) -> Path:
@@ -165,7 +164,8 @@ class DurableRunner:
         hosts: Where jobs run.
         budget: May end a job, like ``stop``.
         on_progress: Told every few seconds how a job stands.
-        on_incident: Told what went wrong on the way.
+        on_incident: Gets kind and message of what went wrong on the way, and of which job it is:
+            ``cycle``, ``stage``, ``attempt``. An undisturbed job has no incident.
         stuck_s: Seconds without a sign of life after which a host is killed.
         silent_s: Seconds without anything new in log and folder after which that is told.
     """
@@ -179,7 +179,7 @@ class DurableRunner:
     budget: BudgetMeter | None = None
     stop: StopCheck = never
     on_progress: Callable[[JobProgress], None] | None = None
-    on_incident: Callable[[Incident], None] | None = None
+    on_incident: Callable[..., None] | None = None
     stuck_s: float = 120.0  # a host gives a sign of life each second
     silent_s: float = 600.0
 
@@ -206,23 +206,22 @@ class _Job:
         self.folder = AttemptFolder(job_folder(spec))
         self.row: JobRow = runner.store.jobs.open(runner.lease, spec)
         self.started = 0  # attempt that this runner started last
-        self._rested_after = 0  # attempt that this runner made the pause after
         key = spec.key
         self._mark = JobMark(f"{key.run_id}/{key.cycle}/{key.stage}", str(self.folder.path))
 
     def run(self) -> JobEnd:
-        while self.row.status in ("pending", "running"):
+        while self.row.status in _OPEN:
             with self._take_charge() as lock:
-                pause_s = self._go_on(lock)
-            self._rest(pause_s)
+                self._go_on(lock)
         return recorded_end(self.spec, self.row)
 
-    def tell(self, kind: IncidentKind, message: str) -> None:
+    def tell(self, kind: str, message: str) -> None:
         """Report what went wrong on the way."""
-        told = Incident(kind=kind, key=self.spec.key, attempt=self.row.attempt, message=message)
-        _logger.warning("%s", message, extra={"incident": told.model_dump()})
+        key = self.spec.key
+        job = {"cycle": key.cycle, "stage": key.stage, "attempt": self.row.attempt}
+        _logger.warning("%s", message, extra={"job": job})
         if self.runner.on_incident is not None:
-            self.runner.on_incident(told)
+            self.runner.on_incident(kind, message, **job)
 
     def _take_charge(self) -> BinaryIO:
         """Return the lock once no host lives."""
@@ -237,43 +236,22 @@ class _Job:
             time.sleep(pause_s)
             pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
 
-    def _rest(self, seconds: float) -> None:
-        deadline, renewed = time.monotonic() + seconds, -math.inf
-        while (left_s := deadline - time.monotonic()) > 0.0:
-            self._require_no_stop()
-            if self.runner.heartbeat_due(renewed):
-                self.runner.store.leases.renew(self.runner.lease)
-                renewed = time.monotonic()
-            time.sleep(min(left_s, _LONGEST_POLL_S))
-
-    def _require_no_stop(self) -> None:
-        if self.runner.stop() is not StopLevel.NONE:
-            raise StopRequestedError(
-                f"{self._mark.key}: expected no stop, got a request to stop; resume the run to "
-                "continue with this job."
-            )
-
-    def _go_on(self, lock: BinaryIO) -> float:
-        """Settle the last attempt; close the job, start the next, or return the pause before it."""
+    def _go_on(self, lock: BinaryIO) -> None:
+        """Settle the last attempt; then close the job, or start its next one after a pause."""
         jobs, lease, key = self.runner.store.jobs, self.runner.lease, self.spec.key
         self.row = jobs.open(lease, self.spec)
+        if self.row.status not in _OPEN:
+            return
         outcome: Outcome | None = None
-        if self.row.attempt > 0 and self.row.status in ("pending", "running"):
+        if self.row.attempt > 0:
             outcome = self._judge()
             if self.row.status == "running":
                 self._record(outcome)
-        if self.row.status != "pending":
-            return 0.0
-        if outcome is not None:
             if outcome.kind == "succeeded":
                 self.row = jobs.close(lease, key, "succeeded", result_sha256=outcome.digest)
-                return 0.0
-            pause_s = self._pause_after(outcome)
-            if pause_s > 0.0 and self._rested_after != self.row.attempt:
-                self._rested_after = self.row.attempt
-                return pause_s
+                return
+            self._rest(self._pause_after(outcome))
         self._start(lock, outcome)
-        return 0.0
 
     def _judge(self) -> Outcome:
         """Return the outcome of the last attempt; one kill too many counts as a failure."""
@@ -302,17 +280,14 @@ class _Job:
         )
         if outcome.kind != "succeeded":
             self.tell("interrupted" if interrupted else "attempt_failed", outcome.problem)
-        duration_s = self.row.attempt_s
-        if end is not None:
-            duration_s = end.duration_s
-        elif (host := self.folder.read_host(attempt)) is not None:  # up to its last sign of life
-            duration_s = max(duration_s, host.attempt_s)
+        host = self.folder.read_host(attempt) or _NOBODY  # a killed one counts to its last sign
+        seen_s = max(self.row.attempt_s, host.attempt_s)
         self.row = self.runner.store.jobs.end_attempt(
             self.runner.lease,
             self.spec.key,
             attempt=attempt,
             exit_code=None if end is None else end.exit_code,
-            duration_s=duration_s,
+            duration_s=seen_s if end is None else end.duration_s,
             interrupted=interrupted,
         )
 
@@ -330,16 +305,29 @@ class _Job:
             return 0.0
         return min(config.backoff_s * 2.0 ** (failures - 1), _LONGEST_BACKOFF_S)
 
+    def _rest(self, seconds: float) -> None:
+        deadline, renewed = time.monotonic() + seconds, -math.inf
+        while (left_s := deadline - time.monotonic()) > 0.0:
+            self._require_no_stop()
+            if self.runner.heartbeat_due(renewed):
+                self.runner.store.leases.renew(self.runner.lease)
+                renewed = time.monotonic()
+            time.sleep(min(left_s, _LONGEST_POLL_S))
+
+    def _require_no_stop(self) -> None:
+        if self.runner.stop() is not StopLevel.NONE:
+            raise StopRequestedError(
+                f"{self._mark.key}: expected no stop, got a request to stop; resume the run to "
+                "continue with this job."
+            )
+
     def _start(self, lock: BinaryIO, outcome: Outcome | None) -> None:
         """Start the next attempt, sharing ``lock`` with its host; ``outcome``: of the last."""
         runner, spec, config, before = self.runner, self.spec, self.runner.config, self.row
         argv = runner.programs.resolve(spec.command)
         runner.hosts.require_room(spec.device)
         self._require_no_stop()
-        left_s = math.inf
-        if runner.budget is not None:
-            runner.budget.require(spec.device)
-            left_s = runner.budget.left_s(spec.device)
+        left_s = math.inf if runner.budget is None else runner.budget.require(spec.device)
         last = None if outcome is None else self.folder.request
         failed = outcome is not None and outcome.kind == "failed"
         forgiven = failed and before.interruptions == before.attempt  # a person let it run again
@@ -365,7 +353,7 @@ class _Job:
             failed=(0 if last is None else last.failed) + int(failed),
             kills=kills,
             last="" if outcome is None else outcome.problem,
-            deadline_s=None if math.isinf(left_s) else left_s,
+            deadline_s=finite_or_none(left_s),
         )
         self.folder.prepare(request)
         self.started = self.row.attempt
@@ -378,7 +366,7 @@ class _Watch:
     def __init__(self, job: _Job) -> None:
         self._job, self._runner, self._folder = job, job.runner, job.folder
         self._attempt = job.row.attempt
-        self._host: AttemptHost | None = None
+        self._host = _NOBODY
         self._began = time.monotonic()
         self._last_look = -math.inf
         self._last_life = (-1.0, self._began)  # seconds of the attempt, when we first saw them
@@ -395,14 +383,12 @@ class _Watch:
             JobHostError: The process in charge is stuck and cannot be killed.
         """
         self._pass_on_stop(host_has_lock=host_has_lock)
-        if not host_has_lock:
-            self._last_life = (-1.0, time.monotonic())
         if not self._runner.heartbeat_due(self._last_look):
             return
         self._last_look = time.monotonic()
         self._tell_what_it_waits_for(host_has_lock=host_has_lock)
         self._meet_host()
-        self._require_life()
+        self._require_life(host_has_lock=host_has_lock)
         self._tell_silence()
         try:
             self._show_life()
@@ -436,21 +422,19 @@ class _Watch:
 
     def _meet_host(self) -> None:
         """Look at the host; tell one that another runner started what the budget allows now."""
-        met = self._host is not None
-        self._host = self._folder.read_host(self._attempt)
-        if met or self._host is None or self._attempt == self._job.started:
+        met, self._host = self._host, self._folder.read_host(self._attempt) or _NOBODY
+        if met.pid or not self._host.pid or self._attempt == self._job.started:
             return
         self._job.tell("adopted", f"took over attempt {self._attempt} of a live host")
         if self._runner.budget is not None:
             left_s = self._runner.budget.left_s(self._job.spec.device)
             until_s = self._job.row.attempt_s + left_s  # it counts from the recorded seconds
-            self._folder.change_request(deadline_s=None if math.isinf(until_s) else until_s)
+            self._folder.change_request(deadline_s=finite_or_none(until_s))
 
-    def _require_life(self) -> None:
-        """Kill a host that is stuck; time counts only while this process runs too."""
-        moment = time.monotonic()
-        life = 0.0 if self._host is None else self._host.attempt_s
-        if life != self._last_life[0]:
+    def _require_life(self, *, host_has_lock: bool) -> None:
+        """Kill a host that is stuck."""
+        moment, life = time.monotonic(), self._host.attempt_s
+        if life != self._last_life[0] or not host_has_lock:
             self._last_life = (life, moment)
             return
         silent_s = moment - self._last_life[1]
@@ -467,44 +451,35 @@ class _Watch:
 
     def _tell_silence(self) -> None:
         """Tell, once, that a command leaves no trace for long; it may hang."""
-        quiet_s = 0.0 if self._host is None else self._host.quiet_s
-        if quiet_s < self._runner.silent_s:
-            self._told_silence = False
-        elif not self._told_silence:
-            self._told_silence = True
+        silent, told = self._host.quiet_s >= self._runner.silent_s, self._told_silence
+        self._told_silence = silent
+        if silent and not told:
             self._job.tell(
                 "silent",
-                f"nothing new in its log and its folder for {quiet_s:.0f} s, it may hang; "
-                "jobs.silent_limit_s ends such attempts",
+                f"nothing new in its log and its folder for {self._host.quiet_s:.0f} s, it may "
+                "hang; jobs.silent_limit_s ends such attempts",
             )
 
     def _show_life(self) -> None:
         """Store that the job lives, and tell how it stands."""
-        store, lease, key, host = (
-            self._runner.store,
-            self._runner.lease,
-            self._job.spec.key,
-            self._host,
-        )
-        store.leases.renew(lease)
-        attempt_s = 0.0 if host is None else host.attempt_s
+        runner, host, key = self._runner, self._host, self._job.spec.key
+        runner.store.leases.renew(runner.lease)
         try:
-            if host is not None and self._job.row.pid != host.pid:
-                start = float(host.start_ticks)
-                store.jobs.set_process(lease, key, pid=host.pid, pid_start_time=start)
-            self._job.row = store.jobs.heartbeat(lease, key, attempt_s=attempt_s)
+            if host.pid and self._job.row.pid != host.pid:
+                runner.store.jobs.set_process(
+                    runner.lease, key, pid=host.pid, pid_start_time=float(host.start_ticks)
+                )
+            row = runner.store.jobs.heartbeat(runner.lease, key, attempt_s=host.attempt_s)
         except RecordConflictError:  # another runner of ours has just recorded the end
             return
-        if self._runner.on_progress is None:
-            return
-        progress = JobProgress(
-            key=key,
-            attempt=self._attempt,
-            attempt_s=attempt_s,
-            waits_for=self._waits_for,
-            quiet_s=0.0 if host is None else host.quiet_s,
-        )
-        try:
-            self._runner.on_progress(progress)
-        except (OSError, ValueError) as error:  # its terminal is gone, which ends nothing
-            _logger.warning("progress could not be shown: %s", error)
+        self._job.row = row
+        if runner.on_progress is not None:
+            runner.on_progress(
+                JobProgress(
+                    key=key,
+                    attempt=self._attempt,
+                    attempt_s=host.attempt_s,
+                    waits_for=self._waits_for,
+                    quiet_s=host.quiet_s,
+                )
+            )

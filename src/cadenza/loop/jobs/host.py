@@ -226,7 +226,6 @@ class _Attempt:
     def _watch(self, command: subprocess.Popen[bytes], descriptor: int) -> EndReason:
         while not select.select([descriptor], [], [], _TICK_S)[0]:
             self._beat()
-            _bury_orphans(command.pid)
             reason = self._reason_to_end()
             if reason is not None:
                 self._end_group(command.pid, descriptor)
@@ -238,18 +237,15 @@ class _Attempt:
         latest = self._folder.request
         if latest is not None and latest.attempt == self._request.attempt:
             self._request = latest
-        if self._request.stop_by:
-            return "stopped"
-        if self._asked_by_signal:
-            return "signal"
-        if self._request.time_limit_s is not None and elapsed_s >= self._request.time_limit_s:
-            return "time_limit"
-        if self._silence.too_long:
-            return "silent"
-        deadline_s = self._request.deadline_s
-        if deadline_s is not None and elapsed_s >= deadline_s:
-            return "budget"
-        return None
+        limit_s, deadline_s = self._request.time_limit_s, self._request.deadline_s
+        reasons: dict[EndReason, bool] = {
+            "stopped": bool(self._request.stop_by),
+            "signal": self._asked_by_signal,
+            "time_limit": limit_s is not None and elapsed_s >= limit_s,
+            "silent": self._silence.too_long,
+            "budget": deadline_s is not None and elapsed_s >= deadline_s,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _end_group(self, group: int, descriptor: int) -> None:
         """Ask the group to end, and kill it after the grace period."""
@@ -268,7 +264,6 @@ class _Attempt:
         while (children := children_of(me)) and time.monotonic() < deadline:
             for pid in children:
                 kill_if(pid, lambda _: True, wait_s=_LEFTOVERS_S)
-        _bury_orphans(None)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began
@@ -295,18 +290,6 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, number)
     os.kill(leader, number)
-
-
-def _bury_orphans(command: int | None) -> None:
-    """Take the exit status of ended children other than the command."""
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or ended.si_pid == command:
-            return
-        os.waitpid(ended.si_pid, 0)
 
 
 if __name__ == "__main__":

@@ -221,24 +221,6 @@ def wanted_end(exit_code: int | None) -> str:
     return f"{wanted} and its result" if exit_code == 0 else wanted
 
 
-#: A live job of an earlier controller was taken over; processes of a dead host were killed; an
-#: attempt was killed from outside; an attempt failed; a host without a sign of life was killed; a
-#: host waits for a machine that has room for it; a command leaves no trace for long.
-IncidentKind: TypeAlias = Literal[
-    "adopted", "reaped", "interrupted", "attempt_failed", "host_killed", "waiting_for_room",
-    "silent",
-]  # fmt: skip
-
-
-class Incident(Record):
-    """Something that a run survived; no event, as an undisturbed run does not have it."""
-
-    kind: IncidentKind
-    key: JobKey
-    attempt: int
-    message: str
-
-
 class JobProgress(Record):
     """How a running job stands; ``quiet_s`` counts since it left a trace in its log or folder."""
 

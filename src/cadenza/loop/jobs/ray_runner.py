@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from cadenza.core.errors import MissingExtraError
+from cadenza.core.extras import load_extra
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
@@ -41,7 +42,7 @@ class HostActor:
 
     def __init__(self, command: tuple[str, ...]) -> None:
         """Start the host; it continues without further calls."""
-        self._ray = _import_ray()
+        self._ray = load_extra("ray")
         self._host = subprocess.Popen(  # noqa: S603 - our own module; no shell
             command,
             stdin=subprocess.DEVNULL,
@@ -69,11 +70,12 @@ class RayHosts(Hosts):
             MissingExtraError: Ray is not installed.
             JobHostError: No cluster answers at ``address``.
         """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = address or os.environ.get("RAY_ADDRESS") or None
         if address is None:
             # read at Ray's import: a cluster that it starts listens on the loopback address only
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        self._ray = _import_ray()
+        self._ray = load_extra("ray")
         self._may_grow = True
         if self._ray.is_initialized():
             return
@@ -182,24 +184,27 @@ def require_cluster(address: str | None, environ: Mapping[str, str]) -> str:
     address = address or environ.get("RAY_ADDRESS")
     if not address:
         return f"{release}; the cluster of this machine, or one that is started for the run"
-    if address not in ("auto", "local"):  # these name no server
-        try:
-            parts = urlsplit(address if "://" in address else f"//{address}")
-            server = (parts.hostname or "", parts.port or 0)
-            told = "" if all(server) else "expected host:port"
-        except ValueError:
-            server, told = ("", 0), "expected host:port"
-        if not told:
-            try:
-                socket.create_connection(server, timeout=_ANSWER_S).close()
-            except OSError as error:
-                told = f"no answer ({error})"
-        if told:
-            raise JobHostError(
-                f"{release}; {address}: {told}; start the cluster, or correct jobs.ray_address "
-                "(RAY_ADDRESS where that is not set)."
-            )
+    told = "" if address in ("auto", "local") else _complaint(address)  # these name no server
+    if told:
+        raise JobHostError(
+            f"{release}; {address}: {told}; start the cluster, or correct jobs.ray_address "
+            "(RAY_ADDRESS where that is not set)."
+        )
     return f"{release}; {address}"
+
+
+def _complaint(address: str) -> str:
+    """Return what is wrong with the address of a server; empty if it answers."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        if not (parts.hostname and parts.port):
+            return "expected host:port"
+        socket.create_connection((parts.hostname, parts.port), timeout=_ANSWER_S).close()
+    except ValueError:
+        return "expected host:port"
+    except OSError as error:
+        return f"no answer ({error})"
+    return ""
 
 
 def _needs_of(device: Device) -> dict[str, int]:
@@ -217,14 +222,3 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 def _name_of(folder: AttemptFolder) -> str:
     return f"job-{sha256_bytes(os.fsencode(folder.path))[:_DIGITS]}"
-
-
-def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"jobs on Ray: expected Ray, got '{error}'; install 'cadenza[ray]'."
-        ) from error
-    return ray

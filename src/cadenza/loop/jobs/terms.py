@@ -91,8 +91,8 @@ class BudgetMeter:
         """Return how long a job on ``device`` may run, s, >= 0; infinite without a limit."""
         return max(0.0, min(allowed - spent for _, allowed, spent in self._drawn_on(device)))
 
-    def require(self, device: Device) -> None:
-        """Raise `BudgetExceededError` if a job on ``device`` may not run."""
+    def require(self, device: Device) -> float:
+        """Return `left_s`, or raise `BudgetExceededError` if nothing is left."""
         for limit, allowed_s, spent_s in self._drawn_on(device):
             if spent_s >= allowed_s:
                 raise BudgetExceededError(
@@ -101,6 +101,7 @@ class BudgetMeter:
                     f"budgets.{limit} to go on.",
                     limit=limit,
                 )
+        return self.left_s(device)
 
     def _drawn_on(self, device: Device) -> list[tuple[str, float, float]]:
         """Return name, seconds allowed and spent of each limit that ``device`` draws on."""

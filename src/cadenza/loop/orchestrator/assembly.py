@@ -216,7 +216,7 @@ def _jobs_opener(
             budget=BudgetMeter(spent_s, session.run_id, config.budgets, uses_gpu=uses_gpu),
             stop=stop,
             on_progress=on_progress,
-            on_incident=session.incidents.note_job,
+            on_incident=session.incidents.note,
         )
         runner.hosts.require_room("gpu" if uses_gpu else "cpu")  # before any work is done
         return runner

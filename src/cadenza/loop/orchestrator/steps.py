@@ -36,7 +36,6 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.events.bus import Event, EventJournal
-from cadenza.loop.jobs.outcomes import Incident
 from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.comparison import (
@@ -88,11 +87,6 @@ class IncidentLog:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
         except OSError as error:
             _logger.warning("%s: %r is not noted there: %s", self._path, message, error)
-
-    def note_job(self, incident: Incident) -> None:
-        """Append what a runner tells of a job."""
-        where = {"cycle": incident.key.cycle, "stage": incident.key.stage}
-        self.note(incident.kind, incident.message, **where, attempt=incident.attempt)
 
 
 class RunSession:
