@@ -1,4 +1,4 @@
-"""What workers stand on: runners of a command, jobs run by one, and how commands are handed in.
+"""What agents stand on: runners of a command, and the one way from a plan to what its job left.
 
 Names and signatures of runners are those of LeAgents, so that those written for it work here. A
 call blocks until its command is over, so nothing survives a killed controller: the next one starts
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import CadenzaError, IntegrityError
 from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, JobPlan, Roots
 from cadenza.loop.contracts.records import JobEnd, JobKey, JobRunner, JobSpec
-from cadenza.loop.errors import JobFailedError
+from cadenza.loop.errors import JobFailedError, StageError
 from cadenza.loop.events.bus import Event, EventSink
 from cadenza.loop.jobs.outcomes import (
     job_failure,
@@ -28,7 +28,6 @@ from cadenza.loop.jobs.outcomes import (
     result_digest,
     wanted_end,
 )
-from cadenza.loop.jobs.terms import ProgramTable
 from cadenza.loop.processes import job_environment
 from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.store.rows import JobRow, Lease
@@ -80,31 +79,14 @@ def dry_runner(cmd: Sequence[str], log_path: Path) -> RunResult:
 class CallableRunner:
     """Runs each job by one call of a function; a `cadenza.loop.contracts.records.JobRunner`."""
 
-    def __init__(
-        self,
-        store: "JobStore",
-        lease: Lease,
-        call: Runner,
-        *,
-        programs: ProgramTable | None = None,
-    ) -> None:
-        """Run jobs by ``call``, once each, recorded in ``store`` under ``lease``.
-
-        ``programs`` tells what the names in commands stand for; None leaves that to ``call``.
-        """
+    def __init__(self, store: "JobStore", lease: Lease, call: Runner) -> None:
+        """Run jobs by ``call``, once each, recorded in ``store`` under ``lease``."""
         self._jobs = store.jobs
         self._lease = lease
         self._call = call
-        self._programs = programs
 
     def run(self, spec: JobSpec) -> JobEnd:
-        """Return the recorded end of ``spec``, or that of a call made now.
-
-        Raises:
-            JobFailedError: The command failed, or left no result.
-            IntegrityError: It succeeded before, and its result file was changed since.
-            StaleLeaseError: Another controller took the run over.
-        """
+        """Return the recorded end of ``spec``, or that of a call made now; see `JobRunner.run`."""
         row = self._jobs.open(self._lease, spec)
         if row.status == "running":  # by a controller that was killed
             row = self._end(spec, row, exit_code=None, duration_s=row.attempt_s)
@@ -113,13 +95,9 @@ class CallableRunner:
         return recorded_end(spec, row)
 
     def _attempt(self, spec: JobSpec) -> JobRow:
-        command = spec.command if self._programs is None else self._programs.resolve(spec.command)
         row = self._jobs.begin_attempt(self._lease, spec.key)
-        if spec.on_existing == "remove":
-            remove_output(spec)
-        result = self._call(command, spec.log_path)
+        result, digest, problem = _called(spec, self._call)
         row = self._end(spec, row, exit_code=result.exit_code, duration_s=result.duration_s)
-        digest, problem = _judged(spec, result)
         if problem:
             self._jobs.close(self._lease, spec.key, "failed")
             raise job_failure(spec, row, problem)
@@ -138,53 +116,50 @@ class CallableRunner:
         )
 
 
-class PlainJobs:
-    """Runs each job by one call, recorded nowhere: for a worker used on its own."""
+def _called(spec: JobSpec, call: Runner) -> tuple[RunResult, str | None, str]:
+    """Run a command in place of what an earlier call left, if it wants that.
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-
-    def run(self, spec: JobSpec) -> JobEnd:
-        """Run ``spec`` now, in place of what an earlier call left if its command wants that.
-
-        Raises:
-            InputError: The folder to be replaced lies outside the run's, or is a link.
-            JobFailedError: It ended with another exit code than 0, or without its result.
-        """
-        if spec.on_existing == "remove" and self._runner is not dry_runner:
-            remove_output(spec)
-        result = self._runner(spec.command, spec.log_path)
-        digest, problem = _judged(spec, result)
-        if problem:
-            raise JobFailedError(
-                f"{spec.command[0]}: expected {wanted_end(result.exit_code)}, got "
-                f"{problem.rstrip('.')}; see {spec.log_path}.",
-                exit_code=result.exit_code,
-                duration_s=result.duration_s,
-                log_path=spec.log_path,
-            )
-        return JobEnd(
-            key=spec.key,
-            exit_code=0,
-            duration_s=result.duration_s,
-            attempts=1,
-            log_path=spec.log_path,
-            result_sha256=digest,
-        )
-
-
-def _judged(spec: JobSpec, result: RunResult) -> tuple[str | None, str]:
-    """Return the digest of a job's result, and why it did not do its job; empty if it did."""
+    Returned are how it ended, the digest of its result, and why it did not do its job, if so.
+    """
+    if spec.on_existing == "remove" and call is not dry_runner:
+        remove_output(spec)
+    result = call(spec.command, spec.log_path)
     if result.exit_code != 0:
-        return None, f"exit code {result.exit_code}"
+        return result, None, f"exit code {result.exit_code}"
     try:
-        return None if spec.result_path is None else result_digest(spec.result_path), ""
+        digest = None if spec.result_path is None else result_digest(spec.result_path)
     except IntegrityError as error:
-        return None, f"exit code 0, but {error}"
+        return result, None, f"exit code 0, but {error}"
+    return result, digest, ""
 
 
-#: Initial states of a worker used on its own.
+def _run_unrecorded(spec: JobSpec, call: Runner) -> JobEnd:
+    """Run a job of an agent that is used on its own, without a store."""
+    result, digest, problem = _called(spec, call)
+    if problem:
+        raise JobFailedError(
+            f"{spec.command[0]}: expected {wanted_end(result.exit_code)}, got "
+            f"{problem.rstrip('.')}; see {spec.log_path}.",
+            exit_code=result.exit_code,
+            duration_s=result.duration_s,
+            log_path=spec.log_path,
+        )
+    return JobEnd(
+        key=spec.key,
+        exit_code=0,
+        duration_s=result.duration_s,
+        attempts=1,
+        log_path=spec.log_path,
+        result_sha256=digest,
+    )
+
+
+#: Initial states of an agent that is used on its own.
 OWN_SEEDS: Final = SeedLedger(0)
+
+_Settings = TypeVar("_Settings")
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,112 +182,31 @@ class JobPlace:
         return self.folder.with_name(f"{self.stage}.log")
 
 
-class Worker:
-    """Hands in the commands of a back end: cleared by the constitution, announced, run, reported.
-
-    Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, ``job_finished``
-             {exit_code, duration_s, log, stage}. `runner` runs what a call gives no job runner for.
-    """
-
-    #: Stage of its events.
-    EVENT_STAGE: ClassVar[str]
-
-    def __init__(
-        self,
-        constitution: Constitution,
-        bus: EventSink,
-        runner: Runner,
-        read_roots: tuple[Path, ...] = (),
-    ) -> None:
-        """Work for one run, whose commands may read ``read_roots`` outside its own folder."""
-        self.constitution = constitution
-        self.bus = bus
-        self.runner = runner
-        self._read_roots = read_roots
-
-    def _emit(self, place: JobPlace, kind: str, payload: Mapping[str, Any]) -> None:
-        self.bus.emit(Event(place.run_id, self.EVENT_STAGE, kind, place.cycle, payload))
-
-    def _run(
-        self,
-        place: JobPlace,
-        plan: JobPlan,
-        jobs: JobRunner | None,
-        given: Iterable[str | None] = (),
-    ) -> JobEnd:
-        """Run ``plan`` to its end; errors as `JobRunner.run`, and a `ConstitutionError`.
-
-        ``jobs`` None is one call of `runner`, by a worker used on its own, which may then read what
-        is ``given``: paths that its caller named. A run reads its own folder and its roots alone.
-        """
-        command = self._clear(place, plan, _paths(given) if jobs is None else ())
-        self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
-        spec = JobSpec(
-            key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
-            command=command,
-            output_dir=plan.output_dir,
-            log_path=place.log_path,
-            result_path=plan.result_path,
-            device=plan.device,
-            on_existing=plan.on_existing,
-        )
-        try:
-            end = (jobs or PlainJobs(self.runner)).run(spec)
-        except JobFailedError as error:
-            self._report(place, error.exit_code, error.duration_s)
-            raise
-        self._report(place, end.exit_code, end.duration_s)
-        return end
-
-    def _clear(self, place: JobPlace, plan: JobPlan, given: tuple[Path, ...]) -> tuple[str, ...]:
-        roots = Roots(
-            write=(place.workdir.absolute(),),
-            read=(*self._read_roots, *given),
-            job=place.folder,
-        )
-        try:
-            return self.constitution.clear(plan.job, roots).argv()
-        except ConstitutionError as error:
-            verdict = {"rule": error.verdict.rule, "reason": error.verdict.reason}
-            self._emit(place, "constitution_denied", verdict)
-            raise
-
-    def _report(self, place: JobPlace, exit_code: int | None, duration_s: float) -> None:
-        told = {"exit_code": exit_code, "duration_s": duration_s, "log": place.log_path}
-        self._emit(place, "job_finished", {**told, "stage": place.stage})
-
-
-def _paths(given: Iterable[str | None]) -> tuple[Path, ...]:
-    """Return which of ``given`` are there, absolute; the others are names of a hub."""
-    return tuple(Path(name).absolute() for name in given if name and Path(name).exists())
-
-
-def runner_for(backend: Backend, runner: Runner) -> Runner:
-    """Return how a worker of ``backend`` runs commands.
-
-    `subprocess_runner` gets the executables that the names stand for, so that nobody's ``PATH``
-    can put others in their place; every other runner gets the names, as in LeAgents.
-    """
-    if runner is not subprocess_runner:
-        return runner
-
-    def run_program(cmd: Sequence[str], log_path: Path) -> RunResult:
-        return runner(program_table(backend).resolve(cmd), log_path)
-
-    return run_program
-
-
 def cycle_of(output_dir: Path) -> int:
     """Return the cycle that a folder of a job belongs to by its path; 0 if to none."""
     prefix, _, number = output_dir.parent.name.partition("_")
     return int(number) if prefix == "cycle" and number.isdecimal() else 0
 
 
-_Settings = TypeVar("_Settings")
+class Agent(ABC, Generic[_Settings]):
+    """Asks a back end for a plan, runs its job and asks the back end to read what it left.
 
+    Every command is cleared by the constitution before it runs. What ``run`` of each agent takes:
 
-class CommandWorker(Worker, ABC, Generic[_Settings]):
-    """A worker with settings of its own, ``cfg``, and a ``backend``."""
+    - ``run_id``, ``cycle`` and ``stage`` name the job; ``workdir`` is the folder of the run.
+    - ``seeds`` are the initial states it may use; None for fixed ones.
+    - ``jobs`` runs the command; None for one call of the agent's own runner, which may then read
+      what its caller names. A run reads its own folder and its roots alone.
+
+    Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, ``job_finished``
+             {exit_code, duration_s, log, stage}.
+    """
+
+    #: Stage of its events.
+    EVENT_STAGE: ClassVar[str]
+    #: Raised where the job fails, and where it ends well and leaves nothing usable.
+    FAILED: ClassVar[type[StageError]]
+    UNUSABLE: ClassVar[type[CadenzaError]] = IntegrityError
 
     def __init__(
         self,
@@ -330,9 +224,81 @@ class CommandWorker(Worker, ABC, Generic[_Settings]):
         outside the run's own that commands may read.
         """
         self.cfg = cfg
+        self.constitution = constitution
+        self.bus = bus
         self.backend: Backend = self._lerobot() if backend is None else backend
-        super().__init__(constitution, bus, runner_for(self.backend, runner), read_roots)
+        self.runner = _by_program(self.backend) if runner is subprocess_runner else runner
+        self._read_roots = read_roots
 
     @abstractmethod
     def _lerobot(self) -> Backend:
-        """Return LeRobot with the worker's settings."""
+        """Return LeRobot with the agent's settings."""
+
+    def _emit(self, place: JobPlace, kind: str, payload: Mapping[str, Any]) -> None:
+        self.bus.emit(Event(place.run_id, self.EVENT_STAGE, kind, place.cycle, payload))
+
+    def _made(
+        self,
+        place: JobPlace,
+        request: _Request,
+        plan: Callable[[_Request], JobPlan | None],
+        read: Callable[[_Request], _Result],
+        jobs: JobRunner | None,
+        given: Iterable[str | None] = (),
+    ) -> _Result:
+        """Return what ``read`` finds after the planned job; ``given`` are its caller's paths."""
+        try:
+            planned = plan(request)
+            if planned is not None:
+                self._run(place, planned, jobs, given)
+            return read(request)
+        except JobFailedError as error:
+            raise self.FAILED(str(error)) from error
+        except IntegrityError as error:
+            raise self.UNUSABLE(str(error)) from error
+
+    def _run(
+        self, place: JobPlace, plan: JobPlan, jobs: JobRunner | None, given: Iterable[str | None]
+    ) -> None:
+        # of what is given, names that are no path are those of a hub
+        own = (Path(name).absolute() for name in given if name and Path(name).exists())
+        read = (*self._read_roots, *(() if jobs is not None else own))
+        roots = Roots(write=(place.workdir.absolute(),), read=read, job=place.folder)
+        try:
+            command = self.constitution.clear(plan.job, roots).argv()
+        except ConstitutionError as error:
+            verdict = {"rule": error.verdict.rule, "reason": error.verdict.reason}
+            self._emit(place, "constitution_denied", verdict)
+            raise
+        self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
+        spec = JobSpec(
+            key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
+            command=command,
+            output_dir=plan.output_dir,
+            log_path=place.log_path,
+            result_path=plan.result_path,
+            device=plan.device,
+            on_existing=plan.on_existing,
+        )
+        try:
+            end = _run_unrecorded(spec, self.runner) if jobs is None else jobs.run(spec)
+        except JobFailedError as error:
+            self._tell_end(place, error)
+            raise
+        self._tell_end(place, end)
+
+    def _tell_end(self, place: JobPlace, end: JobEnd | JobFailedError) -> None:
+        told = {"exit_code": end.exit_code, "duration_s": end.duration_s, "log": place.log_path}
+        self._emit(place, "job_finished", {**told, "stage": place.stage})
+
+
+def _by_program(backend: Backend) -> Runner:
+    """Return `subprocess_runner` with the executables that the names of a back end stand for.
+
+    Nobody's ``PATH`` can put others in their place; every other runner gets the names.
+    """
+
+    def run_program(cmd: Sequence[str], log_path: Path) -> RunResult:
+        return subprocess_runner(program_table(backend).resolve(cmd), log_path)
+
+    return run_program

@@ -1,36 +1,25 @@
-"""Data worker: finds, or lets a back end collect, the data of a cycle."""
+"""Finds, or lets a back end collect, the data of a cycle."""
 
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.agents.base import (
-    OWN_SEEDS,
-    JobPlace,
-    Runner,
-    Worker,
-    runner_for,
-    subprocess_runner,
-)
+from cadenza.loop.agents.base import OWN_SEEDS, Agent, JobPlace, Runner, subprocess_runner
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import DataRequest, DatasetRef, JobRunner, Proposal, SeedRange
-from cadenza.loop.errors import DataError, JobFailedError
+from cadenza.loop.errors import DataError
 from cadenza.loop.events.bus import EventSink
 
-__all__ = ["DataAgent", "DataError"]
 
-#: Job key of the step.
-STAGE: Final = "data"
-
-
-class DataAgent(Worker):
+class DataAgent(Agent[str | None]):
     """Resolves proposals to data.
 
     Without a back end and a task filter it takes a proposal at its word, as LeAgents does.
     """
 
-    EVENT_STAGE: ClassVar[str] = "collect"
+    EVENT_STAGE: ClassVar = "collect"
+    FAILED: ClassVar = DataError
 
     def __init__(
         self,
@@ -45,14 +34,11 @@ class DataAgent(Worker):
         """Work for one run, on the episodes of the suite ``task_filter`` or, if None, on all.
 
         ``backend`` None means LeRobot where there is a filter, ``constitution`` None the shipped
-        rules; ``runner`` and ``read_roots`` as in `CommandWorker`.
+        rules; ``runner`` and ``read_roots`` as in `Agent`.
         """
-        if backend is None and task_filter is not None:
-            backend = lerobot_backend(task_filter=task_filter)
-        runner = runner if backend is None else runner_for(backend, runner)
-        super().__init__(constitution or load_constitution(None), bus, runner, read_roots)
-        self.task_filter = task_filter
-        self._backend = backend
+        rules = constitution or load_constitution(None)
+        super().__init__(task_filter, rules, bus, runner, backend=backend, read_roots=read_roots)
+        self._at_its_word = backend is None and task_filter is None
 
     def run(
         self,
@@ -64,25 +50,21 @@ class DataAgent(Worker):
         seeds: SeedRange | None = None,
         jobs: JobRunner | None = None,
     ) -> DatasetRef:
-        """Return the data of a cycle that ``proposal`` asks for.
-
-        ``workdir``, the folder of the run, is needed where the back end collects or selects.
-        ``seeds`` are initial states that new episodes may use; None for a fixed range. ``jobs``
-        runs the command; None for one call of the worker's own runner.
+        """Return the data of a cycle that ``proposal`` asks for; arguments as in `Agent`.
 
         Raises:
             DataError: The command failed.
             ConstitutionError: It is refused.
             ConfigurationError: There is no ``workdir``, but a back end.
         """
-        place = JobPlace(run_id=run_id, cycle=cycle, stage=STAGE, workdir=workdir or Path())
-        if self._backend is None:
+        place = JobPlace(run_id=run_id, cycle=cycle, stage="data", workdir=workdir or Path())
+        if self._at_its_word:
             count, notes = proposal.num_episodes, proposal.notes
             dataset = DatasetRef(repo_id=proposal.dataset, num_episodes=count, notes=notes)
         elif workdir is None:
             raise ConfigurationError(
                 "DataAgent.run: expected the run's folder as workdir, got None; the back end "
-                f"{self._backend.name!r} writes below it."
+                f"{self.backend.name!r} writes below it."
             )
         else:
             count = proposal.num_episodes or 1
@@ -92,30 +74,20 @@ class DataAgent(Worker):
                 seeds=seeds or OWN_SEEDS.range("data", cycle, count=count),
                 folder=place.folder,
             )
-            dataset = self._ask(self._backend, place, request, jobs)
-        self._emit(place, "dataset_resolved", self._resolved(proposal, dataset))
-        return dataset
-
-    def _ask(
-        self, backend: Backend, place: JobPlace, request: DataRequest, jobs: JobRunner | None
-    ) -> DatasetRef:
-        plan = backend.plan_data(request)
-        if plan is not None:
-            try:
-                self._run(place, plan, jobs)
-            except JobFailedError as error:
-                raise DataError(str(error)) from error
-        return backend.read_data(request)
-
-    def _resolved(self, proposal: Proposal, dataset: DatasetRef) -> dict[str, object]:
+            plan, read = self.backend.plan_data, self.backend.read_data
+            dataset = self._made(place, request, plan, read, jobs)
         episodes = dataset.episodes
-        count = len(episodes) if episodes else dataset.num_episodes
-        return {
+        told = {
             "action": proposal.action,
             "repo_id": dataset.repo_id,
-            "num_episodes": count,
+            "num_episodes": len(episodes) if episodes else dataset.num_episodes,
             "notes": dataset.notes,
-            "task_filter": self.task_filter,
+            "task_filter": self.cfg,
             "episode_range": [min(episodes), max(episodes)] if episodes else None,
             "sha256": dataset.sha256,
         }
+        self._emit(place, "dataset_resolved", told)
+        return dataset
+
+    def _lerobot(self) -> Backend:
+        return lerobot_backend(task_filter=self.cfg)

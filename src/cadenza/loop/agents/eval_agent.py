@@ -1,10 +1,9 @@
-"""Evaluation worker: plays a policy on given initial states."""
+"""Plays a policy on given initial states."""
 
 from pathlib import Path
 from typing import ClassVar
 
-from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.base import OWN_SEEDS, CommandWorker, JobPlace, cycle_of
+from cadenza.loop.agents.base import OWN_SEEDS, Agent, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
@@ -14,15 +13,17 @@ from cadenza.loop.contracts.records import (
     JobRunner,
     SeedRange,
 )
-from cadenza.loop.errors import EvalError, EvalOutputError, JobFailedError
+from cadenza.loop.errors import EvalError, EvalOutputError
 
 __all__ = ["EvalAgent", "EvalError"]
 
 
-class EvalAgent(CommandWorker[EvalConfig]):
+class EvalAgent(Agent[EvalConfig]):
     """Evaluates policies by a back end's commands."""
 
-    EVENT_STAGE: ClassVar[str] = "eval"
+    EVENT_STAGE: ClassVar = "eval"
+    FAILED: ClassVar = EvalError
+    UNUSABLE: ClassVar = EvalOutputError
 
     def build_command(self, checkpoint: CheckpointRecord, output_dir: Path) -> list[str]:
         """Return the command that evaluates into ``output_dir``, on the seeds of `run` alone.
@@ -43,28 +44,17 @@ class EvalAgent(CommandWorker[EvalConfig]):
         seeds: SeedRange | None = None,
         jobs: JobRunner | None = None,
     ) -> EvalReport:
-        """Return what a policy achieves, with every episode.
-
-        A policy outside the run's folder ``workdir`` is played where ``jobs`` is None. ``stage``
-        names the job within the cycle. ``seeds`` has one initial state per episode; None for
-        ``cfg.n_episodes`` fixed ones. ``jobs`` runs the command; None for one call of the worker's
-        own runner.
+        """Return what a policy achieves, with every episode, one per seed; arguments as in `Agent`.
 
         Raises:
-            EvalError: The evaluation failed, or measured other initial states than asked.
+            EvalError: The evaluation failed, left no usable report, or measured other initial
+                states than asked.
             ConstitutionError: The command is refused.
-            EvalOutputError: The evaluation left no usable report.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
         request = self._request(cycle, place.folder, checkpoint, seeds)
-        try:
-            self._run(place, self.backend.plan_eval(request), jobs, [checkpoint.path])
-        except JobFailedError as error:
-            raise EvalError(str(error)) from error
-        try:
-            report = self.backend.read_eval(request)
-        except IntegrityError as error:
-            raise EvalOutputError(str(error)) from error
+        plan, read = self.backend.plan_eval, self.backend.read_eval
+        report = self._made(place, request, plan, read, jobs, [checkpoint.path])
         _require_seeds(report, request.seeds, place)
         told = report.model_dump(include={"success_rate", "task_suite", "n_episodes"})
         self._emit(place, "report", {**told, "stage": stage})
@@ -76,8 +66,7 @@ class EvalAgent(CommandWorker[EvalConfig]):
     def _request(
         self, cycle: int, folder: Path, checkpoint: CheckpointRecord, seeds: SeedRange | None
     ) -> EvalRequest:
-        if seeds is None:
-            seeds = OWN_SEEDS.range("compare", cycle, count=self.cfg.n_episodes)
+        seeds = seeds or OWN_SEEDS.range("compare", cycle, count=self.cfg.n_episodes)
         return EvalRequest(
             cycle=cycle,
             checkpoint=checkpoint,
@@ -90,14 +79,11 @@ class EvalAgent(CommandWorker[EvalConfig]):
 
 def _require_seeds(report: EvalReport, seeds: SeedRange, place: JobPlace) -> None:
     """Raise unless every episode started from one of ``seeds``: others may be training data."""
-    strangers = [
-        outcome.seed
-        for outcome in report.outcomes
-        if not seeds.start <= outcome.seed < seeds.start + seeds.count
-    ]
+    end = seeds.start + seeds.count
+    strangers = [one.seed for one in report.outcomes if not seeds.start <= one.seed < end]
     if strangers:
         raise EvalError(
             f"{place.stage} of cycle {place.cycle}: expected episodes from the seeds "
-            f"{seeds.start} to {seeds.start + seeds.count - 1}, got seed {strangers[0]} and "
-            f"{len(strangers) - 1} more; see {place.log_path}."
+            f"{seeds.start} to {end - 1}, got seed {strangers[0]} and {len(strangers) - 1} more; "
+            f"see {place.log_path}."
         )

@@ -1,12 +1,11 @@
-"""Improvement worker: harvests a policy's own successes and joins the harvests."""
+"""Harvests a policy's own successes and joins the harvests."""
 
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import (
     OWN_SEEDS,
-    CommandWorker,
+    Agent,
     JobPlace,
     Runner,
     cycle_of,
@@ -24,17 +23,19 @@ from cadenza.loop.contracts.records import (
     MergeRequest,
     SeedRange,
 )
-from cadenza.loop.errors import ImproveError, JobFailedError
+from cadenza.loop.errors import ImproveError
 from cadenza.loop.events.bus import EventSink
 from cadenza.loop.schedule import attempts_for
 
 __all__ = ["ImproveAgent", "ImproveError"]
 
 
-class ImproveAgent(CommandWorker[ImproveConfig]):
+class ImproveAgent(Agent[ImproveConfig]):
     """Collects successful episodes by a back end's commands."""
 
-    EVENT_STAGE: ClassVar[str] = "improve"
+    EVENT_STAGE: ClassVar = "improve"
+    FAILED: ClassVar = ImproveError
+    UNUSABLE: ClassVar = ImproveError
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         backend: Backend | None = None,
         read_roots: tuple[Path, ...] = (),
     ) -> None:
-        """Collect as ``cfg`` says where ``eval_cfg`` does; the rest as `CommandWorker`."""
+        """Collect as ``cfg`` says where ``eval_cfg`` does; the rest as `Agent`."""
         self.eval_cfg = eval_cfg
         super().__init__(cfg, constitution, bus, runner, backend=backend, read_roots=read_roots)
 
@@ -75,16 +76,11 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         Returned are the joined episodes, ``prev_mix`` itself if none was kept, and what the harvest
         brought.
         """
-        harvest = self.harvest(
-            run_id=run_id, cycle=cycle, checkpoint=checkpoint, workdir=workdir, seeds=seeds,
-            jobs=jobs,
-        )  # fmt: skip
+        call: dict[str, Any] = {"run_id": run_id, "cycle": cycle, "workdir": workdir, "jobs": jobs}
+        harvest = self.harvest(checkpoint=checkpoint, seeds=seeds, **call)
         dataset = harvest.dataset or prev_mix
         if harvest.dataset is not None and prev_mix is not None:
-            dataset = self.merge(
-                run_id=run_id, cycle=cycle, sources=(prev_mix, harvest.dataset), workdir=workdir,
-                jobs=jobs,
-            )  # fmt: skip
+            dataset = self.merge(sources=(prev_mix, harvest.dataset), **call)
         return dataset, _summary(harvest)
 
     def harvest(
@@ -98,25 +94,18 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         focus: tuple[str, ...] = (),
         jobs: JobRunner | None = None,
     ) -> Harvest:
-        """Return successful episodes of a policy, more of the tasks in ``focus``.
-
-        ``seeds`` are initial states it may use; None for fixed ones. ``jobs`` runs the command;
-        None for one call of the worker's own runner.
+        """Return successful episodes, more of the tasks in ``focus``; arguments as in `Agent`.
 
         Raises:
-            ImproveError: The harvest failed.
+            ImproveError: The collection failed.
             ConstitutionError: The command is refused.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage="harvest", workdir=workdir)
         repo_id = f"local/{run_id}-cycle{cycle}-rollouts"
         request = self._request(cycle, place.folder, checkpoint, repo_id)
         request = request.model_copy(update={"seeds": seeds or request.seeds, "focus": focus})
-        try:
-            plan = self.backend.plan_harvest(request)
-            self._run(place, plan, jobs, [checkpoint.path])
-            harvest = self.backend.read_harvest(request)
-        except (JobFailedError, IntegrityError) as error:
-            raise ImproveError(str(error)) from error
+        plan, read = self.backend.plan_harvest, self.backend.read_harvest
+        harvest = self._made(place, request, plan, read, jobs, [checkpoint.path])
         told = _summary(harvest)
         if request.starts == "failed":
             told["starts"] = request.starts
@@ -132,24 +121,12 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         workdir: Path,
         jobs: JobRunner | None = None,
     ) -> DatasetRef:
-        """Return ``sources``, at least two, joined into one dataset.
-
-        Raises:
-            ImproveError: Joining failed.
-            ConstitutionError: The command is refused.
-        """
+        """Return ``sources``, at least two, joined into one dataset; errors as `harvest`."""
         place = JobPlace(run_id=run_id, cycle=cycle, stage="merge", workdir=workdir)
-        request = MergeRequest(
-            sources=sources,
-            repo_id=f"local/{run_id}-rollouts-mix-c{cycle}",
-            folder=place.folder,
-        )
-        try:
-            plan = self.backend.plan_merge(request)
-            self._run(place, plan, jobs, [source.root for source in sources])
-            merged = self.backend.read_merge(request)
-        except (JobFailedError, IntegrityError) as error:
-            raise ImproveError(str(error)) from error
+        repo_id = f"local/{run_id}-rollouts-mix-c{cycle}"
+        request = MergeRequest(sources=sources, repo_id=repo_id, folder=place.folder)
+        plan, read = self.backend.plan_merge, self.backend.read_merge
+        merged = self._made(place, request, plan, read, jobs, [one.root for one in sources])
         payload = {"repo_id": merged.repo_id, "episodes": merged.num_episodes}
         self._emit(place, "rollouts_merged", payload)
         return merged
@@ -177,9 +154,7 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
 def _summary(harvest: Harvest) -> dict[str, Any]:
     dataset = harvest.dataset
     return {
-        "kept": harvest.kept,
-        "successes": harvest.successes,
-        "attempts": harvest.attempts,
+        **harvest.model_dump(include={"kept", "successes", "attempts"}),
         "success_rate": harvest.success_rate,
         "repo_id": None if dataset is None else dataset.repo_id,
         "root": None if dataset is None else dataset.root,

@@ -1,10 +1,10 @@
-"""Training worker: one policy of one type on the data of a cycle."""
+"""Trains one policy of one type on the data of a cycle."""
 
 from pathlib import Path
 from typing import ClassVar
 
-from cadenza.core.errors import InputError, IntegrityError
-from cadenza.loop.agents.base import CommandWorker, JobPlace, cycle_of
+from cadenza.core.errors import InputError
+from cadenza.loop.agents.base import Agent, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
 from cadenza.loop.contracts.records import (
@@ -14,15 +14,17 @@ from cadenza.loop.contracts.records import (
     Proposal,
     TrainRequest,
 )
-from cadenza.loop.errors import JobFailedError, TrainError, TrainOutputError
+from cadenza.loop.errors import TrainError, TrainOutputError
 
 __all__ = ["TrainAgent", "TrainError"]
 
 
-class TrainAgent(CommandWorker[TrainConfig]):
+class TrainAgent(Agent[TrainConfig]):
     """Trains policies by a back end's commands."""
 
-    EVENT_STAGE: ClassVar[str] = "train"
+    EVENT_STAGE: ClassVar = "train"
+    FAILED: ClassVar = TrainError
+    UNUSABLE: ClassVar = TrainOutputError
 
     def build_command(
         self,
@@ -36,9 +38,8 @@ class TrainAgent(CommandWorker[TrainConfig]):
 
         An unknown or repeated flag is a `ConfigurationError`.
         """
-        request = self._request(
-            cycle_of(output_dir), output_dir, rung, dataset, init_override, steps
-        )
+        cycle = cycle_of(output_dir)
+        request = self._request(cycle, output_dir, rung, dataset, init_override, steps)
         return list(self.backend.plan_train(request).command)
 
     def run(
@@ -57,41 +58,37 @@ class TrainAgent(CommandWorker[TrainConfig]):
         proposal: Proposal | None = None,
         jobs: JobRunner | None = None,
     ) -> CheckpointRecord:
-        """Return the trained policy.
+        """Return the trained policy; further arguments as in `Agent`.
 
         ``init_override`` are weights to start from instead of the rung's, ``steps`` None or 0 for
         the configuration's. Of ``mix``, harvested episodes, comes the share ``mix_ratio`` of
         samples, in [0, 1]. ``proposal`` may move batch and step size, and the steps where none are
-        given. ``jobs`` runs the command; None for one call of the worker's own runner.
+        given.
 
         Raises:
-            TrainError: Training failed.
+            TrainError: Training failed, or left no usable policy, as `dry_runner` does.
             ConstitutionError: The command is refused.
             ConfigurationError: Data, policy and environment do not fit together.
-            TrainOutputError: The training left no usable policy, as `dry_runner` does.
             InputError: ``steps`` is negative.
         """
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
         request = self._request(cycle, place.folder, rung, dataset, init_override, steps)
-        request = request.model_copy(update={"mix": mix, "mix_ratio": mix_ratio})
+        changes: dict[str, object] = {"mix": mix, "mix_ratio": mix_ratio}
         if proposal is not None:
-            moved = {
+            changes |= {
                 "steps": steps or proposal.steps or request.steps,
                 "batch_size": proposal.batch_size or request.batch_size,
                 "learning_rate": proposal.learning_rate,
             }
-            request = request.model_copy(update=moved)
-        self._check_features(request, init_override)
-        try:
-            plan = self.backend.plan_train(request)
-            roots = [data.root for data in (dataset, mix) if data is not None]
-            self._run(place, plan, jobs, [request.init, *roots])
-        except JobFailedError as error:
-            raise TrainError(str(error)) from error
-        try:
-            return self.backend.read_train(request)
-        except IntegrityError as error:
-            raise TrainOutputError(str(error)) from error
+        request, backend = request.model_copy(update=changes), self.backend
+        initial = None
+        if init_override is not None:
+            initial = CheckpointRecord(policy_type=rung.name, path=init_override, cycle=cycle)
+        data = [one for one in (dataset, mix) if one is not None]
+        for one in data:  # before any compute is spent
+            backend.check_features(one, initial)
+        given = [request.init, *(one.root for one in data)]
+        return self._made(place, request, backend.plan_train, backend.read_train, jobs, given)
 
     def _lerobot(self) -> Backend:
         return lerobot_backend(train=self.cfg)
@@ -117,12 +114,3 @@ class TrainAgent(CommandWorker[TrainConfig]):
             extra_args=self.cfg.extra_args,
             folder=folder,
         )
-
-    def _check_features(self, request: TrainRequest, own_init: str | None) -> None:
-        """Raise before any compute is spent if the data do not fit policy and environment."""
-        initial = None
-        if own_init is not None:
-            initial = CheckpointRecord(policy_type=request.rung, path=own_init, cycle=request.cycle)
-        for dataset in (request.dataset, request.mix):
-            if dataset is not None:
-                self.backend.check_features(dataset, initial)
