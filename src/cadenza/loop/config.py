@@ -36,10 +36,9 @@ from cadenza.core.key_values import apply_settings
 from cadenza.core.yaml_files import YamlDocument, read_yaml_document
 from cadenza.loop.config_backends import (
     LEAGENTS_RULES,
-    clashing_flags,
-    flags_against_seeds,
     misplaced_names,
     settings_without_effect,
+    unseeded_words,
     with_backend_defaults,
 )
 from cadenza.loop.validation import problems
@@ -699,16 +698,16 @@ class LoopConfig(Section):
             "improve.device": self.improve.device,
             "improve.task_text": self.improve.task_text,
         }
-        extra = {
+        if self.backend == "native":
+            return settings_without_effect(settings)
+        words = {
+            "eval.env_args": self.eval.env_args,
             "train.extra_args": self.train.extra_args,
             "eval.extra_args": self.eval.extra_args,
             "improve.extra_args": self.improve.extra_args,
         }
-        return [
-            *settings_without_effect(self.backend, settings),
-            *clashing_flags(self.backend, extra, self.eval.env_args),
-            *flags_against_seeds(self.backend, self.eval.env_type, extra, self.eval.env_args),
-        ]
+        env_type = self.eval.env_type
+        return [one for key in words for one in unseeded_words(key, env_type, words[key])]
 
     def _problems_of_the_model(self) -> list[str]:
         """Return what is wrong with the language model, one sentence each."""

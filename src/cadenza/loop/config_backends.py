@@ -1,4 +1,4 @@
-"""What a configuration means for its back end: defaults, names that fit, flags that are taken.
+"""What a configuration means for its back end: defaults, names that fit, seeds that count.
 
 LIBERO:  with ``init_states``, its default, it plays 50 recorded states of a task in order from the
          first one in every process, whatever the seed: evaluations would repeat their states, and
@@ -14,9 +14,8 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
-from cadenza.core.errors import ConfigurationError, nearest_name
+from cadenza.core.errors import nearest_name
 from cadenza.loop.constitution.flags import fold
-from cadenza.loop.constitution.typed_jobs import NATIVE_JOBS
 
 #: Environments and policy types of LeRobot 0.4 to 0.6; each release has some of them.
 LEROBOT_ENVIRONMENTS: Final = frozenset(
@@ -59,103 +58,6 @@ _ONLY_LEROBOT: Final[dict[str, str | None]] = {
     "improve.device": "cpu",
     "improve.task_text": None,
 }
-
-#: Flags that the back ends set themselves, with the key that they set them from. The seeds are the
-#: loop's own: the seed ledger keeps those of training data and of tests apart.
-_LEROBOT_TRAIN: Final = {
-    "policy.type": "policy_ladder",
-    "policy.path": "policy_ladder",
-    "policy.push_to_hub": "nothing: it is always false",
-    "dataset.repo_id": "seed_dataset",
-    "dataset.root": "seed_root",
-    "dataset.episodes": "data.initial_episodes and data.max_episodes",
-    "output_dir": "workdir",
-    "steps": "train.steps",
-    "batch_size": "train.batch_size",
-    "seed": "seed",
-    "resume": "nothing: resuming is the loop's",
-    "config_path": "nothing: resuming is the loop's",
-}
-_LEROBOT_EVAL: Final = {
-    "policy.path": "policy_ladder",
-    "env.type": "eval.env_type",
-    "env.task": "eval.task_suite",
-    "eval.n_episodes": "eval.n_episodes",
-    "eval.batch_size": "eval.batch_size",
-    "output_dir": "workdir",
-    "seed": "seed",
-}
-_LEROBOT_HARVEST: Final = {
-    "policy-path": "policy_ladder",
-    "env-type": "eval.env_type",
-    "task": "eval.task_suite",
-    "episodes": "improve.episodes",
-    "max-attempts": "improve.episodes",
-    "out": "workdir",
-    "repo-id": "run_name",
-    "device": "improve.device",
-    "task-text": "improve.task_text",
-    "seed": "seed",
-    "result-json": "workdir",
-}
-_NATIVE_PLACES: Final = {"out": "workdir", "result-json": "workdir"}
-_NATIVE_EPISODES: Final = {
-    "task": "eval.env_type",
-    "partners": "eval.task_suite",
-    "seed-start": "seed",
-    "policy": "policy_ladder",
-    **_NATIVE_PLACES,
-}
-_TAKEN: Final[dict[str, dict[str, Mapping[str, str]]]] = {
-    "lerobot": {
-        "train.extra_args": _LEROBOT_TRAIN,
-        "eval.extra_args": _LEROBOT_EVAL,
-        "improve.extra_args": _LEROBOT_HARVEST,
-    },
-    "native": {
-        "train.extra_args": {
-            "rung": "policy_ladder",
-            "init": "policy_ladder",
-            "dataset": "seed_root",
-            "episodes": "data.initial_episodes and data.max_episodes",
-            "first-episodes": "data.initial_episodes and data.max_episodes",
-            "mix": "improve.enabled",
-            "mix-ratio": "improve.mix_ratio",
-            "steps": "train.steps",
-            "batch-size": "train.batch_size",
-            "max-epochs": "train.max_epochs",
-            "learning-rate": "nothing: proposals name it",
-            "seed": "seed",
-            **_NATIVE_PLACES,
-        },
-        "eval.extra_args": {
-            "episodes": "eval.n_episodes",
-            "batch-size": "eval.batch_size",
-            **_NATIVE_EPISODES,
-        },
-        "improve.extra_args": {
-            "episodes": "improve.episodes",
-            "seed-count": "improve.episodes",
-            "focus": "nothing: proposals name it",
-            "starts": "improve.starts",
-            "repo-id": "run_name",
-            **_NATIVE_EPISODES,
-        },
-    },
-}
-
-
-#: Jobs of the native back end by the key that holds their further arguments.
-_NATIVE_JOBS: Final = {
-    "train.extra_args": "train",
-    "eval.extra_args": "evaluate",
-    "improve.extra_args": "harvest",
-}
-
-
-def _further_of_native(key: str) -> Mapping[str, str]:
-    """Return the further flags that the native job of a key takes, by their folded names."""
-    return {fold(name): f"--{name}" for name in sorted(FURTHER_FLAGS[_NATIVE_JOBS[key]])}
 
 
 def with_backend_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,10 +133,8 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near!r}?" if near else "correct it"
 
 
-def settings_without_effect(backend: str, settings: Mapping[str, object]) -> list[str]:
-    """Return what only another back end heeds, one sentence each."""
-    if backend == "lerobot":
-        return []
+def settings_without_effect(settings: Mapping[str, object]) -> list[str]:
+    """Return what the native back end does not heed, one sentence each."""
     return [
         f"{key}: expected {'nothing' if _ONLY_LEROBOT[key] is None else _ONLY_LEROBOT[key]} with "
         f"the native back end, got {str(value)!r}; remove it, or set backend: lerobot"
@@ -243,48 +143,8 @@ def settings_without_effect(backend: str, settings: Mapping[str, object]) -> lis
     ]
 
 
-def clashing_flags(
-    backend: str, extra: Mapping[str, Sequence[str]], shared: Sequence[str]
-) -> list[str]:
-    """Return the further arguments that cannot be given, one sentence each."""
-    found: list[str] = []
-    for key, words in {"eval.env_args": shared, **extra}.items():
-        if words and not words[0].startswith("--"):
-            found.append(f"{key}: expected --key=value first, got {words[0]!r}")
-    for key, words in extra.items():
-        taken = {fold(flag): setting for flag, setting in _TAKEN[backend][key].items()}
-        seen: set[str] = set()
-        for source, word in [*(("eval.env_args", w) for w in shared), *((key, w) for w in words)]:
-            flag = word.partition("=")[0]
-            if not flag.startswith("--"):
-                continue
-            name = fold(flag)
-            if name in taken:
-                found.append(f"{source}: expected no {flag}, which is set from {taken[name]}")
-            elif name in seen:
-                found.append(f"{source}: expected {flag} once for a command, got it again")
-            elif backend == "native" and source == key and name not in _further_of_native(key):
-                known = ", ".join(_further_of_native(key).values()) or "no further argument"
-                found.append(f"{key}: expected {known} with the native back end, got {flag}")
-            seen.add(name)
-    return list(dict.fromkeys(found))
-
-
-def flags_against_seeds(
-    backend: str, env_type: str, extra: Mapping[str, Sequence[str]], shared: Sequence[str]
-) -> list[str]:
-    """Return the further arguments that make an environment ignore its seeds, one sentence each."""
-    if backend != "lerobot":
-        return []
-    found: list[str] = []
-    for key, words in {"eval.env_args": shared, **extra}.items():
-        found += unseeded_words(key, environment_of(words) or env_type, words)
-    return found
-
-
 #: The argument that makes LIBERO heed its seeds.
 SEEDED: Final = "--env.init_states=false"
-_INIT_STATES: Final = fold("env.init_states")
 
 
 def replays_states(env_type: str) -> bool:
@@ -294,49 +154,36 @@ def replays_states(env_type: str) -> bool:
 
 def seeded_words(env_type: str, given: Iterable[str]) -> tuple[str, ...]:
     """Return what a command must say beside the words ``given`` so that its seeds count."""
-    known = any(_is_about_states(word) for word in given)
+    known = any(flag_of(word) == fold("env.init_states") for word in given)
     return (SEEDED,) if replays_states(env_type) and not known else ()
 
 
 def unseeded_words(key: str, env_type: str, words: Sequence[str]) -> list[str]:
-    """Return the words that make an environment ignore its seeds, one sentence each."""
+    """Return the words that make an environment ignore its seeds, one sentence each.
+
+    ``env_type`` counts where they name no other.
+    """
+    env_type = environment_of(words) or env_type
     if not replays_states(env_type):
         return []
     return [
-        f"{key}: expected {SEEDED} or nothing with {env_type}, got {word}: it then plays 50 "
-        "recorded states in order whatever the seed, so that tests repeat and the harvest trains "
-        "on the states that are tested; remove it"
+        f"{key}: expected {SEEDED} or nothing with {env_type}, got {word}: it then "
+        "plays 50 recorded states in order whatever the seed, so that tests repeat and the "
+        "harvest trains on the states that are tested; remove it"
         for word in words
-        if _is_about_states(word) and word != SEEDED
+        if flag_of(word) == fold("env.init_states") and word != SEEDED
     ]
 
 
 def environment_of(words: Sequence[str]) -> str | None:
     """Return the environment that words name as ``--env.type``; None if they name none."""
     for place, word in enumerate(words):
-        flag, equals, text = word.partition("=")
-        if flag.startswith("--") and fold(flag) == fold("env.type"):
+        if flag_of(word) == fold("env.type"):
+            _, equals, text = word.partition("=")
             return text if equals else "".join(words[place + 1 : place + 2])
     return None
 
 
-def _is_about_states(word: str) -> bool:
-    flag = word.partition("=")[0]
-    return flag.startswith("--") and fold(flag) == _INIT_STATES
-
-
-#: Further flags that ``eval.env_args`` may give, by job.
-FURTHER_FLAGS: Final = {job.WORDS[-1]: frozenset(job.FURTHER) for job in NATIVE_JOBS}
-
-
-def parsed_arguments(source: str, arguments: Sequence[str]) -> dict[str, str]:
-    """Return distinct ``--key=value`` arguments by key, or raise `ConfigurationError`."""
-    found: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or not equals or not name or name in found:
-            raise ConfigurationError(
-                f"{source}: expected distinct arguments of the form --key=value, got {argument!r}."
-            )
-        found[name] = value
-    return found
+def flag_of(word: str) -> str | None:
+    """Return the folded name of the flag that a word gives; None if it is none."""
+    return fold(word.partition("=")[0]) if word.startswith("--") else None

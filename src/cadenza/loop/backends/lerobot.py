@@ -49,6 +49,7 @@ from cadenza.loop.backends.lerobot_results import (
 from cadenza.loop.config import EvalConfig, LoopConfig
 from cadenza.loop.config_backends import (
     environment_of,
+    flag_of,
     seeded_words,
     unseeded_words,
 )
@@ -257,7 +258,7 @@ def _key(word: str) -> str:
 
 
 def _given(key: str, words: Sequence[str]) -> bool:
-    return any(word.startswith("--") and fold(_key(word)) == fold(key) for word in words)
+    return fold(key) in map(flag_of, words)
 
 
 #: Suites whose instructions the package libero knows.

@@ -31,9 +31,9 @@ from cadenza.loop.backends.native_files import (
     selected_episodes,
 )
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.config_backends import FURTHER_FLAGS, parsed_arguments
 from cadenza.loop.constitution import JobPlan
 from cadenza.loop.constitution.typed_jobs import (
+    NATIVE_JOBS,
     NativeCollect,
     NativeEvaluate,
     NativeHarvest,
@@ -109,13 +109,13 @@ class NativeBackend:
             config.seed_dataset, data.initial_episodes, data.growth, data.max_episodes
         )
         self._partners = PartnerFilter(data.task_filter)
-        self._shared = parsed_arguments("eval.env_args", config.eval.env_args)
-        known = sorted({flag for flags in FURTHER_FLAGS.values() for flag in flags})
-        unknown = sorted(set(self._shared) - set(known))
-        if unknown:
-            raise ConfigurationError(
-                f"eval.env_args: expected flags among {known}, got {unknown[0]!r}."
-            )
+        known = sorted({flag for job in NATIVE_JOBS for flag in job.FURTHER})
+        for word in config.eval.env_args:
+            if not word.startswith(tuple(f"--{flag}=" for flag in known)):
+                raise ConfigurationError(
+                    f"eval.env_args: expected --key=value with a key of {', '.join(known)}, got "
+                    f"{word!r}."
+                )
 
     @property
     def name(self) -> str:
@@ -319,7 +319,8 @@ class NativeBackend:
 
     def _shared_by(self, job: type[NativeJob]) -> tuple[str, ...]:
         """Return the words of ``eval.env_args`` that a job takes."""
-        return tuple(f"--{key}={text}" for key, text in self._shared.items() if key in job.FURTHER)
+        taken = tuple(f"--{key}=" for key in job.FURTHER)
+        return tuple(word for word in self._config.eval.env_args if word.startswith(taken))
 
     def _wanted(self, request: DataRequest) -> int:
         """Return the episodes to collect, at most one for each initial state.

@@ -141,9 +141,11 @@ def read_flags(
     while position < len(words):
         key, text = _split(words[position])
         if fold(key) in seen:
+            source = "" if seen[fold(key)] in flags else ", which the loop sets itself"
             raise denied(
                 "repeated_flag",
-                f"expected --{seen[fold(key)]} once, got it again as {quoted(words[position])}",
+                f"expected --{seen[fold(key)]}{source} once, got it again as "
+                f"{quoted(words[position])}",
             )
         seen[fold(key)] = key
         _require_known(key, known, folded)

@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from cadenza.loop.backends.base import make_backend
 from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
@@ -117,6 +118,68 @@ def test_adaptation_and_merge_are_asked_for():
         *[("collect", False), ("train", False), ("train", False), ("evaluate", False)],
         *[("harvest", False), ("train", True), ("merge", False)],
     ]
+
+
+@pytest.mark.parametrize(
+    ("back_end", "changes", "rule", "flag"),
+    [
+        ("lerobot", {"train": {"extra_args": ["--steps=9"]}}, "repeated_flag", "steps"),
+        ("lerobot", {"train": {"extra_args": ["--output-dir=/x"]}}, "repeated_flag", "output_dir"),
+        ("lerobot", {"train": {"extra_args": ["--resume=true"]}}, "unknown_flag", "resume"),
+        (
+            "lerobot",
+            {"train": {"extra_args": ["--policy.push_to_hub=true"]}},
+            "repeated_flag",
+            "policy.push_to_hub",
+        ),
+        (
+            "lerobot",
+            {"train": {"extra_args": ["--log_freq=1", "--log_freq=2"]}},
+            "repeated_flag",
+            "log_freq once",
+        ),
+        ("lerobot", {"eval": {"extra_args": ["--seed=1000"]}}, "repeated_flag", "seed"),
+        (
+            "lerobot",
+            {"eval": {"extra_args": ["--eval.n_episodes=1"]}},
+            "repeated_flag",
+            "eval.n_episodes",
+        ),
+        (
+            "lerobot",
+            {"improve": {"enabled": True, "extra_args": ["--max-attempts=9"]}},
+            "repeated_flag",
+            "max-attempts",
+        ),
+        ("lerobot", {"eval": {"env_args": ["--env.task=x"]}}, "repeated_flag", "env.task"),
+        ("native", {"eval": {"extra_args": ["--partners=a"]}}, "repeated_flag", "partners"),
+        (
+            "native",
+            {"improve": {"enabled": True, "extra_args": ["--seed-count=3"]}},
+            "repeated_flag",
+            "seed-count",
+        ),
+        *(
+            (
+                "native",
+                {key: words | ({"enabled": True} if key == "improve" else {})},
+                "unknown_flag",
+                "device",
+            )
+            for key in ("train", "eval", "improve")
+            for words in [{"extra_args": ["--device=cpu"]}]
+        ),
+    ],
+)
+def test_argument_that_the_loop_sets_or_no_job_has_is_refused(
+    back_end, changes, rule, flag, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("CADENZA_LEROBOT_PYTHON", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no LeRobot to ask
+    settings = lerobot(**changes) if back_end == "lerobot" else config(**changes)
+    key = next(iter(changes))
+    with pytest.raises(ConstitutionError, match=rf"rule {rule}: .*{key}.*: expected .*--{flag}"):
+        require_commands_allowed(settings, SHIPPED, make_backend(settings))
 
 
 #: The keys of LeAgents' own file.
