@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
+from cadenza.evaluation.report.view import Recordings, Rollout
 from cadenza.web import create_app
 from tests.loop_runs import begun_run
 
@@ -57,3 +59,39 @@ def furnished(folder):
 def token_in(text):
     """Return the number that a page's forms hold."""
     return text.partition('name="form" value="')[2].partition('"')[0]
+
+
+def evaluated(folder):
+    """Return the folder of a small evaluation with two bundles."""
+    config = EvaluationConfig.model_validate(
+        {
+            "task": "crossing",
+            "policies": ["goal_pd", "zero"],
+            "partners": ["crossing_goal_seeker", "crossing_chaser"],
+            "seeds": [3, 4],
+            "episodes_per_seed": 2,
+        }
+    )
+    run_evaluation(config, out=folder, workers=1, repo_root=folder)
+    return folder
+
+
+def recorded(policy, partner="crossing_chaser", frames=4):
+    """Return recorded episodes of a policy of `evaluated`."""
+    path = tuple({"ego": (0.1 * k, 0.0), "partner": (1.0, 0.1 * k)} for k in range(frames))
+    episode = Rollout(
+        condition_id="filter_on",
+        partner_id=partner,
+        seed=3,
+        initial_state_seed=5,
+        control_timestep_s=0.05,
+        frames=path,
+        goals={"ego": (2.0, 0.0)},
+        radii={"ego": 0.2, "partner": 0.2},
+        contact_index=None,
+        success=True,
+        pick="typical",
+        alike="2 of 4 starts",
+    )
+    picks = {"typical": "A start like most."}
+    return Recordings(policy_id=policy, picks=picks, rollouts=(episode,))

@@ -4,8 +4,9 @@ An ego is trained on the crossing task beside two partners with the safety filte
 with different seeds, and evaluated beside every built-in partner, with the filter and without, from
 the same starts. The three trainings are one result.
 
-Output:   as `cadenza.benchmark.training_seeds`, and, where the filter ran, ``three_tables.json``
-          and ``three_tables.md`` over all seeds.
+Output:   as `cadenza.benchmark.training_seeds`, the report's recorded episodes
+          (``recordings.json``), and, where the filter ran, ``three_tables.json`` and
+          ``three_tables.md`` over all seeds.
 Resume:   the same call on the same folder goes on after a kill and repeats nothing. Results of
           other code or settings are moved next to the folder first, never mixed or deleted.
 """
@@ -36,7 +37,12 @@ from cadenza.benchmark.training_seeds import (
     write_result,
 )
 from cadenza.benchmark.verify import all_ok
-from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
+from cadenza.core.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    canonical_json,
+    sha256_bytes,
+)
 from cadenza.core.progress import StageReport
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config
@@ -47,10 +53,12 @@ from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import verdict
 from cadenza.evaluation.report.view import (
+    RECORDINGS_NAME,
     Check,
     EvaluationPoint,
     Fact,
     LearningCurve,
+    Recordings,
     ReportView,
     Rollout,
     Statement,
@@ -340,6 +348,13 @@ def _finish(judged: JudgedSeeds, evaluation: EvaluationConfig) -> QuickstartResu
     view = build_view(judged)
     _write_safety_tables(judged, view)
     write_result(judged, view)
+    recordings = Recordings(
+        policy_id=judged.runs[0].bundle.policy_id,
+        picks=_PICKS,
+        contact_distance_m=view.contact_distance_m,
+        rollouts=view.rollouts,
+    )
+    atomic_write_text(judged.report.with_name(RECORDINGS_NAME), recordings.model_dump_json() + "\n")
     return QuickstartResult(
         report=judged.report,
         bundles=judged.evaluation.bundles,

@@ -121,16 +121,23 @@ def load_run(folder: Path, *, repo_path: Path | None = None, strict: bool = Fals
         InputError: It is the rehearsal of a spike.
     """
     case, rows = verify_files(read_bundle_files(folder), repo_path=repo_path)
+    return verified_run(case, rows, source=str(folder), strict=strict)
+
+
+def verified_run(
+    case: BundleUnderTest | None, rows: Sequence[Check], *, source: str, strict: bool = False
+) -> SealedRun:
+    """Return the run of a bundle by what `verify_files` said of it; errors as `load_run`."""
     failed = [r for r in rows if not r.ok and (strict or r.name != ELIGIBILITY)]
     if case is None or failed:
         raise IntegrityError(
-            f"{folder}: expected a bundle that verifies, got {failed[0].name}: {failed[0].detail}; "
+            f"{source}: expected a bundle that verifies, got {failed[0].name}: {failed[0].detail}; "
             "`cadenza eval verify` shows all."
         )
     rehearsal = rehearsal_of(case.bundle)
     if rehearsal is not None:
         raise InputError(
-            f"{folder}: expected results that count, got {rehearsal}; it never reaches a table."
+            f"{source}: expected results that count, got {rehearsal}; it never reaches a table."
         )
     return SealedRun(
         bundle=case.bundle,
@@ -155,13 +162,18 @@ def task_views(
     runs: Sequence[SealedRun], *, best_responses: BestResponses | None = None
 ) -> list[ReportView]:
     """Return one view of the methods of each task, with its settings and partners."""
+    return [
+        report_view(group, best_responses=best_responses, by_method=True)
+        for group in comparable_runs(runs)
+    ]
+
+
+def comparable_runs(runs: Sequence[SealedRun]) -> list[list[SealedRun]]:
+    """Return the runs of each task, with its settings and partners."""
     groups: dict[str, list[SealedRun]] = {}
     for run in runs:
         groups.setdefault(repr(_rules(run)), []).append(run)
-    return [
-        report_view(group, best_responses=best_responses, by_method=True)
-        for group in groups.values()
-    ]
+    return [*groups.values()]
 
 
 def report_view(

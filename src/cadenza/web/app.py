@@ -16,13 +16,15 @@ from starlette.staticfiles import StaticFiles
 
 from cadenza import __version__
 from cadenza.core.errors import CadenzaError, InputError
+from cadenza.evaluation.report.svg import ASSETS
 from cadenza.loop.errors import (
     StoreCorruptError,
     StoreUnavailableError,
     StoreVersionError,
     UnknownRowError,
 )
-from cadenza.web import api, pages
+from cadenza.web import api, pages, result_pages
+from cadenza.web.findings import Findings
 from cadenza.web.live import Hub
 from cadenza.web.security import SESSION, Access, Guard, address_of, cookie
 from cadenza.web.site import Site
@@ -49,12 +51,13 @@ def create_app(
     """
     access = Access(token=token, host=host, names=names)
     site = Site(Path(workdir), Path(knowledge_root), store=store, access=access)
-    hub = Hub()
+    hub, findings = Hub(), Findings(site.workdir)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
         hub.close()
+        findings.close()
         site.close()
 
     app = FastAPI(
@@ -68,7 +71,9 @@ def create_app(
     )
     app.include_router(api.routes(site))
     app.include_router(pages.routes(site, hub))
+    app.include_router(result_pages.routes(site, findings))
     _add_login(app, site)
+    app.mount("/static/report", StaticFiles(directory=ASSETS), name="report")
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     _add_errors(app, site)
     return app

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from fastapi import Request
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
 from cadenza import __version__
 from cadenza.core.errors import StorageError
 from cadenza.core.files import confined_path
+from cadenza.evaluation.report.svg import ASSETS
 from cadenza.loop.errors import StoreNotFoundError
 from cadenza.loop.resuming import STORE_FILE
 from cadenza.loop.store.jobstore import JobStore
@@ -32,7 +33,7 @@ class Site:
     """The folders that one dashboard shows."""
 
     #: Places in the bar at the top: address and name.
-    NAVIGATION: Final = (("/", "Runs"), ("/knowledge", "Knowledge"))
+    NAVIGATION: Final = (("/", "Runs"), ("/results", "Results"), ("/knowledge", "Knowledge"))
 
     def __init__(
         self, workdir: Path, knowledge: Path, *, store: str | None = None, access: Access
@@ -45,7 +46,7 @@ class Site:
         self._opened: tuple[JobStore, Any] | None = None
         self._lock = threading.Lock()
         self.templates: Environment = Environment(
-            loader=PackageLoader("cadenza.web"),
+            loader=ChoiceLoader([PackageLoader("cadenza.web"), FileSystemLoader(ASSETS)]),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,

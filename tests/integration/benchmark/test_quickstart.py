@@ -11,6 +11,7 @@ import pytest
 from cadenza.benchmark.quickstart import run_quickstart, training_config
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
+from cadenza.evaluation.report.view import RECORDINGS_NAME, Recordings
 from cadenza.safety.reporting import parse_three_tables, verify_markdown
 from tests.campaigns import nightly
 from tests.e2e.commands import LIMIT_S, Started, wait_for
@@ -136,6 +137,13 @@ def test_quickstart_writes_safety_tables_over_all_seeds_beside_the_report(refere
     assert tables.table_1[0].n_steps > 100
     assert tables.table_2[0].n_episodes == 100
     assert "Safety, table 1: assumptions" in result.report.read_text()
+
+
+def test_quickstart_writes_the_recorded_episodes_of_the_first_training(reference):
+    out, result, _ = reference
+    found = Recordings.model_validate_json((out / RECORDINGS_NAME).read_bytes())
+    assert found.policy_id == "ego_aht_happo_seed0"
+    assert found.shown_in(result.view) == result.view
 
 
 def test_quickstart_evaluates_the_partner_as_it_was_trained_with(reference):

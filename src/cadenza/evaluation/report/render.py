@@ -10,7 +10,6 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -49,6 +48,7 @@ from cadenza.evaluation.report.figures.outcomes import (
     outcome_figure,
 )
 from cadenza.evaluation.report.svg import (
+    ASSETS,
     MISSING,
     NBSP,
     count,
@@ -488,7 +488,8 @@ def render_report(view: ReportView) -> str:
     page = compose(view)
     numbers = page.numbers
     estimates = estimates_csv(view, numbers)
-    style, script = _asset("figures.css") + _asset("style.css"), _asset("player.js")
+    style = Markup("").join(_asset(f"{x}.css") for x in ("palette", "figures", "player", "style"))
+    script = _asset("player.js")
     return (
         _environment()
         .get_template("report.html.j2")
@@ -608,6 +609,12 @@ def _method_record(row: MethodNumbers) -> MethodRecord:
     )
 
 
+def leaderboard_tables(view: ReportView, numbers: Numbers) -> list[Table]:
+    """Return the tables of the methods of one task."""
+    tables = methods_table(view, numbers), proximity_table(view, numbers)
+    return [table for table in tables if table is not None]
+
+
 def render_leaderboards(views: Sequence[ReportView], form: Format) -> str:
     """Return the tables of methods of several tasks; HTML is the report of a single one.
 
@@ -622,13 +629,7 @@ def render_leaderboards(views: Sequence[ReportView], form: Format) -> str:
         return render_report(views[0])
     if form == "json":
         return f"[{','.join(render_json(view) for view in views)}]\n"
-    tables = [
-        table
-        for view in views
-        for numbers in [analyse(view)]
-        for table in (methods_table(view, numbers), proximity_table(view, numbers))
-        if table is not None
-    ]
+    tables = [table for view in views for table in leaderboard_tables(view, analyse(view))]
     if form == "latex":
         return "\n\n".join([LATEX_HEAD, *(table.to_latex() for table in tables)]) + "\n"
     return "\n\n".join(table.to_markdown() for table in tables) + "\n"
@@ -662,7 +663,7 @@ def _environment() -> Environment:
 
 def _asset(name: str) -> Markup:
     """Return a style sheet or script of the package, as it is."""
-    source = Path(__file__).with_name("templates") / name
+    source = ASSETS / name
     return Markup(source.read_text(encoding="utf-8"))  # noqa: S704 -- a file of this package
 
 

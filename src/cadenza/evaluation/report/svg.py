@@ -8,6 +8,7 @@ Numbers have few digits, honest ends and no negative zero.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 
 from markupsafe import Markup, escape
@@ -20,6 +21,8 @@ Anchor = Literal["start", "middle", "end"]
 _NICE_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
+#: Style sheets, templates and the player's script of the pages that drawings stand in.
+ASSETS: Final = Path(__file__).with_name("templates")
 #: Width of every figure, drawing units; one is one pixel at natural size.
 WIDTH: Final = 840.0
 

@@ -7,15 +7,16 @@ from ``episodes`` by the renderer; recorded episodes go to the player as JSON.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from markupsafe import Markup
+from pydantic import Field
 
 from cadenza.core.errors import InputError
 from cadenza.core.tables import Table
 from cadenza.evaluation.best_responses import BestResponses
-from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.results import Archive, EpisodeResult
 
 #: A point of the plane, m.
 Point = tuple[float, float]
@@ -237,6 +238,50 @@ def _known(
         raise InputError(
             f"ReportView.{name}: expected conditions {sorted(conditions)} and partners "
             f"{sorted(partners)}, got ({condition!r}, {partner!r}); declare it or leave it out."
+        )
+
+
+#: File beside a report that holds its recorded episodes.
+RECORDINGS_NAME: Final = "recordings.json"
+
+
+class Recordings(Archive):
+    """Recorded episodes of one policy, and how their starts were chosen; see `ReportView`."""
+
+    schema_version: Literal[1] = 1
+    policy_id: str
+    picks: dict[str, str]
+    contact_distance_m: float | None = Field(None, ge=0.0)
+    rollouts: tuple[Rollout, ...]
+
+    def shown_in(self, view: ReportView) -> ReportView:
+        """Return ``view`` with these episodes.
+
+        Raises:
+            InputError: One is incomplete, or of another condition, partner or way to choose.
+        """
+        for one in self.rollouts:
+            robots = {view.ego_uid, *(one.frames[0] if one.frames else ())}
+            last = len(one.frames) - 1
+            if (
+                not one.frames
+                or any(set(frame) != robots for frame in one.frames)
+                or set(one.radii) != robots
+                or not all(radius > 0.0 for radius in one.radii.values())
+                or not one.control_timestep_s > 0.0
+                or not 0 <= (one.contact_index or 0) <= last
+                or len(one.interventions) not in (0, last + 1)
+                or one.pick not in self.picks
+            ):
+                raise InputError(
+                    f"recordings: expected whole episodes of {sorted(robots)}, got another at "
+                    f"start {one.initial_state_seed}; write them again."
+                )
+        return replace(
+            view,
+            rollouts=self.rollouts,
+            picks=self.picks,
+            contact_distance_m=self.contact_distance_m,
         )
 
 

@@ -9,6 +9,7 @@
   const scrub = root.querySelector(".scrub");
   const clock = root.querySelector(".clock");
   const speed = root.querySelector("select");
+  const steps = [...root.querySelectorAll("[data-step]")];
   const live = root.querySelector("[data-live]");
   let xLow, yLow, xHigh, yHigh; // what the chosen recordings show
   const TIMELINE = 92; // pixels under the floor for the distance curve
@@ -259,6 +260,15 @@
   for (const chip of chips) chip.addEventListener("click", () => { play(false); choose(chip.dataset.partner, state.pick); });
   for (const chip of picks) chip.addEventListener("click", () => { play(false); choose(state.partner, chip.dataset.pick); });
   playButton.addEventListener("click", () => play(!state.playing));
+  const step = (count) => { play(false); seek(state.time + count * state.step); };
+  for (const button of steps) button.addEventListener("click", () => step(Number(button.dataset.step)));
+  root.addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select") || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") step(event.key === "ArrowLeft" ? -1 : 1);
+    else if (event.key === " " && !event.target.matches("button")) play(!state.playing);
+    else return;
+    event.preventDefault();
+  });
   scrub.addEventListener("input", () => { play(false); seek(Number(scrub.value) * state.step); playButton.textContent = "Play"; });
   for (const view of views) {
     view.querySelector("canvas").addEventListener("click", (event) => {
@@ -270,6 +280,7 @@
     });
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); draw(); });
+  new MutationObserver(() => { readColours(); draw(); }).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   new ResizeObserver(draw).observe(root);
 
   // A link such as report.html#watch=chaser:telling@2.1 opens one recording at one time.
