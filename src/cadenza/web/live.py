@@ -73,6 +73,8 @@ class _Channel:
         default_factory=set[asyncio.Queue[Growth | str | None]]
     )
     task: asyncio.Task[None] | None = None
+    #: Set once new items are told: who looks for missed ones after that misses none.
+    is_listening: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def poll(self) -> None:
         """Tell the listeners what is new, for ever."""
@@ -81,6 +83,7 @@ class _Channel:
             try:
                 if position is None:
                     position = await asyncio.to_thread(self.feed.end)
+                    self.is_listening.set()
                 grown = await asyncio.to_thread(self.feed.read, position)
                 changed = await asyncio.to_thread(self.feed.changes)
             except (CadenzaError, OSError) as error:  # the store is away for a while, or for good
@@ -137,6 +140,7 @@ class Hub:
         channel.listeners.add(queue)
         try:
             yield f"retry: 2000\n\n{channel.state}"
+            await channel.is_listening.wait()
             for _ in range(_ROUNDS):
                 grown = await asyncio.to_thread(channel.feed.read, position)
                 if grown is None:

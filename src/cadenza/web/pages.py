@@ -358,9 +358,31 @@ def details(site: Site, status: RunStatus) -> dict[str, Any]:
         "chart": success_chart(status.cycles),
         "failed_job": None if log is None else _job_of(log),
         "shortage": shortage(status.disk, site.workdir),
-        "incidents": incidents_of(site.workdir / status.run_id)[:-21:-1],
+        "incidents": _incidents(site, status.run_id),
         "pages": [_page_of(site, page) for page in status.knowledge_pages],
     }
+
+
+def _incidents(site: Site, run_id: str) -> list[dict[str, Any]]:
+    """Return the newest incidents of a run, and answers to its questions, newest first."""
+    answers: list[dict[str, Any]] = [
+        {
+            "ts": row.decided_at,
+            "kind": f"{row.gate} of cycle {row.cycle} {row.status}",
+            "message": row.reason,
+            "by": row.by,
+        }
+        for row in site.store().approvals.of_run(run_id)
+        if row.decided_at is not None
+    ]
+    noted = incidents_of(site.workdir / run_id)
+    found = [one | {"ts": _seconds(one.get("ts"))} for one in noted]
+    return sorted([*found, *answers], key=lambda one: one["ts"])[:-21:-1]
+
+
+def _seconds(value: object) -> float:
+    """Return a time that a file tells; 0 for what is none."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
 
 
 def _page_of(site: Site, page: str) -> tuple[str, bool]:

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import threading
 import time
 
 import pytest
@@ -148,6 +149,34 @@ def test_many_who_look_cost_as_many_reads_as_one(monkeypatch):
     heard, reads = asyncio.run(look())
     assert all(one == list(range(1, 21)) for one in heard)
     assert reads <= 15
+
+
+class Growing(Feed):
+    """Grows by one item while the server asks where its end is."""
+
+    def __init__(self):
+        self.items = ["old"]
+        self.was_read = threading.Event()
+
+    def end(self):
+        self.was_read.wait(0.3)  # whoever looks for missed items now finds none
+        self.items = ["old", "new"]
+        return len(self.items)
+
+    def read(self, position, /):
+        self.was_read.set()
+        new = self.items[position:]
+        return Growth("numbers", new, position) if new else None
+
+
+def test_what_comes_while_a_browser_connects_is_not_missed():
+    async def look():
+        stream = Hub().response("n", Growing, position=1).body_iterator
+        heard = await asyncio.wait_for(_heard(stream, 1), 10.0)
+        await stream.aclose()
+        return heard
+
+    assert asyncio.run(look()) == ["new"]
 
 
 def test_who_takes_nothing_is_sent_away_and_costs_no_memory(monkeypatch):

@@ -272,7 +272,11 @@ class Approvals(Part):
 
     def pending(self, run_id: str) -> list[ApprovalRow]:
         """Return the run's open questions, oldest first."""
-        asked = select(approvals).filter_by(run_id=run_id, status="pending")
+        return [row for row in self.of_run(run_id) if row.status == "pending"]
+
+    def of_run(self, run_id: str) -> list[ApprovalRow]:
+        """Return the run's questions, with their answers, oldest first."""
+        asked = select(approvals).filter_by(run_id=run_id)
         by_time = asked.order_by(approvals.c.requested_at, approvals.c.cycle, approvals.c.gate)
         with self._database.read() as connection:
             moment = now(connection)

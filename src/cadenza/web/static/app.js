@@ -12,15 +12,27 @@ theme.addEventListener("click", () => {
 });
 
 function replace(element, html) {
-  const focused = element.contains(document.activeElement) ? document.activeElement : null;
-  const href = focused && focused.getAttribute("href");
-  const scrolled = [...element.querySelectorAll(".table")].map((one) => one.scrollLeft);
+  const reachable = () => [...element.querySelectorAll("a, summary, [tabindex]")];
+  const place = reachable().indexOf(document.activeElement);
+  const href = place < 0 ? null : document.activeElement.getAttribute("href");
+  const scrolled = [...element.querySelectorAll(".table, .wide")].map((one) => one.scrollLeft);
   const open = [...element.querySelectorAll("details")].map((one) => one.open);
   element.innerHTML = html;
-  element.querySelectorAll(".table").forEach((one, i) => { one.scrollLeft = scrolled[i] || 0; });
+  element.querySelectorAll(".table, .wide").forEach((one, i) => { one.scrollLeft = scrolled[i] || 0; });
   element.querySelectorAll("details").forEach((one, i) => { one.open = open[i] || false; });
-  if (href) [...element.querySelectorAll("a")].find((one) => one.getAttribute("href") === href)?.focus();
+  const again = href ? reachable().find((one) => one.getAttribute("href") === href) : reachable()[place];
+  again?.focus({ preventScroll: true });
 }
+
+// Text that somebody selects, to copy it, stays until it is no longer selected.
+let fresh = null;
+function refresh(html) {
+  const live = document.getElementById("live");
+  const selection = getSelection();
+  fresh = !selection.isCollapsed && live.contains(selection.anchorNode) ? html : null;
+  if (fresh === null) replace(live, html);
+}
+document.addEventListener("selectionchange", () => { if (fresh !== null) refresh(fresh); });
 
 async function reload(id) {
   const page = await fetch(location.href);
@@ -46,7 +58,11 @@ function addEvents(log, events) {
     if (wanted.text && !one.text.toLowerCase().includes(wanted.text.toLowerCase())) continue;
     const line = document.createElement("li");
     line.className = "new";
-    const parts = { seq: `${one.seq} `, ts: `${new Date(one.ts * 1000).toISOString().slice(11, 19)} `, where: one.cycle === null ? "" : `[cycle ${one.cycle}] `, kind: `${one.stage}/${one.kind} `, text: one.text };
+    const link = document.createElement("a");
+    link.href = `/runs/${wanted.run}/events/${one.seq}`;
+    link.textContent = one.seq;
+    line.append(link, " ");
+    const parts = { ts: `${new Date(one.ts * 1000).toISOString().slice(11, 19)} `, where: one.cycle === null ? "" : `[cycle ${one.cycle}] `, kind: `${one.stage}/${one.kind} `, text: one.text };
     for (const [name, text] of Object.entries(parts)) {
       const part = document.createElement("span");
       part.className = name;
@@ -78,32 +94,52 @@ function showRows(rows) {
 
 for (const log of document.querySelectorAll(".log")) log.scrollTop = log.scrollHeight;
 
-if (document.body.dataset.live) {
-  const link = document.getElementById("link");
-  const say = (text, lost) => { link.hidden = false; link.textContent = text; link.classList.toggle("lost", lost); };
-  const source = new EventSource(document.body.dataset.live);
-  source.onopen = () => say("live", false);
-  source.onerror = () => say("not connected", true);
-  addEventListener("pagehide", () => source.close());
-  source.addEventListener("events", (message) => {
+const hear = {
+  events(events) {
     const log = document.getElementById("events");
-    if (log) stick(log, () => addEvents(log, JSON.parse(message.data)));
-  });
-  source.addEventListener("log", (message) => {
+    if (log) stick(log, () => addEvents(log, events));
+  },
+  log(text) {
     const log = document.getElementById("log");
-    if (log) stick(log, () => {
-      log.textContent = (log.textContent + JSON.parse(message.data)).slice(-200000);
-    });
-  });
-  source.addEventListener("state", (message) => {
-    const state = JSON.parse(message.data);
+    if (log) stick(log, () => { log.textContent = (log.textContent + text).slice(-200000); });
+  },
+  state(state) {
     if (state.rows) showRows(state.rows);
-    const live = document.getElementById("live");
-    if (live && state.live) replace(live, state.live);
+    if (document.getElementById("live") && state.live) refresh(state.live);
     const actions = document.getElementById("actions");
     if (actions && state.actions !== undefined && actions.dataset.key !== state.actions && !actions.contains(document.activeElement)) {
       actions.dataset.key = state.actions;
       reload("actions");
     }
-  });
+  },
+};
+
+if (document.body.dataset.live) {
+  const link = document.getElementById("link");
+  const say = (text, lost) => { link.hidden = false; link.textContent = text; link.classList.toggle("lost", lost); };
+  let source, last, retry;
+  const connect = () => {
+    const address = new URL(document.body.dataset.live, location.href);
+    if (last) address.searchParams.set("after", last);
+    source = new EventSource(address);
+    source.onopen = () => say("live", false);
+    source.onerror = () => {
+      say("not connected", true);
+      if (source.readyState === EventSource.CLOSED) retry = setTimeout(connect, 30000);
+    };
+    for (const [kind, act] of Object.entries(hear)) {
+      source.addEventListener(kind, (message) => {
+        last = message.lastEventId || last;
+        act(JSON.parse(message.data));
+      });
+    }
+  };
+  // A browser has six connections to a server for all of its tabs: one that nobody sees gives its own back.
+  const follow = () => {
+    clearTimeout(retry);
+    source?.close();
+    if (document.visibilityState === "visible") connect();
+  };
+  document.addEventListener("visibilitychange", follow);
+  follow();
 }
