@@ -10,9 +10,9 @@ Promise:  whatever a reply says, the dataset is the seed dataset, the count one 
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar, cast
 
@@ -46,6 +46,7 @@ from cadenza.loop.schedule import (
 )
 
 _Read = TypeVar("_Read")
+_Form = TypeVar("_Form", bound=BaseModel)
 
 #: Longest reply that is parsed, characters.
 MAX_REPLY_CHARS: Final = 1 << 18
@@ -77,14 +78,18 @@ class _Plans(BaseModel):
     plans: list[Plan]
 
 
-class _Score(BaseModel):
-    index: int
-    score: float
-    reason: str
+class Score(BaseModel):
+    """What a model must reply of one of several plans."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="ignore")
+
+    index: int = Field(ge=0)
+    score: float = Field(ge=0, le=10, allow_inf_nan=False)
+    reason: str = ""
 
 
 class _Scores(BaseModel):
-    scores: list[_Score]
+    scores: list[Score]
 
 
 def reply_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -118,34 +123,23 @@ def json_values(reply: str, brackets: Literal["{}", "[]"]) -> list[Any]:
 
     Around its answer a model may think aloud, in braces too, or put up a fence. What lies within a
     value is none of its own.
-
-    Raises:
-        InputError: There is none.
     """
-    if len(reply) > MAX_REPLY_CHARS:
-        raise InputError(f"expected at most {MAX_REPLY_CHARS} characters, got {len(reply)}")
     found: list[Any] = []
-    problem, place = "none", reply.find(brackets[0])
+    place = reply.find(brackets[0]) if len(reply) <= MAX_REPLY_CHARS else -1
     for _ in range(_MAX_OPENINGS):
         if place < 0:
             break
         try:
             value, end = json.JSONDecoder().raw_decode(reply, place)
             found.append(value)
-        except (ValueError, RecursionError) as error:
-            problem, end = f"an error: {error}", place + 1
+        except (ValueError, RecursionError):
+            end = place + 1
         place = reply.find(brackets[0], end)
-    if not found:
-        raise InputError(f"expected JSON between {brackets[0]} and {brackets[1]}, got {problem}")
     return found[::-1]
 
 
 def strict_plan(reply: str) -> Plan:
-    """Return the plan that a reply holds.
-
-    Raises:
-        InputError: The reply does not fit the schema; the message lists the problems.
-    """
+    """Return the plan that a reply holds, or raise an `InputError` that lists what does not fit."""
     told: list[str] = []
     for document in json_values(reply, "{}"):
         try:
@@ -154,7 +148,18 @@ def strict_plan(reply: str) -> Plan:
             listed = error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
             problems = (f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in listed)
             told.append("; ".join(clean_line(one, _MAX_PROBLEM_CHARS) for one in problems))
-    raise InputError(told[0])
+    raise InputError(told[0] if told else "expected a JSON object, got none")
+
+
+def usable(form: type[_Form], document: Any) -> _Form | None:
+    """Return what of a document fits ``form``; None if a field without a default does not."""
+    try:
+        return form.model_validate(document)
+    except ValidationError as error:
+        wrong = {place["loc"][0] for place in error.errors() if place["loc"]}
+    if not wrong or any(form.model_fields[str(name)].is_required() for name in wrong):
+        return None
+    return form.model_validate({key: document[key] for key in document if key not in wrong})
 
 
 def bounded_proposal(
@@ -171,52 +176,14 @@ def bounded_proposal(
     return bounds.within(proposal.model_copy(update=plan.model_dump(include={*_MOVES})))
 
 
-def lenient_proposal(
-    document: object,
-    bounds: DeterministicProposer,
-    cycle: int,
-    report: EvalReport | None,
-) -> Proposal | None:
-    """Return a candidate, of any type, as a proposal within ``bounds``; None without an action."""
-    if not isinstance(document, Mapping):
-        return None
-    plan = cast("Mapping[str, Any]", document)
-    count, notes, focus = _whole(plan.get("num_episodes")), plan.get("notes"), plan.get("focus")
-    usable = {
-        "action": plan.get("action"),
-        "num_episodes": bounds.scheduled_episodes(cycle) if count is None else max(1, count),
-        "notes": notes if isinstance(notes, str) else "",
-        "focus": [name for name in _listed(focus) if isinstance(name, str)],
-    }
-    for moved in ({name: plan[name] for name in _MOVES if name in plan}, {}):
-        try:
-            made = Plan.model_validate(usable | moved)
-        except ValidationError:
-            continue
-        return bounded_proposal(made, bounds, cycle, report)
-    return None
-
-
-def _listed(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def _whole(value: object) -> int | None:
-    """Return a finite number cut to a whole one; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if isinstance(value, int) or math.isfinite(value) else None
-
-
 def _focus(
-    action: str, named: list[Any], bounds: DeterministicProposer, report: EvalReport | None
+    action: str, named: list[str], bounds: DeterministicProposer, report: EvalReport | None
 ) -> tuple[str, ...]:
     """Return the known ones among the named tasks, or those that fail if none is known."""
     if action != "recollect_failing" or report is None:
         return ()
-    known = (task for task in named if isinstance(task, str) and task in report.per_task)
-    unique = tuple(dict.fromkeys(task for task in known if 1 <= len(task) <= MAX_NAME))
-    return unique[:MAX_FOCUS] or bounds.focus(report)
+    known = (task for task in named if task in report.per_task and 1 <= len(task) <= MAX_NAME)
+    return tuple(dict.fromkeys(known))[:MAX_FOCUS] or bounds.focus(report)
 
 
 #: Longest prompt, characters; about 12 000 tokens.
@@ -250,7 +217,7 @@ class Talk:
     def __init__(self, proposer: "PlanProposer", cycle: int, report: EvalReport | None) -> None:
         """Begin to ask about ``cycle``, given the evaluation of the cycle before."""
         self._by = proposer
-        self._cycle = cycle
+        self.cycle = cycle
         self._report = report
         self._facts = shortened(_facts(proposer.bounds, cycle), MIN_PROMPT_CHARS // 4)
         self._pages = newest_pages(proposer.root, proposer.max_pages)
@@ -287,8 +254,7 @@ class Talk:
     ) -> _Read:
         """Return what a reply says, with one more call to repair one that cannot be read.
 
-        Raises:
-            InputError: There is no usable reply, even after a repair turn.
+        An `InputError` says that there is no usable reply, even after that.
         """
         reply = self.ask(request, system, form)
         if not reply:
@@ -309,7 +275,11 @@ class Talk:
     def emit(self, stage: str, kind: str, payload: Mapping[str, Any]) -> None:
         """Tell the run of something, if anybody keeps events."""
         if self._by.bus is not None:
-            self._by.bus.emit(Event(self._by.run_id, stage, kind, self._cycle, payload))
+            self._by.bus.emit(Event(self._by.run_id, stage, kind, self.cycle, payload))
+
+    def bounded(self, plan: Plan) -> Proposal:
+        """Return a plan as a proposal within the bounds."""
+        return bounded_proposal(plan, self._by.bounds, self.cycle, self._report)
 
     def _prompt(self, request: str) -> tuple[str, dict[str, Any]]:
         """Return a prompt that ends with ``request``, and which pages a reply could draw on."""
@@ -395,102 +365,87 @@ _REFINE_SYSTEM: Final = (
     "You improve a plan for the next training cycle of a robot policy. Reply with only one JSON "
     f"object {_PLAN}."
 )
-#: Best score that a plan can get.
-_MAX_SCORE: Final = 10.0
 #: Characters of notes in an event.
 _NOTE_CHARS: Final = 80
 #: Stage of the events that tell how the best of several plans was found.
 _STAGE: Final = "curation"
 
 
+@dataclass(eq=False)
 class PlanProposer:
-    """Asks a language model for plans, and falls back to the schedule; the bounds hold always."""
+    """Asks a language model for plans, and falls back to the schedule; the bounds hold always.
 
-    def __init__(
-        self,
-        llm: LLMClient,
-        knowledge_root: Path,
-        bounds: DeterministicProposer,
-        plans: int = 1,
-        *,
-        max_pages: int = 6,
-        page_chars: int = 8000,
-        raw: bool = True,
-        bus: EventSink | None = None,
-        run_id: str = "proposal",
-        max_prompt_chars: int = MAX_PROMPT_CHARS,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-    ) -> None:
-        """Ask ``llm`` for so many ``plans`` within ``bounds``, which also propose without a reply.
+    Attributes:
+        root: Folder of the pages, which may be missing.
+        bounds: Schedule that proposes where there is no reply.
+        plans: So many are asked for.
+        max_pages: Newest pages that go into a prompt, with ``page_chars`` of each at most.
+        raw: Whether a prompt tells what the evaluation itself wrote.
+        bus: Gets ``orchestrator/knowledge_used`` of ``run_id``, and ``proposal_fallback``, or
+            ``curation/*`` of several plans; None for nobody.
+        max_prompt_chars: Longest prompt, at least `MIN_PROMPT_CHARS`.
+    """
 
-        The ``max_pages`` newest pages below ``knowledge_root``, which may be missing, go into the
-        prompt, ``page_chars`` of each at most, and with ``raw`` what the evaluation itself wrote.
-        ``bus`` gets ``orchestrator/knowledge_used`` of ``run_id``, and ``proposal_fallback``, or
-        ``curation/*`` of several plans. A prompt has at most ``max_prompt_chars`` characters, at
-        least `MIN_PROMPT_CHARS`.
+    llm: LLMClient
+    root: Path
+    bounds: DeterministicProposer
+    plans: int = 1
+    _: KW_ONLY
+    max_pages: int = 6
+    page_chars: int = 8000
+    raw: bool = True
+    bus: EventSink | None = None
+    run_id: str = "proposal"
+    max_prompt_chars: int = MAX_PROMPT_CHARS
+    max_tokens: int = DEFAULT_MAX_TOKENS
 
-        Raises:
-            ConfigurationError: A number is out of range.
-        """
-        if plans < 1:
+    def __post_init__(self) -> None:
+        self.root = Path(self.root)
+        if self.plans < 1:
             raise ConfigurationError(
-                f"candidates: expected at least 1 plan, got {plans}; set curation.enabled "
+                f"candidates: expected at least 1 plan, got {self.plans}; set curation.enabled "
                 "to false for none."
             )
-        if max_prompt_chars < MIN_PROMPT_CHARS:
+        if self.max_prompt_chars < MIN_PROMPT_CHARS:
             raise ConfigurationError(
-                f"max_prompt_chars: expected at least {MIN_PROMPT_CHARS}, got {max_prompt_chars}."
+                f"max_prompt_chars: expected at least {MIN_PROMPT_CHARS}, got "
+                f"{self.max_prompt_chars}."
             )
-        self.llm = llm
-        self.root: Path = Path(knowledge_root)
-        self.bounds = bounds
-        self.plans = plans
-        self.max_pages = max_pages
-        self.page_chars = page_chars
-        self.raw = raw
-        self.bus = bus
-        self.run_id = run_id
-        self.max_prompt_chars = max_prompt_chars
-        self.max_tokens = max_tokens
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the model's best plan within the bounds, or the schedule's proposal."""
         if isinstance(self.llm, NullLLM):
             return self.bounds.propose(cycle, last_report)
-        talk = Talk(self, cycle, last_report)
+        talk, curates = Talk(self, cycle, last_report), self.plans > 1
         try:
-            plans = self._listed(talk, cycle, last_report)
+            plans = self._listed(talk) if curates else [self._single(talk)]
         except InputError as error:
             problem = talk.problem(error)
             _logger.warning("proposal: falling back to the schedule: %s", problem)
-            if self.plans == 1:
-                talk.emit("orchestrator", "proposal_fallback", {"error": problem})
-            else:
-                talk.emit(_STAGE, "curation_fallback", {"error": problem})
+            where = (_STAGE, "curation") if curates else ("orchestrator", "proposal")
+            talk.emit(where[0], f"{where[1]}_fallback", {"error": problem})
             return self.bounds.propose(cycle, last_report)
-        return plans[0] if self.plans == 1 else self._best(talk, cycle, last_report, plans)
+        return self._best(talk, plans) if curates else plans[0]
 
-    def _listed(self, talk: Talk, cycle: int, report: EvalReport | None) -> list[Proposal]:
+    def _single(self, talk: Talk) -> Proposal:
+        """Return the plan of a reply, or raise `InputError`."""
+        with asking(talk.cycle, "propose"):
+            plan = talk.answer(
+                "Plan the cycle.", SYSTEM, form=Plan, wanted="the JSON object", read=strict_plan
+            )
+        return talk.bounded(plan)
+
+    def _listed(self, talk: Talk) -> list[Proposal]:
         """Return the plans of a reply, at least one, or raise `InputError`."""
-        if self.plans == 1:
-            with asking(cycle, "propose"):
-                plan = talk.answer(
-                    "Plan the cycle.",
-                    SYSTEM,
-                    form=Plan,
-                    wanted="the JSON object",
-                    read=strict_plan,
-                )
-            return [bounded_proposal(plan, self.bounds, cycle, report)]
 
         def read(reply: str) -> list[Proposal]:
             for document in json_values(reply, "[]"):
-                found = (lenient_proposal(one, self.bounds, cycle, report) for one in document)
-                if plans := [plan for plan in found if plan is not None]:
+                found = [usable(Plan, one) for one in document]
+                if plans := [talk.bounded(plan) for plan in found if plan is not None]:
                     return plans[: self.plans]
             raise InputError("expected plans with a known action, got none")
 
-        with asking(cycle, "curate_plans"):
+        with asking(talk.cycle, "curate_plans"):
             return talk.answer(
                 f"List {self.plans} different plans.",
                 _PLANS_SYSTEM,
@@ -499,30 +454,34 @@ class PlanProposer:
                 read=read,
             )
 
-    def _best(
-        self, talk: Talk, cycle: int, report: EvalReport | None, plans: list[Proposal]
-    ) -> Proposal:
+    def _best(self, talk: Talk, plans: list[Proposal]) -> Proposal:
         """Return the plan with the highest score, refined; the first of equal ones."""
         notes = [plan.notes[:_NOTE_CHARS] for plan in plans]
         talk.emit(_STAGE, "curation_candidates", {"count": len(plans), "notes": notes})
         listed, best = [plan.model_dump(mode="json") for plan in plans], 0
         if len(plans) > 1:
             request = "Score every plan, numbered from 0."
-            with asking(cycle, "curate_scores"):
+            with asking(talk.cycle, "curate_scores"):
                 reply = talk.ask_about("plans", listed, request, _SCORE_SYSTEM, _Scores)
             scores = _scores(reply, len(plans))
             best = max(scores, key=lambda index: (scores[index], -index)) if scores else 0
             told = [scores.get(index) for index in range(len(plans))]
             talk.emit(_STAGE, "curation_scored", {"winner": best, "scores": told})
-        with asking(cycle, "curate_refine"):
+        with asking(talk.cycle, "curate_refine"):
             reply = talk.ask_about("plan", listed[best], "Refine the plan.", _REFINE_SYSTEM, Plan)
-        refined = (
-            lenient_proposal(one, self.bounds, cycle, report)
-            for one in _values_or_none(reply, "{}")
-        )
-        final = next(filter(None, refined), plans[best])
+        refined = next(filter(None, (usable(Plan, one) for one in json_values(reply, "{}"))), None)
+        final = plans[best] if refined is None else talk.bounded(refined)
         talk.emit(_STAGE, "curation_final", {"proposal": final.model_dump(mode="json")})
         return final
+
+
+def _scores(reply: str, count: int) -> dict[int, float]:
+    """Return the usable scores of known plans by index; of two of one plan, the first."""
+    for document in json_values(reply, "[]"):
+        found = [one for entry in document if (one := usable(Score, entry)) is not None]
+        if scores := {one.index: one.score for one in reversed(found) if one.index < count}:
+            return scores
+    return {}
 
 
 class LLMProposer(PlanProposer):
@@ -565,33 +524,6 @@ class CuratedProposer(PlanProposer):
         super().__init__(
             llm, knowledge_root, bounds, candidates, bus=bus, max_tokens=max_tokens, **more
         )
-
-
-def _values_or_none(reply: str, brackets: Literal["{}", "[]"]) -> list[Any]:
-    try:
-        return json_values(reply, brackets)
-    except InputError:
-        return []
-
-
-def _scores(reply: str, count: int) -> dict[int, float]:
-    """Return the usable scores by index: known plans, finite numbers in [0, 10]."""
-    for document in _values_or_none(reply, "[]"):
-        scores: dict[int, float] = {}
-        for entry in document:
-            match entry:
-                case {"index": int(index), "score": int(score) | float(score)} if (
-                    not isinstance(index, bool)
-                    and not isinstance(score, bool)
-                    and 0 <= index < count
-                    and 0.0 <= score <= _MAX_SCORE  # False for NaN, too
-                ):
-                    scores.setdefault(index, float(score))
-                case _:
-                    continue
-        if scores:
-            return scores
-    return {}
 
 
 __all__ = ["CuratedProposer", "DeterministicProposer", "LLMProposer", "PlanProposer", "Proposer"]

@@ -7,7 +7,7 @@ import pytest
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import Proposal
-from cadenza.loop.orchestrator.proposer import bounded_proposal, lenient_proposal, strict_plan
+from cadenza.loop.orchestrator.proposer import Plan, bounded_proposal, strict_plan, usable
 from cadenza.loop.schedule import (
     BLOCK,
     MOST_LISTED,
@@ -79,16 +79,17 @@ def moving(**changes):
 
 
 def moved(proposal):
-    assert proposal is not None
     return (proposal.learning_rate, proposal.steps, proposal.batch_size, proposal.rung)
 
 
 def test_models_may_move_what_the_rules_name_as_far_as_they_say():
-    strict = bounded_proposal(
-        strict_plan(json.dumps({**REPLY, "steps": 900, "rung": "bc_large"})), moving(), 0, None
-    )
-    assert moved(strict) == (1e-2, 200, None, "bc_large")  # no job may make more steps than 200
-    lenient = lenient_proposal({**REPLY, "rung": "act"}, moving(), 0, None)
-    assert moved(lenient) == (1e-2, 10, None, None)  # which is on no rung of the ladder
-    assert moved(lenient_proposal({**REPLY, "rung": 3}, moving(), 0, None)) == (None,) * 4
+    def made(plan):
+        return moved(bounded_proposal(plan, moving(), 0, None))
+
+    strict = strict_plan(json.dumps({**REPLY, "steps": 900, "rung": "bc_large"}))
+    assert made(strict) == (1e-2, 200, None, "bc_large")  # no job may make more steps than 200
+    on_no_rung = usable(Plan, {**REPLY, "rung": "act"})  # of the ladder
+    assert made(on_no_rung) == (1e-2, 10, None, None)
+    assert made(usable(Plan, {**REPLY, "rung": 3})) == (1e-2, 10, None, None)
+    assert usable(Plan, {**REPLY, "action": 3}) is None
     assert json.dumps({"steps": [10, 200]})[1:-1] in moving().told_moves()

@@ -157,10 +157,10 @@ def test_best_plan_is_refined(tmp_path):
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(-5, 1), (0, 1), (3.9, 3), (10**40, 30), (1e300, 30), ("many", 30), (None, 30), (True, 30),
-     (float("nan"), 30), (float("inf"), 30), ([], 30)],
+    [(3, 3), (-5, 30), (0, 30), (3.9, 30), (10**40, 30), (1e300, 30), ("many", 30), (None, 30),
+     (True, 30), (float("nan"), 30), (float("inf"), 30), ([], 30)],
 )  # fmt: skip
-def test_candidate_count_is_whole_and_within_the_smaller_cap(tmp_path, count, expected):
+def test_candidate_without_a_usable_count_takes_the_smaller_cap(tmp_path, count, expected):
     proposer, _ = curated(tmp_path, json.dumps([plan(num_episodes=count)]), cap=30)
     assert proposer.propose(2, None).num_episodes == expected  # the schedule says 40
 
