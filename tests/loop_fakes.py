@@ -257,29 +257,6 @@ class ScriptedLLM:
         return reply if isinstance(reply, str) else json.dumps(reply)
 
 
-class MemoryReplies:
-    """Keeps recorded replies in memory, as `StoreReplies` does in the store of a run."""
-
-    def __init__(self):
-        self.rows, self.booked = {}, {}
-
-    def get(self, key):
-        return self.rows.get(key)
-
-    def record(self, key, reply):
-        self.booked.pop(key, None)
-        return self.rows.setdefault(key, reply)
-
-    def book(self, key, reply):
-        self.booked[key] = reply
-
-    def booked_usd(self, key):
-        return self.booked[key].cost_usd or 0.0 if key in self.booked else 0.0
-
-    def spent_usd(self):
-        return sum(row.cost_usd or 0.0 for row in (*self.rows.values(), *self.booked.values()))
-
-
 def logged(path):
     """Return the events of a log."""
     return [json.loads(line) for line in path.read_bytes().splitlines()]

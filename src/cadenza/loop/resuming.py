@@ -23,13 +23,7 @@ STORE_FILE: Final = "cadenza.db"
 
 
 def stored_config(store: JobStore, run_id: str) -> LoopConfig:
-    """Return the configuration of a run, without the passwords that its ``store`` named.
-
-    Raises:
-        UnknownRowError: There is no such run.
-        ConfigurationError: This version of the package does not take it any more.
-        IntegrityError: It is damaged.
-    """
+    """Return the configuration of a run, without the passwords that its ``store`` named."""
     source = f"configuration of run {run_id!r}"
     row = store.get_run(run_id)
     document = parse_json_object(row["config_json"].encode(), source=source)
@@ -48,10 +42,6 @@ def anchored(config: LoopConfig) -> LoopConfig:
     is, for commands that are printed; who resumes a run names that folder again, however they write
     it. Names that are no path here, of a hub for example, stay too. An earlier run as ``reference``
     becomes the path of the policy that it blessed.
-
-    Raises:
-        ConfigurationError: That run blessed nothing.
-        IntegrityError: Its policy was changed since.
     """
     ladder = tuple(
         rung.model_copy(update={"init": str(Path(rung.init).absolute())})
@@ -105,11 +95,7 @@ def placed(config: LoopConfig, folder: Path) -> LoopConfig:
 
 
 def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
-    """Raise unless a run is resumed in the folder that it began in.
-
-    Raises:
-        ConfigurationError: It is another one, so that the files that the run names are not in it.
-    """
+    """Raise unless a run is resumed in the folder that it began in."""
     begun, now = Path(stored["workdir"]), folder.absolute().parent
     if begun == now or begun.resolve() == now.resolve():
         return
@@ -135,13 +121,7 @@ def rules_file(config: LoopConfig) -> Path | None:
 
 
 def rules_of(config: LoopConfig) -> Constitution:
-    """Return the rules that a run of ``config`` obeys.
-
-    Raises:
-        ConfigurationError: The file of rules that it names is not there, or ``data.instructions``
-            names no file of suites.
-        ConstitutionError: The file of rules is malformed.
-    """
+    """Return the rules that a run of ``config`` obeys."""
     path = rules_file(config)
     if path is not None and not path.is_file():
         raise ConfigurationError(
@@ -171,9 +151,6 @@ def require_intact(checkpoint: CheckpointRecord) -> CheckpointRecord:
     """Return ``checkpoint`` if its weights are those that were recorded.
 
     A checkpoint without a digest, as a dry run makes, has no weights to check.
-
-    Raises:
-        IntegrityError: They are missing or were changed.
     """
     if checkpoint.sha256 is None:
         return checkpoint
@@ -192,9 +169,6 @@ def initial_references(config: LoopConfig) -> tuple[CheckpointRecord, ...]:
     A run may only bless what is shown to be better than the best of them: the weights on this
     machine that rungs start from, or the one that ``reference`` names. Names of a hub mostly mean
     base models that never learned the task, so they count only there.
-
-    Raises:
-        IntegrityError: The weights are damaged.
     """
     first, named = config.policy_ladder[0], config.reference
     given = [(one.name, one.init) for one in config.policy_ladder if one.init is not None]

@@ -60,11 +60,7 @@ class DeterministicProposer:
         most_proposed: int | None = None,
         moves: ProposalBounds | None = None,
     ) -> None:
-        """Check and keep the schedule.
-
-        Raises:
-            ConfigurationError: A number is out of range.
-        """
+        """Check and keep the schedule."""
         counts = {
             "initial_episodes": initial_episodes,
             "max_episodes": max_episodes,
@@ -195,11 +191,7 @@ class SeedLedger:
     seed: int
 
     def range(self, purpose: Purpose, cycle: int, *, count: int, skip: int = 0) -> SeedRange:
-        """Return ``count`` seeds of a purpose in a cycle, 0..4095, after ``skip`` that it used.
-
-        Raises:
-            InputError: Unknown purpose, cycle out of range, or more seeds than the block holds.
-        """
+        """Return ``count`` seeds of a purpose in a cycle, 0..4095, after ``skip`` that it used."""
         if purpose not in _PURPOSES:
             raise InputError(
                 f"SeedLedger: expected a purpose of {', '.join(_PURPOSES)}, got {purpose!r}."

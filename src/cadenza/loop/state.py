@@ -165,9 +165,6 @@ def needed(value: _Value | None, what: str) -> _Value:
     Args:
         value: What the state holds.
         what: What it is, for the message.
-
-    Raises:
-        AssertionError: It is not there: the steps were done in another order.
     """
     if value is None:
         raise AssertionError(f"expected {what} from an earlier step, got None")

@@ -9,6 +9,7 @@ import pytest
 from cadenza.loop.config import LLMCallsConfig
 from cadenza.loop.llm import GuardedLLM, RecordedLLM, asking, make_llm
 from cadenza.loop.llm import adapter as service
+from cadenza.loop.store import JobStore
 from tests.integration.loop.llm_server import (
     Reply,
     anthropic_body,
@@ -16,7 +17,6 @@ from tests.integration.loop.llm_server import (
     openai_body,
     serving,
 )
-from tests.loop_fakes import MemoryReplies
 
 KEY = "secret-0123456789-abcdef"  # of no shape that is told by itself
 PROVIDERS = ["anthropic", "openai", "gemini"]
@@ -234,17 +234,21 @@ def test_silent_server_costs_no_more_than_the_time_limit(server, provider):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_key_appears_nowhere(server, provider, caplog):
+def test_key_appears_nowhere(server, provider, caplog, tmp_path):
     caplog.set_level(logging.DEBUG)
     failure = error_body(provider, "authentication_error", f"bad key {KEY}")
     server.say(Reply(status=401, body=failure), good(provider, f"your key is {KEY}"))
-    log = MemoryReplies()
-    llm = RecordedLLM(guarded(server, provider), log)
-    with asking(0, "propose"):
-        assert llm.complete("why?") == ""
-        assert llm.complete("why?") == "your key is [key]"
+    with JobStore(tmp_path / "cadenza.db") as store:
+        store.create_run("r", "{}")
+        lease = store.leases.acquire("r", "me", ttl_s=60.0)
+        llm = RecordedLLM(guarded(server, provider), store.replies, lambda: lease)
+        with asking(0, "propose"):
+            assert llm.complete("why?") == ""
+            assert llm.complete("why?") == "your key is [key]"
+        kept = [store.replies.get("r", 0, "propose", number) for number in (0, 1)]
+    assert None not in kept
     assert len(server.requests) == 2
     assert "secret" in str(server.requests[0].headers)  # it was sent
     assert "secret" not in caplog.text
-    assert "secret" not in repr(log.rows)
+    assert "secret" not in repr(kept)
     assert "secret" not in repr(vars(llm))

@@ -51,11 +51,7 @@ _SCHEMA_REFUSED: Final = frozenset({400, 404, 415, 422, 501})
 
 
 def load_package(name: str) -> ModuleType:
-    """Import the official package of a service.
-
-    Raises:
-        LLMPackageMissingError: It is not installed.
-    """
+    """Import the official package of a service."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -99,11 +95,7 @@ class ServiceClient(ABC):
     _counts: ClassVar[tuple[str, str]]
 
     def __init__(self, provider: str, model: str) -> None:
-        """Import the package; nothing is sent.
-
-        Raises:
-            LLMPackageMissingError: It is not installed.
-        """
+        """Import the package; nothing is sent."""
         self._package = load_package(self._package_name)
         self.provider = provider
         self.model = model
@@ -210,7 +202,7 @@ class AnthropicLLM(ServiceClient):
     def __init__(
         self, model: str, api_key: str | None = None, *, base_url: str | None = None
     ) -> None:
-        """Remember where to ask; nothing is sent, errors as `load_package`.
+        """Remember where to ask; nothing is sent.
 
         ``api_key`` None takes what the package finds (``ANTHROPIC_API_KEY``, a profile),
         ``base_url`` None ``ANTHROPIC_BASE_URL`` or the service's own.
@@ -277,7 +269,7 @@ class OpenAICompatibleLLM(ServiceClient):
         *,
         provider: str = "openai",
     ) -> None:
-        """Remember where to ask; nothing is sent, errors as `load_package`.
+        """Remember where to ask; nothing is sent.
 
         ``base_url`` None takes ``OPENAI_BASE_URL`` or OpenAI's own, ``api_key`` None
         ``OPENAI_API_KEY`` or a placeholder without it.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypedDict
+from typing import Any, Final, Self
 
 import yaml
 
@@ -25,7 +25,7 @@ from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, LocalHosts
 from cadenza.loop.jobs.outcomes import JobProgress
 from cadenza.loop.jobs.terms import BudgetMeter, StopCheck, never
 from cadenza.loop.llm.adapter import make_llm
-from cadenza.loop.llm.guard import GuardedLLM, RecordedLLM, StoreReplies
+from cadenza.loop.llm.guard import GuardedLLM, RecordedLLM
 from cadenza.loop.llm.protocol import LLMClient, NullLLM
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
 from cadenza.loop.orchestrator.preflight import (
@@ -137,16 +137,22 @@ def build_loop(
         return f"{run_id} {store.get_run(run_id)['created_at']!r}"
 
     try:
-        llm = _language_model(
-            config, StoreReplies(store.replies, lease), lambda: made[0].asked_to_stop()
-        )
+        llm = make_llm(config.llm)
+        if not isinstance(llm, NullLLM):
+            asked = GuardedLLM(llm, config.llm_calls, stop=lambda: made[0].asked_to_stop())
+            llm = RecordedLLM(asked, store.replies, lease)
+        parts: dict[str, Any] = {"backend": stack, "read_roots": read_roots(config)}
+        task_filter = config.data.task_filter
         controller = LoopController(
             config,
             store,
             bus,
-            **_agents(config, rules, stack, bus),
-            proposer=_proposer(config, run_id, bus, llm, schedule_of(config, rules)),
-            knowledge_agent=_knowledge(config, bus, llm, origin),
+            DataAgent(bus, task_filter=task_filter, constitution=rules, **parts),
+            TrainAgent(config.train, rules, bus, **parts),
+            EvalAgent(config.eval, rules, bus, **parts),
+            _proposer(config, run_id, bus, llm, schedule_of(config, rules)),
+            _knowledge(config, bus, llm, origin),
+            ImproveAgent(config.improve, config.eval, rules, bus, **parts),
             open_jobs=jobs,
             stop=stop,
             uses_gpu=_uses_gpu(stack),
@@ -158,33 +164,6 @@ def build_loop(
     return LoopAssembly(
         run_id=run_id, config=config, store=store, bus=bus, controller=controller, rules=rules
     )
-
-
-class _Agents(TypedDict):
-    """Workers by the names that the controller gives them."""
-
-    data_agent: DataAgent
-    train_agent: TrainAgent
-    eval_agent: EvalAgent
-    improve_agent: ImproveAgent
-
-
-def _agents(config: LoopConfig, rules: Constitution, backend: Backend, bus: EventBus) -> _Agents:
-    roots = read_roots(config)
-    return {
-        "data_agent": DataAgent(
-            bus,
-            task_filter=config.data.task_filter,
-            backend=backend,
-            constitution=rules,
-            read_roots=roots,
-        ),
-        "train_agent": TrainAgent(config.train, rules, bus, backend=backend, read_roots=roots),
-        "eval_agent": EvalAgent(config.eval, rules, bus, backend=backend, read_roots=roots),
-        "improve_agent": ImproveAgent(
-            config.improve, config.eval, rules, bus, backend=backend, read_roots=roots
-        ),
-    }
 
 
 def _uses_gpu(backend: Backend) -> bool:
@@ -237,14 +216,6 @@ def _hosts(config: JobsConfig) -> Hosts:
     return LocalHosts()
 
 
-def _language_model(config: LoopConfig, log: StoreReplies, stop: StopCheck) -> LLMClient:
-    """Return the model of the configuration, its replies recorded; `NullLLM` for none."""
-    client = make_llm(config.llm)
-    if isinstance(client, NullLLM):
-        return client
-    return RecordedLLM(GuardedLLM(client, config.llm_calls, stop=stop), log)
-
-
 def _prompt_chars(config: LoopConfig) -> int:
     """Return how long a prompt may be beside its instructions, characters."""
     return config.llm_calls.max_prompt_chars - _INSTRUCTION_CHARS
@@ -292,12 +263,7 @@ _SHIPPED: Final = "loop/demo.yaml"
 
 
 def write_demo_config(workdir: Path, knowledge: Path) -> LoopConfig:
-    """Write the demonstration's configuration into ``workdir``, unless one is there; return it.
-
-    Raises:
-        ConfigurationError: The package was installed without its configurations.
-        StorageError: The file system refused.
-    """
+    """Write the demonstration's configuration into ``workdir``, unless one is there; return it."""
     document: dict[str, Any] = dict(read_yaml(shipped_config(_SHIPPED)))
     document |= {"workdir": str(workdir), "knowledge": {"root": str(knowledge)}}
     path = workdir / CONFIG_FILE

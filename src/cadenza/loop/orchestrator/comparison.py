@@ -59,12 +59,7 @@ _TASK_IDS: Final = re.compile(r"--env\.task_ids=\[([0-9, ]+)\]")
 
 
 def tasks_of(config: LoopConfig) -> int:
-    """Return the number of tasks; 1 natively, where an episode is one of all tasks.
-
-    Raises:
-        ConstitutionError: The number of tasks of a suite is unknown.
-        ConfigurationError: ``data.instructions`` names no file of suites.
-    """
+    """Return the number of tasks; 1 natively, where an episode is one of all tasks."""
     measured, described = config.eval, config.data.instructions
     if config.backend == "native":
         return 1
@@ -84,7 +79,7 @@ def most_episodes(config: LoopConfig) -> int:
     """Return the most episodes per policy in each task.
 
     Without ``eval.max_episodes`` `RECOMMENDED_MAX_EPISODES` over all tasks, or ``n_episodes`` of
-    each if that is more; errors as `tasks_of`.
+    each if that is more.
     """
     if config.eval.max_episodes is not None:
         return config.eval.max_episodes
@@ -97,7 +92,7 @@ def episodes_per_job(config: LoopConfig) -> int:
 
 
 def comparison_of(config: LoopConfig, state: LoopState) -> Comparison:
-    """Return the rule of the next comparison; errors as `tasks_of`."""
+    """Return the rule of the next comparison."""
     alpha, spent, failed = config.thresholds.alpha, state.spent, state.failed
     return Comparison(
         level=comparison_level(alpha, spent, failed),
@@ -116,11 +111,7 @@ FUTILITY: Final = 0.2
 
 
 def look_sizes(first: int, growth: float, most: int) -> tuple[int, ...]:
-    """Return the episodes after which candidates may be given up, all so far together, to ``most``.
-
-    Raises:
-        InputError: ``first`` is not in 1..``most``, or ``growth`` not finite and above 1.
-    """
+    """Return the episodes, all so far together, after which candidates may be given up."""
     if not 1 <= first <= most:
         raise InputError(f"look_sizes: expected 1 <= first <= most, got {first} and {most}.")
     if not 1.0 < growth < math.inf:
@@ -155,9 +146,6 @@ def weigh(
     """Return the judgement at the first check that decides, or None with all that was played.
 
     A pure function of the episodes: those of both sides so far, in any order.
-
-    Raises:
-        InputError: There is no episode, the sides do not pair up, or one lacks a score.
     """
     series = _Series.of(comparison, config, candidate, reference)
     thresholds = config.thresholds
@@ -492,7 +480,7 @@ def spends(decision: Decision, evidence: Evidence) -> bool:
 
 
 def comparison_costs(config: LoopConfig) -> list[str]:
-    """Return how many pairs gains need, and what jobs cost; errors as `tasks_of`.
+    """Return how many pairs gains need, and what jobs cost.
 
     Episodes past the stop are half a job's on average; LeRobot's programs take 10 to 22 s to start.
     """

@@ -155,9 +155,6 @@ def judge(
     is shown to reach ``min_promote``; the reference, if any, is ``provisional`` then, and replaced
     by a better candidate that does not reach it. In the ``warm_up`` of a rung a worse candidate is
     no regression. What is ``shown`` follows from the bounds of ``evidence`` if it is None.
-
-    Raises:
-        InputError: ``looks_left`` is negative, or the evidence has a baseline without a difference.
     """
     if looks_left < 0:
         raise InputError(f"judge.looks_left: expected >= 0, got {looks_left}.")

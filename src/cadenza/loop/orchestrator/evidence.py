@@ -70,11 +70,7 @@ class Evidence(Record):
 
 
 def in_rounds(side: str, outcomes: Sequence[EpisodeOutcome]) -> list[list[EpisodeOutcome]]:
-    """Return the episodes of each initial state, in the order of the seeds, by task.
-
-    Raises:
-        InputError: There is no episode, two are of one task and seed, or a seed lacks a task.
-    """
+    """Return the episodes of each initial state, in the order of the seeds, by task."""
     if not outcomes:
         raise InputError(f"{side}: expected at least one episode, got none; evaluate it first.")
     rounds: dict[int, dict[str, EpisodeOutcome]] = {}
@@ -136,9 +132,6 @@ def pooled_report(latest: EvalReport, outcomes: Sequence[EpisodeOutcome]) -> Eva
     Args:
         latest: Report of the last look; gives everything that is no count.
         outcomes: Episodes of all looks in the order played, the last look's included.
-
-    Raises:
-        InputError: There is no episode.
     """
     if not outcomes:
         raise InputError(
@@ -203,9 +196,6 @@ def selection_values(
     """Return what policies that played the same are chosen by: means, or mean shares of wins.
 
     Means of scores are those within ``eval.score_range``, as when they are compared.
-
-    Raises:
-        InputError: They did not play the same, or an episode is without a score.
     """
     played = [
         [episode for row in in_rounds(f"policy {number}", outcomes) for episode in row]

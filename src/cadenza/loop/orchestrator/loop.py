@@ -49,13 +49,13 @@ from cadenza.loop.orchestrator.steps import (
     CycleSteps,
     RunSession,
     Workers,
+    name_of,
 )
 from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
 from cadenza.loop.resuming import initial_references, placed, require_place
 from cadenza.loop.retention import between_cycles
 from cadenza.loop.state import (
     STOP_REQUESTED,
-    LoopState,
     RunSummary,
     summarize,
 )
@@ -147,11 +147,7 @@ class LoopController:
 
     @property
     def lease(self) -> Lease:
-        """The right to change the run that is at work.
-
-        Raises:
-            NotReadyError: No run is at work.
-        """
+        """The right to change the run that is at work."""
         if self._lease is None:
             raise NotReadyError("LoopController: expected a run at work, got none; call run first.")
         return self._lease
@@ -240,7 +236,7 @@ class LoopController:
         except StopRequestedError as error:
             return self._stopped(session, self._why_stopped(session, error))
         except BudgetExceededError as error:
-            with session.step(f"{_name_of(session.state)}/budget"):
+            with session.step("budget"):
                 session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
         except StaleLeaseError:
             raise  # the run is another controller's; whatever we wrote would be refused
@@ -254,23 +250,23 @@ class LoopController:
 
     def _begin(self, session: RunSession) -> bool:
         """Bring a run that was left before back to work; False if it has come to its end."""
-        session.publish()
+        session.journal.publish()
         state, row = session.state, self.store.get_run(session.run_id)
         if session.lease.epoch > 1:
             session.incidents.note(
-                "resumed", f"controller {session.lease.epoch} continues at {_name_of(state)}"
+                "resumed", f"controller {session.lease.epoch} continues at {name_of(state)}"
             )
         settings = placed(self.cfg, session.folder)
         self.store.apply(session.lease, changes.set_config(settings.model_dump_json()))
         if state.step == "finished":
             if not machine.may_extend(state, self.cfg):
                 return False
-            with session.step(f"{_name_of(state)}/extended"):
+            with session.step("extended"):
                 session.commit(machine.extended(state, self.cfg))
             return True
         if state.stop_reason is not None:
             try:
-                self._meter(session).require(self._device)
+                self._require_budget(session)
             except BudgetExceededError:
                 return False
         if row["status"] == "failed" or state.stop_reason is not None:
@@ -292,14 +288,13 @@ class LoopController:
     def _work(self, session: RunSession) -> None:
         asked = asked_in_store(lambda: self.store.stop_requested(session.run_id))
         stop = self._stop_at_work = most_urgent(self._stop, asked)
-        meter = self._meter(session)
         steps = CycleSteps(
-            session,
-            self.cfg,
-            self._workers,
+            session=session,
+            config=self.cfg,
+            workers=self._workers,
             jobs=None if self._open_jobs is None else self._open_jobs(session, stop),
             stop=stop,
-            require_budget=lambda: meter.require(self._device),
+            require_budget=lambda: self._require_budget(session),
             poll_s=self._poll_s,
         )
         outages = Outages(session, stop, pause_s=self._poll_s)
@@ -307,7 +302,7 @@ class LoopController:
             if stop():
                 raise StopRequestedError(f"run {session.run_id!r}: asked to stop.")
             try:
-                with session.step(_name_of(session.state)):
+                with session.step():
                     session.commit(steps.perform())
             except StoreUnavailableError as error:
                 outages.outlast(error)
@@ -317,13 +312,10 @@ class LoopController:
                     note = session.incidents.note
                     between_cycles(self.cfg.retention, self.store, session.folder, note)
 
-    def _meter(self, session: RunSession) -> BudgetMeter:
-        spent_s, budgets = self.store.jobs.spent_s, self.cfg.budgets
-        return BudgetMeter(spent_s, session.run_id, budgets, uses_gpu=self._uses_gpu)
-
-    @property
-    def _device(self) -> Any:
-        return "gpu" if self._uses_gpu else "cpu"
+    def _require_budget(self, session: RunSession) -> None:
+        spent_s, uses_gpu = self.store.jobs.spent_s, self._uses_gpu
+        meter = BudgetMeter(spent_s, session.run_id, self.cfg.budgets, uses_gpu=uses_gpu)
+        meter.require("gpu" if uses_gpu else "cpu")
 
     # Ends
 
@@ -349,16 +341,10 @@ class LoopController:
     def _failed(self, session: RunSession, error: Exception) -> None:
         """Note the failure, unless the store failed or has a commit that it did not confirm."""
         try:
-            with session.step(f"{_name_of(session.state)}/failed"):
+            with session.step("failed"):
                 session.commit(machine.failed(session.state, _failure_of(error)))
         except (StaleLeaseError, StaleStateError, StoreUnavailableError) as second:
             error.add_note(f"The store does not record it: {second}")
-
-
-def _name_of(state: LoopState) -> str:
-    """Return the name of the step that the state is at; unique within the run."""
-    name = f"{state.cycle}/{state.step}"
-    return f"{name}/{state.current.look}" if state.step in ("evaluate", "decide") else name
 
 
 def _failure_of(error: Exception) -> str:

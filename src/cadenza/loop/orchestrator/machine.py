@@ -9,8 +9,8 @@ Promise:  at most one policy is blessed; the baseline is what the reference was 
           run has at most ``max_cycles`` decisions.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cadenza.loop.config import LoopConfig, PolicyRung
@@ -20,6 +20,7 @@ from cadenza.loop.contracts.records import (
     EvalReport,
     Proposal,
 )
+from cadenza.loop.events.bus import Event
 from cadenza.loop.orchestrator.comparison import outlook, spends
 from cadenza.loop.orchestrator.decision import Decision, Judgement, past_candidate
 from cadenza.loop.orchestrator.evidence import Evidence, bare_report, told_report
@@ -35,27 +36,17 @@ from cadenza.loop.store.changes import Change, request_approval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """An event that a transition emits; ``cycle`` None for the run itself."""
-
-    stage: str
-    kind: str
-    cycle: int | None = None
-    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """What is committed after a step, in one transaction, in order."""
 
     state: LoopState
-    events: tuple[Notice, ...] = ()
+    events: tuple[Event, ...] = ()
     rows: tuple[Change, ...] = ()
 
 
-def _told(state: LoopState, stage: str, kind: str, **payload: object) -> Notice:
+def _told(state: LoopState, stage: str, kind: str, **payload: object) -> Event:
     """Return an event of the present cycle."""
-    return Notice(stage=stage, kind=kind, cycle=state.cycle, payload=payload)
+    return Event(state.run_id, stage, kind, state.cycle, payload)
 
 
 def moved(state: LoopState, step: Step, **update: object) -> LoopState:
@@ -86,7 +77,7 @@ def initial_weights(state: LoopState, config: LoopConfig) -> CheckpointRecord | 
     return blessed if blessed.policy_type == rung_of(state, config).name else None
 
 
-def cycle_started(state: LoopState, config: LoopConfig) -> Notice:
+def cycle_started(state: LoopState, config: LoopConfig) -> Event:
     """Return the event at the beginning of a cycle."""
     policy = rung_of(state, config).name
     return _told(state, "orchestrator", "cycle_started", policy=policy)
@@ -115,7 +106,7 @@ def reference_chosen(
 def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transition:
     """Begin the cycle with a proposal, which may move the run to another rung of the ladder."""
     ladder = [rung.name for rung in config.policy_ladder]
-    events: tuple[Notice, ...] = ()
+    events: tuple[Event, ...] = ()
     if proposal.rung in ladder and proposal.rung != ladder[state.rung]:
         update = {"rung": ladder.index(proposal.rung), "rung_cycles": 0, "history": ()}
         state = state.model_copy(update=update)
@@ -265,7 +256,7 @@ def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
             "current": CycleState(),
         }
     )
-    events: tuple[Notice, ...] = ()
+    events: tuple[Event, ...] = ()
     if climbs:
         to = rung_of(new, config).name
         events = (_told(state, "orchestrator", "policy_escalated", to=to),)
@@ -286,7 +277,7 @@ def _ended(state: LoopState, config: LoopConfig, reason: str) -> Transition:
     summary = summarize(state, config).to_dict()
     return Transition(
         state=state,
-        events=(Notice(stage="orchestrator", kind="run_finished", payload=summary),),
+        events=(Event(state.run_id, "orchestrator", "run_finished", payload=summary),),
         rows=(changes.set_run_status("finished", reason),),
     )
 
@@ -295,7 +286,7 @@ def failed(state: LoopState, error: str) -> Transition:
     """Note that the present step failed; it is done again when the run is resumed."""
     return Transition(
         state=state,
-        events=(Notice(stage="orchestrator", kind="run_failed", payload={"error": error}),),
+        events=(Event(state.run_id, "orchestrator", "run_failed", payload={"error": error}),),
         rows=(changes.set_run_status("failed", error),),
     )
 
@@ -322,7 +313,7 @@ def extended(state: LoopState, config: LoopConfig) -> Transition:
     }
     return Transition(
         state=moved(state, "propose", stop_reason=None),
-        events=(Notice(stage="orchestrator", kind="run_extended", payload=payload),),
+        events=(Event(state.run_id, "orchestrator", "run_extended", payload=payload),),
         rows=(changes.set_run_status("running"),),
     )
 

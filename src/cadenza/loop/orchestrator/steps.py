@@ -7,8 +7,8 @@ once, and events and pages of a repeated step are those of the first time.
 import json
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +45,7 @@ from cadenza.loop.orchestrator.comparison import (
 )
 from cadenza.loop.orchestrator.decision import Judgement
 from cadenza.loop.orchestrator.evidence import Evidence, pooled_report, selection_values
-from cadenza.loop.orchestrator.machine import Measured, Notice, Transition
+from cadenza.loop.orchestrator.machine import Measured, Transition
 from cadenza.loop.orchestrator.preflight import seeds_of_seed_data
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.resuming import require_intact
@@ -90,72 +90,57 @@ class IncidentLog:
 
 
 class RunSession:
-    """What the steps of a run share; every write names the lease."""
+    """What the steps of a run share; every write names the lease.
+
+    Attributes:
+        state: As committed last.
+    """
 
     def __init__(self, store: JobStore, lease: Lease, journal: EventJournal, folder: Path) -> None:
         """Load the state of the lease's run."""
         self.store = store
         self.lease = lease
+        self.run_id: str = lease.run_id
         self.folder = folder
+        self.journal = journal
         self.incidents: IncidentLog = IncidentLog(folder)
-        self._journal = journal
-        self._state, self._version = store.load_state(lease.run_id)
+        self.state, self._version = store.load_state(lease.run_id)
 
-    @property
-    def run_id(self) -> str:
-        """The run."""
-        return self.lease.run_id
+    def step(self, end: str = "") -> AbstractContextManager[object]:
+        """Name the events inside the block after the present step, or one of its ends.
 
-    @property
-    def state(self) -> LoopState:
-        """The state as committed last."""
-        return self._state
-
-    @contextmanager
-    def step(self, name: str) -> Generator[None]:
-        """Name the events inside the block after a step; equal whenever it is repeated."""
-        restarts = self._state.restarts
-        suffix = f"~{restarts}" if restarts else ""
-        with self._journal.step(f"{name}{suffix}"):
-            yield
-
-    def emit(self, notice: Notice) -> None:
-        """Record and publish an event now, before the step is committed."""
-        self._journal.emit(self._event(notice))
+        The name is unique within the run, and equal whenever the step is repeated.
+        """
+        state = self.state
+        restarts = f"~{state.restarts}" if state.restarts else ""
+        return self.journal.step(f"{name_of(state)}{end and f'/{end}'}{restarts}")
 
     def commit(self, transition: Transition) -> None:
         """Make a transition in one transaction, then publish it; errors as `JobStore.commit`."""
-        drafts = [self._journal.draft(self._event(notice)) for notice in transition.events]
-        self._version = self.store.commit(
-            self.lease,
-            self._version,
-            transition.state,
-            events=drafts,
-            rows=transition.rows,
-        )
-        self._state = transition.state
-        self._journal.publish()
+        drafts = [self.journal.draft(event) for event in transition.events]
+        new, rows = transition.state, transition.rows
+        self._version = self.store.commit(self.lease, self._version, new, events=drafts, rows=rows)
+        self.state = new
+        self.journal.publish()
 
     def reload(self) -> None:
         """Take up the state that the store has, after a commit that it may have made unheard."""
-        self._state, self._version = self.store.load_state(self.run_id)
-        self._journal.publish()
-
-    def publish(self) -> None:
-        """Publish what an earlier controller recorded and did not come to publish."""
-        self._journal.publish()
+        self.state, self._version = self.store.load_state(self.run_id)
+        self.journal.publish()
 
     def reserve(
         self, purpose: SeedUse, seeds: SeedRange, *, look: int = 0, cycle: int | None = None
     ) -> SeedRange:
         """Reserve initial states for a cycle, the present one if None, and return them."""
-        number = self._state.cycle if cycle is None else cycle
-        row = changes.reserve_seeds(number, purpose, look, seeds)
-        self.store.apply(self.lease, row)
+        number = self.state.cycle if cycle is None else cycle
+        self.store.apply(self.lease, changes.reserve_seeds(number, purpose, look, seeds))
         return seeds
 
-    def _event(self, notice: Notice) -> Event:
-        return Event(self.run_id, notice.stage, notice.kind, notice.cycle, notice.payload)
+
+def name_of(state: LoopState) -> str:
+    """Return the name of the step that the state is at; unique within the run."""
+    name = f"{state.cycle}/{state.step}"
+    return f"{name}/{state.current.look}" if state.step in ("evaluate", "decide") else name
 
 
 #: Who answers a question that nobody answered in time.
@@ -174,67 +159,56 @@ class Workers:
     improve: ImproveAgent | None = None
 
 
+@dataclass(kw_only=True)
 class CycleSteps:
-    """Does the steps of one run's cycles."""
+    """Does the steps of one run's cycles.
 
-    def __init__(
-        self,
-        session: RunSession,
-        config: LoopConfig,
-        workers: Workers,
-        *,
-        jobs: JobRunner | None,
-        stop: StopCheck,
-        require_budget: Callable[[], None],
-        poll_s: float,
-    ) -> None:
-        """Work in ``session``.
+    Attributes:
+        jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
+        require_budget: Raises `BudgetExceededError` when nothing is left.
+        poll_s: Longest pause between two looks at an open question.
+    """
 
-        ``jobs`` runs the jobs of all workers; None lets each worker's own runner do it.
-        ``require_budget`` raises `BudgetExceededError` when nothing is left; ``poll_s`` is the
-        longest pause between two looks at an open question.
-        """
-        self._session = session
-        self._config = config
-        self._workers = workers
-        self._given_jobs = jobs
-        self._stop = stop
-        self._require_budget = require_budget
-        self._poll_s = poll_s
-        self._ledger = SeedLedger(config.seed)
-        self._schedule = schedule_of(config, workers.data.constitution)
+    session: RunSession
+    config: LoopConfig
+    workers: Workers
+    jobs: JobRunner | None
+    stop: StopCheck
+    require_budget: Callable[[], object]
+    poll_s: float
 
     def perform(self) -> Transition:
         """Do the step that the state names and return what to commit."""
-        state = self._session.state
+        state = self.session.state
         step: Callable[[LoopState], Transition] = getattr(self, state.step)
         done = step(state)
         if done.state.step != "evaluate" or state.step in ("evaluate", "decide"):
             return done
-        comparison = comparison_of(self._config, state)
+        comparison = comparison_of(self.config, state)
         return replace(done, state=machine.in_cycle(done.state, "evaluate", comparison=comparison))
 
     def references(self, state: LoopState) -> Transition:
         """Play the policies that the run may start from."""
         # no copy is compared in cycle 0, whose initial states for that are free
-        seeds = self._reserved("select", self._config.eval.n_episodes)
+        seeds = self._reserved("select", self.config.eval.n_episodes)
         policies = enumerate(state.references)
         reports = [self._play(f"reference_{number}", one, seeds) for number, one in policies]
-        values = selection_values([one.outcomes for one in reports], self._config.eval)
+        values = selection_values([one.outcomes for one in reports], self.config.eval)
         return machine.reference_chosen(state, reports, values)
 
     def propose(self, state: LoopState) -> Transition:
         """Ask what the cycle trains on."""
-        self._require_budget()
-        self._session.emit(machine.cycle_started(state, self._config))
-        proposal = self._workers.proposer.propose(state.cycle, state.last_report)
-        return machine.proposed(state, self._config, bounded(proposal, self._schedule, state.cycle))
+        self.require_budget()
+        self.session.journal.emit(machine.cycle_started(state, self.config))
+        proposal = self.workers.proposer.propose(state.cycle, state.last_report)
+        schedule = schedule_of(self.config, self.workers.data.constitution)
+        return machine.proposed(state, self.config, bounded(proposal, schedule, state.cycle))
 
     def data(self, state: LoopState) -> Transition:
         """Find or collect the data."""
-        worker = self._workers.data
+        worker = self.workers.data
         proposal = needed(state.current.proposal, "a proposal")
-        block = reserve_training_seeds(self._session, self._config)
+        block = reserve_training_seeds(self.session, self.config)
         seeds = SeedRange(
             start=block.start, count=attempts_within(worker.constitution, proposal.num_episodes)
         )
@@ -243,13 +217,13 @@ class CycleSteps:
 
     def train(self, state: LoopState) -> Transition:
         """Train a candidate."""
-        blessed = machine.initial_weights(state, self._config)
+        blessed = machine.initial_weights(state, self.config)
         init = None if blessed is None else require_intact(blessed).path
-        return machine.trained(state, self._config, self._trained(state, init))
+        return machine.trained(state, self.config, self._trained(state, init))
 
     def adapt(self, state: LoopState) -> Transition:
         """Train a copy of the candidate with the harvests."""
-        improve = self._config.improve
+        improve = self.config.improve
         copy = self._trained(
             state,
             _candidate(state).path,
@@ -262,11 +236,11 @@ class CycleSteps:
 
     def select(self, state: LoopState) -> Transition:
         """Play candidate and copy."""
-        seeds = self._reserved("select", self._config.eval.n_episodes)
+        seeds = self._reserved("select", self.config.eval.n_episodes)
         plain = self._play("select_candidate", _candidate(state), seeds)
         copy = needed(state.current.adapted, "an adapted copy")
         adapted = self._play("select_adapted", copy, seeds)
-        values = selection_values([plain.outcomes, adapted.outcomes], self._config.eval)
+        values = selection_values([plain.outcomes, adapted.outcomes], self.config.eval)
         return machine.selected(state, plain, adapted, (values[0], values[1]))
 
     def evaluate(self, state: LoopState) -> Transition:
@@ -284,7 +258,7 @@ class CycleSteps:
         """Judge all episodes of the cycle."""
         judgement, evidence = self._weighed(state)
         _candidate(state)
-        return machine.judged(state, self._config, judgement, evidence)
+        return machine.judged(state, self.config, judgement, evidence)
 
     def approve(self, state: LoopState) -> Transition:
         """Wait for a person."""
@@ -292,7 +266,7 @@ class CycleSteps:
         _candidate(state)
         return machine.answered(
             state,
-            self._config,
+            self.config,
             self._weighed(state)[1],
             approved=answer.status == "approved",
             by=answer.by or "",
@@ -301,9 +275,9 @@ class CycleSteps:
 
     def learn(self, state: LoopState) -> Transition:
         """Write down what the cycle showed."""
-        current, writer = state.current, self._workers.knowledge
+        current, writer = state.current, self.workers.knowledge
         if writer is not None:
-            row = self._session.store.cycles_for(state.run_id)[state.cycle]
+            row = self.session.store.cycles_for(state.run_id)[state.cycle]
             writer.ingest(
                 run_id=state.run_id,
                 cycle=state.cycle,
@@ -312,14 +286,14 @@ class CycleSteps:
                 decision=needed(current.decision, "a decision"),
                 at=row["finished_at"],
             )
-        improves = self._workers.improve is not None
-        return machine.learned(state, self._config, improves=improves)
+        improves = self.workers.improve is not None
+        return machine.learned(state, self.config, improves=improves)
 
     def harvest(self, state: LoopState) -> Transition:
         """Collect the policy's own successes, or what it fails at."""
-        worker = needed(self._workers.improve, "a worker that harvests")
+        worker = needed(self.workers.improve, "a worker that harvests")
         proposal = needed(state.current.proposal, "a proposal")
-        attempts = attempts_within(worker.constitution, self._config.improve.episodes)
+        attempts = attempts_within(worker.constitution, self.config.improve.episodes)
         try:
             harvest = worker.harvest(
                 checkpoint=require_intact(needed(state.reference, "a reference")),
@@ -328,23 +302,23 @@ class CycleSteps:
                 **self._call(worker.runner),
             )
         except ImproveError as error:
-            return machine.harvested(state, self._config, None, error=str(error))
-        return machine.harvested(state, self._config, harvest.dataset if harvest.kept else None)
+            return machine.harvested(state, self.config, None, error=str(error))
+        return machine.harvested(state, self.config, harvest.dataset if harvest.kept else None)
 
     def merge(self, state: LoopState) -> Transition:
         """Join the harvests."""
-        worker = needed(self._workers.improve, "a worker that harvests")
+        worker = needed(self.workers.improve, "a worker that harvests")
         sources = (*(() if state.mix is None else (state.mix,)), *state.unmerged)
         try:
             dataset = worker.merge(sources=sources, **self._call(worker.runner))
         except ImproveError as error:
-            return machine.merged(state, self._config, None, error=str(error))
-        return machine.merged(state, self._config, dataset)
+            return machine.merged(state, self.config, None, error=str(error))
+        return machine.merged(state, self.config, dataset)
 
     def _trained(self, state: LoopState, init: str | None, **more: Any) -> CheckpointRecord:
-        worker = self._workers.train
+        worker = self.workers.train
         checkpoint = worker.run(
-            rung=machine.rung_of(state, self._config),
+            rung=machine.rung_of(state, self.config),
             dataset=needed(state.current.dataset, "a dataset"),
             init_override=init,
             proposal=state.current.proposal,
@@ -360,43 +334,43 @@ class CycleSteps:
         latest = self._play(f"eval_{subject}_{state.current.look}", policy, seeds)
         earlier: list[EpisodeOutcome] = []
         for look in range(state.current.look):
-            earlier += self._session.store.episodes(state.run_id, state.cycle, subject, look=look)
+            earlier += self.session.store.episodes(state.run_id, state.cycle, subject, look=look)
         return Measured(latest=latest, total=pooled_report(latest, [*earlier, *latest.outcomes]))
 
     def _play(self, stage: str, policy: CheckpointRecord, seeds: SeedRange) -> EvalReport:
-        worker, checkpoint = self._workers.evaluate, require_intact(policy)
+        worker, checkpoint = self.workers.evaluate, require_intact(policy)
         call = self._call(worker.runner)
         return worker.run(checkpoint=checkpoint, stage=stage, seeds=seeds, **call)
 
     def _reserved(self, purpose: Purpose, count: int, *, skip: int = 0, look: int = 0) -> SeedRange:
         """Return fresh initial states of the present cycle."""
-        cycle = self._session.state.cycle
-        seeds = self._ledger.range(purpose, cycle, count=count, skip=skip)
-        return self._session.reserve(purpose, seeds, look=look)
+        cycle = self.session.state.cycle
+        seeds = SeedLedger(self.config.seed).range(purpose, cycle, count=count, skip=skip)
+        return self.session.reserve(purpose, seeds, look=look)
 
     def _call(self, own: Runner) -> dict[str, Any]:
         """Return what every call of a worker needs, if there is anything left to spend.
 
         The jobs are run by the session's runner, or by the worker's ``own``.
         """
-        session, jobs = self._session, self._given_jobs
+        session, jobs = self.session, self.jobs
         if jobs is None:
-            self._require_budget()
+            self.require_budget()
             jobs = CallableRunner(session.store, session.lease, own)
         place = {"run_id": session.run_id, "cycle": session.state.cycle, "workdir": session.folder}
         return {**place, "jobs": jobs}
 
     def _weighed(self, state: LoopState) -> tuple[Judgement, Evidence]:
         """Return what all episodes of the cycle show."""
-        store, reference = self._session.store, None
+        store, reference = self.session.store, None
         candidate = store.episodes(state.run_id, state.cycle, "candidate")
         if state.current.baseline_report is not None:
             reference = store.episodes(state.run_id, state.cycle, "baseline")
-        return weigh(_rule(state), self._config, state, candidate, reference)
+        return weigh(_rule(state), self.config, state, candidate, reference)
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
         """Return the answer of a person, or of the timeout policy, unless the run stops."""
-        session = self._session
+        session = self.session
         session.store.apply(session.lease, changes.set_run_status("pending_approval"))
         while True:
             try:
@@ -408,19 +382,19 @@ class CycleSteps:
                     continue
             except StoreUnavailableError as error:  # a question may outlive a restarted server
                 _logger.warning("cannot tell whether there was an answer: %s", error)
-            if self._stop():
+            if self.stop():
                 raise StopRequestedError(f"run {state.run_id!r}: asked to stop while it waits.")
-            time.sleep(self._poll_s)
+            time.sleep(self.poll_s)
 
     def _answer_late(self, state: LoopState, gate: str) -> None:
-        policy = self._config.approval.on_timeout
+        policy = self.config.approval.on_timeout
         if policy == "stop":
             raise UnansweredError(
                 f"no answer in time whether to {gate} in cycle {state.cycle}; answer with "
                 "`cadenza loop approve`, then resume the run."
             )
         try:
-            self._session.store.approvals.decide(
+            self.session.store.approvals.decide(
                 state.run_id,
                 state.cycle,
                 gate,
@@ -443,10 +417,8 @@ def _rule(state: LoopState) -> Comparison:
 def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange:
     """Return the initial states to collect from; they, or the seed dataset's, are reserved.
 
-    Raises:
-        SeedOverlapError: The run uses some of them for something else.
-        RecordConflictError: The seed dataset was another one in an earlier cycle.
-        IntegrityError: What it says about its episodes is damaged.
+    A `SeedOverlapError` says that the run uses some of them for something else, a
+    `RecordConflictError` that the seed dataset was another one in an earlier cycle.
     """
     # the first cycle's block for the whole run: more episodes then extend earlier ones
     block = SeedLedger(config.seed).range("data", 0, count=BLOCK)
@@ -456,13 +428,10 @@ def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange
     for number, seeds in enumerate(known or ()):
         session.reserve("seed_data", seeds, look=number, cycle=0)
     if session.state.cycle == 0:
-        session.emit(_seen(known))
+        told: object = "unknown"
+        if known is not None:
+            told = [[one.start, one.start + one.count - 1] for one in known]
+        session.journal.emit(
+            Event(session.run_id, "collect", "seed_data_seeds", 0, {"seeds": told})
+        )
     return block
-
-
-def _seen(known: Sequence[SeedRange] | None) -> Notice:
-    """Return the event that tells the initial states of the seed dataset."""
-    payload: dict[str, object] = {"seeds": "unknown"}
-    if known is not None:
-        payload = {"seeds": [[one.start, one.start + one.count - 1] for one in known]}
-    return Notice(stage="collect", kind="seed_data_seeds", cycle=0, payload=payload)

@@ -4,11 +4,9 @@ from cadenza.core.errors import NotReadyError
 from cadenza.loop.config import LLMCallsConfig
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm import GuardedLLM, RecordedLLM, asking
-from cadenza.loop.llm.guard import StoreReplies
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.overview import overviews
-from tests.loop_fakes import MemoryReplies
 
 #: A dollar for a token of a reply.
 PRICES = {"usd_per_million_input": 0.0, "usd_per_million_output": 1e6}
@@ -38,7 +36,7 @@ def test_repeated_step_gets_the_replies_of_the_store(store, tmp_path):
     asker = Counting()
     lease = store.leases.acquire("r", "me", ttl_s=60.0)
     for _ in range(2):  # the second time as another controller that executes the step again
-        llm = RecordedLLM(GuardedLLM(asker), StoreReplies(store.replies, lease))
+        llm = RecordedLLM(GuardedLLM(asker), store.replies, lambda: lease)
         with asking(0, "propose"):
             assert [llm.complete("a"), llm.complete("b")] == ["a:1", "b:2"]
         with asking(0, "lessons"):
@@ -48,8 +46,9 @@ def test_repeated_step_gets_the_replies_of_the_store(store, tmp_path):
     assert (row.text, row.tokens_in, row.tokens_out, row.cost_usd) == ("b:2", 1, 2, None)
 
 
-def test_call_outside_a_place_is_refused(tmp_path):
-    llm = RecordedLLM(GuardedLLM(Counting()), MemoryReplies())
+def test_call_outside_a_place_is_refused(store):
+    lease = store.leases.acquire("r", "me", ttl_s=60.0)
+    llm = RecordedLLM(GuardedLLM(Counting()), store.replies, lambda: lease)
     with pytest.raises(NotReadyError, match="expected a call inside"):
         llm.complete("a")
 
@@ -59,13 +58,12 @@ def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
     store.create_run("other", "{}")
     for run, asked in (("other", 2), ("r", 2), ("r", 0)):  # the last one goes on with the second
         asker, lease = Counting(), store.leases.acquire(run, "me", ttl_s=60.0)
-        replies = StoreReplies(store.replies, lease)
-        llm = RecordedLLM(GuardedLLM(asker, calls), replies)
+        llm = RecordedLLM(GuardedLLM(asker, calls), store.replies, lambda held=lease: held)
         for cycle in range(3 if asked else 9):
             with asking(cycle, "propose"):
                 llm.complete("a", max_tokens=2)
         assert asker.asked == asked
-        assert replies.spent_usd() == 4.0
+        assert store.replies.spent_usd(run) == 4.0
         store.leases.release(lease)
     assert store.replies.spent_usd("nobody") == 0.0
     [told] = overviews(store.database, "r")[0].rows["replies"]
@@ -76,14 +74,13 @@ def test_every_attempt_is_booked_before_it_is_made(store):
     class Failing(Counting):
         def ask(self, question):
             self.asked += 1
-            booked.append(log.booked_usd((0, "propose", 0)))
+            booked.append(store.replies.booked_usd("r", 0, "propose", 0))
             raise LLMCallError("time-out", passing=True, billed=True)
 
     booked = []
     lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    log, calls = StoreReplies(store.replies, lease), LLMCallsConfig(retries=2, **PRICES)
-    guard = GuardedLLM(Failing(), calls, sleep=lambda _: None)
+    guard = GuardedLLM(Failing(), LLMCallsConfig(retries=2, **PRICES), sleep=lambda _: None)
     with asking(0, "propose"):
-        assert RecordedLLM(guard, log).complete("a", max_tokens=2) == ""
+        assert RecordedLLM(guard, store.replies, lambda: lease).complete("a", max_tokens=2) == ""
     assert booked == [2.0, 4.0, 6.0]
-    assert log.spent_usd() == 6.0
+    assert store.replies.spent_usd("r") == 6.0
