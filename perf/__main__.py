@@ -26,6 +26,7 @@ BENCHMARKS = (
     "stream",
     "statistics",
     "evaluation",
+    "dash",
 )
 
 

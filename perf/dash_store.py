@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from sqlalchemy import Connection, insert, literal, select
 
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import EpisodeOutcome, JobKey, JobSpec
@@ -17,12 +18,41 @@ from cadenza.loop.store.changes import (
 )
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease, StoredEvent
+from cadenza.loop.store.schema import METADATA
 
 CYCLES = 3
+#: The newest run, with half of all events.
+LARGE = "crossing-large"
 _PARTNERS = ("goal_seeker", "cautious", "waits", "swerves")
 _EPISODES = 40
 _KINDS = ("job_started", "job_finished", "report", "dataset_resolved")
 _DECISIONS = ("promote", "promote", "iterate")
+#: Events that one transaction adds.
+_AT_ONCE = 10_000
+
+
+def write_store(workdir: Path, *, runs: int, events: int) -> None:
+    """Make a store of ``runs`` runs with ``events`` events, half of them those of `LARGE`.
+
+    Ten runs are written as controllers write them; the database copies them under other names.
+    """
+    each = events // 2 // max(1, runs - 1)
+    with JobStore(workdir / "cadenza.db") as store:
+        originals = [f"crossing-{number:04d}" for number in range(min(10, runs - 1))]
+        for seed, name in enumerate(originals):
+            write_run(store, workdir, name, events=each, seed=seed)
+        with store.database.write() as connection:
+            for number in range(len(originals), runs - 1):
+                _copy_run(connection, originals[number % 10], f"crossing-{number:04d}")
+        write_run(store, workdir, LARGE, events=events - each * (runs - 1), seed=0)
+
+
+def _copy_run(connection: Connection, original: str, name: str) -> None:
+    for table in METADATA.sorted_tables:
+        key = "id" if table.name == "runs" else "run_id"
+        others = [one for one in table.c if one.name not in (key, "id")]
+        values = select(literal(name), *others).where(table.c[key] == original)
+        connection.execute(insert(table).from_select([table.c[key], *others], values))
 
 
 def write_run(store: JobStore, workdir: Path, run_id: str, *, events: int, seed: int) -> None:
@@ -38,9 +68,10 @@ def write_run(store: JobStore, workdir: Path, run_id: str, *, events: int, seed:
     lease = store.leases.acquire(run_id, "someone", ttl_s=600.0)
     rng = np.random.default_rng(seed)
     _add_cycles(store, lease, rng)
-    told = [_event(number) for number in range(events - CYCLES)]
-    reasons = [_decided(cycle) for cycle in range(CYCLES)]
-    store.events.append(lease, [*told, *reasons])
+    for first in range(0, events - CYCLES, _AT_ONCE):
+        numbers = range(first, min(first + _AT_ONCE, events - CYCLES))
+        store.events.append(lease, [_event(number) for number in numbers])
+    store.events.append(lease, [_decided(cycle) for cycle in range(CYCLES)])
     for cycle, stage in ((0, "train"), (1, "train"), (2, "eval_candidate_0"), (CYCLES, "train")):
         spec = _job(workdir, run_id, cycle, stage)
         spec.log_path.parent.mkdir(parents=True, exist_ok=True)
