@@ -47,9 +47,9 @@ def mortal(monkeypatch, fate):
     call, ingest = FakeStack.__call__, FakeKnowledge.ingest
 
     @contextmanager
-    def mortal_write(self):
+    def mortal_write(self, run=None):
         fate.pass_point()
-        with write(self) as connection:
+        with write(self, run) as connection:
             yield connection
 
     def mortal_append(self, lines):
@@ -182,7 +182,11 @@ def with_outage(monkeypatch, sqlite_template):
         try:
             with store_in(workdir, sqlite_template) as store:
                 with monkeypatch.context() as patch:
-                    patch.setattr(Database, "write", lambda self: outage.write(write, self))
+                    patch.setattr(
+                        Database,
+                        "write",
+                        lambda self, run=None: outage.write(lambda it: write(it, run), self),
+                    )
                     loop = new_loop(store, workdir)
                     loop.run()
                 if outage.lasts:  # whoever comes next marks the last events and frees the run

@@ -17,9 +17,9 @@ from cadenza.loop.errors import (
 )
 from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.changes import request_approval
-from cadenza.loop.store.leases import LeaseKeeper
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
 from cadenza.loop.store.schema import runs
+from cadenza.loop.store.tables import LeaseKeeper
 from tests.integration.loop.job_harness import wait_for
 
 
@@ -290,7 +290,7 @@ def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
             store.approvals.decide("run", 0, "promote", "approved", reason=reason, by=by)
     assert store.approvals.get("run", 0, "promote").status == "pending"
     with pytest.raises(InputError, match="timeout_s > 0"):
-        request_approval(1, "promote", timeout_s=0.0)
+        store.apply(lease, request_approval(1, "promote", timeout_s=0.0))
 
 
 REPLY = ReplyRow(

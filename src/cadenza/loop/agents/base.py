@@ -20,7 +20,7 @@ from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, JobPlan, Roots
 from cadenza.loop.contracts.records import JobEnd, JobKey, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError, StageError
-from cadenza.loop.events.bus import Event, EventSink
+from cadenza.loop.events.bus import Event, EventBus
 from cadenza.loop.jobs.outcomes import (
     job_failure,
     recorded_end,
@@ -212,7 +212,7 @@ class Agent(ABC, Generic[_Settings]):
         self,
         cfg: _Settings,
         constitution: Constitution,
-        bus: EventSink,
+        bus: EventBus,
         runner: Runner = subprocess_runner,
         *,
         backend: Backend | None = None,

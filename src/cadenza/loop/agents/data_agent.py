@@ -9,7 +9,7 @@ from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import DataRequest, DatasetRef, JobRunner, Proposal, SeedRange
 from cadenza.loop.errors import DataError
-from cadenza.loop.events.bus import EventSink
+from cadenza.loop.events.bus import EventBus
 
 
 class DataAgent(Agent[str | None]):
@@ -23,7 +23,7 @@ class DataAgent(Agent[str | None]):
 
     def __init__(
         self,
-        bus: EventSink,
+        bus: EventBus,
         runner: Runner = subprocess_runner,
         task_filter: str | None = None,
         *,

@@ -24,7 +24,7 @@ from cadenza.loop.contracts.records import (
     SeedRange,
 )
 from cadenza.loop.errors import ImproveError
-from cadenza.loop.events.bus import EventSink
+from cadenza.loop.events.bus import EventBus
 from cadenza.loop.schedule import attempts_for
 
 __all__ = ["ImproveAgent", "ImproveError"]
@@ -42,7 +42,7 @@ class ImproveAgent(Agent[ImproveConfig]):
         cfg: ImproveConfig,
         eval_cfg: EvalConfig,
         constitution: Constitution,
-        bus: EventSink,
+        bus: EventBus,
         runner: Runner = subprocess_runner,
         *,
         backend: Backend | None = None,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.loop.contracts.records import EvalReport
-from cadenza.loop.events import Event, EventSink
+from cadenza.loop.events import Event, EventBus
 from cadenza.loop.knowledge import lint
 from cadenza.loop.knowledge.observations import (
     Measurement,
@@ -61,7 +61,7 @@ class KnowledgeAgent:
     def __init__(
         self,
         root: Path,
-        bus: EventSink,
+        bus: EventBus,
         llm: LLMClient | None = None,
         *,
         clock: Callable[[], float] = time.time,

@@ -5,6 +5,6 @@ Promise:     numbers without gaps or repeats; a line is whole or absent; log and
              a kill at any point; a subscriber that fails stops nobody.
 """
 
-from cadenza.loop.events.bus import Event, EventBus, EventJournal, EventSink
+from cadenza.loop.events.bus import Event, EventBus, EventJournal
 
-__all__ = ["Event", "EventBus", "EventJournal", "EventSink"]
+__all__ = ["Event", "EventBus", "EventJournal"]

@@ -13,11 +13,11 @@ Table: a run's events go into the store first, then into the log, then to the su
 import json
 import logging
 import math
+import mmap
 import os
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -119,8 +119,6 @@ def _strict(value: object, place: str, depth: int) -> Any:
             )
 
 
-#: Bytes read at once while looking for a line end from the back.
-_BLOCK_BYTES: Final = 1 << 16
 #: Seconds we wait for another writer: a killed one needs a moment to let go.
 LOCK_WAIT_S: Final = 5.0
 
@@ -197,13 +195,10 @@ class LogFile:
 
     def _line_end_before(self, end: int) -> int:
         """Return the offset behind the last line end before byte ``end``; 0 if there is none."""
-        while end > 0:
-            start = max(0, end - _BLOCK_BYTES)
-            found = os.pread(self._descriptor, end - start, start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-            end = start
-        return 0
+        if end == 0:  # nothing to map
+            return 0
+        with mmap.mmap(self._descriptor, end, access=mmap.ACCESS_READ) as content:
+            return content.rfind(b"\n") + 1
 
     def _failure(self, wish: str, error: OSError) -> EventLogError:
         return EventLogError(
@@ -216,73 +211,29 @@ class LogFile:
 _logger = logging.getLogger(__name__)
 
 #: A subscriber, called with every event.
-Subscriber: TypeAlias = Callable[[Event], object]
+Subscriber: TypeAlias = Callable[["Event"], object]
 
 
-class EventSink(ABC):
-    """Where the workers of a loop emit their events: a log, and those who are told of them."""
+class EventBus:
+    """Where workers emit events: appends them to a log and tells its subscribers.
+
+    During a run, the run's `EventJournal` does so in its place. One bus at a time owns a log, from
+    its first event on, until it is closed.
+    """
 
     def __init__(self, log_path: Path | str) -> None:
-        self._path = Path(log_path)
-        self._subscribers: list[Subscriber] = []
-        self._lock = threading.RLock()
-
-    @property
-    def log_path(self) -> Path:
-        """The log file."""
-        return self._path
-
-    @abstractmethod
-    def emit(self, event: Event) -> None:
-        """Record an event, then tell the subscribers."""
+        """Create the log's folder."""
+        self.log_path: Path = Path(log_path)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.subscribers: list[Subscriber] = []
+        self.lock: threading.RLock = threading.RLock()
+        self.journal: EventJournal | None = None
+        self._log: LogFile | None = None
+        self._seq = 0
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Tell ``subscriber`` every event from now on, after those who subscribed before."""
-        self._subscribers.append(subscriber)
-
-    def tell(self, event: Event) -> None:
-        """Call all subscribers; one that fails is logged and does not stop the others."""
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber(event)
-            except Exception:  # a subscriber may fail in any way, and must not stop the run
-                _logger.exception(
-                    "subscriber %r failed on %s/%s", subscriber, event.stage, event.kind
-                )
-
-
-class EventBus(EventSink):
-    """Appends events to a log and tells its subscribers; one bus at a time per log."""
-
-    def __init__(self, log_path: Path | str) -> None:
-        """Create the log's folder; the log is opened, and owned, from the first event on."""
-        super().__init__(log_path)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._log: LogFile | None = None
-        self._sink: EventSink | None = None
-        self._seq = 0
-
-    @contextmanager
-    def routed(self, sink: EventSink) -> Generator[None]:
-        """Hand all events to ``sink``, who owns the log, while the block lasts.
-
-        A run does so with its journal: workers keep the bus that they were made with. Subscribers
-        are told by ``sink``, whose rules apply: a journal takes events within its steps. A
-        `NotReadyError` if the events go elsewhere already.
-        """
-        with self._lock:
-            if self._sink is not None:
-                raise NotReadyError(
-                    f"event bus of {self._path}: expected a bus of no run, got one whose events a "
-                    "run takes; make a bus for each run."
-                )
-            self.close()
-            sink.subscribe(self.tell)
-            self._sink = sink
-        try:
-            yield
-        finally:
-            self._sink = None
+        self.subscribers.append(subscriber)
 
     def emit(self, event: Event) -> None:
         """Append the event, durably, then tell the subscribers in turn.
@@ -291,27 +242,32 @@ class EventBus(EventSink):
             EventLogError: Another writer owns the log, or the file system refused.
             EventError: The payload is too long.
         """
-        with self._lock:
-            sink = self._sink  # may change as soon as the lock is free
-            if sink is None:
-                self._append(event)
-        if sink is not None:
-            sink.emit(event)
-
-    def _append(self, event: Event) -> None:
-        if self._log is None:
-            log = LogFile(self._path)
-            self._seq, self._log = log.last_seq(), log
-        self._log.append(event_line(event, seq=self._seq + 1, mono=time.monotonic()))
-        self._seq += 1
-        self.tell(event)
+        with self.lock:
+            if self.journal is not None:
+                self.journal.emit(event)
+                return
+            if self._log is None:
+                log = LogFile(self.log_path)
+                self._seq, self._log = log.last_seq(), log
+            self._log.append(event_line(event, seq=self._seq + 1, mono=time.monotonic()))
+            self._seq += 1
+            _tell(self.subscribers, event)
 
     def close(self) -> None:
         """Give the log free; the next event opens it again."""
-        with self._lock:
+        with self.lock:
             if self._log is not None:
                 self._log.close()
             self._log = None
+
+
+def _tell(subscribers: Sequence[Subscriber], event: Event) -> None:
+    """Call all subscribers; one that fails is logged and does not stop the others."""
+    for subscriber in tuple(subscribers):
+        try:
+            subscriber(event)
+        except Exception:  # a subscriber may fail in any way, and must not stop the run
+            _logger.exception("subscriber %r failed on %s/%s", subscriber, event.stage, event.kind)
 
 
 def require_free_log(path: Path, run_id: str) -> None:
@@ -335,19 +291,33 @@ def require_free_log(path: Path, run_id: str) -> None:
 _PAGE: Final = 1_000
 
 
-class EventJournal(EventSink):
-    """Records the events of one run under the lease of its controller."""
+class EventJournal:
+    """Records the events of one run, which a bus is given, under the lease of its controller."""
 
-    def __init__(self, store: "JobStore", lease: Lease, log_path: Path) -> None:
-        """Own the log of the lease's run and append what it lacks, or raise `EventLogError`."""
-        super().__init__(log_path)
+    def __init__(self, store: "JobStore", lease: Lease, bus: EventBus) -> None:
+        """Take the bus's log and events until `close`; append what the log lacks.
+
+        Raises:
+            NotReadyError: Another run takes the events of the bus.
+            EventLogError: Another writer owns the log, it is another run's, or the file system
+                refused.
+        """
+        if bus.journal is not None:
+            raise NotReadyError(
+                f"event bus of {bus.log_path}: expected a bus of no run, got one whose events a "
+                "run takes; make a bus for each run."
+            )
+        bus.close()
+        self._bus = bus
+        self._lock = bus.lock
+        self._own_subscribers: list[Subscriber] = []
         self._table = store.events
         self._run_id = lease.run_id
         self._lease = lease
         self._step_key: str | None = None
         self._ordinal = 0
         self._recorded: dict[int, StoredEvent] = {}
-        self._log = LogFile(self._path)
+        self._log = LogFile(bus.log_path)
         try:
             self._written = self._check_log()
             self._told = self._marked = self._table.published_up_to(self._run_id)
@@ -356,6 +326,11 @@ class EventJournal(EventSink):
         except BaseException:
             self._log.close()
             raise
+        bus.journal = self
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Tell ``subscriber`` every event of the run, after the subscribers of the bus."""
+        self._own_subscribers.append(subscriber)
 
     @contextmanager
     def step(self, step_key: str) -> Generator[Self]:
@@ -447,7 +422,7 @@ class EventJournal(EventSink):
                 full = len(events) == _PAGE
 
     def close(self) -> None:
-        """Record what was published, and release the log."""
+        """Record what was published, and give log and bus free."""
         try:
             if self._told > self._marked:
                 self._table.mark_published(self._lease, range(self._marked + 1, self._told + 1))
@@ -456,6 +431,7 @@ class EventJournal(EventSink):
             _logger.info("the record of published events was not written: %s", error)
         finally:
             self._log.close()
+            self._bus.journal = None
 
     def __enter__(self) -> Self:
         return self
@@ -469,7 +445,10 @@ class EventJournal(EventSink):
         for stored in events:
             if stored.seq > self._told:  # a subscriber that emits gets here before us
                 self._told = stored.seq
-                self.tell(_event_of(self._run_id, stored))
+                _tell(
+                    (*self._bus.subscribers, *self._own_subscribers),
+                    _event_of(self._run_id, stored),
+                )
 
     def _write(self, events: Sequence[StoredEvent]) -> None:
         if events:
@@ -484,9 +463,9 @@ class EventJournal(EventSink):
         stored = self._table.after(self._run_id, seq - 1, limit=1)
         if not stored or _line_of(self._run_id, stored[0]) != self._log.last_line():
             raise EventLogError(
-                f"{self._path}: expected event {seq} as the store has it in the last line, got "
-                "another; log and store are of different runs: move the log away and resume, and "
-                "it is written anew."
+                f"{self._bus.log_path}: expected event {seq} as the store has it in the last line, "
+                "got another; log and store are of different runs: move the log away and resume, "
+                "and it is written anew."
             )
         return seq
 

@@ -61,8 +61,8 @@ from cadenza.loop.state import (
 )
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.leases import LeaseKeeper
 from cadenza.loop.store.rows import Lease, Row
+from cadenza.loop.store.tables import LeaseKeeper
 
 #: Seconds after which a run counts as left by a controller that gives no sign of life.
 LEASE_TTL_S: Final = 30.0
@@ -174,13 +174,12 @@ class LoopController:
             CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
         """
         folder = Path(workdir).absolute()
-        self.bus.close()  # the journal owns the log from here on
+        self.bus.close()  # the run's journal owns the log from here on
         self._create_or_check(run_id, folder)
         lease = take(self.store, run_id, self.bus.log_path, ttl_s=self._lease_ttl_s)
         with (
             LeaseKeeper(self.store.leases, lease),
-            EventJournal(self.store, lease, self.bus.log_path) as journal,
-            self.bus.routed(journal),
+            EventJournal(self.store, lease, self.bus) as journal,
         ):
             self._lease = lease
             session = RunSession(self.store, lease, journal, folder)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
-from cadenza.loop.events import Event, EventSink
+from cadenza.loop.events import Event, EventBus
 from cadenza.loop.knowledge.pages import newest_pages
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import (
@@ -394,7 +394,7 @@ class PlanProposer:
     max_pages: int = 6
     page_chars: int = 8000
     raw: bool = True
-    bus: EventSink | None = None
+    bus: EventBus | None = None
     run_id: str = "proposal"
     max_prompt_chars: int = MAX_PROMPT_CHARS
     max_tokens: int = DEFAULT_MAX_TOKENS
@@ -509,7 +509,7 @@ class CuratedProposer(PlanProposer):
         fallback: DeterministicProposer,
         data_cfg: DataConfig,
         candidates: int = 3,
-        bus: EventSink | None = None,
+        bus: EventBus | None = None,
         max_tokens: int = 8192,
         **more: Any,
     ) -> None:

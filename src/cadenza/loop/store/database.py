@@ -34,6 +34,7 @@ from cadenza.core.files import make_folder, require_room_for
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import (
     LeaseHeldError,
+    StaleLeaseError,
     StoreAccessError,
     StoreCorruptError,
     StoreForeignError,
@@ -44,7 +45,7 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.processes import is_gone, readable
-from cadenza.loop.store.rows import Row
+from cadenza.loop.store.rows import Lease, Row
 from cadenza.loop.store.schema import HEAD, PREVIOUS, VERSION, runs, upgrade
 
 _Refusal = TypeVar("_Refusal", bound=CadenzaError)
@@ -76,11 +77,21 @@ def _is_ours(names: Collection[str], place: object, *, shared: bool) -> bool:
     raise _refusal(StoreForeignError, place, "a job store", got, "name another one")
 
 
-def _checked_version(connection: Connection, place: str) -> str | None:
-    """Return the layout of the tables, `HEAD` or `PREVIOUS`; None if there is room for them."""
+def _usable_version(connection: Connection, place: str, *, create: bool) -> str:
+    """Return the layout to work with: with ``create`` `HEAD`, which the database is brought to.
+
+    Many processes may try at once; nothing is changed under a run at work.
+    """
     shared = connection.dialect.name == "postgresql"
+    if create and shared:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
     if not _is_ours(inspect(connection).get_table_names(), place, shared=shared):
-        return None
+        if not create:
+            expected = f"tables of version {PREVIOUS} or {HEAD}"
+            advice = "`cadenza loop run` or `resume` brings them up to date"
+            raise _refusal(StoreOutdatedError, place, expected, "none", advice)
+        upgrade(connection, None)
+        return HEAD
     version = connection.scalar(select(VERSION.c.version_num))
     if version is None:
         expected = f"its version in the table {VERSION.name}"
@@ -95,30 +106,14 @@ def _checked_version(connection: Connection, place: str) -> str | None:
         )
         expected = f"version {PREVIOUS} or {HEAD}"
         raise _refusal(StoreVersionError, place, expected, repr(version), advice)
+    if create and version != HEAD:
+        _require_idle(connection, place)
+        upgrade(connection, version)
+        return HEAD
     return version
 
 
-def _usable_version(connection: Connection, place: str, *, create: bool) -> str:
-    """Return the layout to work with: with ``create`` `HEAD`, which the database is brought to.
-
-    Many processes may try at once; nothing is changed under a run at work.
-    """
-    if create and connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-    version = _checked_version(connection, place)
-    if version is None and not create:
-        expected = f"tables of version {PREVIOUS} or {HEAD}"
-        advice = "`cadenza loop run` or `resume` brings them up to date"
-        raise _refusal(StoreOutdatedError, place, expected, "none", advice)
-    if version is not None and (version == HEAD or not create):
-        return version
-    if version is not None:
-        _require_idle(connection, place, version)
-    upgrade(connection, version)
-    return HEAD
-
-
-def _require_idle(connection: Connection, place: str, version: str) -> None:
+def _require_idle(connection: Connection, place: str) -> None:
     """Raise if somebody works on a run of a store that is about to be migrated."""
     leased = select(runs.c.id, runs.c.lease_owner).where(runs.c.lease_expires_at > now(connection))
     for run_id, owner in connection.execute(leased.order_by(runs.c.id)):
@@ -126,7 +121,7 @@ def _require_idle(connection: Connection, place: str, version: str) -> None:
             raise _refusal(
                 LeaseHeldError,
                 place,
-                f"no run at work before it is brought from version {version} to {HEAD}",
+                f"no run at work before it is brought from version {PREVIOUS} to {HEAD}",
                 f"{run_id!r}, which {readable(owner)} works on",
                 "let that run end, or end it with `cadenza loop stop`, then try again. `status`, "
                 "`stop` and `approve` work meanwhile",
@@ -282,14 +277,20 @@ class Database:
             raise refused from error
 
     @contextmanager
-    def write(self) -> Generator[Connection]:
+    def write(self, run: Lease | str | None = None) -> Generator[Connection]:
         """Open a transaction that is committed when the block ends without an error.
 
+        Until then it alone changes ``run``, which is an id, or a lease that must still hold.
+
         Raises:
+            UnknownRowError: There is no such run.
+            StaleLeaseError: Another controller took the run over.
             StoreUnavailableError: The database does not answer, stayed locked, or refuses us.
             StoreCorruptError: The file is damaged.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
+            if run is not None:
+                _lock_run(connection, run)
             yield connection
 
     @contextmanager
@@ -327,23 +328,25 @@ class Database:
         self._engine.dispose()
 
 
-class Part:
-    """One part of a store, on its connections."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-
 def now(connection: Connection) -> float:
     """Return the time by the database's clock, Unix seconds; SQLite's has a grain of 1 ms."""
     seconds = connection.scalar(_SECONDS_NOW[connection.dialect.name])
     return float(seconds or 0.0)
 
 
-def lock_run(connection: Connection, run_id: str) -> None:
-    """Make this transaction alone change the run until it ends; an `UnknownRowError` without it."""
-    if connection.scalar(select(runs.c.id).where(runs.c.id == run_id).with_for_update()) is None:
+def _lock_run(connection: Connection, run: Lease | str) -> None:
+    """Lock a run until the transaction ends; refuse one that is not there, or a lost lease."""
+    run_id = run.run_id if isinstance(run, Lease) else run
+    held = select(runs.c.lease_owner, runs.c.lease_epoch).filter_by(id=run_id)
+    row = connection.execute(held.with_for_update()).one_or_none()
+    if row is None:
         raise unknown_run(run_id)
+    if isinstance(run, Lease) and (row.lease_owner, row.lease_epoch) != (run.owner, run.epoch):
+        raise StaleLeaseError(
+            f"run {run_id!r}: expected the lease of epoch {run.epoch}, got epoch "
+            f"{row.lease_epoch} of {row.lease_owner or 'nobody'}; this controller was replaced "
+            "and must end."
+        )
 
 
 def unknown_run(run_id: str) -> UnknownRowError:
@@ -452,18 +455,29 @@ def _begin_sqlite(connection: Connection) -> None:
 # left in the log into the file. Source: https://www.sqlite.org/fileformat.html and uri.html.
 
 _MAGIC: Final = b"SQLite format 3\0"
-#: Place of the version that readers must understand; 2 is the write-ahead log.
-_READ_VERSION: Final = 19
 
 
 def table_names(path: Path) -> frozenset[str]:
-    """Return the names of the tables in a file, or raise a `StoreError`; an empty one has none."""
+    """Return the names of the tables in a file, or raise a `StoreError`; an empty one has none.
+
+    With a write-ahead log, a reader creates the log's files if there are none, and leaves them
+    behind. Without them nobody has the file open and it is complete: then it is read as it is, and
+    once more with locks if somebody opened it meanwhile.
+    """
+    log = path.with_name(f"{path.name}-wal")
     try:
         with path.open("rb") as file:
-            header = file.read(_READ_VERSION + 1)
-        if header and not header.startswith(_MAGIC):
+            header = file.read(len(_MAGIC))
+        if not header:
+            return frozenset()
+        if header != _MAGIC:
             raise _damaged(path, "file is not a database")
-        return _names_in(path, header) if header else frozenset()
+        if not log.exists():
+            with suppress(sqlite3.DatabaseError):
+                names = _read_names(path, "mode=ro&immutable=1")
+                if not log.exists():
+                    return names
+        return _read_names(path, "mode=ro")
     except (OSError, sqlite3.OperationalError) as error:
         advice = "see that you may read it and no other program holds a lock on it"
         raise _refusal(StoreUnavailableError, path, "to read it", f"'{error}'", advice) from error
@@ -471,29 +485,13 @@ def table_names(path: Path) -> frozenset[str]:
         raise _damaged(path, error) from error
 
 
-def _damaged(place: object, told: object) -> StoreCorruptError:
-    advice = "restore it from a copy, or name another file"
-    return _refusal(StoreCorruptError, place, "an intact database", f"'{told}'", advice)
-
-
-def _names_in(path: Path, header: bytes) -> frozenset[str]:
-    """Return the names of the tables in a database.
-
-    With a write-ahead log, a reader creates the log's files if there are none, and leaves them
-    behind. Without them nobody has the file open and it is complete: then it is read as it is, and
-    once more with locks if somebody opened it meanwhile.
-    """
-    log = path.with_name(f"{path.name}-wal")
-    if header[_READ_VERSION : _READ_VERSION + 1] == b"\2" and not log.exists():
-        with suppress(sqlite3.DatabaseError):
-            names = _read_names(path, "mode=ro&immutable=1")
-            if not log.exists():
-                return names
-    return _read_names(path, "mode=ro")
-
-
 def _read_names(path: Path, options: str) -> frozenset[str]:
     place = f"{path.absolute().as_uri()}?{options}"
     with closing(sqlite3.connect(place, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
         rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         return frozenset(name for (name,) in rows if not name.startswith("sqlite_"))
+
+
+def _damaged(place: object, told: object) -> StoreCorruptError:
+    advice = "restore it from a copy, or name another file"
+    return _refusal(StoreCorruptError, place, "an intact database", f"'{told}'", advice)

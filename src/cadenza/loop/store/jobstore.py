@@ -22,12 +22,18 @@ from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome, See
 from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowError
 from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
-from cadenza.loop.store.changes import Approvals, Change
-from cadenza.loop.store.database import Database, config_to_keep, lock_run, now, unknown_run
-from cadenza.loop.store.leases import Leases, require_lease
+from cadenza.loop.store.changes import Change
+from cadenza.loop.store.database import Database, config_to_keep, now, unknown_run
 from cadenza.loop.store.rows import Lease, Row, StoredEvent
 from cadenza.loop.store.schema import HEAD, checkpoints, cycles, episodes, runs, seed_ranges
-from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_events
+from cadenza.loop.store.tables import (
+    Approvals,
+    EventTable,
+    JobTable,
+    Leases,
+    Replies,
+    append_events,
+)
 
 
 class JobStore:
@@ -144,8 +150,7 @@ class JobStore:
 
     def request_stop(self, run_id: str) -> None:
         """Ask the run's controller to stop; the first request's time is kept."""
-        with self.database.write() as connection:
-            lock_run(connection, run_id)
+        with self.database.write(run_id) as connection:
             unasked = update(runs).filter_by(id=run_id, stop_requested_at=None)
             connection.execute(unasked.values(stop_requested_at=now(connection)))
 
@@ -259,8 +264,7 @@ class JobStore:
             raise InputError(
                 f"commit: expected a state of run {lease.run_id!r}, got {new_state.run_id!r}."
             )
-        with self.database.write() as connection:
-            require_lease(connection, lease)
+        with self.database.write(lease) as connection:
             known = update(runs).filter_by(id=lease.run_id, state_version=expected_version)
             version = expected_version + 1
             new = known.values(state_json=new_state.model_dump_json(), state_version=version)
@@ -276,12 +280,10 @@ class JobStore:
 
     def apply(self, lease: Lease, *rows: Change) -> None:
         """Make changes that belong to no new state, all of them or none; errors as `commit`."""
-        with self.database.write() as connection:
-            require_lease(connection, lease)
+        with self.database.write(lease) as connection:
             for change in rows:
                 change(connection, lease.run_id)
 
     def _apply(self, run_id: str, change: Change) -> Any:
-        with self.database.write() as connection:
-            lock_run(connection, run_id)
+        with self.database.write(run_id) as connection:
             return change(connection, run_id)

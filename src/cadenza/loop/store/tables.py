@@ -1,36 +1,162 @@
-"""Tables of a run's events, jobs and model replies: what happened is kept once, whoever repeats it.
+"""Parts of the job store: who works on a run, what happened, jobs, questions, model replies.
 
+Leases:   at most one controller changes a run. A lease lasts for a while by the database's clock
+          and is renewed before it runs out. Taking a run over raises its epoch; every write names
+          the epoch of its lease, so a controller that was taken over, however long it slept,
+          changes nothing.
 Events:   numbered 1, 2, 3, ... within a run, each (step, ordinal) once.
 Jobs:     opened once by key, attempted one or more times, closed once.
+Approvals: asked for by `changes.request_approval`, answered once, by whoever may, without a lease.
 Replies:  a repeated step gets the reply it got before. A call is booked before it is made: the row
           is there without a text, at the most that the call can cost, until the reply settles it.
 
-Whatever changes something names the lease of its controller, raises `StaleLeaseError` if another
-one took the run over, and may be repeated after a crash: what was recorded stays and is returned.
+Whatever else changes something names the lease of its controller, raises `StaleLeaseError` if
+another one took the run over, and may be repeated after a crash: what was recorded stays and is
+returned.
 """
 
 import json
+import logging
 import math
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 from sqlalchemy import Connection, func, insert, select, update
 
 from cadenza.core.errors import InputError
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.contracts.records import Device, JobKey, JobSpec, JobStatus
-from cadenza.loop.errors import RecordConflictError, UnknownRowError
-from cadenza.loop.store.database import Part, now, plain_text
-from cadenza.loop.store.leases import require_lease
-from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, StoredEvent
-from cadenza.loop.store.schema import events, jobs, llm_replies
+from cadenza.loop.errors import (
+    ApprovalDecidedError,
+    LeaseHeldError,
+    RecordConflictError,
+    StaleLeaseError,
+    StoreUnavailableError,
+    UnknownRowError,
+)
+from cadenza.loop.processes import is_gone, readable
+from cadenza.loop.store.database import Database, now, plain_text, require_plain
+from cadenza.loop.store.rows import ApprovalRow, JobRow, Lease, ReplyRow, StoredEvent
+from cadenza.loop.store.schema import approvals, events, jobs, llm_replies, runs
+
+
+class Part:
+    """One part of a store, on its connections."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
+class Leases(Part):
+    """Who works on which run."""
+
+    def acquire(
+        self,
+        run_id: str,
+        owner: str,
+        *,
+        ttl_s: float,
+        gone: Callable[[str], bool] = is_gone,
+        to_work: bool = False,
+    ) -> Lease:
+        """Take the run for ``ttl_s``: free, run out, or left by a process that is gone.
+
+        ``owner`` is who asks, see `cadenza.loop.processes.this_process`; ``gone`` tells whether the
+        present one is known to be dead. ``to_work`` forgets that the run was asked to stop: later
+        requests are for the new owner.
+
+        Raises:
+            LeaseHeldError: Another controller holds the run.
+            UnknownRowError: There is no such run.
+        """
+        if not (owner and ttl_s > 0.0):
+            raise InputError(f"lease: expected an owner and ttl_s > 0, got {owner!r}, {ttl_s}.")
+        with self._database.write(run_id) as connection:
+            moment = now(connection)
+            columns = (runs.c.lease_owner, runs.c.lease_epoch, runs.c.lease_expires_at)
+            row = connection.execute(select(*columns).filter_by(id=run_id)).one()
+            left_s = (row.lease_expires_at or 0.0) - moment
+            if row.lease_owner is not None and left_s > 0.0 and not gone(row.lease_owner):
+                raise LeaseHeldError(
+                    f"run {run_id!r}: expected a free run, got one that "
+                    f"{readable(row.lease_owner)} works on for another {left_s:.0f} s at least; "
+                    "wait, or ask it to stop with `cadenza loop stop`."
+                )
+            lease = Lease(run_id=run_id, owner=owner, epoch=row.lease_epoch + 1, ttl_s=ttl_s)
+            values = {"lease_owner": owner, "lease_epoch": lease.epoch}
+            values |= {"lease_expires_at": moment + ttl_s}
+            values |= {"stop_requested_at": None} if to_work else {}
+            connection.execute(update(runs).filter_by(id=run_id).values(values))
+        return lease
+
+    def renew(self, lease: Lease) -> None:
+        """Let the lease last ``ttl_s`` from now; one that ran out lives on if nobody took the run.
+
+        Raises:
+            StaleLeaseError: It was released, or another controller took the run over.
+        """
+        with self._database.write(lease) as connection:
+            renewed = update(runs).filter_by(id=lease.run_id)
+            connection.execute(renewed.values(lease_expires_at=now(connection) + lease.ttl_s))
+
+    def release(self, lease: Lease) -> None:
+        """Give the run free; nothing happens if another controller has it."""
+        with self._database.write() as connection:
+            held = {"id": lease.run_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
+            freed = update(runs).filter_by(**held).values(lease_owner=None, lease_expires_at=None)
+            connection.execute(freed)
+
+    def holder(self, run_id: str) -> str | None:
+        """Return who works on the run now; None if its lease is free or ran out."""
+        with self._database.read() as connection:
+            lasting = runs.c.lease_expires_at > now(connection)
+            return connection.scalar(select(runs.c.lease_owner).where(runs.c.id == run_id, lasting))
+
+
+_LOGGER: Final = logging.getLogger(__name__)
+#: Renewals per duration of a lease: two may fail before it runs out.
+_RENEWALS_PER_TTL: Final = 3.0
+
+
+class LeaseKeeper:
+    """Keeps a lease within a ``with`` block, from a thread of its own, and releases it at the end.
+
+    It need not be watched: the store refuses what the holder of a lost lease wants to write.
+    """
+
+    def __init__(self, leases: Leases, lease: Lease) -> None:
+        self.lease = lease
+        self._leases = leases
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        try:
+            self._leases.release(self.lease)
+        except StoreUnavailableError as error:  # then it runs out
+            _LOGGER.warning("could not release the lease of run %s: %s", self.lease.run_id, error)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self.lease.ttl_s / _RENEWALS_PER_TTL):
+            try:
+                self._leases.renew(self.lease)
+            except StaleLeaseError:
+                _LOGGER.warning("the lease of run %s was lost", self.lease.run_id)
+                return
+            except StoreUnavailableError as error:
+                _LOGGER.warning("could not renew the lease of run %s: %s", self.lease.run_id, error)
+
 
 _EVENT_COLUMNS: Final = [events.c[one.name] for one in fields(StoredEvent)]
-_REPLY_COLUMNS: Final = [llm_replies.c[f.name] for f in fields(ReplyRow) if f.name != "about"]
-#: The text of a reply that is booked and not there.
-NO_TEXT: Final = json.dumps(None)
 
 
 class EventTable(Part):
@@ -40,8 +166,7 @@ class EventTable(Part):
         self, lease: Lease, new: Sequence[StoredEvent], *, published: range = range(0)
     ) -> list[StoredEvent]:
         """Append what is not there yet, mark earlier ``published`` ones; return what was added."""
-        with self._database.write() as connection:
-            require_lease(connection, lease)
+        with self._database.write(lease) as connection:
             _mark(connection, lease.run_id, published)
             return append_events(connection, lease.run_id, new)
 
@@ -81,18 +206,11 @@ def append_events(
     """Append what is not there yet and return it; the caller's transaction holds the run's lock."""
     if not new:
         return []
-    present = connection.execute(
-        select(events.c.step_key, events.c.ordinal).where(
-            events.c.run_id == run_id,
-            events.c.step_key.in_({event.step_key for event in new}),
-            events.c.ordinal >= min(event.ordinal for event in new),
-        )
+    of_steps = select(events.c.step_key, events.c.ordinal).where(
+        events.c.run_id == run_id, events.c.step_key.in_({event.step_key for event in new})
     )
-    known = {(row.step_key, row.ordinal) for row in present}
-    by_place: dict[tuple[str, int], StoredEvent] = {}
-    for event in new:
-        by_place.setdefault((event.step_key, event.ordinal), event)
-    added = [event for place, event in by_place.items() if place not in known]
+    known = {(row.step_key, row.ordinal) for row in connection.execute(of_steps)}
+    added = [event for event in new if (event.step_key, event.ordinal) not in known]
     first = _last_seq(connection, run_id) + 1
     numbered = [replace(event, seq=seq) for seq, event in enumerate(added, start=first)]
     if numbered:
@@ -235,8 +353,7 @@ class JobTable(Part):
             raise InputError(
                 f"{_name(key)}: expected a job of run {lease.run_id!r}, which the lease is for."
             )
-        with self._database.write() as connection:
-            require_lease(connection, lease)
+        with self._database.write(lease) as connection:
             yield connection
 
 
@@ -274,6 +391,75 @@ def _update(connection: Connection, key: JobKey, values: dict[str, Any]) -> JobR
     return _get(connection, key)
 
 
+class Approvals(Part):
+    """Asks and answers; whoever answers needs no lease."""
+
+    def decide(
+        self,
+        run_id: str,
+        cycle: int,
+        gate: str,
+        status: Literal["approved", "rejected"],
+        *,
+        reason: str,
+        by: str,
+    ) -> ApprovalRow:
+        """Answer, with a reason and a name.
+
+        Raises:
+            ApprovalDecidedError: It was answered before.
+            UnknownRowError: Nothing of the kind was asked.
+            InputError: The reason or the name is empty or no plain text.
+        """
+        require_plain(f"reason for {status!r}", reason)
+        require_plain("name of who decides", by)
+        with self._database.write(run_id) as connection:
+            row = _question(connection, run_id, cycle, gate)
+            if row.status != "pending":
+                raise ApprovalDecidedError(
+                    f"run {run_id!r}, cycle {cycle}: expected {gate!r} to be undecided, got "
+                    f"{row.status} by {row.by} ({row.reason}); a decision is final."
+                )
+            answer = {"status": status, "reason": reason, "by": by, "decided_at": now(connection)}
+            asked = update(approvals).filter_by(run_id=run_id, cycle=cycle, gate=gate)
+            connection.execute(asked.values(answer))
+            return _question(connection, run_id, cycle, gate)
+
+    def get(self, run_id: str, cycle: int, gate: str) -> ApprovalRow:
+        """Return a question and its answer, or raise `UnknownRowError` if it was not asked."""
+        with self._database.read() as connection:
+            return _question(connection, run_id, cycle, gate)
+
+    def pending(self, run_id: str) -> list[ApprovalRow]:
+        """Return the run's open questions, oldest first."""
+        return [row for row in self.of_run(run_id) if row.status == "pending"]
+
+    def of_run(self, run_id: str) -> list[ApprovalRow]:
+        """Return the run's questions, with their answers, oldest first."""
+        asked = select(approvals).filter_by(run_id=run_id)
+        by_time = asked.order_by(approvals.c.requested_at, approvals.c.cycle, approvals.c.gate)
+        with self._database.read() as connection:
+            moment = now(connection)
+            found = connection.execute(by_time).mappings().all()
+        return [ApprovalRow(**row, read_at=moment) for row in found]
+
+
+def _question(connection: Connection, run_id: str, cycle: int, gate: str) -> ApprovalRow:
+    asked = select(approvals).filter_by(run_id=run_id, cycle=cycle, gate=gate)
+    row = connection.execute(asked).mappings().one_or_none()
+    if row is None:
+        raise UnknownRowError(
+            f"run {run_id!r}, cycle {cycle}: expected a question {gate!r}, got none; see what "
+            "waits with `cadenza loop status`."
+        )
+    return ApprovalRow(**row, read_at=now(connection))
+
+
+_REPLY_COLUMNS: Final = [llm_replies.c[f.name] for f in fields(ReplyRow) if f.name != "about"]
+#: The text of a reply that is booked and not there.
+NO_TEXT: Final = json.dumps(None)
+
+
 class Replies(Part):
     """Stores and returns replies by (run, cycle, purpose, ordinal)."""
 
@@ -305,8 +491,7 @@ class Replies(Part):
         """Add a row, or replace one that is only booked; or return the reply that is there."""
         key = _key(lease.run_id, cycle, purpose, ordinal)
         values = _values(reply) | booking
-        with self._database.write() as connection:
-            require_lease(connection, lease)
+        with self._database.write(lease) as connection:
             present = _find_reply(connection, key)
             if present is None:
                 booked = update(llm_replies).filter_by(**key, text=NO_TEXT).values(**values)
