@@ -10,13 +10,13 @@ Commands:  as LeAgents wrote them, with seeds and shared environment settings be
            environment, as in a dry run, nobody can tell.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, NoReturn, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.files import tree_digest
@@ -46,7 +46,7 @@ from cadenza.loop.backends.lerobot_results import (
     read_report,
     read_selection,
 )
-from cadenza.loop.config import EvalConfig, LoopConfig
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.config_backends import (
     environment_of,
     flag_of,
@@ -54,7 +54,6 @@ from cadenza.loop.config_backends import (
     unseeded_words,
 )
 from cadenza.loop.constitution import JobPlan
-from cadenza.loop.constitution.flags import fold
 from cadenza.loop.constitution.typed_jobs import (
     LeRobotEvaluate,
     LeRobotHarvest,
@@ -80,185 +79,6 @@ from cadenza.loop.errors import ImproveError
 RESULT: Final = "result.json"
 #: Dataset that a step makes, in its folder.
 DATASET: Final = "dataset"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What all commands of a run share; without ``tools`` further arguments are not checked."""
-
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    tools: LeRobotTools | None = None
-    has_gpu: bool = False
-
-    @property
-    def environment_words(self) -> tuple[str, ...]:
-        """Words that change the environment; a `ConfigurationError` for others in `env_args`."""
-        strangers = [word for word in self.eval.env_args if not word.startswith("--env.")]
-        if strangers:
-            raise ConfigurationError(
-                f"eval.env_args: expected --env.key=value with LeRobot, got {strangers[0]!r}; give "
-                "it to the commands that it is for, as extra_args."
-            )
-        extra = (word for word in self.eval.extra_args if word.startswith("--env."))
-        return (*self.eval.env_args, *extra)
-
-    def translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
-        """Return further ``words`` in the names of this release."""
-        return tuple(words) if self.tools is None else self.tools.translated(tool, words)
-
-
-def train_job(request: TrainRequest, setting: Setting, *, steps: int, seed: int) -> LeRobotTrain:
-    """Return the job that trains; it goes on when it is started again."""
-    data, mix = request.dataset, request.mix
-    if mix is not None and request.mix_ratio == 1.0:
-        data, mix = mix, None
-    if mix is not None and (request.mix_ratio == 0.0 or mix.root is None):
-        mix = None
-    extra = setting.translated("lerobot-train", request.extra_args)
-    played = environment_of(extra)
-    if played is not None:
-        shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
-        extra = (*shared, *_seeded("lerobot-train", played, [*shared, *extra]), *extra)
-    workers_known = setting.has_gpu or _given("num_workers", extra)
-    return LeRobotTrain(
-        policy_path=request.init or None,
-        policy_type=None if request.init else request.rung,
-        push_to_hub=False,
-        repo_id=data.repo_id,
-        dataset_root=_path(data.root),
-        revision=data.revision,
-        episodes=_episodes(data),
-        mix_repo_id=None if mix is None else mix.repo_id,
-        mix_root=None if mix is None else _path(mix.root),
-        mix_ratio=None if mix is None else request.mix_ratio,
-        output_dir=request.folder,
-        steps=steps,
-        batch_size=request.batch_size,
-        seed=seed,
-        num_workers=None if workers_known else 0,
-        extra=extra,
-    )
-
-
-def eval_job(request: EvalRequest, setting: Setting) -> LeRobotEvaluate:
-    """Return the job that evaluates: ``seeds.count`` episodes of every task of the suite."""
-    count = request.seeds.count
-    words = [*setting.eval.env_args, *request.extra_args]
-    return LeRobotEvaluate(
-        policy_path=request.checkpoint.path,
-        env_type=setting.eval.env_type,
-        suites=tuple(setting.eval.task_suite.split(",")),
-        episodes=count,
-        batch_size=min(request.batch_size, count),
-        output_dir=request.folder,
-        seed=request.seeds.start,
-        extra=(
-            *setting.translated("lerobot-eval", words),
-            *_seeded("lerobot-eval", setting.eval.env_type, words),
-        ),
-    )
-
-
-def harvest_job(request: HarvestRequest, setting: Setting) -> LeRobotHarvest:
-    """Return the job that collects successes where policies are measured."""
-    extra, names = request.extra_args, rename_map(setting.eval.extra_args)
-    shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
-    words = (*shared, *extra)
-    return LeRobotHarvest(
-        policy_path=request.checkpoint.path,
-        env_type=setting.eval.env_type,
-        suites=tuple(setting.eval.task_suite.split(",")),
-        episodes=request.episodes,
-        out=request.folder / DATASET,
-        repo_id=request.repo_id,
-        device=request.device,
-        seed=request.seeds.start,
-        attempts=request.seeds.count,
-        focus=request.focus or None,
-        rename_map=names if names and not _given("rename-map", extra) else None,
-        task_text=request.task_text or None,
-        result_json=request.folder / RESULT,
-        extra=(*words, *_seeded("cadenza-lerobot-collect", setting.eval.env_type, words)),
-    )
-
-
-def merge_job(request: MergeRequest) -> LeRobotMerge:
-    """Return the job that joins local datasets by LeRobot's Python functions.
-
-    LeRobot's own command cannot name two folders before release 0.5.
-    """
-    for source in request.sources:
-        if source.root is None:
-            raise ConfigurationError(
-                f"merge of {source.repo_id}: expected a local dataset, got one without a folder."
-            )
-    return LeRobotMerge(
-        source_ids=tuple(source.repo_id for source in request.sources),
-        sources=tuple(Path(str(source.root)) for source in request.sources),
-        out=request.folder / DATASET,
-        repo_id=request.repo_id,
-        result_json=request.folder / RESULT,
-    )
-
-
-def select_job(
-    request: DataRequest,
-    *,
-    suite: str,
-    focus: tuple[str, ...],
-    root: Path | None,
-    instructions: Path | None,
-) -> LeRobotSelect:
-    """Return the job that chooses a suite's episodes."""
-    return LeRobotSelect(
-        repo_id=request.proposal.dataset,
-        root=root,
-        suite=suite,
-        limit=request.proposal.num_episodes,
-        focus=focus or None,
-        instructions=None if instructions is None else instructions.absolute(),
-        result_json=request.folder / RESULT,
-    )
-
-
-def rename_map(words: Sequence[str]) -> dict[str, str]:
-    """Return the new names of features, by the old, that further arguments give."""
-    for word in words:
-        if fold(_key(word)) == "renamemap":
-            try:
-                found: Any = json.loads(word.partition("=")[2])
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                raise ConfigurationError(f"expected --rename_map as a JSON object, got {word!r}.")
-            return {str(old): str(new) for old, new in found.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return {}
-
-
-def _episodes(data: DatasetRef) -> list[int] | None:
-    """Return the episodes that count: explicit ones, else the first of a dataset on a hub."""
-    if data.episodes is None and data.num_episodes and data.root is None:
-        return list(range(data.num_episodes))
-    return None if data.episodes is None else list(data.episodes)
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
-
-
-def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return what a command says beside ``words`` so that its seeds choose initial states."""
-    for problem in unseeded_words(program, env_type, words):
-        raise ConfigurationError(f"{problem}.")
-    return seeded_words(env_type, words)
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].removeprefix("--")
-
-
-def _given(key: str, words: Sequence[str]) -> bool:
-    return fold(key) in map(flag_of, words)
 
 
 #: Suites whose instructions the package libero knows.
@@ -294,10 +114,10 @@ class LeRobotBackend:
     @property
     def capabilities(self) -> dict[str, str]:
         """Release and flag names of the installed LeRobot, its device, and what its seeds mean."""
-        device = "cuda" if self._setting.has_gpu else "cpu"
-        if self._setting.tools is None:
+        device = "cuda" if self._has_gpu else "cpu"
+        if self._tools is None:
             return {"lerobot": "not installed", "device": device}
-        return {**self._setting.tools.capabilities, "device": device, **self._seeds}
+        return {**self._tools.capabilities, "device": device, **self._seeds}
 
     @property
     def programs(self) -> Mapping[str, tuple[str, ...]]:
@@ -309,14 +129,17 @@ class LeRobotBackend:
         suite = self._suite(request)
         if suite is None:
             return None
-        job = select_job(
-            request,
-            suite=suite,
-            focus=_of_suite(request.proposal.focus, suite),
+        instructions = self._config.data.instructions
+        job = LeRobotSelect(
+            repo_id=request.proposal.dataset,
             root=self._seed_root,
-            instructions=self._config.data.instructions,
+            suite=suite,
+            limit=request.proposal.num_episodes,
+            focus=_of_suite(request.proposal.focus, suite) or None,
+            instructions=None if instructions is None else instructions.absolute(),
+            result_json=request.folder / RESULT,
         )
-        return JobPlan(job=job, output_dir=request.folder, result_path=request.folder / RESULT)
+        return JobPlan(job=job, output_dir=request.folder, result_path=job.result_json)
 
     def read_data(self, request: DataRequest) -> DatasetRef:
         """Return the data of the cycle."""
@@ -341,12 +164,41 @@ class LeRobotBackend:
         )
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
-        """Return the job that trains."""
-        steps = self._steps(request)
+        """Return the job that trains; it goes on when it is started again."""
+        data, mix = request.dataset, request.mix
+        if mix is not None and request.mix_ratio == 1.0:
+            data, mix = mix, None
+        if mix is not None and (request.mix_ratio == 0.0 or mix.root is None):
+            mix = None
+        episodes = data.episodes
+        if episodes is None and data.num_episodes and data.root is None:  # the first of a hub's
+            episodes = range(data.num_episodes)
+        extra = self._translated("lerobot-train", request.extra_args)
+        played = environment_of(extra)
+        if played is not None:
+            extra = (*_new(self._shared_words, extra), *extra)
+            extra = (*_seeded("lerobot-train", played, extra), *extra)
+        workers_known = self._has_gpu or "numworkers" in map(flag_of, extra)
         stream = derive_substream("loop.lerobot.training", root_seed=self._config.seed)
-        seed = stream.child(request.cycle).integer_seed() % _SEED_LIMIT
-        job = train_job(request, self._setting, steps=steps, seed=seed)
-        return JobPlan(job=job, output_dir=request.folder, device=self._device(job.extra))
+        job = LeRobotTrain(
+            policy_path=request.init or None,
+            policy_type=None if request.init else request.rung,
+            push_to_hub=False,
+            repo_id=data.repo_id,
+            dataset_root=_path(data.root),
+            revision=data.revision,
+            episodes=None if episodes is None else list(episodes),
+            mix_repo_id=None if mix is None else mix.repo_id,
+            mix_root=None if mix is None else _path(mix.root),
+            mix_ratio=None if mix is None else request.mix_ratio,
+            output_dir=request.folder,
+            steps=self._steps(request),
+            batch_size=request.batch_size,
+            seed=stream.child(request.cycle).integer_seed() % _SEED_LIMIT,
+            num_workers=None if workers_known else 0,
+            extra=extra,
+        )
+        return JobPlan(job=job, output_dir=request.folder, device=self._device(extra))
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
         """Return the trained policy with its digest."""
@@ -355,8 +207,20 @@ class LeRobotBackend:
         )
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
-        """Return the job that evaluates."""
-        job = eval_job(request, self._setting)
+        """Return the job that plays ``seeds.count`` episodes of every task of the suite."""
+        measured, count = self._config.eval, request.seeds.count
+        words = (*measured.env_args, *request.extra_args)
+        words = self._translated("lerobot-eval", words)
+        job = LeRobotEvaluate(
+            policy_path=request.checkpoint.path,
+            env_type=measured.env_type,
+            suites=tuple(measured.task_suite.split(",")),
+            episodes=count,
+            batch_size=min(request.batch_size, count),
+            output_dir=request.folder,
+            seed=request.seeds.start,
+            extra=(*words, *_seeded("lerobot-eval", measured.env_type, words)),
+        )
         return JobPlan(
             job=job,
             output_dir=request.folder,
@@ -370,12 +234,30 @@ class LeRobotBackend:
         return read_report(request, self._config.eval)
 
     def plan_harvest(self, request: HarvestRequest) -> JobPlan:
-        """Return the job that collects successes."""
-        job = harvest_job(request, self._setting)
+        """Return the job that collects successes where policies are measured."""
+        measured, extra = self._config.eval, request.extra_args
+        words = (*_new(self._shared_words, extra), *extra)
+        names = {} if "renamemap" in map(flag_of, extra) else rename_map(measured.extra_args)
+        job = LeRobotHarvest(
+            policy_path=request.checkpoint.path,
+            env_type=measured.env_type,
+            suites=tuple(measured.task_suite.split(",")),
+            episodes=request.episodes,
+            out=request.folder / DATASET,
+            repo_id=request.repo_id,
+            device=request.device,
+            seed=request.seeds.start,
+            attempts=request.seeds.count,
+            focus=request.focus or None,
+            rename_map=names or None,
+            task_text=request.task_text or None,
+            result_json=request.folder / RESULT,
+            extra=(*words, *_seeded("cadenza-lerobot-collect", measured.env_type, words)),
+        )
         return JobPlan(
             job=job,
             output_dir=request.folder,
-            result_path=request.folder / RESULT,
+            result_path=job.result_json,
             device="cpu" if job.device == "cpu" else self._device(),
             on_existing="remove",
         )
@@ -387,19 +269,30 @@ class LeRobotBackend:
         )
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
-        """Return the job that joins; an `ImproveError` if sources are not local or differ."""
+        """Return the job that joins; an `ImproveError` if sources are not local or differ.
+
+        It calls LeRobot's Python functions: LeRobot's own command cannot name two folders before
+        release 0.5.
+        """
+        roots = [_path(source.root) or _not_local(request, source) for source in request.sources]
         try:
-            job = merge_job(request)
-            first, *others = (dataset_interface(Path(str(one.root))) for one in request.sources)
+            first, *others = map(dataset_interface, roots)
             for other in others:
                 require_agreement(first, other)
                 require_agreement(other, first)
         except ConfigurationError as error:
             raise ImproveError(f"merge into {request.repo_id}: {error}") from error
+        job = LeRobotMerge(
+            source_ids=tuple(source.repo_id for source in request.sources),
+            sources=tuple(roots),
+            out=request.folder / DATASET,
+            repo_id=request.repo_id,
+            result_json=request.folder / RESULT,
+        )
         return JobPlan(
             job=job,
             output_dir=request.folder,
-            result_path=request.folder / RESULT,
+            result_path=job.result_json,
             on_existing="remove",
         )
 
@@ -446,13 +339,19 @@ class LeRobotBackend:
             return None
 
     @cached_property
-    def _setting(self) -> Setting:
-        environment = self._environment
-        tools: LeRobotTools | None = None if environment is None else probe(environment)
-        jobs, has_gpu = self._config.jobs, machine_has_gpu(os.environ)
-        if jobs.runner == "slurm":  # of the nodes: where jobs are submitted there may be none
-            has_gpu = jobs.slurm.gpus > 0
-        return Setting(eval=self._config.eval, tools=tools, has_gpu=has_gpu)
+    def _tools(self) -> LeRobotTools | None:
+        """The flags of this release; None without LeRobot: further arguments are not checked."""
+        return None if self._environment is None else probe(self._environment)
+
+    @cached_property
+    def _has_gpu(self) -> bool:
+        """Whether jobs have one; with Slurm the nodes count, not where jobs are submitted."""
+        jobs = self._config.jobs
+        return jobs.slurm.gpus > 0 if jobs.runner == "slurm" else machine_has_gpu(os.environ)
+
+    def _translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
+        """Return further ``words`` in the names of this release."""
+        return tuple(words) if self._tools is None else self._tools.translated(tool, words)
 
     @cached_property
     def _seeds(self) -> dict[str, str]:
@@ -463,8 +362,21 @@ class LeRobotBackend:
         return require_seeds(facts, source=str(file))
 
     @property
+    def _shared_words(self) -> tuple[str, ...]:
+        """Words that change the environment of all commands; `env_args` may hold no others."""
+        shared, extra = self._config.eval.env_args, self._config.eval.extra_args
+        strangers = [word for word in shared if not word.startswith("--env.")]
+        if strangers:
+            raise ConfigurationError(
+                f"eval.env_args: expected --env.key=value with LeRobot, got {strangers[0]!r}; give "
+                "it to the commands that it is for, as extra_args."
+            )
+        return (*shared, *(word for word in extra if word.startswith("--env.")))
+
+    @property
     def _environment_words(self) -> tuple[str, ...]:
-        measured, words = self._config.eval, self._setting.environment_words
+        """What the environment that policies are measured in is described by."""
+        measured, words = self._config.eval, self._shared_words
         named = (f"--env-type={measured.env_type}", f"--task={measured.task_suite}")
         return (*named, *words, *seeded_words(measured.env_type, words))
 
@@ -488,7 +400,44 @@ class LeRobotBackend:
 
     def _device(self, words: tuple[str, ...] = ()) -> Device:
         on_cpu = "--policy.device=cpu" in words
-        return "gpu" if self._setting.has_gpu and not on_cpu else "cpu"
+        return "gpu" if self._has_gpu and not on_cpu else "cpu"
+
+
+def rename_map(words: Sequence[str]) -> dict[str, str]:
+    """Return the new names of features, by the old, that further arguments give."""
+    for word in words:
+        if flag_of(word) == "renamemap":
+            try:
+                return TypeAdapter(dict[str, str]).validate_json(word.partition("=")[2])
+            except ValidationError as error:
+                raise ConfigurationError(
+                    f"expected --rename_map as a JSON object, got {word!r}."
+                ) from error
+    return {}
+
+
+def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return what a command says beside ``words`` so that its seeds choose initial states."""
+    for problem in unseeded_words(program, env_type, words):
+        raise ConfigurationError(f"{problem}.")
+    return seeded_words(env_type, words)
+
+
+def _new(words: Sequence[str], beside: Sequence[str]) -> tuple[str, ...]:
+    """Return those of ``words`` whose flags are not among those of ``beside``."""
+    given = set(map(flag_of, beside))
+    return tuple(word for word in words if flag_of(word) not in given)
+
+
+def _not_local(request: MergeRequest, source: DatasetRef) -> NoReturn:
+    raise ImproveError(
+        f"merge into {request.repo_id}: {source.repo_id}: expected a local dataset, got one "
+        "without a folder."
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _of_suite(names: tuple[str, ...], suite: str) -> tuple[str, ...]:
