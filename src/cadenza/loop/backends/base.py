@@ -5,8 +5,11 @@ the constitution judges the job, the loop runs it and asks the back end to read 
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import JobPlan
 from cadenza.loop.contracts.records import (
@@ -122,6 +125,18 @@ def program_table(backend: Backend) -> ProgramTable:
     """
     table = ProgramTable.native()
     return table.extended(backend.programs) if isinstance(backend, OwnPrograms) else table
+
+
+def dataset_info(root: Path) -> dict[str, Any]:
+    """Return what the LeRobotDataset in ``root`` says of itself; `IntegrityError` if damaged."""
+    path = root / "meta" / "info.json"
+    try:
+        return parse_json_object(path.read_bytes(), source=str(path))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: expected the description of a LeRobotDataset v3.0, got '{error.strerror}'; "
+            "check seed_root."
+        ) from error
 
 
 def lerobot_backend(**sections: Any) -> Backend:

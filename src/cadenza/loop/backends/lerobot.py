@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.files import tree_digest
 from cadenza.core.seeding import derive_substream
+from cadenza.loop.backends.base import dataset_info
 from cadenza.loop.backends.lerobot_probe import (
     Interface,
     LeRobotEnvironment,
@@ -38,7 +39,6 @@ from cadenza.loop.backends.lerobot_probe import (
 from cadenza.loop.backends.lerobot_results import (
     EVAL_INFO,
     capped_steps,
-    dataset_info,
     local_dataset,
     read_checkpoint,
     read_document,
@@ -280,7 +280,7 @@ class LeRobotBackend:
             for other in others:
                 require_agreement(first, other)
                 require_agreement(other, first)
-        except ConfigurationError as error:
+        except (ConfigurationError, IntegrityError) as error:
             raise ImproveError(f"merge into {request.repo_id}: {error}") from error
         job = LeRobotMerge(
             source_ids=tuple(source.repo_id for source in request.sources),
@@ -312,9 +312,6 @@ class LeRobotBackend:
         """Raise unless dataset, policy and environment agree on names, shapes and image sizes.
 
         What the dataset has is what a policy will want of the environment.
-
-        Raises:
-            ConfigurationError: They differ, or the environment does not follow its seeds.
         """
         _ = self._seeds
         policy = None if checkpoint is None else policy_interface(Path(checkpoint.path))

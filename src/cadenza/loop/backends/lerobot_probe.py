@@ -27,6 +27,7 @@ from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtra
 from cadenza.core.extras import foreign_python, python_variable, user_cache
 from cadenza.core.files import atomic_write_json, sha256_bytes
 from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.backends.base import dataset_info
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.processes import job_environment
 from cadenza.loop.scripts.describe_environment import EPISODES, FIRST_SEED, SEEDS
@@ -43,8 +44,8 @@ _SCRIPTS: Final = {
     "cadenza-lerobot-select": "select",
     "lerobot-train": "train",
 }
-#: Programs that are LeRobot's own.
-_TOOLS: Final = ("lerobot-edit-dataset", "lerobot-eval")
+#: LeRobot's own tools, whose flags matter.
+TOOLS: Final = ("lerobot-train", "lerobot-eval")
 
 
 def lerobot_python(environ: Mapping[str, str]) -> Path | None:
@@ -82,7 +83,7 @@ class LeRobotEnvironment:
 
 def lerobot_programs(environment: LeRobotEnvironment) -> dict[str, tuple[str, ...]]:
     """Return the programs of LeRobot's names; a `ConfigurationError` without LeRobot."""
-    missing = [name for name in ("lerobot-train", *_TOOLS) if not environment.tool(name).is_file()]
+    missing = [name for name in TOOLS if not environment.tool(name).is_file()]
     if missing:
         raise ConfigurationError(
             f"LeRobot: expected {missing[0]} beside {environment.python}, got no such file; "
@@ -91,7 +92,7 @@ def lerobot_programs(environment: LeRobotEnvironment) -> dict[str, tuple[str, ..
     # -P as in a console script: modules lying in the current folder are not LeRobot's
     script = (str(environment.python), "-P", str(RUN_SCRIPT))
     return {
-        **{name: (str(environment.tool(name)),) for name in _TOOLS},
+        "lerobot-eval": (str(environment.tool("lerobot-eval")),),
         **{name: (*script, word) for name, word in _SCRIPTS.items()},
     }
 
@@ -104,8 +105,6 @@ def machine_has_gpu(environ: Mapping[str, str], *, device_folder: Path = Path("/
 
 #: Longest time a tool gets to explain itself, s; it imports torch, from a cold disk perhaps.
 _TIMEOUT_S: Final = 300.0
-#: Tools whose flags matter.
-TOOLS: Final = ("lerobot-train", "lerobot-eval", "lerobot-edit-dataset")
 _FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9_.]*[a-z0-9])")
 #: Flags that the tools read before their parser does, so that its help does not know them.
 _UNLISTED: Final = frozenset({"policy.path"})
@@ -144,12 +143,7 @@ class LeRobotTools(Record):
     @property
     def capabilities(self) -> dict[str, str]:
         """What a run records."""
-        roots = self._may_have("lerobot-edit-dataset", "operation.roots")
-        return {
-            "lerobot": self.version,
-            "train_eval_flag": self.train_eval_flag,
-            "edit_dataset_merge": "roots" if roots else "home",
-        }
+        return {"lerobot": self.version, "train_eval_flag": self.train_eval_flag}
 
     def _may_have(self, tool: str, name: str) -> bool:
         """Return whether the tool's help lists a flag, or lists none of its group but the type.
@@ -278,15 +272,14 @@ class Interface:
 
 def dataset_interface(root: Path) -> Interface:
     """Return what the frames of a local dataset have, or raise `ConfigurationError` without one."""
-    path = root / "meta" / "info.json"
-    features = _read(path, "a LeRobot dataset").get("features")
+    features = dataset_info(root).get("features")
     if not isinstance(features, dict):
-        raise ConfigurationError(f"{path}: expected features, got {features!r}.")
+        raise ConfigurationError(f"{root}: expected features of the dataset, got {features!r}.")
     shapes: dict[str, tuple[int, ...]] = {}
     for key, feature in cast("dict[str, dict[str, Any]]", features).items():
         if key != _OUTPUT and not key.startswith(_INPUTS):
             continue
-        shape = _shape(feature.get("shape"), source=f"{path}: {key}")
+        shape = _shape(feature.get("shape"), source=f"{root}: {key}")
         image = feature.get("dtype") in ("image", "video")
         names = cast("Sequence[Any]", feature.get("names") or ())
         last = bool(names) and str(names[-1]).startswith("channel")
@@ -386,12 +379,7 @@ _IN_ORDER: Final = list(range(FIRST_SEED, FIRST_SEED + EPISODES))
 
 
 def require_seeds(facts: Mapping[str, Any], *, source: str) -> dict[str, str]:
-    """Raise unless seeds choose initial states; return what a run records about it.
-
-    Raises:
-        ConfigurationError: An environment of ``source`` does not follow its seeds, or was not
-            asked, or LeRobot's evaluation plays its episodes from other seeds.
-    """
+    """Raise unless seeds choose initial states; return what a run records about it."""
     given: Any = facts.get("seeds")
     if not isinstance(given, dict) or not given:
         raise ConfigurationError(

@@ -19,6 +19,7 @@ from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import tree_digest
 from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.backends.base import dataset_info
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
@@ -66,18 +67,15 @@ def read_checkpoint(folder: Path, *, rung: str, cycle: int, steps: int) -> Check
 
 
 def read_report(request: EvalRequest, config: EvalConfig) -> EvalReport:
-    """Return what an evaluation measured, with every episode.
-
-    Raises:
-        IntegrityError: Its file is missing or no strict JSON (NaN is none).
-        EvalError: It has no success rate, another number of episodes than asked for, other seeds,
-            or a rate that its episodes contradict.
-    """
+    """Return what an evaluation measured, with every episode."""
     path = request.folder / EVAL_INFO
     raw = read_document(path)
     rate = success_rate(raw, source=str(path))
     outcomes = episode_outcomes(raw, request.seeds, source=str(path))
-    per_task = _rates(outcomes) or _group_rates(raw)
+    of_task: dict[str, list[bool]] = {}
+    for outcome in outcomes:
+        of_task.setdefault(outcome.task, []).append(outcome.success)
+    rates = {task: sum(found) / len(found) for task, found in of_task.items()}
     if outcomes:
         mean = sum(outcome.success for outcome in outcomes) / len(outcomes)
         if abs(mean - rate) > _TOLERANCE:
@@ -90,7 +88,7 @@ def read_report(request: EvalRequest, config: EvalConfig) -> EvalReport:
         task_suite=config.task_suite,
         n_episodes=len(outcomes) or request.seeds.count,
         success_rate=rate,
-        per_task=per_task,
+        per_task=rates or _group_rates(raw),
         raw=raw,
         outcomes=outcomes,
     )
@@ -101,9 +99,6 @@ def success_rate(raw: Mapping[str, Any], *, source: str) -> float:
 
     It is in ``overall``, else in ``aggregated``, else at the top: ``pc_success`` in percent, else
     ``success_rate``.
-
-    Raises:
-        EvalError: Neither is there, or it is no share.
     """
     aggregate: Any = raw.get("overall", raw.get("aggregated", raw))
     found: Any = None
@@ -123,30 +118,33 @@ def episode_outcomes(
 ) -> tuple[EpisodeOutcome, ...]:
     """Return every episode of every task, tasks by name; empty if the evaluation lists none.
 
-    Raises:
-        EvalError: A task has another number of episodes than ``seeds``, names other seeds, or a
-            value makes no sense.
+    An `EvalError` tells of other episodes than ``seeds``, or of values that make no sense.
     """
+    expected = list(range(seeds.start, seeds.start + seeds.count))
     outcomes: list[EpisodeOutcome] = []
-    entries: Any = raw.get("per_task")
-    if not isinstance(entries, list):
+    if not isinstance(raw.get("per_task"), list):
         return ()
+    entries = cast("list[dict[str, Any]]", raw["per_task"])
     try:
-        named = {f"{e['task_group']}_{e['task_id']}": e["metrics"] for e in entries}  # pyright: ignore[reportUnknownVariableType]
-        if len(named) != len(entries):  # pyright: ignore[reportUnknownArgumentType]
-            raise EvalError(f"{source}: expected every task once, got {len(entries)} of them.")  # pyright: ignore[reportUnknownArgumentType]
-        tasks = sorted(named.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        for name, metrics in cast("list[tuple[str, dict[str, Any]]]", tasks):
+        tasks = {f"{e['task_group']}_{e['task_id']}": e["metrics"] for e in entries}
+        if len(tasks) != len(entries):
+            raise EvalError(f"{source}: expected every task once, got {len(entries)} of them.")
+        for name, metrics in sorted(tasks.items()):
             successes, scores = metrics["successes"], metrics["max_rewards"]
-            if len(successes) != seeds.count or len(scores) != seeds.count:
+            if {len(successes), len(scores)} != {seeds.count}:
                 raise EvalError(
                     f"{source}: expected {seeds.count} episodes of {name}, got {len(successes)}."
                 )
-            _require_seeds(metrics, seeds, source=f"{source}: {name}")
-            pairs = zip(successes, scores, strict=True)
+            named = [dict(one).get("seed") for one in metrics.get("per_episode") or ()]
+            if any(seed is not None for seed in named) and named != expected:
+                raise EvalError(
+                    f"{source}: {name}: expected episodes from the seeds {expected[0]} to "
+                    f"{expected[-1]} in order, got {named[:3]}...; others may be those of training "
+                    "data."
+                )
             outcomes += [
-                EpisodeOutcome(task=name, seed=seeds.start + i, success=ok, score=score)
-                for i, (ok, score) in enumerate(pairs)
+                EpisodeOutcome(task=name, seed=seed, success=ok, score=score)
+                for seed, ok, score in zip(expected, successes, scores, strict=True)
             ]
     except (KeyError, TypeError, ValueError) as error:
         raise EvalError(
@@ -155,25 +153,8 @@ def episode_outcomes(
     return tuple(outcomes)
 
 
-def _require_seeds(metrics: Mapping[str, Any], seeds: SeedRange, *, source: str) -> None:
-    """Raise an `EvalError` if a task's episodes name seeds that are not ``seeds`` in order."""
-    entries = cast("list[Mapping[str, Any]]", metrics.get("per_episode") or [])
-    named = [dict(entry).get("seed") for entry in entries]
-    expected = list(range(seeds.start, seeds.start + seeds.count))
-    if any(seed is not None for seed in named) and named != expected:
-        raise EvalError(
-            f"{source}: expected episodes from the seeds {expected[0]} to {expected[-1]} in order, "
-            f"got {named[:3]}...; others may be those of training data."
-        )
-
-
 def read_harvest(folder: Path, *, repo_id: str, seeds: SeedRange, result: str) -> Harvest:
-    """Return what a collection brought.
-
-    Raises:
-        IntegrityError: Its result is missing.
-        ImproveError: It is not about these seeds, or makes no sense.
-    """
+    """Return what a collection brought."""
     path = folder / result
     facts = read_document(path)
     try:
@@ -214,25 +195,13 @@ def local_dataset(facts: Mapping[str, Any], repo_id: str, *, notes: str = "") ->
 
 
 def read_selection(path: Path) -> tuple[tuple[int, ...], str]:
-    """Return the episodes that were chosen, and a note about the tasks they cover.
-
-    Raises:
-        IntegrityError: The result is missing.
-        DataError: It holds no episodes.
-    """
+    """Return the episodes that were chosen, and a note about the tasks they cover."""
     facts = read_document(path)
     found: Any = facts.get("episodes")
     episodes = cast("list[Any]", found) if isinstance(found, list) else []
     if not episodes or not all(type(episode) is int and episode >= 0 for episode in episodes):
         raise DataError(f"{path}: expected chosen episodes, got {found!r}.")
     return tuple(episodes), f"{facts.get('tasks_covered')}/{facts.get('suite_tasks')} tasks covered"
-
-
-def _rates(outcomes: tuple[EpisodeOutcome, ...]) -> dict[str, float]:
-    results: dict[str, list[bool]] = {}
-    for outcome in outcomes:
-        results.setdefault(outcome.task, []).append(outcome.success)
-    return {task: sum(found) / len(found) for task, found in results.items()}
 
 
 def _group_rates(raw: Mapping[str, Any]) -> dict[str, float]:
@@ -278,14 +247,6 @@ def trained_frames(request: TrainRequest) -> int | None:
     mixed_episodes = range(len(own), len(lengths))
     kept = chosen(lengths, own_episodes, mixed_episodes, request.mix_ratio)
     return sum(lengths[episode] for episode in kept)
-
-
-def dataset_info(root: Path) -> dict[str, Any]:
-    """Return what a dataset says of itself, or raise `ConfigurationError` without one."""
-    try:
-        return read_document(root / "meta" / "info.json")
-    except IntegrityError as error:
-        raise ConfigurationError(f"{root}: expected a LeRobot dataset, got: {error}") from error
 
 
 def episode_lengths(root: Path) -> list[int]:

@@ -22,6 +22,7 @@ from cadenza.loop.backends.native_files import (
     checkpoint_facts,
     dataset_features,
     dataset_task,
+    local_root,
     outcomes_of,
     read_dataset,
     read_result,
@@ -53,15 +54,6 @@ from cadenza.loop.contracts.records import (
     TrainRequest,
 )
 from cadenza.loop.schedule import DeterministicProposer
-
-
-def local_root(dataset: DatasetRef) -> str:
-    """Return the folder of a dataset, or raise `ConfigurationError` if it is not local."""
-    if dataset.root is None:
-        raise ConfigurationError(
-            f"dataset {dataset.repo_id!r}: expected a local folder, got none; set seed_root."
-        )
-    return dataset.root
 
 
 def _counting(dataset: DatasetRef) -> tuple[tuple[int, ...], int | None]:
@@ -273,7 +265,7 @@ class NativeBackend:
             NativeMerge(
                 out=request.folder,
                 result_json=request.folder / RESULT,
-                sources=tuple(Path(local_root(source)) for source in request.sources),
+                sources=tuple(local_root(source) for source in request.sources),
                 repo_id=request.repo_id,
             )
         )
@@ -289,12 +281,7 @@ class NativeBackend:
         return read_dataset(request.folder, facts["dataset"], notes)
 
     def check_features(self, dataset: DatasetRef, checkpoint: CheckpointRecord | None) -> None:
-        """Raise unless dataset, policy and environment agree on names and shapes.
-
-        Raises:
-            ConfigurationError: They differ; the message names the feature and both shapes.
-            IntegrityError: A description is damaged.
-        """
+        """Raise unless dataset, policy and environment agree on names and shapes."""
         shapes, task = dataset_features(dataset), dataset_task(dataset)
         wanted = self._config.eval.env_type
         if task not in (None, wanted):
@@ -351,7 +338,7 @@ class NativeBackend:
         """Return the training of a request; every cycle has a seed of its own."""
         seeds = derive_substream("loop.native.training", root_seed=self._config.seed)
         data, mix = request.dataset, request.mix
-        root = Path(local_root(data))
+        root = local_root(data)
         listed, first = _counting(data)
         return NativeTrain(
             out=request.folder,
@@ -360,7 +347,7 @@ class NativeBackend:
             dataset_root=root,
             episodes=listed or None,
             first_episodes=first,
-            mix=None if mix is None else Path(local_root(mix)),
+            mix=None if mix is None else local_root(mix),
             mix_ratio=None if mix is None else request.mix_ratio,
             steps=request.steps,
             batch_size=request.batch_size,

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import confined_path, sha256_file, tree_digest
 from cadenza.core.strict_json import parse_json_object, read_sealed_json
+from cadenza.loop.backends.base import dataset_info
 from cadenza.loop.config_backends import closest
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EpisodeOutcome, SeedRange
+from cadenza.loop.scripts.select_episodes import select_balanced
 
 #: Result file inside the folder of a step.
 RESULT: Final = "result.json"
 _KIND: Final = "cadenza-job-result"
 _VERSION: Final = 1
-_INFO: Final = Path("meta/info.json")
 _PAGE: Final = Path("meta/cadenza.json")
 _SIDECAR: Final = ".json"
 #: Features that a policy of this back end reads and writes.
@@ -82,24 +82,23 @@ def require_weights(path: Path, sha256: str) -> None:
         )
 
 
-def dataset_features(dataset: DatasetRef) -> dict[str, list[int]]:
-    """Return the shapes of state and action in a local dataset.
-
-    Raises:
-        ConfigurationError: It is not local, no dataset, or has no such vectors.
-        IntegrityError: Its description is damaged.
-    """
+def local_root(dataset: DatasetRef) -> Path:
+    """Return the folder of a dataset, or raise `ConfigurationError` if it is not local."""
     if dataset.root is None:
         raise ConfigurationError(
             f"dataset {dataset.repo_id!r}: expected a local folder, got none; set seed_root."
         )
-    path = Path(dataset.root) / _INFO
-    features: dict[str, Any] = _json(path).get("features", {})
+    return Path(dataset.root)
+
+
+def dataset_features(dataset: DatasetRef) -> dict[str, list[int]]:
+    """Return the shapes of state and action in a local dataset."""
+    features: dict[str, Any] = dataset_info(local_root(dataset)).get("features", {})
     shapes = {key: features.get(key, {}).get("shape") for key in _VECTORS}
     for key, shape in shapes.items():
         if not isinstance(shape, list) or len(cast("list[Any]", shape)) != 1:
             raise ConfigurationError(
-                f"{path}: expected the feature {key!r} as a vector of numbers, got "
+                f"{dataset.root}: expected the feature {key!r} as a vector of numbers, got "
                 f"{features.get(key)}; this back end knows states, no images."
             )
     return cast("dict[str, list[int]]", shapes)
@@ -117,15 +116,10 @@ def read_page(root: Path) -> dict[str, Any]:
 
 
 def seed_page(root: Path) -> SeedPage:
-    """Return what the dataset ``root`` says about its episodes.
-
-    Raises:
-        ConfigurationError: There is no dataset.
-        IntegrityError: Its description or page is damaged.
-    """
-    total = _json(root / _INFO).get("total_episodes")
+    """Return what the dataset ``root`` says about its episodes."""
+    total = dataset_info(root).get("total_episodes")
     if not isinstance(total, int) or total < 1:
-        raise IntegrityError(f"{root / _INFO}: expected episodes, got {total!r} of them.")
+        raise IntegrityError(f"{root}: expected a dataset with episodes, got {total!r} of them.")
     episodes: list[dict[str, Any]] = read_page(root).get("episodes", [])
     if episodes and len(episodes) != total:
         raise IntegrityError(
@@ -152,12 +146,7 @@ def recorded_seeds(root: Path) -> tuple[int, ...] | None:
 
 
 def checkpoint_facts(checkpoint: CheckpointRecord) -> dict[str, Any]:
-    """Return what the sidecar of a checkpoint says about it: ``features``, ``task``, ``rung``.
-
-    Raises:
-        IntegrityError: Sidecar or weights are missing, or do not belong together.
-        ConfigurationError: The sidecar does not say what the policy sees and does.
-    """
+    """Return what the sidecar of a checkpoint says about it: ``features``, ``task``, ``rung``."""
     path = Path(checkpoint.path)
     sidecar = path.with_name(path.name + _SIDECAR)
     if not sidecar.is_file():
@@ -175,18 +164,6 @@ def checkpoint_facts(checkpoint: CheckpointRecord) -> dict[str, Any]:
     return cast("dict[str, Any]", extra)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a dataset."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path}: expected the description of a LeRobotDataset v3.0, got '{error.strerror}'; "
-            "check seed_root."
-        ) from error
-    return parse_json_object(data, source=str(path))
-
-
 #: Episodes of a partner in focus for each episode of another one.
 FOCUS_WEIGHT: Final = 3
 #: Names of several partners at once, which the jobs know: all, and those that leave the ego a way.
@@ -198,9 +175,6 @@ def require_partners(key: str, text: str | None) -> None:
     """Raise unless ``text`` says whom to play with, or whose data to take.
 
     That is partners with commas between them, ``default`` or ``leaving_way``; None for everybody.
-
-    Raises:
-        ConfigurationError: A name is no partner, or repeated; ``key`` is the setting that has it.
     """
     if text in (None, _EVERYBODY, _LEAVING_WAY):
         return
@@ -235,12 +209,7 @@ class PartnerFilter:
         return tuple(name for name in names if name in self._named)
 
     def within(self, page: SeedPage) -> tuple[str, ...]:
-        """Return the partners whose episodes of a dataset are taken; empty for everybody.
-
-        Raises:
-            ConfigurationError: The dataset has none of them, or lacks a named one.
-            UnknownNameError: It met somebody who is no partner, and the filter asks what it does.
-        """
+        """Return the partners whose episodes of a dataset are taken; empty for everybody."""
         if self.text in (None, _EVERYBODY):
             return ()
         met = tuple(dict.fromkeys(page.partners))
@@ -265,48 +234,26 @@ def selected_episodes(
 
     Without focus these are the first ones. With focus, rounds over the partners, three episodes of
     each in focus and one of each other one, in the order of the dataset, until there are enough.
-
-    Raises:
-        ConfigurationError: The dataset has no episode of a partner that the filter names.
-        UnknownNameError: It met somebody who is no partner, and the filter asks what it does.
     """
     met = np.asarray(page.partners or ("",) * page.total, dtype=np.str_)
-    names, first, of_episode = np.unique(met, return_index=True, return_inverse=True)
+    names, of_episode = np.unique(met, return_inverse=True)
     only = partners.within(page)
-    taken = np.flatnonzero(_named(names, only)[of_episode]) if only else np.arange(page.total)
+    taken = np.flatnonzero(np.isin(names, only)[of_episode]) if only else np.arange(page.total)
     wanted = len(taken) if count is None else min(count, len(taken))
     if wanted == page.total:
         return None
-    in_focus, partner = _named(names, focus), of_episode[taken]
-    if in_focus[partner].any():
-        # Episode k of a partner comes in round k // share, so sorting by round takes them in turn.
-        rounds = _places(partner) // np.where(in_focus, FOCUS_WEIGHT, 1)[partner]
-        taken = taken[np.lexsort((taken, first[partner], rounds))]
-    return tuple(np.sort(taken[:wanted]).tolist())
-
-
-def _named(names: NDArray[np.str_], chosen: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which of ``names`` are in ``chosen``."""
-    return np.isin(names, np.asarray(list(chosen), dtype=np.str_))
-
-
-def _places(groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return how many earlier entries of its own group each entry has."""
-    by_group = np.argsort(groups, kind="stable")
-    _, sizes = np.unique(groups, return_counts=True)
-    places = np.empty(len(groups), dtype=np.intp)
-    places[by_group] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return places
+    in_focus = np.isin(names, np.asarray(focus, dtype=np.str_))
+    if not in_focus[of_episode[taken]].any():
+        return tuple(taken[:wanted].tolist())
+    weights = np.where(in_focus, FOCUS_WEIGHT, 1).astype(np.int64)
+    chosen, _ = select_balanced(taken, of_episode[taken], weights=weights, limit=wanted)
+    return tuple(chosen.tolist())
 
 
 def outcomes_of(
     facts: Mapping[str, Any], seeds: SeedRange, *, source: Path
 ) -> tuple[EpisodeOutcome, ...]:
-    """Return the episodes of an evaluation's result, its figures checked against them.
-
-    Raises:
-        IntegrityError: Other seeds were played, or a figure does not follow from the episodes.
-    """
+    """Return the episodes of an evaluation's result, its figures checked against them."""
     outcomes = tuple(
         EpisodeOutcome(
             task=one["partner"], seed=one["seed"], success=one["success"], score=one["return"]

@@ -89,11 +89,7 @@ _CONFIG_FILE_KEYS: Final = frozenset({"config_path", "config", "cfg", "config_fi
 
 
 def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
-    """Return ``command`` as words that mean the same to every program.
-
-    Raises:
-        ConstitutionError: It is empty or too long, or a word is no text or has control characters.
-    """
+    """Return ``command`` as words that mean the same to every program."""
     if isinstance(command, str | bytes) or not command:
         raise denied(
             "empty_command", f"expected a program and its arguments, got {quoted(command)}"
@@ -130,9 +126,6 @@ def read_flags(
         known: Flags that it may be given.
         switches: Those of them that take no value.
         given: Flags that the command has already.
-
-    Raises:
-        ConstitutionError: A word is no flag, or a flag is unknown, doubled or without its value.
     """
     folded = {fold(key): key for key in known}
     seen = {fold(key): key for key in given}

@@ -286,9 +286,6 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
 
     A relative path counts from the current folder. A path to write lies strictly below a root; a
     path to read may also be a root itself. Without ``roots`` its form alone is checked.
-
-    Raises:
-        ConstitutionError: It is malformed or lies elsewhere, or is the loop's own.
     """
     if len(text) > MAX_PATH or text.startswith("~") or "://" in text or "\\" in text:
         raise denied("malformed_path", f"expected a plain path for --{key}, got {quoted(text)}")

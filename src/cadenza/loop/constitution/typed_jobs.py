@@ -142,11 +142,7 @@ class TypedJob(Record):
     def read(
         cls, values: Mapping[str, Value], words: Sequence[str], kinds: Mapping[str, Kind]
     ) -> dict[str, Value]:
-        """Return ``values`` by flag and the texts that ``words`` add; all must belong together.
-
-        Raises:
-            ConstitutionError: Words could be read in two ways, or flags do not belong together.
-        """
+        """Return ``values`` by flag and the texts that ``words`` add; all must belong together."""
         switches = {key for key, kind in kinds.items() if kind is switch}
         found = {**values, **read_flags(words, kinds, switches, values)}
         given = set(found)

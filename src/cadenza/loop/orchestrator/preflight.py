@@ -16,8 +16,7 @@ from typing import Final
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import require_room_for
-from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.backends.base import Backend, make_backend
+from cadenza.loop.backends.base import Backend, dataset_info, make_backend
 from cadenza.loop.backends.native_files import (
     PartnerFilter,
     checkpoint_facts,
@@ -329,10 +328,9 @@ def _total_episodes(root: Path | None) -> int | None:
     """Return the episodes of the dataset in a folder; None where nobody knows."""
     if root is None:
         return None
-    path = root / "meta" / "info.json"
     try:
-        found = parse_json_object(path.read_bytes(), source=str(path)).get("total_episodes")
-    except (OSError, IntegrityError):
+        found = dataset_info(root).get("total_episodes")
+    except (ConfigurationError, IntegrityError):
         return None
     return found if type(found) is int else None
 

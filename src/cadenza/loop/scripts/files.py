@@ -19,11 +19,7 @@ class ScriptError(Exception):
 
 
 def write_result(path: Path, document: Mapping[str, Any]) -> None:
-    """Write the result of a script, as its last act.
-
-    Raises:
-        ValueError: A number is not finite.
-    """
+    """Write the result of a script, as its last act."""
     data = json.dumps(document, allow_nan=False, sort_keys=True, indent=1).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

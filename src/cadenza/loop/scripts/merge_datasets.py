@@ -101,9 +101,6 @@ def blend(
     ``root`` is None for a dataset that LeRobot finds or downloads; ``episodes``, as ``[0, 1]``, are
     those of it that count, None for all. ``ratio`` is the share of frames from the mix, in (0, 1).
     Returned are the joined dataset's folder, and the episodes of it to train on.
-
-    Raises:
-        ScriptError: A feature of both differs.
     """
     if root is None:
         datasets = importlib.import_module("lerobot.datasets.lerobot_dataset")

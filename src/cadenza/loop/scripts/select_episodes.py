@@ -103,9 +103,6 @@ def fetch_shards(
 
     ``download`` says whether to fetch what is missing. Returned is how many files were fetched, and
     how many are needed.
-
-    Raises:
-        ScriptError: No file holds one of the episodes.
     """
     spans = spans_around(store, selected)
     lost = missing_episodes(selected, spans)

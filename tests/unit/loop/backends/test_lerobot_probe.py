@@ -24,13 +24,10 @@ from cadenza.loop.backends.lerobot_probe import (
 
 RECORDED = Path(__file__).with_name("recorded")
 TEXTS = {tool: (RECORDED / f"{tool}-0.4.4.txt").read_text() for tool in TOOLS}
-#: 0.6 renamed training's flag, and 0.5 gave merging its folders; the rest is as recorded.
+#: 0.6 renamed training's flag; the rest is as recorded.
 TEXTS_06 = {
     "lerobot-train": TEXTS["lerobot-train"].replace("--eval_freq", "--env_eval_freq"),
     "lerobot-eval": TEXTS["lerobot-eval"],
-    "lerobot-edit-dataset": TEXTS["lerobot-edit-dataset"].replace(
-        "--operation.repo_ids [List]\n", "--operation.repo_ids [List]\n  --operation.roots [List]\n"
-    ),
 }
 
 
@@ -44,14 +41,13 @@ def environment(folder):
 
 
 @pytest.mark.parametrize(
-    ("texts", "version", "flag", "merge"),
-    [(TEXTS, "0.4.4", "eval_freq", "home"), (TEXTS_06, "0.6.1", "env_eval_freq", "roots")],
+    ("texts", "version", "flag"),
+    [(TEXTS, "0.4.4", "eval_freq"), (TEXTS_06, "0.6.1", "env_eval_freq")],
 )
-def test_release_is_told_by_its_flags(texts, version, flag, merge):
+def test_release_is_told_by_its_flags(texts, version, flag):
     assert LeRobotTools.from_help(version, texts).capabilities == {
         "lerobot": version,
         "train_eval_flag": flag,
-        "edit_dataset_merge": merge,
     }
 
 
@@ -76,12 +72,10 @@ def test_fields_of_a_type_that_help_does_not_list_are_left_to_the_tool():
     texts = {
         "lerobot-train": "--steps int\n--policy.type {act}\n--wandb.enable bool",
         "lerobot-eval": "--eval.n_episodes int\n--env.type {pusht}",
-        "lerobot-edit-dataset": "--operation.type {merge}",
     }
     tools = LeRobotTools.from_help("0.6.1", texts)
     words = ("--policy.device=cpu", "--policy.path=a", "--steps=3")
     assert tools.translated("lerobot-train", words) == words
-    assert tools.capabilities["edit_dataset_merge"] == "roots"
     for flag in ("--wandb.color=red", "--env.task=a", "--stairs=3"):
         with pytest.raises(ConfigurationError, match="expected a flag that it has"):
             tools.translated("lerobot-train", [flag])
