@@ -6,20 +6,17 @@ from typing import Annotated, Final
 
 import typer
 
-from cadenza.cli.loop_status import StoreUrl, Workdir
+from cadenza.cli.loop_status import KNOWLEDGE, RUNS, Knowledge, StoreUrl, Workdir
 from cadenza.cli.output import print_text, typed_exits
+from cadenza.core.errors import ConfigurationError
 
-_RUNS: Final = Path("runs")
-_KNOWLEDGE: Final = Path("knowledge")
 #: Longest wait for open pages when the server ends, s.
 _GRACE_S: Final = 1
 
 
 def dash(
-    workdir: Workdir = _RUNS,
-    knowledge: Annotated[
-        Path, typer.Option("--knowledge", "-k", help="Folder of the pages.")
-    ] = _KNOWLEDGE,
+    workdir: Workdir = RUNS,
+    knowledge: Knowledge = KNOWLEDGE,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; others than loopback need a token.")
     ] = "127.0.0.1",
@@ -71,13 +68,7 @@ def dash(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        ConfigurationError: The address is not this machine's, or in use.
-    """
-    from cadenza.core.errors import ConfigurationError
-
+    """Return a socket that listens; a `ConfigurationError` if the address is not free, or ours."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=512)

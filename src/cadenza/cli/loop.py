@@ -10,7 +10,10 @@ import typer
 from cadenza.cli import loop_run
 from cadenza.cli.doctor import print_checks
 from cadenza.cli.loop_status import (
+    KNOWLEDGE,
+    RUNS,
     Config,
+    Knowledge,
     RunId,
     StoreUrl,
     Workdir,
@@ -27,6 +30,7 @@ from cadenza.cli.loop_status import (
 )
 from cadenza.cli.loop_status import watch as show_until_the_end
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
+from cadenza.core.errors import ConfigurationError
 from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
@@ -43,13 +47,11 @@ loop_app.command("run")(loop_run.run)
 loop_app.command("resume")(loop_run.resume)
 loop_app.command("demo")(loop_run.demo)
 
-_RUNS: Final = Path("runs")
 #: Exit codes after which a run needs a person, not another try.
 _FINAL: Final = (
     *(ExitCode.USAGE, ExitCode.DAMAGED_DATA, ExitCode.NOT_READY, ExitCode.MISSING_EXTRA),
     *(ExitCode.REFUSED, ExitCode.BAD_INPUT),
 )
-_KNOWLEDGE: Final = Path("knowledge")
 
 
 @loop_app.command()
@@ -57,7 +59,7 @@ def status(
     run_id: Annotated[
         str | None, typer.Argument(metavar="RUN_ID", help="Id of one run; default: all runs.")
     ] = None,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
     cycles: Annotated[
         int, typer.Option("--cycles", min=0, help="Newest cycles of each run to show; 0 for all.")
@@ -95,7 +97,7 @@ def status(
 @loop_app.command()
 def stop(
     run_id: RunId,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -117,7 +119,7 @@ def approve(
     by: Annotated[str, typer.Option("--by", help="Who answers.")],
     reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")],
     reject: Annotated[bool, typer.Option("--reject", help="Reject instead of approving.")] = False,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -159,7 +161,7 @@ def doctor(
         settings, found = None, []
         if config is not None:
             settings, found = read_configuration(find_config(config, "loop"))
-        folder = workdir or (_RUNS if settings is None else settings.workdir)
+        folder = workdir or (RUNS if settings is None else settings.workdir)
         url = store or (None if settings is None else settings.store)
         checks = [
             *found,
@@ -176,14 +178,11 @@ def doctor(
 
 @loop_app.command()
 def lint(
-    knowledge: Annotated[
-        Path, typer.Option("--knowledge", "-k", help="Folder of the pages.")
-    ] = _KNOWLEDGE,
+    knowledge: Knowledge = KNOWLEDGE,
     as_json: AsJson = False,
 ) -> None:
     """Check the pages that runs wrote: shape, contradictions, staleness."""
     with typed_exits(as_json=as_json):
-        from cadenza.core.errors import ConfigurationError
         from cadenza.loop.knowledge.lint import findings
 
         if not knowledge.is_dir():
@@ -207,7 +206,7 @@ def list_runs(
         str | None, typer.Option("--status", help="Only runs of this status.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most runs.")] = 100,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -234,7 +233,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show what comes, until nobody works on it.")
     ] = False,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
 ) -> None:
     """Show the events of a run, or the output of one of its jobs."""
@@ -256,7 +255,7 @@ def logs(
 @loop_app.command()
 def compare(
     run_ids: Annotated[list[str], typer.Argument(metavar="RUN_ID...", help="Two runs or more.")],
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -288,7 +287,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run/--yes", help="Only say what would go, or remove it.")
     ] = True,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -313,12 +312,11 @@ def prune(
 def service(
     run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Run to continue.")] = None,
     config: Config = None,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
 ) -> None:
     """Print a systemd user unit that works on a run, an earlier one or one of a configuration."""
     with typed_exits():
-        from cadenza.core.errors import ConfigurationError
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.reports import service_of_config, service_of_run
 

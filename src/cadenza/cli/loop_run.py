@@ -6,6 +6,7 @@ is no bar, instead a line says now and then how the job stands.
 
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -17,16 +18,19 @@ import typer
 
 from cadenza.cli.configuration import Settings
 from cadenza.cli.loop_status import (
-    QUIET_S,
+    RUNS,
     Config,
     Quiet,
     RunId,
     StoreUrl,
     Workdir,
+    approval_command,
     beyond_budget,
+    blessed_line,
     command,
     duration,
     event_line,
+    no_output,
     open_store,
     plain,
     print_status,
@@ -34,6 +38,7 @@ from cadenza.cli.loop_status import (
     time_left,
 )
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
+from cadenza.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -44,7 +49,6 @@ if TYPE_CHECKING:
     from cadenza.loop.jobs.outcomes import JobProgress
     from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_report import Outlook, RunStatus
-    from cadenza.loop.store.jobstore import JobStore
 
 
 #: Pause between two lines about a job where there is no bar, s.
@@ -56,10 +60,11 @@ _JOB_ENDS: Final = ("job_finished", "constitution_denied", "run_finished", "run_
 class LoopDisplay:
     """Subscriber to events and to progress; prints to stderr."""
 
+    _loop: "LoopAssembly"  # what it follows
+
     def __init__(self, *, quiet: bool = False) -> None:
         """Show messages, or nothing if ``quiet``."""
         self._quiet = quiet
-        self._loop: LoopAssembly | None = None
         self._bar: Progress | None = None
         self._task: Any = None
         self._next_line = 0.0
@@ -94,10 +99,9 @@ class LoopDisplay:
         if event.kind == "job_started":
             self._next_line = time.monotonic() + _LINE_EVERY_S
             self._look_at_disk()
-        if event.kind == "approval_requested" and self._loop is not None:
+        if event.kind == "approval_requested":
             config = self._loop.config
-            more = ("--by NAME", "--reason TEXT", "[--reject]")
-            how = command("approve", event.run_id, config.workdir, config.store, *more)
+            how = approval_command(event.run_id, config.workdir, config.store)
             self._say(f"waits for approval; answer with: {how}")
 
     def on_progress(self, progress: "JobProgress") -> None:
@@ -116,8 +120,6 @@ class LoopDisplay:
         """Warn of a disk that is nearly full, once until there is room again."""
         from cadenza.loop.retention import disk_space, shortage
 
-        if self._loop is None:
-            return
         config = self._loop.config
         told = shortage(disk_space(config.workdir, config.backend), config.workdir)
         if told and not self._told_of_disk:
@@ -126,11 +128,9 @@ class LoopDisplay:
 
     def _outlook(self, key: "JobKey", elapsed_s: float) -> "Outlook":
         """Return the progress of the job, as far as it is known."""
-        from cadenza.loop.status_report import JobEstimates, Outlook
+        from cadenza.loop.status_report import JobEstimates
         from cadenza.loop.store.overview import NEWEST
 
-        if self._loop is None:
-            return Outlook()
         jobs = self._loop.store.jobs.of_run(key.run_id, since=key.cycle - NEWEST)
         return JobEstimates(jobs, folder=self._loop.folder).outlook(key, elapsed_s)
 
@@ -179,13 +179,9 @@ class _Warnings(logging.Handler):
 
 def _new_bar() -> "Progress":
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[detail]}", style="dim"),
-    )
+    columns = ("{task.description}", BarColumn(), "[dim]{task.fields[detail]}")
     return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2)
 
 
@@ -193,8 +189,8 @@ def _times(progress: "JobProgress", left_s: float | None) -> str:
     if progress.waits_for is not None:
         return f"waits for room: {progress.waits_for}"
     attempt = f", attempt {progress.attempt}" if progress.attempt > 1 else ""
-    quiet = f", no output for {duration(progress.quiet_s)}" if progress.quiet_s >= QUIET_S else ""
-    return f"{duration(progress.attempt_s)}, {time_left(left_s)}{attempt}{quiet}"
+    times = f"{duration(progress.attempt_s)}, {time_left(left_s)}"
+    return f"{times}{attempt}{no_output(progress.quiet_s)}"
 
 
 def _standing(progress: "JobProgress", outlook: "Outlook") -> str:
@@ -204,7 +200,6 @@ def _standing(progress: "JobProgress", outlook: "Outlook") -> str:
     return f"{progress.key.stage} at work:{share} {_times(progress, outlook.left_s)}"
 
 
-_RUNS: Final = Path("runs")
 _DEMO: Final = Path("runs/loop-demo")
 _STOPPING: Final = (
     b"\nstopping: what is at work is ended first; Ctrl-C again kills it\n",
@@ -241,8 +236,8 @@ def run(
     """Improve a policy, cycle by cycle, until the budget or the ladder ends."""
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.core.shipped_configs import find_config
-        from cadenza.loop.config import LoopConfig
-        from cadenza.loop.errors import StoreNotFoundError, StoreOutdatedError
+        from cadenza.loop.config import NAME_PATTERN, LoopConfig
+        from cadenza.loop.errors import DuplicateRunError, StoreNotFoundError, StoreOutdatedError
         from cadenza.loop.events.bus import require_free_log
         from cadenza.loop.orchestrator.assembly import EVENTS_FILE, new_run_id, run_folder
         from cadenza.loop.resuming import anchored
@@ -250,15 +245,23 @@ def run(
         read = LoopConfig.from_yaml(find_config(config, "loop"), settings or ())
         loop = anchored(read)
         name = new_run_id(loop) if run_id is None else run_id
-        _require_name(name)
+        if re.fullmatch(NAME_PATTERN, name) is None:
+            raise ConfigurationError(
+                f"--run-id: expected letters, digits, '.', '_' and '-', at most 100, got {name!r}; "
+                "it names a folder."
+            )
         known = False
         with (
-            suppress(StoreNotFoundError, StoreOutdatedError),  # the latter is asked once it is new
-            open_store(loop.workdir, loop.store) as store,
+            suppress(StoreNotFoundError, StoreOutdatedError),  # the latter only for a dry run
+            open_store(loop.workdir, loop.store, upgrade=not dry_run) as store,
         ):
-            known = again and store.has_run(name)
-            if not known:
-                _require_new(store, loop, name)
+            known = store.has_run(name)
+            if known and not again:
+                begun = command("resume", name, loop.workdir, loop.store)
+                raise DuplicateRunError(
+                    f"run {name!r}: expected a new id, got one that the store has; choose another, "
+                    f"or go on with: {begun}"
+                )
         if not known:
             require_free_log(run_folder(loop, name) / EVENTS_FILE, name)
         if dry_run:
@@ -266,12 +269,12 @@ def run(
             return
         if not (quiet or as_json):
             _tell_advice(loop)
-    work_on(loop, name, as_json=as_json, quiet=quiet, begins=not again)
+    work_on(loop, name, as_json=as_json, quiet=quiet)
 
 
 def resume(
     run_id: RunId,
-    workdir: Workdir = _RUNS,
+    workdir: Workdir = RUNS,
     store: StoreUrl = None,
     config: Config = None,
     as_json: AsJson = False,
@@ -283,13 +286,13 @@ def resume(
         from cadenza.loop.config import LoopConfig
         from cadenza.loop.resuming import anchored, stored_config
 
-        given = (
-            None if config is None else anchored(LoopConfig.from_yaml(find_config(config, "loop")))
-        )
-        store = store or (None if given is None else given.store)
+        given = None
+        if config is not None:
+            given = anchored(LoopConfig.from_yaml(find_config(config, "loop")))
+            store = store or given.store
         with open_store(workdir, store, upgrade=True) as opened:
-            settings = given or stored_config(opened, run_id)
             opened.get_run(run_id)
+            settings = given or stored_config(opened, run_id)
         settings = settings.model_copy(update={"workdir": workdir, "store": store})
     work_on(settings, run_id, as_json=as_json, quiet=quiet)
 
@@ -319,11 +322,8 @@ def work_on(
     as_json: bool,
     quiet: bool,
     with_status: bool = False,
-    begins: bool = False,
 ) -> None:
     """Work on a run until it ends and print its outcome, ``with_status`` also its status.
-
-    A run that ``begins`` must be a new one.
 
     Raises:
         typer.Exit: It did not come to its end; the code says why.
@@ -331,7 +331,7 @@ def work_on(
     again = command("resume", run_id, settings.workdir, settings.store)
     try:
         with typed_exits(as_json=as_json, go_on=_go_on(again), keep_lines=True):
-            code, summary, status = _work(settings, run_id, quiet=quiet or as_json, begins=begins)
+            code, summary, status = _work(settings, run_id, quiet=quiet or as_json)
             # a closed terminal shows nothing, a file or a pipe gets it all the same
             with suppress(OSError) if code is ExitCode.HUNG_UP else nullcontext():
                 if as_json:
@@ -340,7 +340,10 @@ def work_on(
                 elif with_status:
                     print_status(status, settings.workdir, settings.store)
                 else:
-                    print_text(_as_text(summary, status.metric))
+                    why = plain(summary["stop_reason"])
+                    print_text(f"run {run_id}: {status.status} ({why})")
+                    print_text(f"decisions: {', '.join(summary['decisions']) or 'none yet'}")
+                    print_text(blessed_line(status))
     except typer.Exit as ended:
         _show_log(ended)
         if ended.exit_code in (ExitCode.JOB_FAILED, ExitCode.STORAGE, ExitCode.OUT_OF_MEMORY):
@@ -348,8 +351,8 @@ def work_on(
         raise
     if code is not ExitCode.OK:
         if status.pending:
-            approve = command("approve", run_id, settings.workdir, settings.store)
-            _tell(f"answer first with: {approve} --by NAME --reason TEXT [--reject]")
+            approve = approval_command(run_id, settings.workdir, settings.store)
+            _tell(f"answer first with: {approve}")
         _tell(f"stopped; {_go_on(again)}")
         raise typer.Exit(code)
     hint = beyond_budget(summary["stop_reason"], again)
@@ -376,7 +379,7 @@ def _go_on(again: str) -> str:
 
 
 def _work(
-    settings: "LoopConfig", run_id: str, *, quiet: bool, begins: bool
+    settings: "LoopConfig", run_id: str, *, quiet: bool
 ) -> "tuple[ExitCode, dict[str, Any], RunStatus]":
     """Return how the run ended, its summary, and how it stands."""
     from cadenza.loop.jobs.terms import StopSignals
@@ -387,8 +390,6 @@ def _work(
     with StopSignals(lambda level: os.write(2, _STOPPING[level - 1])) as stop:
         display = LoopDisplay(quiet=quiet)
         with build_loop(settings, run_id, stop=stop, on_progress=display.on_progress) as loop:
-            if begins:
-                _require_new(loop.store, settings, run_id)
             if not quiet:
                 _tell(f"run {run_id}; events: {loop.bus.log_path}")
                 _tell(rules_line(*_rules_of(loop).values()))
@@ -421,16 +422,13 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
             with display.following(loop):
                 summary = {**loop.run().to_dict(), **_rules_of(loop)}
             commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
-    payload = {**summary, "dry_run": True, "commands": commands}
     for note in notes(settings):
         _tell(f"note: {note}")
     if as_json:
-        print_json(payload)
+        print_json({**summary, "dry_run": True, "commands": commands})
         return
-    for line in commands:
-        print_text(plain(line))
-    print_text(rules_line(summary["constitution"], summary["constitution_sha256"]))
-    for line in comparison_costs(settings):
+    rules = rules_line(summary["constitution"], summary["constitution_sha256"])
+    for line in (*map(plain, commands), rules, *comparison_costs(settings)):
         print_text(line)
     print_text(
         f"dry run: {len(commands)} commands in {summary['cycles_run']} cycles, none of them run; "
@@ -456,54 +454,6 @@ def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
         "constitution": None if file is None else str(file),
         "constitution_sha256": loop.rules.sha256,
     }
-
-
-def _require_name(run_id: str) -> None:
-    """Raise `ConfigurationError` unless a run's id can name its folder."""
-    import re
-
-    from cadenza.core.errors import ConfigurationError
-    from cadenza.loop.config import NAME_PATTERN
-
-    if re.fullmatch(NAME_PATTERN, run_id) is None:
-        raise ConfigurationError(
-            f"--run-id: expected letters, digits, '.', '_' and '-', at most 100, got {run_id!r}; "
-            "it names a folder."
-        )
-
-
-def _require_new(store: "JobStore", settings: "LoopConfig", run_id: str) -> None:
-    """Raise `DuplicateRunError` if the store has the run: it is resumed, not run again."""
-    from cadenza.loop.errors import DuplicateRunError
-
-    if store.has_run(run_id):
-        again = command("resume", run_id, settings.workdir, settings.store)
-        raise DuplicateRunError(
-            f"run {run_id!r}: expected a new id, got one that the store has; choose another, or go "
-            f"on with: {again}"
-        )
-
-
-def _as_text(summary: dict[str, Any], metric: str) -> str:
-    """Return the outcome of a run as lines for people; decisions compare ``metric``."""
-    decisions = ", ".join(summary["decisions"]) or "none yet"
-    lines = [
-        f"run {summary['run_id']}: {summary['status']} ({plain(summary['stop_reason'])})",
-        f"decisions: {decisions}",
-    ]
-    if summary["blessed_checkpoint"] is None:
-        lines.append("blessed: nothing")
-    else:
-        value = summary["baseline_success_rate"]
-        shown = "" if value is None else f"{value:.1%}" if metric == "success" else f"{value:.3f}"
-        measured = shown and f", {metric} {shown} when last measured"
-        cycle = summary["blessed_cycle"]
-        source = "the run started from it" if cycle is None else f"cycle {cycle}"
-        lines.append(
-            f"blessed: {summary['blessed_checkpoint']} ({summary['final_policy']}, "
-            f"{source}{measured})"
-        )
-    return "\n".join(lines)
 
 
 def _tell(line: str) -> None:

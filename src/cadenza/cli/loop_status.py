@@ -4,6 +4,8 @@ Here are also the options of all loop commands, and where they find their runs.
 """
 
 import json
+import os
+import shlex
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from cadenza.loop.reports import RunComparison
     from cadenza.loop.status_report import (
-        CycleStatus,
         LiveJob,
         Measurement,
         PendingApproval,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 #: File of the job store below the folder of all runs.
 STORE_FILE: Final = "cadenza.db"
-
+#: Where runs and the pages that they write are unless somebody says otherwise.
+RUNS, KNOWLEDGE = Path("runs"), Path("knowledge")
 
 RunId: TypeAlias = Annotated[str, typer.Argument(metavar="RUN_ID", help="Id of the run.")]
 Workdir: TypeAlias = Annotated[
@@ -50,6 +52,9 @@ StoreUrl: TypeAlias = Annotated[
 ]
 Config: TypeAlias = Annotated[
     Path | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")
+]
+Knowledge: TypeAlias = Annotated[
+    Path, typer.Option("--knowledge", "-k", help="Folder of the pages.")
 ]
 Quiet: TypeAlias = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show neither events nor progress.")
@@ -85,11 +90,8 @@ def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *mo
 
     A password in the store's URL is hidden; the command then takes it from where libpq does.
     """
-    import os
-    import shlex
-
     words = ["cadenza", "loop", verb, *([] if run_id is None else [run_id])]
-    if workdir != Path("runs"):
+    if workdir != RUNS:
         words += ["--workdir", str(workdir)]
     if store is not None and store != os.environ.get("CADENZA_STORE"):
         from cadenza.loop.store.database import shown
@@ -98,6 +100,12 @@ def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *mo
     elif store is None and os.environ.get("CADENZA_STORE"):  # which the command would take
         words += ["--store", f"sqlite:///{(workdir / STORE_FILE).absolute()}"]
     return " ".join([shlex.join(words), *more])
+
+
+def approval_command(run_id: str, workdir: Path, store: str | None) -> str:
+    """Return the command line that answers a run's question, with what is to be filled in."""
+    more = ("--by NAME", "--reason TEXT", "[--reject]")
+    return command("approve", run_id, workdir, store, *more)
 
 
 #: Characters of an event's payload that a line shows.
@@ -136,7 +144,7 @@ def plain(text: str) -> str:
 #: Silence of a job that is worth a word, s; a host gives a sign of life each second.
 _SILENT_S: Final = 10.0
 #: Time without output of a job that is worth a word, s.
-QUIET_S: Final = 60.0
+_QUIET_S: Final = 60.0
 #: Characters of the reason of a failure that are shown; older runs stored whole logs there.
 _REASON_WIDTH: Final = 800
 #: Statuses of runs that somebody should be working on.
@@ -152,8 +160,9 @@ _RAISABLE: Final = {
 def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
     """Write how a run stands to stdout; commands to copy name its folder and store."""
     print_text(headline(status))
-    if status.cycles:
-        print_table("", cycle_columns(status), cycle_rows(status))
+    columns, rows = cycle_table(status)
+    if rows:
+        print_table("", columns, rows)
     if status.cycles_left_out:
         more = command("status", status.run_id, workdir, store, "--cycles 0")
         print_text(f"{status.cycles_left_out} earlier cycles are left out; all of them: {more}")
@@ -168,11 +177,7 @@ def utc(moment: float) -> str:
 
 def run_row(run: "RunSummary") -> tuple[str, ...]:
     """Return the line of a list of runs: name, status, cycles, where it is, blessed policy."""
-    of = "" if run.max_cycles is None else f" of {run.max_cycles}"
-    word = run.status.replace("_", " ")
-    if run.status in _GOING_ON and run.worked_on_by is None:
-        word += ", but no controller runs"
-    return run.run_id, word, f"{run.decided}{of}", run.step, _success(run.success)
+    return run.run_id, _standing(run), f"{run.decided}{_most(run)}", run.step, _success(run.success)
 
 
 def comparison_rows(runs: "Sequence[RunComparison]") -> list[tuple[str, ...]]:
@@ -190,13 +195,23 @@ def comparison_rows(runs: "Sequence[RunComparison]") -> list[tuple[str, ...]]:
 
 def headline(status: "RunStatus") -> str:
     """Return the line above the table of cycles."""
-    begun = utc(status.created_at)
-    word = status.status.replace("_", " ")
-    if status.status in _GOING_ON and status.worked_on_by is None:
-        word += ", but no controller runs"
     reason = status.stop_reason
     why = f" ({plain(reason)})" if reason and status.status != "failed" else ""
-    return f"Run {status.run_id}: {word}{why}, begun {begun}, {_cycles(status)}"
+    undecided = [cycle.idx for cycle in status.cycles if cycle.decision is None]
+    open_one = f", cycle {undecided[-1]} undecided" if undecided else ""
+    return (
+        f"Run {status.run_id}: {_standing(status)}{why}, begun {utc(status.created_at)}, "
+        f"{status.decided}{_most(status)} cycles decided{open_one}"
+    )
+
+
+def _standing(run: "RunStatus | RunSummary") -> str:
+    alone = run.status in _GOING_ON and run.worked_on_by is None
+    return run.status.replace("_", " ") + (", but no controller runs" if alone else "")
+
+
+def _most(run: "RunStatus | RunSummary") -> str:
+    return "" if run.max_cycles is None else f" of {run.max_cycles}"
 
 
 def may_change(status: "RunStatus") -> bool:
@@ -204,19 +219,35 @@ def may_change(status: "RunStatus") -> bool:
     return status.status in _GOING_ON and status.worked_on_by is not None
 
 
-def cycle_columns(status: "RunStatus") -> tuple[str, ...]:
-    """Return the names of the columns of a run's table of cycles.
+def cycle_table(status: "RunStatus") -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the columns of a run's table of cycles, and one row per cycle.
 
-    The last two are the times that its jobs took, by the device that they worked on.
+    The last two columns are the times that its jobs took, by the device that they worked on.
     """
-    compared = ("success",) if status.metric == "success" else ("score", "success")
-    last = ("reference", "n", "cpu jobs", "gpu jobs")
-    return "cycle", "rung", "stage", "decision", *compared, *last
+    scored = status.metric != "success"
+    first, last = ("cycle", "rung", "stage", "decision"), ("n", "cpu jobs", "gpu jobs")
+    compared = ("score", "success", "reference") if scored else ("success", "reference")
+    rows: list[tuple[str, ...]] = []
+    for one in status.cycles:
+        candidate, baseline = one.candidate, one.baseline
+        cells = (_success(candidate), _success(baseline))
+        if scored:
+            cells = (_score(candidate), _success(candidate), _score(baseline))
+        n = max((found.n_episodes for found in (candidate, baseline) if found), default="")
+        times = {str(name): duration(seconds) for name, seconds in one.seconds.items()}
+        done = (str(one.idx), one.rung or "", one.stage, one.decision or "")
+        rows.append((*done, *cells, str(n), times.get("cpu", ""), times.get("gpu", "")))
+    return (*first, *compared, *last), rows
 
 
-def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
-    """Return one row per cycle, fit for `cycle_columns`."""
-    return [_row(cycle, status.metric) for cycle in status.cycles]
+def _success(measured: "Measurement | None") -> str:
+    if measured is None:
+        return ""
+    return f"{measured.rate:.1%} [{100.0 * measured.low:.0f}, {100.0 * measured.high:.0f}]"
+
+
+def _score(measured: "Measurement | None") -> str:
+    return "" if measured is None or measured.score is None else f"{measured.score:.3f}"
 
 
 def beyond_budget(stop_reason: str | None, resume: str) -> str:
@@ -240,20 +271,37 @@ def notes(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
     ]
 
 
-def past_lines(status: "RunStatus") -> list[str]:
-    """Return what a run decided, what it blessed, and what it obeys."""
-    lines: list[str] = []
+def past_lines(status: "RunStatus") -> "Generator[str]":
+    """Yield what a run decided, what it blessed, and what it obeys."""
     for cycle in status.cycles:
         if cycle.reason:
-            lines.append(f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}")
-        lines += _training_lines(cycle)
-    lines += [_blessed(status), _error_budget(status)]
+            yield f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}"
+        if cycle.adapted is not None:
+            without, copy = cycle.adapted
+            yield (
+                f"cycle {cycle.idx}: the copy trained on harvests was "
+                f"{'taken' if copy > without else 'left'}: {copy:.3f} against {without:.3f} without"
+            )
+        found = cycle.harvest
+        if found is not None and found.starts == "failed":
+            yield (
+                f"cycle {cycle.idx}: the policy failed at {found.attempts - found.successes} of "
+                f"{found.attempts} further starts; the expert showed {found.kept} of them, for "
+                "later cycles"
+            )
+    yield blessed_line(status)
+    if status.error_budget is not None and status.error_spent is not None:
+        told = status.next_comparison
+        yield (
+            f"error budget: {status.error_budget:.2%} over all cycles, {status.error_spent:.2%} of "
+            f"it spent by {status.error_failed} comparisons without a blessing, "
+            f"{status.error_left:.2%} left" + ("" if told is None else f". {told.rstrip('.')}")
+        )
     if status.seed_data == "unknown":
-        lines.append(
+        yield (
             "seed dataset: its initial states are unknown, policies may be measured on some of them"
         )
-    lines.append(rules_line(status.constitution, status.constitution_sha256))
-    return [line for line in lines if line]
+    yield rules_line(status.constitution, status.constitution_sha256)
 
 
 def rules_line(constitution: str | None, sha256: str | None) -> str:
@@ -263,159 +311,70 @@ def rules_line(constitution: str | None, sha256: str | None) -> str:
     return plain(f"rules: {shown_rules(constitution, sha256)}")
 
 
-def _training_lines(cycle: "CycleStatus") -> list[str]:
-    """Return what a cycle's harvests brought: those trained on in it, and its own for later."""
-    lines: list[str] = []
-    if cycle.adapted is not None:
-        plain_one, copy = cycle.adapted
-        kept = "taken" if copy > plain_one else "left"
-        lines.append(
-            f"cycle {cycle.idx}: the copy trained on harvests was {kept}: {copy:.3f} against "
-            f"{plain_one:.3f} without"
-        )
-    found = cycle.harvest
-    if found is not None and found.starts == "failed":
-        failed = found.attempts - found.successes
-        lines.append(
-            f"cycle {cycle.idx}: the policy failed at {failed} of {found.attempts} further starts; "
-            f"the expert showed {found.kept} of them, for later cycles"
-        )
-    return lines
-
-
-def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
-    """Return what a run does, waits for, failed of or may soon fail of."""
-    from cadenza.loop.retention import shortage
-
-    more = ("--by NAME", "--reason TEXT", "[--reject]")
-    approve = command("approve", status.run_id, workdir, store, *more)
-    questions = [
-        f"waits for approval: {question.gate} in cycle {question.cycle}{_deadline(question)}; "
-        f"answer with: {approve}"
-        for question in status.pending
-    ]
-    lines = [*(_job(job) for job in status.jobs), *questions, *_failure(status)]
-    told = shortage(status.disk, workdir) if status.status in _RESUMABLE else ""
-    return [*lines, plain(told)] if told else lines
-
-
-def sum_lines(status: "RunStatus") -> list[str]:
-    """Return what a run used, and where it left what it learned."""
-    lines = [_spending(status), _model(status)]
-    if status.removed:
-        lines.append(f"removed: {len(status.removed)} folders of ended cycles, to make room")
-    if status.knowledge_pages:
-        pages = [Path(page) for page in status.knowledge_pages]
-        names = ", ".join("/".join(page.parts[-2:]) for page in pages)
-        lines.append(plain(f"knowledge: {names} in {pages[0].parent.parent}"))
-    return [line for line in lines if line]
-
-
-def controller_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
-    """Return who works on a run, or how to resume it; arguments as `present_lines`."""
-    if status.worked_on_by is not None:
-        asked = ", asked to stop" if status.stop_requested else ""
-        return [f"controller: {plain(readable(status.worked_on_by))}{asked}"]
-    resume = command("resume", status.run_id, workdir, store)
-    if status.status in _RESUMABLE:
-        return [f"continue with: {resume}"]
-    hint = beyond_budget(status.stop_reason, resume)
-    return [hint] if hint else []
-
-
-def _cycles(status: "RunStatus") -> str:
-    """Return how many cycles came to a decision, and which one is on its way to it."""
-    undecided = [str(cycle.idx) for cycle in status.cycles if cycle.decision is None]
-    of = "" if status.max_cycles is None else f" of {status.max_cycles}"
-    open_one = f", cycle {undecided[-1]} undecided" if undecided else ""
-    return f"{status.decided}{of} cycles decided{open_one}"
-
-
-def _row(cycle: "CycleStatus", metric: str) -> tuple[str, ...]:
-    compared = (_success(cycle.candidate), _success(cycle.baseline))
-    if metric != "success":
-        compared = (_score(cycle.candidate), _success(cycle.candidate), _score(cycle.baseline))
-    n = max((m.n_episodes for m in (cycle.candidate, cycle.baseline) if m), default=0)
-    return (
-        str(cycle.idx),
-        cycle.rung or "",
-        cycle.stage,
-        cycle.decision or "",
-        *compared,
-        str(n) if n else "",
-        _seconds(cycle, "cpu"),
-        _seconds(cycle, "gpu"),
-    )
-
-
-def _success(measured: "Measurement | None") -> str:
-    if measured is None:
-        return ""
-    return f"{measured.rate:.1%} [{100.0 * measured.low:.0f}, {100.0 * measured.high:.0f}]"
-
-
-def _score(measured: "Measurement | None") -> str:
-    return "" if measured is None or measured.score is None else f"{measured.score:.3f}"
-
-
-def _seconds(cycle: "CycleStatus", device: str) -> str:
-    seconds = {str(name): value for name, value in cycle.seconds.items()}.get(device)
-    return "" if seconds is None else duration(seconds)
-
-
-def _blessed(status: "RunStatus") -> str:
+def blessed_line(status: "RunStatus") -> str:
+    """Return which policy is the run's best, and what it reached in its own cycle."""
     best = status.blessed
     if best is None:
         return "blessed: nothing yet"
-    success = "" if best.success is None else f", success {best.success:.1%}"
-    if status.metric != "success" and best.score is not None:
-        success = f", score {best.score:.3f}{success}"
     source = "the run started from it" if best.cycle is None else f"cycle {best.cycle}"
-    return f"blessed: {plain(best.path)} ({best.policy_type}, {source}{success})"
+    words = [best.policy_type, source]
+    if status.metric != "success" and best.score is not None:
+        words.append(f"score {best.score:.3f}")
+    if best.success is not None:
+        words.append(f"success {best.success:.1%}")
+    return f"blessed: {plain(best.path)} ({', '.join(words)})"
 
 
-def _error_budget(status: "RunStatus") -> str:
-    alpha, spent = status.error_budget, status.error_spent
-    if alpha is None or spent is None:
-        return ""
-    ahead = "" if status.next_comparison is None else f". {status.next_comparison.rstrip('.')}"
-    return (
-        f"error budget: {alpha:.2%} over all cycles, {spent:.2%} of it spent by "
-        f"{status.error_failed} comparisons without a blessing, {status.error_left:.2%} left{ahead}"
-    )
+def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> "Generator[str]":
+    """Yield what a run does, waits for, failed of or may soon fail of."""
+    from cadenza.loop.retention import shortage
+
+    yield from map(_job, status.jobs)
+    approve = approval_command(status.run_id, workdir, store)
+    for question in status.pending:
+        yield (
+            f"waits for approval: {question.gate} in cycle {question.cycle}{_deadline(question)}; "
+            f"answer with: {approve}"
+        )
+    if status.status == "failed":
+        reason, log = plain((status.stop_reason or "").partition("\n")[0]), status.failed_log
+        yield "failed: " + (
+            reason if len(reason) <= _REASON_WIDTH else f"{reason[:_REASON_WIDTH]}..."
+        )
+        if log is not None and str(Path(log).absolute()) not in reason:
+            yield f"log of the job that failed: {log}"
+    if status.status in _RESUMABLE and (told := shortage(status.disk, workdir)):
+        yield plain(told)
 
 
 def _job(job: "LiveJob") -> str:
-    process = "" if job.pid is None else f" as process {job.pid}"
-    done = "" if job.done is None else f", {job.done:.0%} done"
-    silent = f", last sign of life {duration(job.silent_s)} ago" if job.silent_s > _SILENT_S else ""
-    attempt = f", attempt {job.attempt}{_earlier(job)}" if job.attempt > 1 else ""
-    quiet = f", no output for {duration(job.quiet_s)}" if job.quiet_s >= QUIET_S else ""
-    what = f"job: {job.stage} of cycle {job.cycle}{process}{attempt}"
+    what = f"job: {job.stage} of cycle {job.cycle}"
+    if job.pid is not None:
+        what += f" as process {job.pid}"
+    if job.attempt > 1:
+        what += f", attempt {job.attempt}{_earlier(job)}"
     if job.waits_for is not None:
         return f"{what}, waits for room: {plain(job.waits_for)}"
-    left = time_left(job.left_s)
-    return f"{what}, runs for {duration(job.elapsed_s)}{done}, {left}{quiet}{silent}"
+    done = "" if job.done is None else f", {job.done:.0%} done"
+    what += f", runs for {duration(job.elapsed_s)}{done}, {time_left(job.left_s)}"
+    what += no_output(job.quiet_s)
+    if job.silent_s > _SILENT_S:
+        what += f", last sign of life {duration(job.silent_s)} ago"
+    return what
+
+
+def no_output(quiet_s: float) -> str:
+    """Return for how long a job was silent, if that is worth a word; else nothing."""
+    return f", no output for {duration(quiet_s)}" if quiet_s >= _QUIET_S else ""
 
 
 def _earlier(job: "LiveJob") -> str:
     """Return what became of earlier attempts, in parentheses; empty if unknown."""
     counts = ((job.interrupted, "interrupted"), (job.failed, "failed"))
     words = [f"{count} {word}" for count, word in counts if count]
-    if not words:
-        return ""
-    last = f", the last: {plain(job.last_problem)}" if job.last_problem else ""
-    return f" ({', '.join(words)}{last})"
-
-
-def _failure(status: "RunStatus") -> list[str]:
-    if status.status != "failed":
-        return []
-    reason = plain((status.stop_reason or "").partition("\\n")[0])
-    shown = reason if len(reason) <= _REASON_WIDTH else f"{reason[:_REASON_WIDTH]}..."
-    log = status.failed_log
-    told = log is None or str(Path(log).absolute()) in reason
-    return [f"failed: {shown}", *([] if told else [f"log of the job that failed: {log}"])]
+    if words and job.last_problem:
+        words.append(f"the last: {plain(job.last_problem)}")
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _deadline(question: "PendingApproval") -> str:
@@ -426,29 +385,49 @@ def _deadline(question: "PendingApproval") -> str:
     return f", decides by itself in {duration(max(0.0, question.deadline - time.time()))}"
 
 
-def _spending(status: "RunStatus") -> str:
-    spent = status.spending
+def sum_lines(status: "RunStatus") -> "Generator[str]":
+    """Yield what a run used, and where it left what it learned."""
+    spent, used = status.spending, status.language_model
     everything = f"{spent.wall_hours:.2f}{_of(spent.max_wall_hours)} of all jobs"
     if spent.uses_gpu:
-        return f"hours: {spent.gpu_hours:.2f}{_of(spent.max_gpu_hours)} on the GPU, {everything}"
-    if spent.max_wall_hours is not None:
-        return f"hours: {everything}; without a GPU they count for max_gpu_hours, too"
-    return f"hours: {spent.wall_hours:.2f}{_of(spent.max_gpu_hours)} of all jobs, there is no GPU"
-
-
-def _model(status: "RunStatus") -> str:
-    used = status.language_model
-    if used is None:
-        return ""
-    failed = f", {used.failed} of them without a reply" if used.failed else ""
-    cost = "" if used.cost_usd is None else f", {used.cost_usd:.2f}{_of(used.max_cost_usd)} dollars"
-    scheduled = f", {used.fallbacks} proposals by the schedule instead" if used.fallbacks else ""
-    now = ", is being asked now" if used.asked_now else ""
-    return f"language model: {used.calls} calls{failed}{cost}{scheduled}{now}"
+        gpu = f"{spent.gpu_hours:.2f}{_of(spent.max_gpu_hours)}"
+        yield f"hours: {gpu} on the GPU, {everything}"
+    elif spent.max_wall_hours is not None:
+        yield f"hours: {everything}; without a GPU they count for max_gpu_hours, too"
+    else:
+        total = f"{spent.wall_hours:.2f}{_of(spent.max_gpu_hours)}"
+        yield f"hours: {total} of all jobs, there is no GPU"
+    if used is not None:
+        told = f"language model: {used.calls} calls"
+        if used.failed:
+            told += f", {used.failed} of them without a reply"
+        if used.cost_usd is not None:
+            told += f", {used.cost_usd:.2f}{_of(used.max_cost_usd)} dollars"
+        if used.fallbacks:
+            told += f", {used.fallbacks} proposals by the schedule instead"
+        yield told + (", is being asked now" if used.asked_now else "")
+    if status.removed:
+        yield f"removed: {len(status.removed)} folders of ended cycles, to make room"
+    if status.knowledge_pages:
+        pages = [Path(page) for page in status.knowledge_pages]
+        names = ", ".join("/".join(page.parts[-2:]) for page in pages)
+        yield plain(f"knowledge: {names} in {pages[0].parent.parent}")
 
 
 def _of(limit: float | None) -> str:
     return "" if limit is None else f" (at most {limit:g})"
+
+
+def controller_lines(status: "RunStatus", workdir: Path, store: str | None) -> "Generator[str]":
+    """Yield who works on a run, or how to resume it; arguments as `present_lines`."""
+    resume = command("resume", status.run_id, workdir, store)
+    if status.worked_on_by is not None:
+        asked = ", asked to stop" if status.stop_requested else ""
+        yield f"controller: {plain(readable(status.worked_on_by))}{asked}"
+    elif status.status in _RESUMABLE:
+        yield f"continue with: {resume}"
+    elif hint := beyond_budget(status.stop_reason, resume):
+        yield hint
 
 
 #: Pause between two looks, s.
@@ -515,9 +494,9 @@ def _frame(
     for one in filter(may_change, reversed(statuses)):
         told = (*present_lines(one, workdir, store), *controller_lines(one, workdir, store))
         parts += [Text(headline(one), style="bold"), *map(Text, told)]
-        rows = cycle_rows(one)[::-1][: _CYCLES[level]][::-1]
-        if rows:
-            parts.append(make_table("", cycle_columns(one), rows))
+        columns, rows = cycle_table(one)
+        if newest := rows[::-1][: _CYCLES[level]][::-1]:
+            parts.append(make_table("", columns, newest))
         if level == 0:
             parts += map(Text, (*past_lines(one), *sum_lines(one)))
     others = [one for one in reversed(statuses) if not may_change(one)]

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -42,6 +42,8 @@ STATE_FILE: Final = "notified.json"
 _PAUSES_S: Final = (1.0, 3.0)
 #: Longest line, characters.
 _TEXT_WIDTH: Final = 800
+#: What a document repeats of an event, beside its payload.
+_OWN: Final = ("seq", "cycle", "ts", "stage", "kind")
 #: Told at least once; all others at most once.
 _MUST_BE_TOLD: Final[tuple[Occasion, ...]] = ("failed", "approval")
 #: Most events read at once.
@@ -161,21 +163,14 @@ class _Teller:
     def _tell_events(self) -> None:
         while events := self._store.events.after(self._run_id, self._seen, limit=_PAGE):
             for event in events:
-                news = news_of(self._run_id, event)
-                if news is not None and news[0] in self._config.events:
-                    document = {"seq": event.seq, "cycle": event.cycle, "ts": event.ts}
-                    document |= {"stage": event.stage, "kind": event.kind}
-                    document["payload"] = json.loads(event.payload)
-                    self._tell_event(event.seq, *news, document)
+                what, text = news_of(self._run_id, event) or (None, "")
+                if what is not None and what in self._config.events:
+                    if what not in _MUST_BE_TOLD:
+                        self._write_state(event.seq)
+                    own = {name: getattr(event, name) for name in _OWN}
+                    self._tell(what, text, {**own, "payload": json.loads(event.payload)})
+                    self._write_state(event.seq)
                 self._seen = event.seq
-
-    def _tell_event(self, seq: int, what: Occasion, text: str, document: dict[str, Any]) -> None:
-        first = what in _MUST_BE_TOLD
-        if not first:
-            self._write_state(seq)
-        self._tell(what, text, document)
-        if first:
-            self._write_state(seq)
 
     def _tell_disk(self) -> None:
         told = shortage(disk_space(self._folder, self._backend), self._folder)
@@ -197,7 +192,8 @@ class _Teller:
             hooks[f"command {self._config.command[0]}"] = lambda: self._run(line, body)
         if self._webhook is not None:
             address = self._webhook
-            hooks[f"webhook {urlsplit(address).hostname}"] = lambda: self._post(address, body)
+            told = f"webhook {urlsplit(address).hostname}"
+            hooks[told] = lambda: _post(address, body, timeout_s=self._config.timeout_s)
         for name, attempt in hooks.items():
             problem = attempt()
             for pause_s in _PAUSES_S if problem else ():
@@ -237,21 +233,6 @@ class _Teller:
             lines = errors.read(4096).decode(errors="replace").split("\n")
             return f"exit code {process.returncode} {lines[0].strip()[:200]}".strip()
 
-    def _post(self, address: str, body: bytes) -> str:
-        """Post once, in a thread that is left alone if it hangs; return what went wrong."""
-        ended: list[str] = []
-
-        def work() -> None:
-            try:
-                ended.append(_posted(address, body, self._config.timeout_s))
-            except (HTTPException, OSError) as error:
-                ended.append(getattr(error, "strerror", None) or type(error).__name__)
-
-        thread = threading.Thread(target=work, name="webhook", daemon=True)
-        thread.start()
-        thread.join(self._config.timeout_s)
-        return ended[0] if ended else f"no answer within {self._config.timeout_s:g} s"
-
     def _read_state(self) -> tuple[int, bool]:
         """Return the number of the last event that counts as told, and whether the disk does."""
         path = self._folder / STATE_FILE
@@ -272,15 +253,17 @@ class _Teller:
         atomic_write_json(self._folder / STATE_FILE, {"seq": seq, "disk": self._disk_told})
 
 
-def _posted(address: str, body: bytes, timeout_s: float) -> str:
+def _post(address: str, body: bytes, *, timeout_s: float) -> str:
     """Post JSON once; return what went wrong. Redirections are not followed."""
     parts = urlsplit(address)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", target, body, {"Content-Type": "application/json"})
-        status = connection.getresponse().status
-    finally:
-        connection.close()
+        with closing(kind(parts.hostname or "", parts.port, timeout=timeout_s)) as connection:
+            connection.request("POST", target, body, {"Content-Type": "application/json"})
+            status = connection.getresponse().status
+    except TimeoutError:
+        return f"no answer within {timeout_s:g} s"
+    except (HTTPException, OSError) as error:
+        return getattr(error, "strerror", None) or type(error).__name__
     return "" if status // 100 == 2 else f"status {status}"

@@ -83,7 +83,7 @@ def test_job_of_a_killed_controller_is_adopted_by_its_name(address, tmp_path):
     pid = running.read_text()
     with bench_in(tmp_path) as bench:
         runner = bench.ray_runner(address, on_progress=lambda _: bench.kinds and let_end(running))
-        assert runner.hosts.expected(files_of(spec))
+        assert runner.hosts.waits_for(files_of(spec), waited_s=0.0) is not None
         end = runner.run(spec)
         assert (end.attempts, bench.kinds) == (1, ["adopted"])
     assert running.read_text() == pid

@@ -11,8 +11,7 @@ import pytest
 from cadenza.cli.loop_run import LoopDisplay
 from cadenza.cli.loop_status import (
     command,
-    cycle_columns,
-    cycle_rows,
+    cycle_table,
     duration,
     event_line,
     headline,
@@ -148,7 +147,7 @@ def test_a_run_out_of_cycles_or_hours_tells_how_to_go_on_and_one_at_its_end_noth
 
 def test_a_run_that_compares_scores_shows_them_under_their_name(run):
     _, status = run
-    assert cycle_columns(status)[4:6] == ("success", "reference")
+    assert cycle_table(status)[0][4:6] == ("success", "reference")
     graded = [
         cycle.candidate and cycle.candidate.model_copy(update={"score": -1.25})
         for cycle in status.cycles
@@ -159,7 +158,8 @@ def test_a_run_that_compares_scores_shows_them_under_their_name(run):
     )
     best = status.blessed.model_copy(update={"score": -1.25})
     scored = status.model_copy(update={"metric": "score", "cycles": cycles, "blessed": best})
-    first = dict(zip(cycle_columns(scored), cycle_rows(scored)[0], strict=True))
+    columns, rows = cycle_table(scored)
+    first = dict(zip(columns, rows[0], strict=True))
     assert (first["score"], first["reference"]) == ("-1.250", "-1.250")
     assert first["success"].startswith("60.0% [")
     [blessed] = [line for line in notes(scored, Path("runs"), None) if "blessed" in line]

@@ -63,13 +63,12 @@ class Hosts(ABC):
     def require_room(self, device: Device) -> None:  # noqa: B027 - there is room
         """Raise `JobHostError` if a host for ``device`` can never start here."""
 
-    def obstacle(self, folder: AttemptFolder, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
-        """Return what keeps a host, on its way for ``waited_s``, from starting; None if unknown."""
-        return None
+    def waits_for(self, folder: AttemptFolder, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
+        """Return what keeps a host from taking the lock, which the caller holds, for ``waited_s``.
 
-    def expected(self, folder: AttemptFolder) -> bool:  # noqa: ARG002 - none is on its way
-        """Return whether a host that holds no lock, which the caller does, is on its way."""
-        return False
+        Empty if nobody knows; None if no host is on its way.
+        """
+        return None
 
     @abstractmethod
     def start(self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO) -> None:
@@ -116,13 +115,12 @@ class LocalHosts(Hosts):
             return False
         return kill_if(host.pid, lambda pid: start_ticks(pid) == host.start_ticks, wait_s=_GONE_S)
 
-    def expected(self, folder: AttemptFolder) -> bool:
-        """Return False, once a host that gave up its lock, which it does by ending, is gone."""
+    def waits_for(self, folder: AttemptFolder, *, waited_s: float) -> None:  # noqa: ARG002 - starts at once
+        """Return None, once a host that gave up its lock, which it does by ending, is gone."""
         process = self._started.pop(folder.path, None)
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GONE_S)
-        return False
 
 
 #: Longest pause between two signs of life in the store, s; a short lease asks for more of them.
@@ -227,12 +225,13 @@ class _Job:
         """Return the lock once no host lives."""
         watch, pause_s = _Watch(self), _FIRST_POLL_S
         while True:
-            lock = self.folder.try_lock()
+            lock, reason = self.folder.try_lock(), None
             if lock is not None:
-                if not self.runner.hosts.expected(self.folder):
+                reason = self.runner.hosts.waits_for(self.folder, waited_s=watch.waited_s)
+                if reason is None:
                     return lock
                 lock.close()
-            watch.look(host_has_lock=lock is None)
+            watch.look(reason)
             time.sleep(pause_s)
             pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
 
@@ -373,29 +372,34 @@ class _Watch:
         self._waits_for: str | None = None
         self._asked_to_stop = self._told_silence = False
 
-    def look(self, *, host_has_lock: bool) -> None:
+    @property
+    def waited_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began
+
+    def look(self, waits_for: str | None) -> None:
         """Do what is due; called every fraction of a second.
 
-        ``host_has_lock`` is off while a host is on its way, e.g. waits for room on a cluster.
+        ``waits_for`` is None once the host has the lock, see `Hosts.waits_for`.
 
         Raises:
             StaleLeaseError: Another controller took the run over; the job goes on without us.
             JobHostError: The process in charge is stuck and cannot be killed.
         """
-        self._pass_on_stop(host_has_lock=host_has_lock)
+        self._pass_on_stop(at_once=waits_for is not None)
         if not self._runner.heartbeat_due(self._last_look):
             return
         self._last_look = time.monotonic()
-        self._tell_what_it_waits_for(host_has_lock=host_has_lock)
+        self._tell_what_it_waits_for(waits_for or None)
         self._meet_host()
-        self._require_life(host_has_lock=host_has_lock)
+        self._require_life(has_lock=waits_for is None)
         self._tell_silence()
         try:
             self._show_life()
         except StoreUnavailableError as error:  # the job needs no store; we try again
             _logger.warning("no sign of life could be stored: %s", error)
 
-    def _pass_on_stop(self, *, host_has_lock: bool) -> None:
+    def _pass_on_stop(self, *, at_once: bool) -> None:
         level = self._runner.stop()
         if level is StopLevel.NONE:
             return
@@ -404,15 +408,11 @@ class _Watch:
             who = readable(self._runner.lease.owner)
             by = f"{who}, the run's controller, which was asked to stop"
             self._folder.change_request(stop_by=by)
-        if level is StopLevel.KILL or not host_has_lock:
+        if level is StopLevel.KILL or at_once:
             self._runner.hosts.kill(self._folder, self._attempt)
 
-    def _tell_what_it_waits_for(self, *, host_has_lock: bool) -> None:
+    def _tell_what_it_waits_for(self, reason: str | None) -> None:
         """Tell once what a starting host waits for, so that no wait is silent."""
-        reason: str | None = None
-        if not host_has_lock:
-            waited_s = time.monotonic() - self._began
-            reason = self._runner.hosts.obstacle(self._folder, waited_s=waited_s)
         if reason == self._waits_for:
             return
         self._waits_for = reason
@@ -431,10 +431,10 @@ class _Watch:
             until_s = self._job.row.attempt_s + left_s  # it counts from the recorded seconds
             self._folder.change_request(deadline_s=finite_or_none(until_s))
 
-    def _require_life(self, *, host_has_lock: bool) -> None:
+    def _require_life(self, *, has_lock: bool) -> None:
         """Kill a host that is stuck."""
         moment, life = time.monotonic(), self._host.attempt_s
-        if life != self._last_life[0] or not host_has_lock:
+        if life != self._last_life[0] or not has_lock:
             self._last_life = (life, moment)
             return
         silent_s = moment - self._last_life[1]

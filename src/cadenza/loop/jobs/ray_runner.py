@@ -106,14 +106,16 @@ class RayHosts(Hosts):
                 "jobs.ray_address, or run the jobs on the cpu."
             )
 
-    def obstacle(self, folder: AttemptFolder, *, waited_s: float) -> str | None:
-        """Return what the cluster lacks, or that it is busy."""
+    def waits_for(self, folder: AttemptFolder, *, waited_s: float) -> str | None:
+        """Return what the cluster lacks for the job's actor, or that it is busy."""
+        if self._find(folder) is None:
+            return None
         device = _device_of(folder.read_request())
         lack = self._lack(device)
         if lack is not None:
             return f"{lack}; it starts when such a node joins"
         if waited_s < _BUSY_S:
-            return None
+            return ""
         needs, idle = _needs_of(device), self._ray.available_resources()
         if all(idle.get(name, 0.0) >= count for name, count in needs.items()):
             return "the cluster has room, but has not started it yet; see Ray's own logs"
@@ -143,10 +145,6 @@ class RayHosts(Hosts):
                 f"{folder.path}: expected no actor {name!r}, got one; another "
                 "controller has started this job: resume the run."
             ) from error
-
-    def expected(self, folder: AttemptFolder) -> bool:
-        """Return whether the job's actor lives or waits for room."""
-        return self._find(folder) is not None
 
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:  # noqa: ARG002 - one actor per job
         """Kill the job's actor, and with it host and command."""

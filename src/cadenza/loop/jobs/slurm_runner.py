@@ -92,27 +92,19 @@ class SlurmHosts(Hosts):
         self._known[name] = (time.monotonic(), _BatchJob(number, "PENDING"))
         folder.change_request(cluster_id=number)
 
-    def expected(self, folder: AttemptFolder) -> bool:
-        """Return whether the batch job of the folder's attempt waits or runs, or nobody can say."""
+    def waits_for(self, folder: AttemptFolder, *, waited_s: float) -> str | None:  # noqa: ARG002 - Slurm knows
+        """Return why Slurm lets the batch job of the folder's attempt wait, or does not answer."""
         request = folder.request
         if request is None or folder.has_ended(request.attempt):
-            return False
+            return None
         try:
             job = self._look(_name_of(folder, request))
-        except JobHostError:
-            return True
-        return job is not None and not job.is_over
-
-    def obstacle(self, folder: AttemptFolder, *, waited_s: float) -> str | None:  # noqa: ARG002 - Slurm knows
-        """Return why Slurm lets the job wait."""
-        request = folder.request
-        try:
-            job = None if request is None else self._look(_name_of(folder, request))
         except JobHostError as error:
             return str(error)
-        if job is None or job.state != "PENDING" or not job.reason:
+        if job is None or job.is_over:
             return None
-        return f"Slurm job {job.number} is pending: {job.reason}"
+        waits = job.state == "PENDING" and job.reason
+        return f"Slurm job {job.number} is pending: {job.reason}" if waits else ""
 
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
         """Cancel the batch job of an attempt, and with it host and command."""
