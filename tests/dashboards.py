@@ -4,11 +4,10 @@ import socket
 import threading
 from contextlib import contextmanager
 
-import uvicorn
-
 from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.evaluation.report.view import Recordings, Rollout
 from cadenza.web import create_app
+from cadenza.web.server import server_of
 from tests.loop_runs import begun_run
 
 WORD = "correct-horse-battery-staple"
@@ -16,11 +15,11 @@ CANARY = "the-canary-that-nobody-may-read"
 
 
 @contextmanager
-def serving(workdir, knowledge, **options):
+def serving(workdir, knowledge, *, proxies=(), **options):
     """Serve a dashboard on a free port for the block; give its address."""
     app = create_app(workdir, knowledge, **options)
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+    server = server_of(app, proxies=proxies)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

@@ -2,16 +2,13 @@
 
 import socket
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from cadenza.cli.loop_status import KNOWLEDGE, RUNS, Knowledge, StoreUrl, Workdir
 from cadenza.cli.output import print_text, typed_exits
 from cadenza.core.errors import ConfigurationError
-
-#: Longest wait for open pages when the server ends, s.
-_GRACE_S: Final = 1
 
 
 def dash(
@@ -40,14 +37,24 @@ def dash(
             show_default=False,
         ),
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            help="Address or network of a reverse proxy whose X-Forwarded-For and -Proto are true; "
+            "may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show runs and results in a browser, live; answer, stop and resume runs there."""
     with typed_exits():
         from cadenza.core.extras import load_extra
 
-        uvicorn = load_extra("uvicorn")
+        load_extra("uvicorn")
         from cadenza.web import create_app
         from cadenza.web.security import read_token
+        from cadenza.web.server import server_of
 
         token = read_token(host, token_file)
         app = create_app(
@@ -56,15 +63,7 @@ def dash(
         listening = _listen(host, port)
         name = f"[{host}]" if ":" in host else host
         print_text(f"dashboard: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)")
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=_GRACE_S,
-            limit_concurrency=512,
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+        server_of(app, proxies=proxy or ()).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,11 +5,13 @@ Nothing is made by looking: without a store there are no runs.
 """
 
 import json
-from typing import Annotated, Any, Final, cast
+import os
+from typing import Annotated, Any, BinaryIO, Final, cast
 
 from fastapi import APIRouter, HTTPException, Query
 from fastapi import Path as InPath
 from fastapi.responses import FileResponse
+from starlette.types import Receive, Scope, Send
 
 from cadenza.core.errors import StorageError
 from cadenza.loop.config import NAME_PATTERN
@@ -17,7 +19,7 @@ from cadenza.loop.events.bus import SCHEMA
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import cycles_and_blessed, events_of_run
 from cadenza.loop.store.rows import Row, StoredEvent
-from cadenza.web.site import Site, open_inside
+from cadenza.web.site import Site, open_inside, place_of
 
 RunName = Annotated[str, InPath(pattern=NAME_PATTERN, max_length=100, description="Id of a run.")]
 #: Largest number of an event, and of a cycle, that a request may name.
@@ -146,6 +148,19 @@ def _paths(told: dict[str, Any]) -> list[str]:
     return [str(one) for one in cast("list[Any]", paths)] if isinstance(paths, list) else []
 
 
+class _Film(FileResponse):
+    """A film from an open file: another one under its name is not it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        number = file.fileno()
+        super().__init__(place_of(number), media_type="video/mp4", stat_result=os.fstat(number))
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
 def film(site: Site, path: str) -> FileResponse:
     """Return a film below the folder of all runs; relative paths start at its parent, or a 404."""
     root = site.workdir.resolve()
@@ -153,10 +168,9 @@ def film(site: Site, path: str) -> FileResponse:
         place = (root.parent / path).resolve()
         if place.suffix != ".mp4" or not place.is_relative_to(root):
             raise HTTPException(404, "video not found")
-        open_inside(root, str(place.relative_to(root))).close()
+        return _Film(open_inside(root, str(place.relative_to(root))))
     except (OSError, ValueError, RuntimeError, StorageError) as error:
         raise HTTPException(404, "video not found") from error
-    return FileResponse(place, media_type="video/mp4")
 
 
 def page_names(site: Site) -> list[str]:

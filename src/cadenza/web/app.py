@@ -80,6 +80,7 @@ def create_app(
 
 
 def _add_login(app: FastAPI, site: Site) -> None:
+    # coroutines: failures and ended sessions are counted in one thread, as the guard does
     @app.get("/login", include_in_schema=False)
     def login(
         request: Request, target: Annotated[str, Query(alias="next", max_length=2048)] = "/"
@@ -87,7 +88,7 @@ def _add_login(app: FastAPI, site: Site) -> None:
         return site.page(request, "login.html.j2", target=target, problem="")
 
     @app.post("/login", include_in_schema=False)
-    def log_in(request: Request) -> Response:
+    async def log_in(request: Request) -> Response:
         form, address = request.scope["form"], address_of(request.scope)
         target = form.get("next", "/")
         if not site.access.needs_token or site.access.is_blocked(address):
@@ -103,7 +104,8 @@ def _add_login(app: FastAPI, site: Site) -> None:
         return site.page(request, "login.html.j2", status_code=code, target=target, problem=problem)
 
     @app.post("/logout", include_in_schema=False)
-    def log_out(request: Request) -> Response:
+    async def log_out(request: Request) -> Response:
+        site.access.end_session(request.scope["cookies"].get(SESSION, ""))
         answer = RedirectResponse("/login", status_code=303)
         answer.headers.append("set-cookie", cookie(SESSION, "", request.scope, max_age=0))
         return answer

@@ -6,20 +6,22 @@ Token:    demanded everywhere but on loopback; a cookie that the login sets stan
           that fails ten times a minute waits.
 Forms:    a POST comes from this origin and holds a number that fits the visitor's cookie.
 Browsers: nothing but this server's own files is run or loaded, no other page frames these.
-Source:   OWASP cheat sheets on cross-site request forgery (signed double submit, fetch metadata)
-          and on content security policy.
-Limits:   one process; a restart forgets failures. TLS is a reverse proxy's.
+Source:   OWASP cheat sheets on cross-site request forgery (signed double submit, fetch metadata),
+          on sessions and on content security policy.
+Limits:   one process; a restart forgets failures, and which sessions were ended before their time.
+          Visitors of one address share its failures: those behind a proxy that `server_of` is not
+          told of. TLS is a reverse proxy's.
 """
 
 import hashlib
 import hmac
 import ipaddress
 import os
+import re
 import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
@@ -38,11 +40,15 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Largest form, bytes and fields.
 _MAX_BODY: Final = 1 << 16
 _MAX_FIELDS: Final = 32
-#: Failures of one address within a time, s, and addresses that are remembered.
+#: Failures of one address within a time, s, and addresses, or ended sessions, that are remembered.
 _FAILURES, _WITHIN_S, _REMEMBERED = 10, 60.0, 1024
+#: Who has one address of IPv6 has all of its network, which is at least this long.
+_NETWORK_BITS: Final = 64
 #: How long a login lasts, s.
 _SESSION_S: Final = 12 * 3600
 SESSION, VISITOR = "cadenza_session", "cadenza_visitor"
+#: A host with or without a port; anything else in such a header is refused.
+_HOST: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _HEADERS: Final = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'; object-src 'none'",
@@ -105,6 +111,7 @@ class Access:
         self._names = {name.lower() for name in (host, *names)} | _LOOPBACK
         self._any_address = not is_loopback(host)
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
 
     @property
     def needs_token(self) -> bool:
@@ -113,7 +120,8 @@ class Access:
 
     def serves(self, host: str) -> bool:
         """Return whether a request may name ``host``, a header with or without a port."""
-        name = host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]
+        found = _HOST.fullmatch(host)
+        name = "" if found is None else found[1] or found[2]
         if name.lower() in self._names:
             return True
         try:
@@ -143,15 +151,22 @@ class Access:
 
     def new_session(self) -> str:
         """Return the value of the cookie that stands for the token."""
-        until = str(int(time.time()) + _SESSION_S)
-        return f"{until}.{self._sign('session', until)}"
+        told = f"{int(time.time()) + _SESSION_S}.{secrets.token_hex(8)}"
+        return f"{told}.{self._sign('session', told)}"
 
     def has_session(self, cookie: str) -> bool:
         """Return whether a cookie is of a session that lasts."""
-        until, _, signature = cookie.partition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign("session", until).encode()):
+        told, _, signature = cookie.rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign("session", told).encode()):
             return False
-        return until.isdecimal() and int(until) > time.time()
+        return int(told.partition(".")[0]) > time.time() and cookie not in self._ended
+
+    def end_session(self, cookie: str) -> None:
+        """Let a session end before its time."""
+        if self.has_session(cookie):
+            self._ended[cookie] = None
+            while len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
 
     def form_number(self, visitor: str) -> str:
         """Return what the forms of a visitor hold."""
@@ -170,8 +185,9 @@ class Access:
 class Guard:
     """Middleware around the application: refuses, or passes on with security headers.
 
-    The application finds in the scope: ``access``, ``visitor`` (its forms' cookie), ``form`` (the
-    fields of a POST) and ``by_token`` (whether a program sent the token).
+    The application finds in the scope: ``access``, ``cookies``, ``visitor`` (its forms' cookie),
+    ``form`` (the fields of a POST) and ``by_token`` (whether a program sent the token). It gets no
+    header with cookies: some versions of `http.cookies` need minutes for a hostile one.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -191,7 +207,8 @@ class Guard:
         visitor = cookies.get(VISITOR, "")
         is_new = not (len(visitor) == 32 and visitor.isalnum() and visitor.isascii())
         visitor = secrets.token_hex(16) if is_new else visitor
-        scope.update(access=self._access, visitor=visitor, form={}, by_token=False)
+        scope["headers"] = [one for one in scope["headers"] if one[0] != b"cookie"]
+        scope.update(access=self._access, cookies=cookies, visitor=visitor, form={}, by_token=False)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -199,7 +216,7 @@ class Guard:
                 for name, value in _HEADERS.items():
                     told.setdefault(name, value)
                 if is_new and told.get("content-type", "").startswith("text/html"):
-                    told.append("set-cookie", cookie(VISITOR, visitor, scope, site="Strict"))
+                    told.append("set-cookie", cookie(VISITOR, visitor, scope))
             await send(message)
 
         refusal = self._refusal(scope, headers, cookies)
@@ -239,9 +256,11 @@ class Guard:
         while True:
             message = await receive()
             body += message.get("body", b"")
+            if message["type"] != "http.request":
+                return refuse(scope, 400, "the form ended too early"), receive
             if len(body) > _MAX_BODY:
                 return refuse(scope, 413, f"expected at most {_MAX_BODY} bytes"), receive
-            if message["type"] != "http.request" or not message.get("more_body"):
+            if not message.get("more_body"):
                 break
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/x-www-form-urlencoded":
@@ -272,18 +291,25 @@ def refuse(scope: Scope, status: int, why: str) -> Response:
     return PlainTextResponse(f"{status}: {why}\n", status_code=status, headers=headers)
 
 
-def cookie(name: str, value: str, scope: Scope, *, site: str = "Lax", max_age: int = -1) -> str:
+def cookie(name: str, value: str, scope: Scope, *, max_age: int = -1) -> str:
     """Return a header that sets a cookie which no script reads."""
     proxied = Headers(scope=scope).get("x-forwarded-proto") == "https"
     secure = "; Secure" if proxied or scope["scheme"] == "https" else ""
     age = "" if max_age < 0 else f"; Max-Age={max_age}"
-    return f"{name}={value}; HttpOnly; Path=/; SameSite={site}{age}{secure}"
+    return f"{name}={value}; HttpOnly; Path=/; SameSite=Lax{age}{secure}"
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address that a request came from."""
+    """Return the address that a request came from; of IPv6, its network."""
     client: Any = scope.get("client")
-    return str(client[0]) if client else "unknown"
+    name = str(client[0]) if client else "unknown"
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name
+    if isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped is not None:
+        return name
+    return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))
 
 
 def _is_same_origin(headers: Headers) -> bool:
@@ -295,8 +321,9 @@ def _is_same_origin(headers: Headers) -> bool:
 
 
 def _cookies(headers: Headers) -> dict[str, str]:
-    try:
-        jar = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in jar.items()}
+    """Return cookies by name; of two with one name the first, which is of the longer path."""
+    found: dict[str, str] = {}
+    for part in headers.get("cookie", "").split(";"):
+        name, _, value = part.partition("=")
+        found.setdefault(name.strip(), value.strip())
+    return found

@@ -93,7 +93,7 @@ class Site:
         self, request: Request, template: str, *, status_code: int = 200, **context: Any
     ) -> HTMLResponse:
         """Return a page; templates know its path, the visitor's form number and theme."""
-        theme = request.cookies.get("theme")
+        theme = request.scope["cookies"].get("theme")
         text = self.render(
             template,
             path=request.url.path,
@@ -127,10 +127,17 @@ def open_inside(root: Path, relative: str) -> BinaryIO:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError, RuntimeError) as error:  # a loop of links is a RuntimeError
         raise StorageError(f"{relative}: expected a file, got '{error}'.") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    # a folder on the way may have become a link since: where the open file lies, the kernel says
+    place = Path(place_of(descriptor)).readlink()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not place.is_relative_to(root.resolve()):
         os.close(descriptor)
         raise StorageError(f"{relative}: expected a file, got something else.")
     return os.fdopen(descriptor, "rb")
+
+
+def place_of(descriptor: int) -> str:
+    """Return a path of an open file, which stays its own whatever becomes of its name."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 def read_tail(root: Path, relative: str, *, limit: int = MAX_SHOWN) -> tuple[str, int]:

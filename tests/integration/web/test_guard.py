@@ -6,6 +6,7 @@ from starlette.testclient import TestClient
 
 from cadenza.loop.store import JobStore
 from cadenza.web import create_app
+from cadenza.web.security import SESSION
 from tests.dashboards import CANARY, WORD, furnished, token_in
 from tests.loop_runs import RUN
 
@@ -87,6 +88,17 @@ def test_the_login_sets_a_cookie_that_no_script_reads_and_leads_to_own_pages_onl
         assert WORD not in cookie
         assert client.get("/api/runs").status_code == 200
     client.post("/logout", data={"form": form})
+    assert client.get("/api/runs").status_code == 401
+
+
+def test_a_session_ends_at_the_logout_even_if_somebody_kept_its_cookie(folders):
+    client = client_of(folders, token=WORD)
+    form = token_in(client.get("/login").text)
+    client.post("/login", data={"form": form, "token": WORD})
+    kept = client.cookies[SESSION]
+    assert client.get("/api/runs").status_code == 200
+    client.post("/logout", data={"form": form})
+    client.cookies[SESSION] = kept
     assert client.get("/api/runs").status_code == 401
 
 

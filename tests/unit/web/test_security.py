@@ -1,9 +1,11 @@
 """Who gets past the guard of the dashboard."""
 
+import asyncio
+
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.web.security import VARIABLE, Access, read_token
+from cadenza.web.security import VARIABLE, Access, Guard, address_of, read_token
 
 WORD = "correct-horse-battery-staple"
 
@@ -18,6 +20,11 @@ WORD = "correct-horse-battery-staple"
         ("127.0.0.1", "10.0.0.7", False),
         ("127.0.0.1", "", False),
         ("127.0.0.1", "localhost.evil.example", False),
+        ("127.0.0.1", "localhost]", False),
+        ("127.0.0.1", "localhost]evil.example", False),
+        ("127.0.0.1", "localhost:@evil.example", False),
+        ("127.0.0.1", "localhost:80/evil.example", False),
+        ("127.0.0.1", "localhost:80:80", False),
         ("10.0.0.1", "10.0.0.7:8321", True),
         ("10.0.0.1", "evil.example", False),
         ("10.0.0.1", "lab.example", True),
@@ -38,6 +45,48 @@ def test_a_session_lasts_until_its_time_and_only_with_its_own_signature(monkeypa
     assert not access.has_session("")
     monkeypatch.setattr("cadenza.web.security.time.time", lambda: float(until) + 1.0)
     assert not access.has_session(session)
+
+
+def test_a_session_is_one_visitors_and_can_be_ended():
+    access = Access(token=WORD)
+    one, other = access.new_session(), access.new_session()
+    assert one != other
+    access.end_session(one)
+    access.end_session("no session")
+    assert not access.has_session(one)
+    assert access.has_session(other)
+    for _ in range(3000):
+        access.end_session(access.new_session())
+    assert len(access._ended) == 1024
+
+
+@pytest.mark.parametrize(
+    ("client", "address"),
+    [
+        (("10.0.0.7", 1), "10.0.0.7"),
+        (("2001:db8::7", 1), "2001:db8::/64"),
+        (("2001:db8::ffff:7", 1), "2001:db8::/64"),
+        (("fe80::1%eth0", 1), "fe80::/64"),
+        (("::ffff:10.0.0.7", 1), "::ffff:10.0.0.7"),
+        (("a pipe", 0), "a pipe"),
+        (None, "unknown"),
+    ],
+)
+def test_failures_count_for_an_address_or_a_network_of_ipv6(client, address):
+    assert address_of({"client": client}) == address
+
+
+def test_the_application_gets_cookies_as_they_are_and_no_header_with_them():
+    seen = {}
+
+    async def app(scope, receive, send):
+        seen.update(scope)
+
+    headers = [(b"host", b"localhost"), (b"cookie", b'a="\\101"; a=second;; b = c=d ;e')]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": headers}
+    asyncio.run(Guard(app, Access())(scope, None, None))
+    assert seen["cookies"] == {"a": '"\\101"', "": "", "b": "c=d", "e": ""}
+    assert [name for name, _ in seen["headers"]] == [b"host"]
 
 
 def test_without_a_token_nothing_is_one():
