@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.scenes import busy
-from tests.dashboards import serving
+from tests.dashboards import evaluated, serving
 
 #: The browser's program; set by `make test-browser`.
 VARIABLE = "CADENZA_CHROMIUM"
@@ -49,16 +49,21 @@ class Watch:
             self.problems.append(f"asks {request.url}")
 
 
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
+    return evaluated(tmp_path_factory.mktemp("results") / "evaluation")
+
+
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory):
+def scene(tmp_path_factory, results):
     """Give the address of a dashboard that a module's tests only look at."""
-    with serving(*busy(tmp_path_factory.mktemp("scene"))) as (host, port):
+    with serving(*busy(tmp_path_factory.mktemp("scene"), results)) as (host, port):
         yield f"http://{host}:{port}"
 
 
 @pytest.fixture
-def workdir(tmp_path):
-    return busy(tmp_path)[0]
+def workdir(tmp_path, results):
+    return busy(tmp_path, results)[0]
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """What a dashboard shows after a busy week: runs in every state, logs, questions, knowledge."""
 
 import json
+import shutil
 
+from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.processes import this_process
@@ -15,7 +17,7 @@ from cadenza.loop.store.changes import (
     set_run_status,
     start_cycle,
 )
-from tests.dashboards import furnished
+from tests.dashboards import furnished, recorded
 from tests.loop_runs import CONFIG, begun_run, do_job, event, job_of
 
 #: A run that waits for an answer, one that ended well after many cycles, and one that failed.
@@ -41,9 +43,12 @@ cadenza eval evaluate --task crossing --partner a-partner-with-a-long-name --epi
 """
 
 
-def busy(folder):
-    """Return the folders of runs and of knowledge."""
+def busy(folder, results):
+    """Return the folders of runs and of knowledge; ``results`` is a folder of `evaluated`."""
     workdir, knowledge = furnished(folder)
+    shutil.copytree(results, workdir / "quickstart" / "evaluation")
+    episodes = recorded("goal_pd", frames=40).model_dump_json()
+    (workdir / "quickstart" / RECORDINGS_NAME).write_text(episodes)
     (knowledge / "tasks" / "crossing.md").write_text(_PAGE)
     log = "".join(f"step {number} loss {1.0 / (number + 1):.4f}\n" for number in range(400))
     (workdir / "crossing-1" / "cycle_1" / "train.log").write_text(log)

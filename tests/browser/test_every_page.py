@@ -24,14 +24,21 @@ PAGES = {
     "knowledge": "/knowledge",
     "knowledge-page": "/knowledge/tasks/crossing.md",
     "compare": f"/compare?run={RUN}&run={FINISHED}",
+    "results": "/results",
+    "leaderboard": "/results/leaderboard",
+}
+#: Results by the place that their link names.
+RESULTS = {
+    "result-bundle": "quickstart/evaluation/bundles/goal_pd",
+    "result-evaluation": "quickstart/evaluation",
 }
 
 
 def findings(page):
-    """Return what axe finds serious or critical: rule, and the elements."""
+    """Return what axe finds serious or critical: rule, elements and what is wrong with them."""
     found = Axe().run(page).response["violations"]
     return [
-        (one["id"], [node["target"] for node in one["nodes"]])
+        (one["id"], [(node["target"], node["failureSummary"]) for node in one["nodes"]])
         for one in found
         if one["impact"] in ("serious", "critical")
     ]
@@ -58,6 +65,14 @@ def inspect(page, name, keep):
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_accessible_light_and_dark_and_fits_a_phone(name, scene, open_page, keep):
     inspect(open_page(scene, PAGES[name]), name, keep)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_accessible_light_and_dark_and_fits_a_phone(name, scene, open_page, keep):
+    page = open_page(scene, "/results")
+    page.get_by_role("link", name=RESULTS[name], exact=True).click()
+    page.get_by_role("button", name="Verify").wait_for()
+    inspect(page, name, keep)
 
 
 def test_a_missing_page_says_so_in_the_same_house(scene, open_page, keep):

@@ -166,6 +166,44 @@ def test_selected_text_and_the_focus_survive_an_update(dashboard, workdir, open_
     expect(page.locator("#live")).to_contain_text("no room on the disk")
 
 
+def opened_bundle(page):
+    page.get_by_role("link", name="Results").click()
+    page.get_by_role("link", name="bundles/goal_pd").click()
+    return page.get_by_role("region", name="Verification").get_by_role("status")
+
+
+def test_a_recorded_episode_is_played_stepped_and_scrubbed(scene, open_page):
+    page = open_page(scene)
+    opened_bundle(page)
+    player = page.get_by_role("region", name="Rollout player")
+    clock, shown = player.locator(".clock"), "canvas => canvas.toDataURL()"
+    expect(clock).to_contain_text("0.00")
+    before = player.locator("canvas").first.evaluate(shown)
+    player.get_by_role("button", name="Step forward").click()
+    expect(clock).to_contain_text("0.05")
+    player.get_by_role("button", name="Play").click()
+    expect(clock).to_contain_text("1.95")  # 40 frames of 0.05 s
+    assert player.locator("canvas").first.evaluate(shown) != before
+    player.get_by_label("Time in the episode").focus()
+    page.keyboard.press("Home")
+    expect(clock).to_contain_text("0.00")
+
+
+def test_a_bundle_is_verified_anew_and_a_changed_byte_is_seen(dashboard, workdir, open_page):
+    page = open_page(dashboard)
+    verdict = opened_bundle(page)
+    expect(verdict).to_contain_text("Sealed and verified")
+    page.get_by_role("button", name="Verify").click()
+    expect(page.get_by_text("Read anew and verified at")).to_be_visible()
+    journal = workdir / "quickstart/evaluation/bundles/goal_pd/episodes_seed3.jsonl"
+    data = bytearray(journal.read_bytes())
+    data[100] ^= 1
+    journal.write_bytes(data)
+    page.get_by_role("button", name="Verify").click()
+    expect(verdict).to_contain_text("Does not verify")
+    expect(page.locator("main")).to_contain_text("episodes_seed3.jsonl")
+
+
 def background(page):
     return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
@@ -204,8 +242,8 @@ def test_the_keyboard_alone_reaches_all_in_order_and_the_focus_is_seen(
             )
         )
     names = [name for name, _ in told]
-    assert names[:10] == [
-        *("cadenza", "Runs", "Knowledge", "Light or dark", "Runs"),
+    assert names[:11] == [
+        *("cadenza", "Runs", "Results", "Knowledge", "Light or dark", "Runs"),
         *("reason", "by", "✓ Approve", "✗ Reject", "Stop this run"),
     ]
     assert all(is_seen for _, is_seen in told)
