@@ -121,38 +121,13 @@ class NativeBackend:
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
         """Return the job that collects; None with a seed dataset of the user's."""
-        if self._config.seed_root is not None:
-            return None
-        return _planned(
-            NativeCollect(
-                out=request.folder,
-                result_json=request.folder / RESULT,
-                env_type=self._config.eval.env_type,
-                partners=_names(self._config.data.task_filter or self._config.eval.task_suite),
-                episodes=self._wanted(request),
-                seed_start=request.seeds.start,
-                seed_count=request.seeds.count,
-                repo_id=request.proposal.dataset,
-                focus=self._partners.among(request.proposal.focus) or None,
-                extra=self._shared_by(NativeCollect),
-            )
-        )
+        return None if self._config.seed_root is not None else _planned(self._collecting(request))
 
     def read_data(self, request: DataRequest) -> DatasetRef:
         """Return the data of the cycle."""
         if self._config.seed_root is not None:
             return self._seed_data(request, self._config.seed_root)
-        facts = read_result(
-            request.folder,
-            "collect",
-            {
-                "task": self._config.eval.env_type,
-                "episodes": self._wanted(request),
-                "seed_start": request.seeds.start,
-                "seed_count": request.seeds.count,
-                "repo_id": request.proposal.dataset,
-            },
-        )
+        facts = read_result(self._collecting(request))
         return read_dataset(request.folder, facts["dataset"], request.proposal.notes)
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
@@ -161,7 +136,19 @@ class NativeBackend:
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
         """Return the trained policy with its digest."""
-        facts = read_result(request.folder, "train", self._asked(request))
+        job, mix = self._training(request), request.mix
+        more: dict[str, Any] = {
+            "episodes": list(job.episodes or ()),
+            "first_episodes": job.first_episodes,
+            "mix_ratio": job.mix_ratio,
+            "max_epochs": job.max_epochs,
+            "init_sha256": None if job.init is None else _digest(job.init),
+        }
+        if request.dataset.sha256 is not None:
+            more["dataset_sha256"] = request.dataset.sha256
+        if mix is None or mix.sha256 is not None:
+            more["mix_sha256"] = None if mix is None else mix.sha256
+        facts = read_result(job, **more)
         path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
         require_weights(path, digest)
         return CheckpointRecord(
@@ -170,30 +157,11 @@ class NativeBackend:
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
         """Return the job that evaluates."""
-        return _planned(
-            NativeEvaluate(
-                out=request.folder,
-                result_json=request.folder / RESULT,
-                policy=Path(request.checkpoint.path),
-                env_type=self._config.eval.env_type,
-                partners=_names(self._config.eval.task_suite),
-                seed_start=request.seeds.start,
-                episodes=request.seeds.count,
-                batch_size=request.batch_size,
-                extra=(*self._shared_by(NativeEvaluate), *request.extra_args),
-            )
-        )
+        return _planned(self._evaluating(request))
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
         """Return what the evaluation measured, with every episode."""
-        expected: dict[str, Any] = {
-            "task": self._config.eval.env_type,
-            "seed_start": request.seeds.start,
-            "episodes": request.seeds.count,
-        }
-        if request.checkpoint.sha256 is not None:
-            expected["policy_sha256"] = request.checkpoint.sha256
-        facts = read_result(request.folder, "evaluate", expected)
+        facts = read_result(self._evaluating(request), **_of_policy(request.checkpoint))
         features = checkpoint_facts(request.checkpoint)["features"]
         if facts["features"] != features:
             raise IntegrityError(
@@ -219,36 +187,11 @@ class NativeBackend:
                 "improve: expected device cpu and no task_text with the native back end, got "
                 f"{request.device!r} and {request.task_text!r}; correct the configuration."
             )
-        return _planned(
-            NativeHarvest(
-                out=request.folder,
-                result_json=request.folder / RESULT,
-                policy=Path(request.checkpoint.path),
-                env_type=self._config.eval.env_type,
-                partners=_names(self._config.eval.task_suite),
-                episodes=min(request.episodes, request.seeds.count),
-                seed_start=request.seeds.start,
-                attempts=request.seeds.count,
-                repo_id=request.repo_id,
-                focus=request.focus or None,
-                starts="failed" if request.starts == "failed" else None,
-                extra=(*self._shared_by(NativeHarvest), *request.extra_args),
-            )
-        )
+        return _planned(self._harvesting(request))
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
         """Return what the collection brought."""
-        expected: dict[str, Any] = {
-            "task": self._config.eval.env_type,
-            "seed_start": request.seeds.start,
-            "seed_count": request.seeds.count,
-            "repo_id": request.repo_id,
-        }
-        if request.checkpoint.sha256 is not None:
-            expected["policy_sha256"] = request.checkpoint.sha256
-        if request.starts == "failed":
-            expected["starts"] = "failed"
-        facts = read_result(request.folder, "harvest", expected)
+        facts = read_result(self._harvesting(request), **_of_policy(request.checkpoint))
         dataset = facts["dataset"]
         what = "starts failed by" if request.starts == "failed" else "successes of"
         notes = f"{what} {request.checkpoint.policy_type}, cycle {request.cycle}"
@@ -261,22 +204,13 @@ class NativeBackend:
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
         """Return the job that joins datasets."""
-        return _planned(
-            NativeMerge(
-                out=request.folder,
-                result_json=request.folder / RESULT,
-                sources=tuple(local_root(source) for source in request.sources),
-                repo_id=request.repo_id,
-            )
-        )
+        return _planned(_joining(request))
 
     def read_merge(self, request: MergeRequest) -> DatasetRef:
         """Return the joined dataset with its digest."""
-        expected: dict[str, Any] = {"repo_id": request.repo_id}
         digests = [source.sha256 for source in request.sources]
-        if None not in digests:
-            expected["sources_sha256"] = digests
-        facts = read_result(request.folder, "merge", expected)
+        known = {} if None in digests else {"sources_sha256": digests}
+        facts = read_result(_joining(request), **known)
         notes = f"{len(digests)} datasets joined"
         return read_dataset(request.folder, facts["dataset"], notes)
 
@@ -358,23 +292,66 @@ class NativeBackend:
             extra=request.extra_args,
         )
 
-    def _asked(self, request: TrainRequest) -> dict[str, Any]:
-        """Return what the result of a training must say that it was asked for."""
-        job, mix = self._training(request), request.mix
-        told = {"rung", "steps", "batch_size", "seed", "first_episodes", "mix_ratio", "max_epochs"}
-        expected = job.model_dump(include=told) | {"episodes": list(job.episodes or ())}
-        expected["init_sha256"] = None if job.init is None else _digest(job.init)
-        if job.learning_rate is not None:
-            expected["learning_rate"] = job.learning_rate
-        if request.dataset.sha256 is not None:
-            expected["dataset_sha256"] = request.dataset.sha256
-        if mix is None or mix.sha256 is not None:
-            expected["mix_sha256"] = None if mix is None else mix.sha256
-        return expected
+    def _collecting(self, request: DataRequest) -> NativeCollect:
+        return NativeCollect(
+            out=request.folder,
+            result_json=request.folder / RESULT,
+            env_type=self._config.eval.env_type,
+            partners=_names(self._config.data.task_filter or self._config.eval.task_suite),
+            episodes=self._wanted(request),
+            seed_start=request.seeds.start,
+            seed_count=request.seeds.count,
+            repo_id=request.proposal.dataset,
+            focus=self._partners.among(request.proposal.focus) or None,
+            extra=self._shared_by(NativeCollect),
+        )
+
+    def _evaluating(self, request: EvalRequest) -> NativeEvaluate:
+        return NativeEvaluate(
+            out=request.folder,
+            result_json=request.folder / RESULT,
+            policy=Path(request.checkpoint.path),
+            env_type=self._config.eval.env_type,
+            partners=_names(self._config.eval.task_suite),
+            seed_start=request.seeds.start,
+            episodes=request.seeds.count,
+            batch_size=request.batch_size,
+            extra=(*self._shared_by(NativeEvaluate), *request.extra_args),
+        )
+
+    def _harvesting(self, request: HarvestRequest) -> NativeHarvest:
+        return NativeHarvest(
+            out=request.folder,
+            result_json=request.folder / RESULT,
+            policy=Path(request.checkpoint.path),
+            env_type=self._config.eval.env_type,
+            partners=_names(self._config.eval.task_suite),
+            episodes=min(request.episodes, request.seeds.count),
+            seed_start=request.seeds.start,
+            attempts=request.seeds.count,
+            repo_id=request.repo_id,
+            focus=request.focus or None,
+            starts="failed" if request.starts == "failed" else None,
+            extra=(*self._shared_by(NativeHarvest), *request.extra_args),
+        )
+
+
+def _joining(request: MergeRequest) -> NativeMerge:
+    return NativeMerge(
+        out=request.folder,
+        result_json=request.folder / RESULT,
+        sources=tuple(local_root(source) for source in request.sources),
+        repo_id=request.repo_id,
+    )
 
 
 def _planned(job: NativeJob) -> JobPlan:
     return JobPlan(job=job, output_dir=job.out, result_path=job.result_json)
+
+
+def _of_policy(checkpoint: CheckpointRecord) -> dict[str, str]:
+    """Return what a result says of the policy that played, if that is known."""
+    return {} if checkpoint.sha256 is None else {"policy_sha256": checkpoint.sha256}
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from cadenza.core.files import confined_path, sha256_file, tree_digest
 from cadenza.core.strict_json import parse_json_object, read_sealed_json
 from cadenza.loop.backends.base import dataset_info
 from cadenza.loop.config_backends import closest
+from cadenza.loop.constitution.typed_jobs import NativeJob
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EpisodeOutcome, SeedRange
 from cadenza.loop.scripts.select_episodes import select_balanced
 
@@ -37,16 +38,25 @@ class SeedPage:
     total: int
 
 
-def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's result, or raise `IntegrityError` for none, or another request's."""
-    path = folder / RESULT
+def read_result(job: NativeJob, **more: Any) -> dict[str, Any]:
+    """Return a job's result, or raise `IntegrityError` for none, or another request's.
+
+    The result must have been asked for the numbers and names of ``job``, and for ``more``; how many
+    episodes are played at once makes no difference to an evaluation.
+    """
+    path, kind = job.result_json, job.WORDS[-1]
     facts = read_sealed_json(path, kind=_KIND, schema_version=_VERSION)
     request: dict[str, Any] = facts.get("request", {})
+    named = {key.replace("-", "_"): value for key, value in job.values().items()}
+    expected = {name: v for name, v in named.items() if isinstance(v, int | float | str)}
+    if kind == "evaluate":
+        expected.pop("batch_size", None)
+    expected |= more
     other = [name for name, value in expected.items() if request.get(name) != value]
-    if facts.get("job") != job or other:
+    if facts.get("job") != kind or other:
         wanted, got = ({name: source.get(name) for name in other} for source in (expected, request))
         raise IntegrityError(
-            f"{path}: expected the result of {job!r} with {wanted}, got that of "
+            f"{path}: expected the result of {kind!r} with {wanted}, got that of "
             f"{facts.get('job')!r} with {got}; remove the folder of the step and run it again."
         )
     return facts
