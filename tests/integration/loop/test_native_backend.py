@@ -12,9 +12,8 @@ from cadenza.benchmark.jobs import encounters
 from cadenza.benchmark.jobs.cloning import RUNGS
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.loop.backends import native_files as native_episodes
-from cadenza.loop.backends.native import NativeBackend
-from cadenza.loop.backends.native_files import PartnerFilter
+from cadenza.loop.backends import native as native_episodes
+from cadenza.loop.backends.native import NativeBackend, PartnerFilter
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.config_backends import NATIVE_POLICIES
 from cadenza.loop.constitution import Roots, load_constitution

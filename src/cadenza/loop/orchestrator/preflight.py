@@ -17,7 +17,7 @@ from typing import Final
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import require_room_for
 from cadenza.loop.backends.base import Backend, dataset_info, make_backend
-from cadenza.loop.backends.native_files import (
+from cadenza.loop.backends.native import (
     PartnerFilter,
     checkpoint_facts,
     recorded_seeds,

@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import tree_digest
-from cadenza.loop.backends.lerobot_results import (
+from cadenza.loop.backends.lerobot import (
     read_checkpoint,
     read_harvest,
     read_report,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
-from cadenza.loop.backends.native_files import (
+from cadenza.loop.backends.native import (
     PartnerFilter,
     SeedPage,
     outcomes_of,
