@@ -22,11 +22,12 @@ from cadenza.loop.orchestrator.loop import LEASE_TTL_S
 from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.resuming import stored_config
 from cadenza.loop.retention import chosen, incidents_of, leftovers, remove, size_of
-from cadenza.loop.status_report import Measurement, run_status, worked_on_by
+from cadenza.loop.status_report import Measurement, log_of, run_status, worked_on_by
 from cadenza.loop.store.database import shown
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import Overview, events_of_run, overviews
 from cadenza.loop.store.rows import StoredEvent
+from cadenza.loop.store.schema import RUN_STATUSES
 
 
 class RunComparison(Record):
@@ -90,7 +91,6 @@ def _flat(document: Mapping[str, Any], above: str = "") -> dict[str, str]:
     return flat
 
 
-_RUNS: Final = ("running", "pending_approval", "stopped", "finished", "failed")
 #: Families by name: type, help.
 _FAMILIES: Final = {
     "runs": ("gauge", "Runs of the store by status."),
@@ -110,7 +110,7 @@ def metrics_text(store: JobStore, workdir: Path) -> str:
     found = overviews(store.database, newest=1)
     samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
     statuses = Counter(one.run["status"] for one in found)
-    samples["runs"] = [({"status": name}, statuses[name]) for name in _RUNS]
+    samples["runs"] = [({"status": name}, statuses[name]) for name in RUN_STATUSES]
     for one in found:
         for name, labels, value in _of_run(one, workdir):
             samples[name].append(({"run": one.run["id"], **labels}, value))
@@ -144,7 +144,7 @@ def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str
         spent = min(alpha, state.get("spent") or 0.0)
         yield "error_budget", {"part": "spent"}, spent
         yield "error_budget", {"part": "left"}, alpha - spent
-    if run["status"] in _RUNS[:2] and run["lease_owner"] is not None:
+    if run["status"] in RUN_STATUSES[:2] and run["lease_owner"] is not None:
         beats = [row["heartbeat"] or 0.0 for row in rows["jobs"]]
         latest = max(run["lease_expires_at"] - LEASE_TTL_S, *beats, 0.0)
         yield "heartbeat_age_seconds", {}, max(0.0, found.moment - latest)
@@ -288,8 +288,9 @@ def told_output(
             f"job {stage!r}{where}: expected one of run {run_id!r}, got none; it has "
             f"{', '.join(known) or 'none yet'}."
         )
-    path = workdir / run_id / f"cycle_{own[-1].cycle}" / f"{stage}.log"
-    with path.open("r", encoding="utf-8", errors="replace", newline="") as file:
+    with log_of(workdir / run_id, own[-1]).open(
+        "r", encoding="utf-8", errors="replace", newline=""
+    ) as file:
         yield "".join(deque(file, maxlen=last))
         works = follow
         while works:

@@ -166,14 +166,39 @@ class BlessedPolicy(Record):
     score: float | None = None
 
 
-class RunStatus(Record):
-    """One run.
+class RunHead(Record):
+    """Which run it is and where it stands.
 
     Attributes:
         worked_on_by: Process that works on it; None if nobody does.
         step: Step it does next, or ``finished``.
-        max_cycles: Cycles it may make; None if the stored configuration names no number.
         decided: Cycles that came to a decision.
+        max_cycles: Cycles it may make; None if the stored configuration names no number.
+    """
+
+    run_id: str
+    status: str
+    stop_reason: str | None
+    worked_on_by: str | None
+    stop_requested: bool
+    created_at: float
+    step: str
+    decided: int
+    max_cycles: int | None
+
+
+class RunSummary(RunHead):
+    """One run in a list: the ``cycle`` it is in, open questions, success of its blessed policy."""
+
+    cycle: int
+    pending: int
+    success: Measurement | None
+
+
+class RunStatus(RunHead):
+    """One run.
+
+    Attributes:
         cycles_left_out: Cycles before those in ``cycles``, which are the newest.
         constitution: File of the rules that it obeys; None for the shipped ones.
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
@@ -191,18 +216,9 @@ class RunStatus(Record):
         removed: Folders below its own that were removed to make room.
     """
 
-    run_id: str
-    status: str
-    stop_reason: str | None
-    worked_on_by: str | None
-    stop_requested: bool
-    created_at: float
-    step: str
-    max_cycles: int | None
     metric: str
     constitution: str | None
     constitution_sha256: str | None
-    decided: int
     cycles_left_out: int = 0
     cycles: tuple[CycleStatus, ...]
     seed_data: Literal["reserved", "unknown"] | None = None
@@ -229,23 +245,6 @@ class RunStatus(Record):
         return max(0.0, self.error_budget - self.error_spent)
 
 
-class RunSummary(Record):
-    """One run in a list: ``cycle`` and ``step`` it is at, open questions, the blessed policy."""
-
-    run_id: str
-    status: str
-    stop_reason: str | None
-    worked_on_by: str | None
-    stop_requested: bool
-    created_at: float
-    cycle: int
-    step: str
-    decided: int
-    max_cycles: int | None
-    pending: int
-    success: Measurement | None
-
-
 class TaskResult(Record):
     """What one policy (``candidate``, ``baseline``, ...) of a cycle solved of one task."""
 
@@ -258,14 +257,6 @@ class TaskResult(Record):
 _SIZES: Final = ("steps", "episodes", "eval.n_episodes")
 #: Flags that say what is trained: another one takes another time.
 _POLICIES: Final = ("rung", "policy.type")
-
-
-class SignsOfLife(Record):
-    """Seconds of a running attempt, since its last sign of life, and without a trace until then."""
-
-    elapsed_s: float
-    silent_s: float
-    quiet_s: float
 
 
 class Outlook(Record):
@@ -287,54 +278,57 @@ class JobEstimates:
         job = self._jobs.get(key)
         if job is None:
             return Outlook()
-        log_path = self._folder / f"cycle_{key.cycle}" / f"{key.stage}.log"
-        begun = self._begun(job)
-        done = progress_of(job.command, log_path, begun=begun)
+        request = self._request(job)
+        begun = 0.0 if job.attempt <= 1 else None  # the share that the present attempt went on from
+        if request is not None:
+            begun = request.done
+        done = progress_of(job.command, log_of(self._folder, key), begun=begun)
         if done is None or begun is None or done <= begun:
             left_s = self._left_by_like(job, elapsed_s, begun)
             return Outlook(done=(begun or None) if done is None else done, left_s=left_s)
         return Outlook(done=done, left_s=elapsed_s * (1.0 - done) / (done - begun))
 
-    def request(self, job: JobRow) -> AttemptRequest | None:
-        """Return what a job's present attempt is to run, and after what; None if unknown."""
-        request = AttemptFolder(self._attempts(job.key)).request
-        return request if request is not None and request.attempt == job.attempt else None
+    def live(self, job: JobRow) -> LiveJob | None:
+        """Return a job that is recorded as running; None if it ended and nobody was there to see.
 
-    def _begun(self, job: JobRow) -> float | None:
-        """Return the share that the present attempt went on from; None if nobody knows."""
-        request = self.request(job)
-        if request is not None:
-            return request.done
-        return 0.0 if job.attempt <= 1 else None
-
-    def signs_of_life(self, job: JobRow, *, moment: float) -> SignsOfLife:
-        """Return how long a running job has worked and been silent at ``moment``, Unix seconds.
-
-        The job's own heartbeat counts where its folder can be seen: its controller may be dead.
+        Its own heartbeat counts where its folder can be seen: its controller may be dead.
         """
+        attempts, moment = self._attempts(job), time.time()
+        if attempts.has_ended(job.attempt):
+            return None
         started = moment if job.started is None else job.started
         heard = started if job.heartbeat is None else job.heartbeat
-        folder = AttemptFolder(self._attempts(job.key))
-        host = folder.read_host(job.attempt)
-        own_s, quiet_s = (0.0, 0.0) if host is None else (host.attempt_s, host.quiet_s)
+        worked_s, quiet_s = job.attempt_s, 0.0
+        host = attempts.read_host(job.attempt)
         if host is not None:
-            heard = max(heard, folder.lock_path.stat().st_mtime)
-        silent_s = max(0.0, moment - heard)
-        worked_s = max(job.attempt_s, own_s)
+            heard = max(heard, attempts.lock_path.stat().st_mtime)
+            worked_s, quiet_s = max(worked_s, host.attempt_s), host.quiet_s
         elapsed_s = worked_s or max(0.0, moment - started)
-        return SignsOfLife(elapsed_s=elapsed_s, silent_s=silent_s, quiet_s=quiet_s)
+        outlook, request = self.outlook(job.key, elapsed_s), self._request(job)
+        live = LiveJob(
+            cycle=job.cycle,
+            stage=job.stage,
+            attempt=job.attempt,
+            pid=job.pid,
+            elapsed_s=elapsed_s,
+            silent_s=max(0.0, moment - heard),
+            left_s=outlook.left_s,
+            done=outlook.done,
+            quiet_s=quiet_s,
+        )
+        if request is None:
+            return live
+        earlier = {"interrupted": max(0, job.attempt - 1 - request.failed)}
+        earlier |= {"failed": request.failed, "last_problem": request.last}
+        return live.model_copy(update={**earlier, "waits_for": request.waits_for})
 
-    def has_ended(self, job: JobRow) -> bool:
-        """Return whether a job that is recorded as running has ended: nobody was there to see."""
-        return AttemptFolder(self._attempts(job.key)).has_ended(job.attempt)
+    def _attempts(self, job: JobRow) -> AttemptFolder:
+        return AttemptFolder(self._folder / f"cycle_{job.cycle}" / "jobs" / job.stage)
 
-    def waits_for(self, job: JobRow) -> str | None:
-        """Return what keeps a job that is recorded as running from starting; None if nothing."""
-        request = self.request(job)
-        return None if request is None else request.waits_for
-
-    def _attempts(self, key: JobKey) -> Path:
-        return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
+    def _request(self, job: JobRow) -> AttemptRequest | None:
+        """Return what a job's present attempt is to run, and after what; None if unknown."""
+        request = self._attempts(job).request
+        return request if request is not None and request.attempt == job.attempt else None
 
     def _left_by_like(self, job: JobRow, elapsed_s: float, begun: float | None) -> float | None:
         """Return the seconds left if the job takes as long as its like, scaled; None if unknown."""
@@ -399,26 +393,30 @@ def run_list(
 ) -> list[RunSummary]:
     """Return how runs stand in short, newest first: at most ``limit`` older than run ``before``."""
     rows, moment = newest_runs(store.database, status=status, limit=limit, before=before)
-    summaries: list[RunSummary] = []
-    for row in rows:
-        config, state = _object(row["config_json"]), _object(row["state_json"])
-        summaries.append(
-            RunSummary(
-                run_id=row["id"],
-                status=row["status"],
-                stop_reason=row["stop_reason"],
-                worked_on_by=_owner(row, moment),
-                stop_requested=row["stop_requested_at"] is not None,
-                created_at=row["created_at"],
-                cycle=state.get("cycle", 0),
-                step=str(state.get("step", "")),
-                decided=row["cycles"]["decided"] if row["cycles"] else 0,
-                max_cycles=_section(config, "budgets").get("max_cycles"),
-                pending=row["pending"]["pending"] if row["pending"] else 0,
-                success=measure(row["blessed"]),
-            )
+    return [
+        RunSummary(
+            **_head(row, moment, decided=row["cycles"]["decided"] if row["cycles"] else 0),
+            cycle=_object(row["state_json"]).get("cycle", 0),
+            pending=row["pending"]["pending"] if row["pending"] else 0,
+            success=measure(row["blessed"]),
         )
-    return summaries
+        for row in rows
+    ]
+
+
+def _head(run: Row, moment: float, *, decided: int) -> dict[str, Any]:
+    """Return the values of a `RunHead`."""
+    names = ("status", "stop_reason", "created_at")
+    budgets = _section(_object(run["config_json"]), "budgets")
+    return {
+        **{name: run[name] for name in names},
+        "run_id": run["id"],
+        "worked_on_by": _owner(run, moment),
+        "stop_requested": run["stop_requested_at"] is not None,
+        "step": str(_object(run["state_json"]).get("step", "")),
+        "decided": decided,
+        "max_cycles": budgets.get("max_cycles"),
+    }
 
 
 def cycle_evaluation(store: JobStore, run_id: str, cycle: int) -> list[TaskResult]:
@@ -434,25 +432,19 @@ def cycle_evaluation(store: JobStore, run_id: str, cycle: int) -> list[TaskResul
 
 def _status(found: Overview, workdir: Path) -> RunStatus:
     run, rows = found.run, found.rows
-    run_id: str = run["id"]
+    folder = workdir / run["id"]
     jobs = [JobRow(**row) for row in rows["jobs"]]
     config, state = _object(run["config_json"]), _object(run["state_json"])
-    estimates = JobEstimates(jobs, folder=workdir / run_id)
-    owner = _owner(run, found.moment)
-    asks = owner is not None and state.get("step") in _ASKING_STEPS
+    estimates = JobEstimates(jobs, folder=folder)
+    running = [estimates.live(job) for job in jobs if job.status == "running"]
+    failed = [job.key for job in jobs if job.status == "failed"]
+    head = _head(run, found.moment, decided=sum(row["decided"] for row in rows["counts"]))
+    asks = head["worked_on_by"] is not None and head["step"] in _ASKING_STEPS
     return RunStatus(
-        run_id=run_id,
-        status=run["status"],
-        stop_reason=run["stop_reason"],
-        worked_on_by=owner,
-        stop_requested=run["stop_requested_at"] is not None,
-        created_at=run["created_at"],
-        step=str(state.get("step", "")),
-        max_cycles=_section(config, "budgets").get("max_cycles"),
+        **head,
         metric=_section(config, "eval").get("metric", "success"),
         constitution=config.get("constitution"),
         constitution_sha256=run["constitution_sha256"],
-        decided=sum(row["decided"] for row in rows["counts"]),
         cycles_left_out=sum(row["total"] for row in rows["counts"]) - len(rows["cycles"]),
         cycles=_cycles(found, jobs),
         seed_data=_seed_data(found),
@@ -461,15 +453,13 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
         error_spent=state.get("spent"),
         **_next_comparison(config, state),
         pending=tuple(
-            PendingApproval(**{name: getattr(row, name) for name in PendingApproval.model_fields})
-            for row in (ApprovalRow(**row, read_at=found.moment) for row in rows["questions"])
+            PendingApproval.model_validate(
+                ApprovalRow(**row, read_at=found.moment), from_attributes=True
+            )
+            for row in rows["questions"]
         ),
-        jobs=tuple(
-            _live(job, estimates)
-            for job in jobs
-            if job.status == "running" and not estimates.has_ended(job)
-        ),
-        failed_log=_failed_log(jobs, workdir),
+        jobs=tuple(live for live in running if live is not None),
+        failed_log=str(log_of(folder, failed[-1])) if failed else None,
         spending=_spending(run, {row["device"]: row["seconds"] for row in rows["seconds"]}),
         disk=disk_space(workdir, "lerobot" if config.get("backend") == "lerobot" else "native"),
         language_model=_model_use(
@@ -479,7 +469,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
             asked_now=asks and state.get("cycle", 0) in [row["cycle"] for row in rows["asked"]],
         ),
         knowledge_pages=_knowledge_pages(found),
-        removed=tuple(sorted(removed(workdir / run_id))),
+        removed=tuple(sorted(removed(folder))),
     )
 
 
@@ -610,32 +600,9 @@ def _bounds(decided: dict[str, Any]) -> tuple[float | None, float | None] | None
     return evidence.get("lower"), evidence.get("upper")
 
 
-def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
-    signs = estimates.signs_of_life(job, moment=time.time())
-    outlook = estimates.outlook(job.key, signs.elapsed_s)
-    request = estimates.request(job)
-    return LiveJob(
-        cycle=job.key.cycle,
-        stage=job.key.stage,
-        attempt=job.attempt,
-        pid=job.pid,
-        elapsed_s=signs.elapsed_s,
-        silent_s=signs.silent_s,
-        left_s=outlook.left_s,
-        done=outlook.done,
-        waits_for=estimates.waits_for(job),
-        quiet_s=signs.quiet_s,
-        interrupted=None if request is None else max(0, job.attempt - 1 - request.failed),
-        failed=None if request is None else request.failed,
-        last_problem="" if request is None else request.last,
-    )
-
-
-def _failed_log(jobs: Sequence[JobRow], workdir: Path) -> str | None:
-    keys = [job.key for job in jobs if job.status == "failed"]
-    if not keys:
-        return None
-    return str(workdir / keys[-1].run_id / f"cycle_{keys[-1].cycle}" / f"{keys[-1].stage}.log")
+def log_of(folder: Path, key: JobKey) -> Path:
+    """Return the log of a job below the folder of its run."""
+    return folder / f"cycle_{key.cycle}" / f"{key.stage}.log"
 
 
 def _blessed(found: Overview) -> BlessedPolicy | None:
