@@ -4,7 +4,6 @@ And the order of the tests: the long ones first.
 """
 
 import gc
-import importlib
 import os
 import pkgutil
 import signal
@@ -15,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 import cadenza
 from cadenza.core.errors import MissingExtraError
+from cadenza.core.extras import load_extra
 from tests.campaigns import size
 
 PROFILE = os.environ.get("CADENZA_HYPOTHESIS", "fixed")
@@ -53,7 +53,7 @@ def pytest_collection_finish() -> None:
         for module in pkgutil.walk_packages(cadenza.__path__, "cadenza."):
             if not module.name.endswith("__main__"):
                 with suppress(MissingExtraError):
-                    importlib.import_module(module.name)
+                    load_extra(module.name)
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)

@@ -85,6 +85,7 @@ def test_command_works_without_extras(words, tmp_path):
         (("train", "crossing"), "train"),
         (("safety", "verify", "--steps", "100", "--partners", "1"), "train"),
         (("loop", "status"), "loop"),
+        (("dash",), "dash"),
     ],
 )
 def test_command_names_the_extra_it_lacks(words, extra, tmp_path):
@@ -94,6 +95,13 @@ def test_command_names_the_extra_it_lacks(words, extra, tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_name_of_the_loop_tells_the_extra_it_lacks(tmp_path):
-    done = run("from cadenza.loop import JobStore", tmp_path)
-    assert "cadenza[loop]" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [
+        ("from cadenza.loop import JobStore", "loop"),
+        ("from cadenza.web import create_app", "dash"),
+    ],
+)
+def test_a_name_tells_the_extra_it_lacks(line, extra, tmp_path):
+    done = run(line, tmp_path)
+    assert f"cadenza[{extra}]" in done.stderr.splitlines()[-1]

@@ -203,7 +203,7 @@ def between_cycles(
 def removed(folder: Path) -> set[str]:
     """Return the paths below a run's folder that were removed on purpose and are not there."""
     told = [one for one in incidents_of(folder) if one.get("kind") == PRUNED]
-    paths = {str(path) for one in told for path in one["paths"]}
+    paths = {str(path) for one in told for path in one.get("paths", ())}
     return {path for path in paths if not (folder / path).exists()}
 
 

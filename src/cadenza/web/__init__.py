@@ -7,6 +7,11 @@ May import:  `loop`, `benchmark` and lower floors.  Must not import: `cli`.
 Adding one:  a module with ``routes(site)``, listed in `app`; a template that extends ``base``.
 """
 
-from cadenza.web.app import create_app
+from typing import TYPE_CHECKING
 
-__all__ = ["create_app"]
+from cadenza.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .app import create_app as create_app
+else:
+    __dir__, __getattr__ = lazy_names(__name__)

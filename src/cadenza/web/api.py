@@ -163,12 +163,25 @@ class _Film(FileResponse):
 
 def film(site: Site, path: str) -> FileResponse:
     """Return a film below the folder of all runs; relative paths start at its parent, or a 404."""
+    return _Film(_open_film(site, path))
+
+
+def has_film(site: Site, path: str) -> bool:
+    """Return whether a film is still there."""
+    try:
+        _open_film(site, path).close()
+    except HTTPException:
+        return False
+    return True
+
+
+def _open_film(site: Site, path: str) -> BinaryIO:
     root = site.workdir.resolve()
     try:
         place = (root.parent / path).resolve()
         if place.suffix != ".mp4" or not place.is_relative_to(root):
             raise HTTPException(404, "video not found")
-        return _Film(open_inside(root, str(place.relative_to(root))))
+        return open_inside(root, str(place.relative_to(root)))
     except (OSError, ValueError, RuntimeError, StorageError) as error:
         raise HTTPException(404, "video not found") from error
 

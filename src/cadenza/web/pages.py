@@ -25,7 +25,7 @@ from cadenza.loop.knowledge.pages import read_page
 from cadenza.loop.processes import readable
 from cadenza.loop.reports import compare_runs, metrics_text
 from cadenza.loop.requests import CONTROLLER_LOG, answer, resume_run, stop_run
-from cadenza.loop.retention import incidents_of, shortage
+from cadenza.loop.retention import incidents_of, removed, shortage
 from cadenza.loop.status_report import (
     Measurement,
     RunStatus,
@@ -43,6 +43,7 @@ from cadenza.web.api import (
     RunName,
     film,
     films,
+    has_film,
     page_names,
     read_page_text,
 )
@@ -414,13 +415,12 @@ def cycle_details(site: Site, run_id: str, cycle: int) -> dict[str, Any]:
         for one in store.episodes(run_id, cycle, subject):
             played[one.task, one.seed][subject] = one.success
     jobs = [one for one in store.jobs.of_run(run_id, since=cycle) if one.key.cycle == cycle]
-    groups = films(store, run_id)
-    first = 0
-    shown: list[int] = []
-    for group in groups:
-        if group["cycle"] == cycle:
-            shown += range(first, first + len(group["videos"]))
-        first += len(group["videos"])
+    numbered = enumerate(
+        (group["cycle"], path) for group in films(store, run_id) for path in group["videos"]
+    )
+    videos = {number: path for number, (of, path) in numbered if of == cycle}
+    shown = [number for number, path in videos.items() if has_film(site, path)]
+    gone = [one for one in removed(site.workdir / run_id) if one.startswith(f"cycle_{cycle}/")]
     return {
         "run_id": run_id,
         "cycle": rows[cycle],
@@ -438,6 +438,8 @@ def cycle_details(site: Site, run_id: str, cycle: int) -> dict[str, Any]:
         "n_played": len(played),
         "jobs": jobs[:JOBS_SHOWN],
         "films": shown,
+        "n_lost": len(videos) - len(shown),
+        "removed": sorted(gone),
         "proposal": _pretty(rows[cycle]["proposal_json"]),
         "dataset": _pretty(rows[cycle]["dataset_json"]),
     }

@@ -6,12 +6,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from cadenza.loop.errors import LeaseHeldError
+from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.requests import resume_run, stop_run
-from cadenza.loop.retention import incidents_of
+from cadenza.loop.retention import PRUNED, incidents_of
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.changes import request_approval
 from cadenza.web import create_app
-from tests.dashboards import furnished, token_in
+from tests.dashboards import WORD, furnished, token_in
 from tests.loop_runs import REASON, RUN
 
 SAID = {"reason": "the lab closes", "by": "Ada"}
@@ -171,6 +172,35 @@ def test_two_runs_are_compared(client, folders):
     assert "budgets.max_cycles" in text
     assert client.get("/compare", params={"run": [RUN, "unknown"]}).status_code == 404
     assert client.get("/compare", params={"run": [RUN, RUN]}).status_code == 400
+
+
+def test_a_cycle_says_what_was_removed_and_which_films_are_gone(client, folders):
+    with JobStore(folders[0] / "cadenza.db") as store:
+        number = store.add_checkpoint(RUN, 0, "bc", "/p")
+        paths = ["runs/film.mp4", f"runs/{RUN}/cycle_0/eval_candidate_0/a.mp4"]
+        raw = {"overall": {"video_paths": paths}}
+        store.attach_eval(number, {"success_rate": 0.25, "raw": raw})
+    notes = IncidentLog(folders[0] / RUN)
+    notes.note(PRUNED, "80.0 MB are removed", paths=["cycle_0/eval_candidate_0", "cycle_1/data"])
+    notes.note(PRUNED, "without paths")
+    text = client.get(f"/runs/{RUN}/cycles/0").text
+    assert "Removed to make room: cycle_0/eval_candidate_0." in text
+    assert "1 film of this cycle is no longer there" in text
+    assert f'src="/runs/{RUN}/films/0"' in text
+    assert f'src="/runs/{RUN}/films/1"' not in text
+    (folders[0] / RUN / "cycle_1" / "data").mkdir()  # made anew since
+    assert "Removed" not in client.get(f"/runs/{RUN}/cycles/1").text
+
+
+def test_metrics_want_the_token_and_need_no_store(tmp_path):
+    app = create_app(tmp_path / "runs", tmp_path / "knowledge", token=WORD)
+    client = TestClient(app, base_url="http://127.0.0.1", follow_redirects=False)
+    refused = client.get("/metrics")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+    answer = client.get("/metrics", headers={"authorization": f"Bearer {WORD}"})
+    assert (answer.status_code, answer.text) == (200, "")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_metrics_are_in_the_format_of_prometheus(client):
