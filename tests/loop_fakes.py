@@ -20,6 +20,7 @@ from cadenza.loop.contracts.records import (
     EvalReport,
     Harvest,
 )
+from cadenza.loop.orchestrator.decision import SEEN_DELTAS, Shown, judge
 
 TASKS = ("easy", "hard")
 _GOLDEN = 0.6180339887498949
@@ -255,6 +256,24 @@ class ScriptedLLM:
         if isinstance(reply, Exception):
             raise reply
         return reply if isinstance(reply, str) else json.dumps(reply)
+
+
+def judged_by_bounds(evidence, history, thresholds, *, warm_up, looks_left, provisional=False):
+    """Return the judgement if all that is shown is what the bounds of ``evidence`` say."""
+    lower, upper, likely = evidence.lower, evidence.upper, evidence.likely_upper
+    own_lower, own_upper = evidence.candidate_lower, evidence.candidate_upper
+    gain_possible = upper is None or upper >= thresholds.promote_delta
+    loss_possible = (lower is None or lower <= -thresholds.regression_delta) and not warm_up
+    futile = likely is not None and likely < SEEN_DELTAS * thresholds.promote_delta
+    shown = Shown(
+        better=lower is not None and lower > 0.0,
+        worse=upper is not None and upper < 0.0,
+        open=not futile and (gain_possible or loss_possible),
+        bar_reached=own_lower is not None and own_lower >= thresholds.min_promote,
+        bar_open=own_upper is None or own_upper >= thresholds.min_promote,
+    )
+    more = {"warm_up": warm_up, "looks_left": looks_left, "provisional": provisional}
+    return judge(evidence, history, thresholds, shown=shown, **more)
 
 
 def logged(path):

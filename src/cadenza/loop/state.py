@@ -159,15 +159,10 @@ class LoopState(Record):
         return self.blessed or self.provisional
 
 
-def needed(value: _Value | None, what: str) -> _Value:
-    """Return what an earlier step of the cycle made.
-
-    Args:
-        value: What the state holds.
-        what: What it is, for the message.
-    """
+def needed(value: _Value | None) -> _Value:
+    """Return what an earlier step made; that it is not there can only be our own mistake."""
     if value is None:
-        raise AssertionError(f"expected {what} from an earlier step, got None")
+        raise AssertionError("expected what an earlier step of the cycle makes, got None")
     return value
 
 

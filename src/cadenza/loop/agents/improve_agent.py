@@ -3,14 +3,7 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cadenza.loop.agents.base import (
-    OWN_SEEDS,
-    Agent,
-    JobPlace,
-    Runner,
-    cycle_of,
-    subprocess_runner,
-)
+from cadenza.loop.agents.base import OWN_SEEDS, Agent, JobPlace, Runner, cycle_of, subprocess_runner
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig
 from cadenza.loop.constitution import Constitution

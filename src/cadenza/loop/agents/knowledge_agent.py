@@ -40,10 +40,8 @@ from cadenza.loop.llm.protocol import (
     LLMClient,
     NullLLM,
     asking,
-    data_mark,
-    fenced,
+    quoted,
     shortened,
-    warning,
 )
 
 #: Most characters of a page that a model reads.
@@ -163,15 +161,8 @@ class KnowledgeAgent:
             after = with_own_lessons(rows, subject, page).with_observation(seen)
             data = page_bytes(page, subject, after, own_text(page, subject, rows))
             text = shortened(data.decode("utf-8", "replace"), self._page_chars)
-            mark = data_mark([text, seen.line()])
-            prompt = "\n\n".join(
-                [
-                    warning(mark),
-                    fenced("page", path.name, text, mark),
-                    fenced("observation", "new", seen.line(), mark),
-                    "Rewrite the lessons.",
-                ]
-            )
+            shown = [("page", path.name, text), ("observation", "new", seen.line())]
+            prompt = quoted(shown, "Rewrite the lessons.")
             with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
                 reply = ask_safely(
                     self.llm, prompt, system=LESSONS_REQUEST, max_tokens=self._max_tokens

@@ -11,11 +11,7 @@ import yaml
 from cadenza.core.files import atomic_write_text, make_folder
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.yaml_files import read_yaml
-from cadenza.loop.agents.data_agent import DataAgent
-from cadenza.loop.agents.eval_agent import EvalAgent
-from cadenza.loop.agents.improve_agent import ImproveAgent
-from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
-from cadenza.loop.agents.train_agent import TrainAgent
+from cadenza.loop.agents import DataAgent, EvalAgent, ImproveAgent, KnowledgeAgent, TrainAgent
 from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.config import JobsConfig, LoopConfig
 from cadenza.loop.constitution import Constitution
@@ -28,10 +24,7 @@ from cadenza.loop.llm.adapter import make_llm
 from cadenza.loop.llm.guard import GuardedLLM, RecordedLLM
 from cadenza.loop.llm.protocol import LLMClient, NullLLM
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
-from cadenza.loop.orchestrator.preflight import (
-    require_commands_allowed,
-    require_ready,
-)
+from cadenza.loop.orchestrator.preflight import require_commands_allowed, require_ready
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,

@@ -268,7 +268,7 @@ class _Series:
     @property
     def scaled(self) -> FloatArray:
         """Differences from [-1, 1] scaled to [0, 1], shape (R, T)."""
-        return (self.own - needed(self.other, "a reference") + 1.0) / 2.0
+        return (self.own - needed(self.other) + 1.0) / 2.0
 
     def shown(self, delta: float, bar: float | None) -> list[Shown]:
         """Return what is shown at each check, of a gain and, as long as nothing is blessed, a bar.

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final
 
 from cadenza.core.errors import InputError
 from cadenza.loop.config import ThresholdConfig
@@ -67,7 +67,13 @@ def decide(
     Raises:
         InputError: A score is NaN or infinite.
     """
-    _require_scores(candidate, baseline, history)
+    named = {"candidate": candidate, "baseline": baseline}
+    for name, score in (named | {f"history[{i}]": one for i, one in enumerate(history)}).items():
+        if score is not None and not math.isfinite(score):
+            raise InputError(
+                f"{name}: expected a finite score, got {score}; nothing is decided on a failed "
+                "evaluation, repeat it."
+            )
     if baseline is None:
         return Decision.PROMOTE
     difference = candidate - baseline
@@ -114,24 +120,6 @@ class Shown:
     bar_reached: bool = False
     bar_open: bool = True
 
-    @classmethod
-    def by_bounds(cls, evidence: Evidence, thresholds: ThresholdConfig, *, warm_up: bool) -> Self:
-        """Return what the bounds of ``evidence`` show; open ones show nothing."""
-        lower = -math.inf if evidence.lower is None else evidence.lower
-        upper = math.inf if evidence.upper is None else evidence.upper
-        own_upper, likely = evidence.candidate_upper, evidence.likely_upper
-        gain_possible = upper >= thresholds.promote_delta
-        loss_possible = lower <= -thresholds.regression_delta and not warm_up
-        futile = likely is not None and likely < SEEN_DELTAS * thresholds.promote_delta
-        own_lower = -math.inf if evidence.candidate_lower is None else evidence.candidate_lower
-        return cls(
-            better=lower > 0.0,
-            worse=upper < 0.0,
-            open=not futile and (gain_possible or loss_possible),
-            bar_reached=own_lower >= thresholds.min_promote,
-            bar_open=own_upper is None or own_upper >= thresholds.min_promote,
-        )
-
 
 def judge(
     evidence: Evidence,
@@ -140,8 +128,8 @@ def judge(
     *,
     warm_up: bool,
     looks_left: int,
+    shown: Shown,
     provisional: bool = False,
-    shown: Shown | None = None,
 ) -> Judgement:
     """Return what the evidence at one check decides.
 
@@ -154,11 +142,8 @@ def judge(
     As long as nothing is blessed, a promotion also needs a candidate whose own success, or score,
     is shown to reach ``min_promote``; the reference, if any, is ``provisional`` then, and replaced
     by a better candidate that does not reach it. In the ``warm_up`` of a rung a worse candidate is
-    no regression. What is ``shown`` follows from the bounds of ``evidence`` if it is None.
+    no regression.
     """
-    if looks_left < 0:
-        raise InputError(f"judge.looks_left: expected >= 0, got {looks_left}.")
-    shown = shown or Shown.by_bounds(evidence, thresholds, warm_up=warm_up)
     bar, own = f"min_promote {thresholds.min_promote:.3f}", _own(evidence)
     if evidence.baseline is None:
         reasons = (
@@ -316,15 +301,3 @@ def _percent(confidence: float) -> str:
     """Return a level below 1 in percent; an early look's is so high that it would round to 100."""
     text = f"{100.0 * confidence:.4g}"
     return "over 99.99" if text == "100" else text
-
-
-def _require_scores(candidate: float, baseline: float | None, history: Sequence[float]) -> None:
-    """Raise unless all scores are finite numbers."""
-    named = [("candidate", candidate), ("baseline", 0.0 if baseline is None else baseline)]
-    named += [(f"history[{index}]", score) for index, score in enumerate(history)]
-    for name, score in named:
-        if not math.isfinite(score):
-            raise InputError(
-                f"{name}: expected a finite score, got {score}; nothing is decided on a failed "
-                "evaluation, repeat it."
-            )

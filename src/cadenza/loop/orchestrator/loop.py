@@ -14,11 +14,7 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.agents.data_agent import DataAgent
-from cadenza.loop.agents.eval_agent import EvalAgent
-from cadenza.loop.agents.improve_agent import ImproveAgent
-from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
-from cadenza.loop.agents.train_agent import TrainAgent
+from cadenza.loop.agents import DataAgent, EvalAgent, ImproveAgent, KnowledgeAgent, TrainAgent
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.errors import (
@@ -45,20 +41,11 @@ from cadenza.loop.jobs.terms import (
 from cadenza.loop.notify import notifications
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.proposer import Proposer
-from cadenza.loop.orchestrator.steps import (
-    CycleSteps,
-    RunSession,
-    Workers,
-    name_of,
-)
+from cadenza.loop.orchestrator.steps import CycleSteps, RunSession, Workers, name_of
 from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
 from cadenza.loop.resuming import initial_references, placed, require_place
 from cadenza.loop.retention import between_cycles
-from cadenza.loop.state import (
-    STOP_REQUESTED,
-    RunSummary,
-    summarize,
-)
+from cadenza.loop.state import STOP_REQUESTED, RunSummary, summarize
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease, Row
@@ -77,24 +64,15 @@ JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
 #: much it may spend, but not what it does; and where its rules lie, as their digest is compared.
 #: The folder of all runs may be written in another way, but must be the one that the run began in.
 _MAY_CHANGE: Final = frozenset(
-    (
-        *("constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets"),
-        *("notify", "retention"),
-    )
+    {"constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets"}
+    | {"notify", "retention"}
 )
 #: Keys that count for the next comparison: one under way keeps what it began with.
 _OF_COMPARISONS: Final = frozenset(
     ("eval.max_episodes", "eval.episodes_per_job", "eval.extension_growth")
 )
-#: Beginnings of the stages of the jobs that a step runs.
-_STAGES_OF_STEP: Final = {
-    "references": "reference_",
-    "data": "data",
-    "train": "train",
-    "adapt": "adapt",
-    "select": "select_",
-    "evaluate": "eval_",
-}
+#: Stages whose failure does not end a run: nobody asks for their jobs again.
+_WITHOUT: Final = ("harvest", "merge")
 
 
 class LoopController:
@@ -277,11 +255,9 @@ class LoopController:
 
     def _reopen_jobs(self, session: RunSession) -> None:
         """Let the jobs that made the present step fail run again."""
-        beginning = _STAGES_OF_STEP.get(session.state.step)
         for job in self.store.jobs.of_run(session.run_id):
-            ended = job.status in ("failed", "cancelled")
-            of_step = beginning is not None and job.key.stage.startswith(beginning)
-            if ended and of_step and job.key.cycle == session.state.cycle:
+            failed = job.status in ("failed", "cancelled") and job.key.stage not in _WITHOUT
+            if failed and job.key.cycle == session.state.cycle:
                 self.store.jobs.reopen(session.lease, job.key)
 
     def _work(self, session: RunSession) -> None:

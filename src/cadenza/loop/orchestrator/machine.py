@@ -14,23 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cadenza.loop.config import LoopConfig, PolicyRung
-from cadenza.loop.contracts.records import (
-    CheckpointRecord,
-    DatasetRef,
-    EvalReport,
-    Proposal,
-)
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport, Proposal
 from cadenza.loop.events.bus import Event
 from cadenza.loop.orchestrator.comparison import outlook, spends
 from cadenza.loop.orchestrator.decision import Decision, Judgement, past_candidate
 from cadenza.loop.orchestrator.evidence import Evidence, bare_report, told_report
-from cadenza.loop.state import (
-    CycleState,
-    LoopState,
-    Step,
-    needed,
-    summarize,
-)
+from cadenza.loop.state import CycleState, LoopState, Step, needed, summarize
 from cadenza.loop.store import changes
 from cadenza.loop.store.changes import Change, request_approval
 
@@ -154,7 +143,7 @@ def selected(
 ) -> Transition:
     """Keep the better of candidate and adapted copy; the candidate if they are equal."""
     wins, current = values[1] > values[0], state.current
-    chosen = needed(current.adapted if wins else current.candidate, "a candidate and its copy")
+    chosen = needed(current.adapted if wins else current.candidate)
     told = {"candidate": values[0], "adapted": values[1]}
     which = "adapted" if wins else "candidate"
     return Transition(
@@ -181,7 +170,7 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
     rows = [
         changes.record_episodes(cycle, "candidate", look, candidate.latest.outcomes),
         changes.attach_eval(
-            needed(state.current.candidate, "a candidate").path,
+            needed(state.current.candidate).path,
             candidate.total.model_copy(update={"outcomes": ()}).model_dump_json(),
         ),
     ]
@@ -198,7 +187,7 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
 
 def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
     """Go on to a harvest, if a worker ``improves``, to a merge that is due, or to the end."""
-    report = needed(state.current.candidate_report, "a report")
+    report = needed(state.current.candidate_report)
     promoted = state.current.decision == Decision.PROMOTE.value
     worth_it = promoted and report.success_rate > 0.0
     if config.improve.starts == "failed":
@@ -360,7 +349,7 @@ def answered(
     reason: str,
 ) -> Transition:
     """Carry out what a person answered; a refused decision becomes ``iterate``."""
-    asked = Decision(needed(state.current.decision, "a decision"))
+    asked = Decision(needed(state.current.decision))
     told = {"gate": asked.value, "approved": approved, "by": by, "reason": reason}
     why, decision = f"{state.current.reason} Approved: {reason}", asked
     if not approved:
@@ -378,8 +367,8 @@ def _carry_out(
     state: LoopState, config: LoopConfig, decision: Decision, reason: str, evidence: Evidence
 ) -> Transition:
     """Decide: the decision, the blessing, the baseline, the error spent and their event."""
-    candidate = needed(state.current.candidate, "a candidate")
-    report = needed(state.current.candidate_report, "a report")
+    candidate = needed(state.current.candidate)
+    report = needed(state.current.candidate_report)
     failed, spent = state.failed, state.spent
     if spends(decision, evidence):
         failed += 1

@@ -10,7 +10,7 @@ Promise:  whatever a reply says, the dataset is the seed dataset, the count one 
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -22,28 +22,21 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 from cadenza.loop.events import Event, EventBus
-from cadenza.loop.knowledge.pages import newest_pages
+from cadenza.loop.knowledge.pages import PageFile, newest_pages
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import (
+    CUT,
     DEFAULT_MAX_TOKENS,
     LLMClient,
     NullLLM,
     asking,
     clean_line,
     current_place,
-    data_mark,
-    fenced,
-    fit,
+    quoted,
     shortened,
     storable,
-    warning,
 )
-from cadenza.loop.schedule import (
-    MAX_FOCUS,
-    MAX_NAME,
-    DeterministicProposer,
-    Proposer,
-)
+from cadenza.loop.schedule import MAX_FOCUS, MAX_NAME, DeterministicProposer, Proposer
 
 _Read = TypeVar("_Read")
 _Form = TypeVar("_Form", bound=BaseModel)
@@ -190,16 +183,10 @@ def _focus(
 MAX_PROMPT_CHARS: Final = 48_000
 #: Smallest budget of a prompt: room for facts, delimiters and a repair turn, characters.
 MIN_PROMPT_CHARS: Final = 6000
-#: Delimiters of one text without its name, characters, rounded up.
-_OVERHEAD: Final = 120
-#: Characters that one character of a name takes at most as JSON.
-_MAX_ESCAPE: Final = 12
 #: Characters of a reply, and of its problems, in a repair turn.
 _REPAIR_CHARS: Final = 700
 #: Characters of a request, with the delimiters of what it is about, rounded up.
 _REQUEST_CHARS: Final = 600
-#: A mark, for its length.
-_ANY_MARK: Final = "0" * 32
 #: Most characters of an error in an event.
 ERROR_CHARS: Final = 200
 #: What is wrong with a reply that is not there, where the client does not say.
@@ -241,7 +228,7 @@ class Talk:
     ) -> str:
         """Ask about what the model proposed before, which is as untrusted as any other text."""
         text = shortened(json.dumps(told), self._by.max_prompt_chars // 2 - _REQUEST_CHARS)
-        return self.ask(_quoting([(kind, "proposed before", text)], request), system, form)
+        return self.ask(quoted([(kind, "proposed before", text)], request), system, form)
 
     def answer(
         self,
@@ -266,7 +253,7 @@ class Talk:
                 ("reply", "your last reply", shortened(reply, _REPAIR_CHARS)),
                 ("problem", "what is wrong with it", shortened(str(error), _REPAIR_CHARS)),
             ]
-        return read(self.ask(_quoting(shown, f"Reply again with only {wanted}."), system, form))
+        return read(self.ask(quoted(shown, f"Reply again with only {wanted}."), system, form))
 
     def problem(self, unusable: Exception) -> str:
         """Return why there is no usable reply: the last call's error, or what is wrong with it."""
@@ -283,24 +270,24 @@ class Talk:
 
     def _prompt(self, request: str) -> tuple[str, dict[str, Any]]:
         """Return a prompt that ends with ``request``, and which pages a reply could draw on."""
-        by = self._by
+        by, what = self._by, "last evaluation"
         request = shortened(request, by.max_prompt_chars // 2)
-        room = by.max_prompt_chars - len(self._facts) - len(request)
-        room -= len(warning(_ANY_MARK)) + _OVERHEAD
-        report = _report_json(self._report, raw=by.raw, chars=room)
-        longest_path = max((len(page.path) for page in self._pages), default=0)
-        texts = fit(
-            [shortened(page.text, by.page_chars) for page in self._pages],
-            room - len(report),
-            _OVERHEAD + _MAX_ESCAPE * longest_path,
-        )
-        used = self._pages[: len(texts)]
-        mark = data_mark([report, *texts, *(page.path for page in used)])
-        blocks = [fenced("report", "last evaluation", report, mark)]
-        blocks += [fenced("page", p.path, t, mark) for p, t in zip(used, texts, strict=True)]
-        text = "\n\n".join([self._facts, warning(mark), *blocks, request])
+
+        def room(texts: list[tuple[str, str, str]]) -> int:
+            return by.max_prompt_chars - len(quoted(texts, request, facts=self._facts))
+
+        chars = room([("report", what, "")])
+        texts = [("report", what, _report_json(self._report, raw=by.raw, chars=chars))]
+        used: list[PageFile] = []
+        for page in self._pages:
+            chars = room([*texts, ("page", page.path, "")])
+            if chars <= len(CUT):
+                break
+            used.append(page)
+            texts.append(("page", page.path, shortened(page.text, min(chars, by.page_chars))))
         listed = [{"path": page.path, "sha256": page.sha256} for page in used]
-        return storable(text), {"pages": listed, "chars": sum(len(t) for t in texts)}
+        drawn_on = {"pages": listed, "chars": sum(len(text) for *_, text in texts[1:])}
+        return storable(quoted(texts, request, facts=self._facts)), drawn_on
 
     def _tell_pages(self, used: dict[str, Any]) -> None:
         pages = {json.dumps(page, sort_keys=True) for page in used["pages"]}
@@ -322,13 +309,6 @@ def _facts(bounds: DeterministicProposer, cycle: int) -> str:
             "The last evaluation and pages about earlier runs follow.",
         ]
     )
-
-
-def _quoting(texts: Sequence[tuple[str, str, str]], request: str) -> str:
-    """Return ``request`` after (kind, name, text) of the model's own, fenced off."""
-    mark = data_mark([text for _, _, text in texts])
-    blocks = [fenced(kind, name, text, mark) for kind, name, text in texts]
-    return "\n\n".join([warning(mark), *blocks, request])
 
 
 def _report_json(report: EvalReport | None, *, raw: bool, chars: int) -> str:

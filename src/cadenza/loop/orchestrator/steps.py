@@ -14,12 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.files import make_folder
+from cadenza.loop.agents import DataAgent, EvalAgent, ImproveAgent, KnowledgeAgent, TrainAgent
 from cadenza.loop.agents.base import CallableRunner, Runner
-from cadenza.loop.agents.data_agent import DataAgent
-from cadenza.loop.agents.eval_agent import EvalAgent
-from cadenza.loop.agents.improve_agent import ImproveAgent
-from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
-from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
@@ -38,11 +34,7 @@ from cadenza.loop.errors import (
 from cadenza.loop.events.bus import Event, EventJournal
 from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator import machine
-from cadenza.loop.orchestrator.comparison import (
-    comparison_of,
-    job_ends,
-    weigh,
-)
+from cadenza.loop.orchestrator.comparison import comparison_of, job_ends, weigh
 from cadenza.loop.orchestrator.decision import Judgement
 from cadenza.loop.orchestrator.evidence import Evidence, pooled_report, selection_values
 from cadenza.loop.orchestrator.machine import Measured, Transition
@@ -207,7 +199,7 @@ class CycleSteps:
     def data(self, state: LoopState) -> Transition:
         """Find or collect the data."""
         worker = self.workers.data
-        proposal = needed(state.current.proposal, "a proposal")
+        proposal = needed(state.current.proposal)
         block = reserve_training_seeds(self.session, self.config)
         seeds = SeedRange(
             start=block.start, count=attempts_within(worker.constitution, proposal.num_episodes)
@@ -238,7 +230,7 @@ class CycleSteps:
         """Play candidate and copy."""
         seeds = self._reserved("select", self.config.eval.n_episodes)
         plain = self._play("select_candidate", _candidate(state), seeds)
-        copy = needed(state.current.adapted, "an adapted copy")
+        copy = needed(state.current.adapted)
         adapted = self._play("select_adapted", copy, seeds)
         values = selection_values([plain.outcomes, adapted.outcomes], self.config.eval)
         return machine.selected(state, plain, adapted, (values[0], values[1]))
@@ -262,7 +254,7 @@ class CycleSteps:
 
     def approve(self, state: LoopState) -> Transition:
         """Wait for a person."""
-        answer = self._wait_for_answer(state, needed(state.current.decision, "a decision"))
+        answer = self._wait_for_answer(state, needed(state.current.decision))
         _candidate(state)
         return machine.answered(
             state,
@@ -281,9 +273,9 @@ class CycleSteps:
             writer.ingest(
                 run_id=state.run_id,
                 cycle=state.cycle,
-                policy=needed(current.candidate, "a candidate").policy_type,
-                report=needed(current.candidate_report, "a report"),
-                decision=needed(current.decision, "a decision"),
+                policy=needed(current.candidate).policy_type,
+                report=needed(current.candidate_report),
+                decision=needed(current.decision),
                 at=row["finished_at"],
             )
         improves = self.workers.improve is not None
@@ -291,12 +283,12 @@ class CycleSteps:
 
     def harvest(self, state: LoopState) -> Transition:
         """Collect the policy's own successes, or what it fails at."""
-        worker = needed(self.workers.improve, "a worker that harvests")
-        proposal = needed(state.current.proposal, "a proposal")
+        worker = needed(self.workers.improve)
+        proposal = needed(state.current.proposal)
         attempts = attempts_within(worker.constitution, self.config.improve.episodes)
         try:
             harvest = worker.harvest(
-                checkpoint=require_intact(needed(state.reference, "a reference")),
+                checkpoint=require_intact(needed(state.reference)),
                 seeds=self._reserved("harvest", attempts),
                 focus=proposal.focus,
                 **self._call(worker.runner),
@@ -307,7 +299,7 @@ class CycleSteps:
 
     def merge(self, state: LoopState) -> Transition:
         """Join the harvests."""
-        worker = needed(self.workers.improve, "a worker that harvests")
+        worker = needed(self.workers.improve)
         sources = (*(() if state.mix is None else (state.mix,)), *state.unmerged)
         try:
             dataset = worker.merge(sources=sources, **self._call(worker.runner))
@@ -319,7 +311,7 @@ class CycleSteps:
         worker = self.workers.train
         checkpoint = worker.run(
             rung=machine.rung_of(state, self.config),
-            dataset=needed(state.current.dataset, "a dataset"),
+            dataset=needed(state.current.dataset),
             init_override=init,
             proposal=state.current.proposal,
             **more,
@@ -407,11 +399,11 @@ class CycleSteps:
 
 
 def _candidate(state: LoopState) -> CheckpointRecord:
-    return require_intact(needed(state.current.candidate, "a candidate"))
+    return require_intact(needed(state.current.candidate))
 
 
 def _rule(state: LoopState) -> Comparison:
-    return needed(state.current.comparison, "the rule of a comparison")
+    return needed(state.current.comparison)
 
 
 def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange:

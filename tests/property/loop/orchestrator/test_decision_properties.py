@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from cadenza.loop.config import LoopConfig, ThresholdConfig
 from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome
 from cadenza.loop.orchestrator.comparison import comparison_of, weigh
-from cadenza.loop.orchestrator.decision import Decision, decide, judge
+from cadenza.loop.orchestrator.decision import Decision, decide
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.schedule import BLOCK, MAX_CYCLES, SeedLedger
 from cadenza.loop.state import LoopState, PastCandidate
+from tests.loop_fakes import judged_by_bounds as judge
 
 rates = st.floats(0.0, 1.0)
 histories = st.lists(rates, max_size=5)

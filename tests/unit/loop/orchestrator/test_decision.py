@@ -6,9 +6,11 @@ from cadenza.core.errors import InputError
 from cadenza.loop.config import LoopConfig, ThresholdConfig
 from cadenza.loop.contracts.records import CheckpointRecord, EvalReport
 from cadenza.loop.orchestrator import machine as verdicts
-from cadenza.loop.orchestrator.decision import Decision, Judgement, Shown, decide, judge
+from cadenza.loop.orchestrator.decision import Decision, Judgement, Shown, decide
+from cadenza.loop.orchestrator.decision import judge as judge_shown
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.state import CycleState, LoopState, PastCandidate
+from tests.loop_fakes import judged_by_bounds as judge
 
 THRESHOLDS = ThresholdConfig()
 
@@ -251,7 +253,7 @@ def test_a_gain_that_is_shown_but_too_small_is_told_and_not_blessed():
     assert verdict.reason.startswith("It is better, but by less than promote_delta 0.050, so it is")
     # remembered: shown before, by whatever bounds there are now
     shown = Shown(better=True)
-    later = judge(
+    later = judge_shown(
         evidence(0.05, None, None), (), THRESHOLDS, warm_up=False, looks_left=1, shown=shown
     )
     assert later.decision is Decision.PROMOTE

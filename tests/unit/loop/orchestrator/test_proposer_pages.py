@@ -106,7 +106,7 @@ def test_pages_are_cut_first_then_the_raw_report(tmp_path):
     proposer.propose(0, big_report(9000))
     proposer.propose(0, big_report(30_000))
     few, fewer, no_raw = llm.prompts
-    assert [len(pages_of(p)) for p in (few, fewer)] == [4, 2]
+    assert [len(pages_of(p)) for p in (few, fewer)] == [4, 3]
     assert "[cut]" in few
     assert "v" * 9000 in fewer
     assert "vvv" not in no_raw
