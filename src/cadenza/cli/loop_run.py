@@ -414,9 +414,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
     _, stack = require_ready(settings, run_id, data_may_come=True)
     with throw_away(settings) as dry:
-        backend = DryBackend(
-            stack, settings.seed_root, settings.thresholds, settings.eval.score_range
-        )
+        backend = DryBackend(stack, settings)
         with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
             display = LoopDisplay(quiet=quiet or as_json)
             with display.following(loop):

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from cadenza.loop.agents.base import CallableRunner, dry_runner
 from cadenza.loop.backends.base import Backend
-from cadenza.loop.config import ApprovalConfig, LoopConfig, NotifyConfig, ThresholdConfig
+from cadenza.loop.config import ApprovalConfig, LoopConfig, NotifyConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -25,9 +25,7 @@ from cadenza.loop.contracts.records import (
     EvalRequest,
     Harvest,
     HarvestRequest,
-    JobEnd,
     JobRunner,
-    JobSpec,
     MergeRequest,
     TrainRequest,
 )
@@ -59,17 +57,9 @@ def throw_away(config: LoopConfig) -> Generator[LoopConfig]:
         )
 
 
-class _NotingRunner(CallableRunner):
-    """Notes commands in their logs and runs none, so that none leaves a result."""
-
-    def run(self, spec: JobSpec) -> JobEnd:
-        """Return that the command ended well."""
-        return super().run(spec.model_copy(update={"result_path": None}))
-
-
 def dry_jobs(session: RunSession, _stop: StopCheck) -> JobRunner:
     """Return a runner that notes commands in their logs and runs none."""
-    return _NotingRunner(session.store, session.lease, dry_runner)
+    return CallableRunner(session.store, session.lease, dry_runner)
 
 
 def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) -> list[str]:
@@ -79,38 +69,31 @@ def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) ->
 
 
 class DryBackend:
-    """Another back end's commands, and synthetic outcomes of them, as ``thresholds`` want them.
+    """Another back end's commands, and synthetic outcomes of them, as ``config`` wants them.
 
     It has no capabilities: no environment is made, which a real run does before anything else.
     """
 
-    def __init__(
-        self,
-        inner: Backend,
-        seed_root: Path | None = None,
-        thresholds: ThresholdConfig | None = None,
-        score_range: tuple[float, float] | None = None,
-    ) -> None:
-        self.inner = inner
+    def __init__(self, inner: Backend, config: LoopConfig) -> None:
         self.name = inner.name
         self.capabilities: dict[str, str] = {}
         self.plan_data, self.plan_train = inner.plan_data, inner.plan_train
         self.plan_eval, self.plan_harvest = inner.plan_eval, inner.plan_harvest
         self.plan_merge = inner.plan_merge
-        self.seed_root = seed_root
-        least, most = score_range or (0.0, 1.0)
+        self._seed_root = config.seed_root
+        least, most = config.eval.score_range or (0.0, 1.0)
         # half of the episodes that succeed so lie above the bar, all of them further above it
-        bar = (thresholds or ThresholdConfig()).min_promote
+        bar = config.thresholds.min_promote
         self._scores = max(least, 1.5 * bar - 0.5 * most), most
 
     def read_data(self, request: DataRequest) -> DatasetRef:
         """Return the seed dataset where no command makes another, else one that is not there."""
         proposal = request.proposal
         made = self._dataset(proposal.dataset, request.folder, proposal.num_episodes)
-        if self.inner.plan_data(request) is not None:
+        if self.plan_data(request) is not None:
             return made
-        root = None if self.seed_root is None else str(self.seed_root)
-        return made.model_copy(update={"root": root})
+        root = self._seed_root
+        return made.model_copy(update={"root": None if root is None else str(root)})
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
         """Return a policy that is not there; it has no digest, so nobody looks for it."""

@@ -85,7 +85,7 @@ class Lab:
         """Return the commands of a dry run by cycle and stage: flags, and the program at ``""``."""
         text = self._texts[self._number(config)]
         if anew or text not in self._known:
-            backend = DryBackend(make_backend(config), config.seed_root)
+            backend = DryBackend(make_backend(config), config)
             with build_loop(config, RUN, backend=backend, open_jobs=dry_jobs) as loop:
                 loop.run()
                 rows = loop.store.jobs.of_run(RUN)

@@ -114,11 +114,13 @@ def test_commands_that_the_rules_refuse_are_refused_before_a_run_exists(
         "policy_ladder": [{"name": "act"}],
         "eval": {"env_type": "pusht", "task_suite": "PushT-v0"},
     }
-    stack = DryBackend(make_backend(config(tmp_path, **fine)))
+    allowed = config(tmp_path, **fine)
+    stack = DryBackend(make_backend(allowed), allowed)
     build_loop(config(tmp_path / "fine", **fine), "r", backend=stack, open_jobs=dry_jobs).close()
     refused = config(tmp_path, **{**fine, **changes})
+    stack = DryBackend(make_backend(refused), refused)
     with pytest.raises(ConstitutionError, match=words):
-        build_loop(refused, "r", backend=DryBackend(make_backend(refused)), open_jobs=dry_jobs)
+        build_loop(refused, "r", backend=stack, open_jobs=dry_jobs)
     assert not (tmp_path / "runs").exists()
 
 

@@ -48,9 +48,7 @@ def test_every_kind_of_command_is_shown_where_there_is_room(changes, tmp_path):
     improve = {"enabled": True, "adapt_steps": 10}
     settings = config(workdir=tmp_path, improve=improve, budgets={"max_cycles": 4}, **changes)
     with throw_away(settings) as dry:
-        stack = DryBackend(
-            NativeBackend(settings), None, settings.thresholds, settings.eval.score_range
-        )
+        stack = DryBackend(NativeBackend(settings), settings)
         with build_loop(dry, "dry", backend=stack, open_jobs=dry_jobs) as loop:
             summary = loop.run()
             stages = [(row.key.cycle, row.key.stage) for row in loop.store.jobs.of_run("dry")]

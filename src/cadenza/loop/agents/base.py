@@ -121,7 +121,9 @@ def _called(spec: JobSpec, call: Runner) -> tuple[RunResult, str | None, str]:
 
     Returned are how it ended, the digest of its result, and why it did not do its job, if so.
     """
-    if spec.on_existing == "remove" and call is not dry_runner:
+    if call is dry_runner:  # nothing is run, so nothing is replaced, and nothing is left
+        return call(spec.command, spec.log_path), None, ""
+    if spec.on_existing == "remove":
         remove_output(spec)
     result = call(spec.command, spec.log_path)
     if result.exit_code != 0:

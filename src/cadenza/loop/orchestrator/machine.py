@@ -21,10 +21,10 @@ from cadenza.loop.orchestrator.decision import Decision, Judgement, past_candida
 from cadenza.loop.orchestrator.evidence import Evidence, bare_report, told_report
 from cadenza.loop.state import CycleState, LoopState, Step, needed, summarize
 from cadenza.loop.store import changes
-from cadenza.loop.store.changes import Change, request_approval
+from cadenza.loop.store.changes import Change
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Transition:
     """What is committed after a step, in one transaction, in order."""
 
@@ -33,9 +33,20 @@ class Transition:
     rows: tuple[Change, ...] = ()
 
 
+def _to(state: LoopState, *parts: Event | Change) -> Transition:
+    """Return the transition to ``state`` with what is told of it and changed beside it."""
+    events = tuple(part for part in parts if isinstance(part, Event))
+    return Transition(state, events, tuple(part for part in parts if not isinstance(part, Event)))
+
+
 def _told(state: LoopState, stage: str, kind: str, **payload: object) -> Event:
     """Return an event of the present cycle."""
     return Event(state.run_id, stage, kind, state.cycle, payload)
+
+
+def _of_run(state: LoopState, kind: str, **payload: object) -> Event:
+    """Return an event of the run itself."""
+    return Event(state.run_id, "orchestrator", kind, payload=payload)
 
 
 def moved(state: LoopState, step: Step, **update: object) -> LoopState:
@@ -79,63 +90,51 @@ def reference_chosen(
     best = values.index(max(values))
     blessed = state.references[best]
     played = {one.path: value for one, value in zip(state.references, values, strict=True)}
-    return Transition(
-        state=moved(state, "propose", blessed=blessed, references=(), baseline=values[best]),
-        events=(_told(state, "eval", "reference_chosen", chosen=blessed.path, played=played),),
-        rows=(
-            *(
-                changes.record_episodes(state.cycle, f"reference_{number}", 0, report.outcomes)
-                for number, report in enumerate(reports)
-            ),
-            changes.bless(blessed.path),
-        ),
+    played_by = enumerate(one.outcomes for one in reports)
+    return _to(
+        moved(state, "propose", blessed=blessed, references=(), baseline=values[best]),
+        _told(state, "eval", "reference_chosen", chosen=blessed.path, played=played),
+        *(changes.record_episodes(state.cycle, f"reference_{n}", 0, them) for n, them in played_by),
+        changes.bless(blessed.path),
     )
 
 
 def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transition:
     """Begin the cycle with a proposal, which may move the run to another rung of the ladder."""
     ladder = [rung.name for rung in config.policy_ladder]
-    events: tuple[Event, ...] = ()
+    told: list[Event] = []
     if proposal.rung in ladder and proposal.rung != ladder[state.rung]:
         update = {"rung": ladder.index(proposal.rung), "rung_cycles": 0, "history": ()}
         state = state.model_copy(update=update)
-        events = (_told(state, "orchestrator", "rung_proposed", to=proposal.rung),)
-    row = changes.start_cycle(
-        state.cycle,
-        rung=rung_of(state, config).name,
-        proposal_json=proposal.model_dump_json(),
-    )
-    return Transition(
-        state=moved(state, "data", current=CycleState(proposal=proposal)),
-        events=events,
-        rows=(row,),
+        told = [_told(state, "orchestrator", "rung_proposed", to=proposal.rung)]
+    rung, text = rung_of(state, config).name, proposal.model_dump_json()
+    return _to(
+        moved(state, "data", current=CycleState(proposal=proposal)),
+        *told,
+        changes.start_cycle(state.cycle, rung=rung, proposal_json=text),
     )
 
 
 def data_found(state: LoopState, dataset: DatasetRef) -> Transition:
     """Take the data of the cycle."""
     row = changes.set_stage(state.cycle, "train", dataset_json=dataset.model_dump_json())
-    return Transition(state=in_cycle(state, "train", dataset=dataset), rows=(row,))
+    return _to(in_cycle(state, "train", dataset=dataset), row)
 
 
 def trained(state: LoopState, config: LoopConfig, checkpoint: CheckpointRecord) -> Transition:
     """Take a trained policy as the candidate."""
     adapts = state.mix is not None and config.improve.adapt_steps > 0
-    return Transition(
-        state=in_cycle(state, "adapt" if adapts else "evaluate", candidate=checkpoint),
-        rows=(
-            _checkpoint_row(state, checkpoint),
-            changes.set_stage(state.cycle, "train" if adapts else "eval"),
-        ),
+    return _to(
+        in_cycle(state, "adapt" if adapts else "evaluate", candidate=checkpoint),
+        _checkpoint_row(state, checkpoint),
+        changes.set_stage(state.cycle, "train" if adapts else "eval"),
     )
 
 
 def adapted(state: LoopState, checkpoint: CheckpointRecord) -> Transition:
     """Take a copy of the candidate that was trained on with harvested episodes."""
-    return Transition(
-        state=in_cycle(state, "select", adapted=checkpoint),
-        rows=(_checkpoint_row(state, checkpoint), changes.set_stage(state.cycle, "eval")),
-    )
+    row, stage = _checkpoint_row(state, checkpoint), changes.set_stage(state.cycle, "eval")
+    return _to(in_cycle(state, "select", adapted=checkpoint), row, stage)
 
 
 def selected(
@@ -146,13 +145,11 @@ def selected(
     chosen = needed(current.adapted if wins else current.candidate)
     told = {"candidate": values[0], "adapted": values[1]}
     which = "adapted" if wins else "candidate"
-    return Transition(
-        state=in_cycle(state, "evaluate", candidate=chosen),
-        events=(_told(state, "eval", "candidate_selected", chosen=which, **told),),
-        rows=(
-            changes.record_episodes(state.cycle, "select_candidate", 0, plain.outcomes),
-            changes.record_episodes(state.cycle, "select_adapted", 0, other.outcomes),
-        ),
+    return _to(
+        in_cycle(state, "evaluate", candidate=chosen),
+        _told(state, "eval", "candidate_selected", chosen=which, **told),
+        changes.record_episodes(state.cycle, "select_candidate", 0, plain.outcomes),
+        changes.record_episodes(state.cycle, "select_adapted", 0, other.outcomes),
     )
 
 
@@ -182,7 +179,7 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
         candidate_report=told_report(candidate.total),
         baseline_report=None if baseline is None else bare_report(baseline.total),
     )
-    return Transition(state=new, rows=(*rows, changes.set_stage(cycle, "decide")))
+    return _to(new, *rows, changes.set_stage(cycle, "decide"))
 
 
 def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
@@ -193,7 +190,7 @@ def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transiti
     if config.improve.starts == "failed":
         worth_it = state.reference is not None
     if improves and worth_it:
-        return Transition(state=moved(state, "harvest"))
+        return _to(moved(state, "harvest"))
     return _merge_or_end(state, config, improves=improves)
 
 
@@ -227,7 +224,7 @@ def _merge_or_end(state: LoopState, config: LoopConfig, *, improves: bool) -> Tr
         return end_cycle(state, config)
     if state.mix is None and len(state.unmerged) == 1:
         return merged(state, config, state.unmerged[0])
-    return Transition(state=moved(state, "merge"))
+    return _to(moved(state, "merge"))
 
 
 def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
@@ -245,47 +242,36 @@ def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
             "current": CycleState(),
         }
     )
-    events: tuple[Event, ...] = ()
+    told: list[Event] = []
     if climbs:
-        to = rung_of(new, config).name
-        events = (_told(state, "orchestrator", "policy_escalated", to=to),)
+        told = [_told(state, "orchestrator", "policy_escalated", to=rung_of(new, config).name)]
     if not exhausted and new.cycle < config.budgets.max_cycles:
-        return Transition(state=new, events=events)
+        return _to(new, *told)
     reason = LADDER_EXHAUSTED if exhausted else CYCLES_SPENT
-    last = _ended(moved(new, "finished", stop_reason=reason), config, reason)
-    return replace(last, events=(*events, *last.events))
+    return _ended(moved(new, "finished"), config, reason, *told)
 
 
 def out_of_budget(state: LoopState, config: LoopConfig, limit: str) -> Transition:
     """End the run at its present step, which is done when the budget ``limit`` is raised."""
-    reason = f"budget: {limit}"
-    return _ended(state.model_copy(update={"stop_reason": reason}), config, reason)
+    return _ended(state, config, f"budget: {limit}")
 
 
-def _ended(state: LoopState, config: LoopConfig, reason: str) -> Transition:
-    summary = summarize(state, config).to_dict()
-    return Transition(
-        state=state,
-        events=(Event(state.run_id, "orchestrator", "run_finished", payload=summary),),
-        rows=(changes.set_run_status("finished", reason),),
-    )
+def _ended(state: LoopState, config: LoopConfig, reason: str, *told: Event) -> Transition:
+    state = state.model_copy(update={"stop_reason": reason})
+    last = _of_run(state, "run_finished", **summarize(state, config).to_dict())
+    return _to(state, *told, last, changes.set_run_status("finished", reason))
 
 
 def failed(state: LoopState, error: str) -> Transition:
     """Note that the present step failed; it is done again when the run is resumed."""
-    return Transition(
-        state=state,
-        events=(Event(state.run_id, "orchestrator", "run_failed", payload={"error": error}),),
-        rows=(changes.set_run_status("failed", error),),
-    )
+    row = changes.set_run_status("failed", error)
+    return _to(state, _of_run(state, "run_failed", error=error), row)
 
 
 def restarted(state: LoopState) -> Transition:
     """Go on after a failure or the end of a budget; the step's events are told anew."""
     update = {"restarts": state.restarts + 1, "stop_reason": None}
-    return Transition(
-        state=state.model_copy(update=update), rows=(changes.set_run_status("running"),)
-    )
+    return _to(state.model_copy(update=update), changes.set_run_status("running"))
 
 
 def may_extend(state: LoopState, config: LoopConfig) -> bool:
@@ -300,10 +286,10 @@ def extended(state: LoopState, config: LoopConfig) -> Transition:
         "alpha": config.thresholds.alpha,
         "spent": state.spent,
     }
-    return Transition(
-        state=moved(state, "propose", stop_reason=None),
-        events=(Event(state.run_id, "orchestrator", "run_extended", payload=payload),),
-        rows=(changes.set_run_status("running"),),
+    return _to(
+        moved(state, "propose", stop_reason=None),
+        _of_run(state, "run_extended", **payload),
+        changes.set_run_status("running"),
     )
 
 
@@ -320,22 +306,20 @@ def judged(
     decision, told = judgement.decision, {"reason": judgement.reason}
     shown = {**told, "evidence": evidence.model_dump()}
     if decision is None:
-        return Transition(
-            state=in_cycle(state, "evaluate", look=state.current.look + 1),
-            events=(_told(state, "decide", "undecided", **shown),),
-            rows=(changes.set_stage(state.cycle, "eval"),),
+        return _to(
+            in_cycle(state, "evaluate", look=state.current.look + 1),
+            _told(state, "decide", "undecided", **shown),
+            changes.set_stage(state.cycle, "eval"),
         )
     if decision.value not in config.approval.gates:
         return _carry_out(state, config, decision, judgement.reason, evidence)
     gate = decision.value
-    return Transition(
-        state=in_cycle(state, "approve", decision=gate, **told),
-        events=(_told(state, "decide", "approval_requested", gate=gate, **shown),),
-        rows=(
-            request_approval(state.cycle, gate, timeout_s=config.approval.timeout_s),
-            changes.set_stage(state.cycle, "approve"),
-            changes.set_run_status("pending_approval"),
-        ),
+    return _to(
+        in_cycle(state, "approve", decision=gate, **told),
+        _told(state, "decide", "approval_requested", gate=gate, **shown),
+        changes.request_approval(state.cycle, gate, timeout_s=config.approval.timeout_s),
+        changes.set_stage(state.cycle, "approve"),
+        changes.set_run_status("pending_approval"),
     )
 
 
@@ -356,11 +340,8 @@ def answered(
         why = f"{state.current.reason} But {by} refused to {asked.value}: {reason}"
         decision = Decision.ITERATE
     done = _carry_out(state, config, decision, why, evidence)
-    return Transition(
-        state=done.state,
-        events=(_told(state, "decide", "approval_decided", **told), *done.events),
-        rows=(*done.rows, changes.set_run_status("running")),
-    )
+    asked_for = _told(state, "decide", "approval_decided", **told)
+    return _to(done.state, asked_for, *done.events, *done.rows, changes.set_run_status("running"))
 
 
 def _carry_out(
@@ -407,5 +388,5 @@ def _carry_out(
         "reason": reason,
         "evidence": evidence.model_dump(),
     }
-    notice = _told(state, "decide", "decision", **payload)
-    return Transition(state=state.model_copy(update=update), events=(notice,), rows=tuple(rows))
+    told = _told(state, "decide", "decision", **payload)
+    return _to(state.model_copy(update=update), told, *rows)
