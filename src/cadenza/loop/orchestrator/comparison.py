@@ -276,25 +276,23 @@ class _Series:
         Without a bar a gain that is worth seeing must stay likely. A provisional reference needs
         none to be replaced, so nobody gives up against it.
         """
-        least, width = self._range
-        bar_reached, bar_open = [True] * len(self.checks), [True] * len(self.checks)
+        never = [False] * len(self.checks)
+        better, worse = self._sides() if self.other is not None else (never, never)
+        futile = never if self.other is None or bar is not None else self._futile(delta)
+        reached, missed = [True] * len(self.checks), never
         if bar is not None:
+            least, width = self._range
             level, goal = self.comparison.bar_level, (bar - least) / width
-            most = max(1.0, _OWN_SHARE * self.most)
-            bar_reached = self._crossed(self.own, goal, level, most)
-            bar_open = [not x for x in self._crossed(1.0 - self.own, 1.0 - goal, level, most)]
-        better, worse = self._sides()
-        futile = [False] * len(self.checks) if bar is not None else self._futile(delta)
-        rows = zip(better, worse, futile, bar_reached, bar_open, strict=True)
+            reached = self._crossed(self.own, goal, level, self._own_most)
+            missed = self._crossed(1.0 - self.own, 1.0 - goal, level, self._own_most)
+        rows = zip(better, worse, futile, reached, missed, strict=True)
         return [
-            Shown(better=b, worse=w, open=not f, bar_reached=r, bar_open=o)
-            for b, w, f, r, o in rows
+            Shown(better=b, worse=w, open=not f, bar_reached=r, bar_open=not m)
+            for b, w, f, r, m in rows
         ]
 
     def _sides(self) -> tuple[list[bool], list[bool]]:
         """Return whether each check, or one before it, shows a gain, and a loss."""
-        if self.other is None:
-            return [False] * len(self.checks), [False] * len(self.checks)
         level, most = self.comparison.level, self.most
         if self.signs is None:
             y = self.scaled
@@ -318,8 +316,6 @@ class _Series:
 
     def _futile(self, delta: float) -> list[bool]:
         """Return whether a gain that is worth seeing is unlikely at each check."""
-        if self.other is None:
-            return [False] * len(self.checks)
         if self.signs is None:
             width = self._range[1]
             goal = 0.5 - _worth_seeing(delta, width) / (2.0 * width)
@@ -366,8 +362,8 @@ class _Series:
         comparison, rounds = self.comparison, pairs // self.tasks
         update: dict[str, object] = {"look": look}
         if own:
-            most = max(1.0, _OWN_SHARE * self.most)
-            low, high = betting_bounds(self.own[:rounds], level=comparison.bar_level, most=most)
+            level, most = comparison.bar_level, self._own_most
+            low, high = betting_bounds(self.own[:rounds], level=level, most=most)
             update |= {
                 "candidate_lower": least + width * low,
                 "candidate_upper": least + width * high,
@@ -401,6 +397,11 @@ class _Series:
             "spent": spent_after(comparison.spent, comparison.level, final),
         }
         return found.model_copy(update=update)
+
+    @property
+    def _own_most(self) -> float:
+        """Episodes after which bets on an own mean are boldest."""
+        return max(1.0, _OWN_SHARE * self.most)
 
     @property
     def _range(self) -> tuple[float, float]:
