@@ -5,7 +5,6 @@ from pathlib import Path
 from cadenza.core.errors import (
     CadenzaError,
     ConfigurationError,
-    InputError,
     IntegrityError,
     MissingExtraError,
     StorageError,
@@ -53,7 +52,7 @@ class UnknownRowError(StoreError, KeyError):
 
 
 class RecordConflictError(StoreError):
-    """A row that may be written once exists already and says something else."""
+    """A row that is there contradicts the new one: it may be written once, or has its seeds."""
 
 
 class LeaseHeldError(StoreError):
@@ -68,10 +67,6 @@ class StaleStateError(StoreError):
     """The run's state was changed since it was loaded."""
 
 
-class SeedOverlapError(StoreError, ValueError):
-    """A range of seeds shares seeds with another range of the run."""
-
-
 class ApprovalDecidedError(StoreError):
     """A gate was decided before; a decision is final."""
 
@@ -82,10 +77,6 @@ class EventLogError(StorageError):
 
 class EventLogHeldError(EventLogError):
     """Another process holds the event log."""
-
-
-class EventError(InputError):
-    """An event holds what JSON cannot express, or belongs to another run."""
 
 
 class JobFailedError(CadenzaError, RuntimeError):

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from cadenza.loop.contracts.records import SeedRange
-from cadenza.loop.errors import SeedOverlapError, StaleLeaseError, StaleStateError, UnknownRowError
+from cadenza.loop.errors import (
+    RecordConflictError,
+    StaleLeaseError,
+    StaleStateError,
+    UnknownRowError,
+)
 from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.rows import StoredEvent
 
@@ -162,7 +167,7 @@ def test_reserved_seeds_never_overlap(wanted):
                 numbers = set(range(seeds.start, seeds.start + seeds.count))
                 change = changes.reserve_seeds(cycle, "compare", 0, seeds)
                 if taken & numbers:
-                    with pytest.raises(SeedOverlapError):
+                    with pytest.raises(RecordConflictError):
                         store.apply(lease, change)
                 else:
                     store.apply(lease, change)

@@ -87,6 +87,8 @@ class CallableRunner:
 
     def run(self, spec: JobSpec) -> JobEnd:
         """Return the recorded end of ``spec``, or that of a call made now; see `JobRunner.run`."""
+        if self._call is dry_runner:
+            spec = spec.model_copy(update={"result_path": None})
         row = self._jobs.open(self._lease, spec)
         if row.status == "running":  # by a controller that was killed
             row = self._end(spec, row, exit_code=None, duration_s=row.attempt_s)
@@ -121,9 +123,7 @@ def _called(spec: JobSpec, call: Runner) -> tuple[RunResult, str | None, str]:
 
     Returned are how it ended, the digest of its result, and why it did not do its job, if so.
     """
-    if call is dry_runner:  # nothing is run, so nothing is replaced, and nothing is left
-        return call(spec.command, spec.log_path), None, ""
-    if spec.on_existing == "remove":
+    if spec.on_existing == "remove" and call is not dry_runner:
         remove_output(spec)
     result = call(spec.command, spec.log_path)
     if result.exit_code != 0:

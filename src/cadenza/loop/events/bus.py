@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
-from cadenza.core.errors import IntegrityError, NotReadyError
+from cadenza.core.errors import InputError, IntegrityError, NotReadyError
 from cadenza.core.files import append_at, fsync_folder, lock_file, make_folder
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.errors import EventError, EventLogError, EventLogHeldError, StoreError
+from cadenza.loop.errors import EventLogError, EventLogHeldError, StoreError
 from cadenza.loop.store.rows import Lease, StoredEvent
 
 if TYPE_CHECKING:
@@ -59,20 +59,20 @@ class Event:
         for name in ("run_id", "stage", "kind"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value.isprintable() and value):
-                raise EventError(f"Event.{name}: expected printable text, got {value!r}.")
+                raise InputError(f"Event.{name}: expected printable text, got {value!r}.")
         if not math.isfinite(self.ts):
-            raise EventError(f"Event.ts: expected finite Unix seconds, got {self.ts}.")
+            raise InputError(f"Event.ts: expected finite Unix seconds, got {self.ts}.")
         payload = cast("object", self.payload)  # of whatever type a caller gave
         if not isinstance(payload, Mapping):
-            raise EventError(f"Event.payload: expected a mapping, got {type(payload).__name__}.")
+            raise InputError(f"Event.payload: expected a mapping, got {type(payload).__name__}.")
         object.__setattr__(self, "ts", float(self.ts))
         object.__setattr__(self, "payload", _strict(self.payload, "payload", 0))
 
     def payload_json(self) -> str:
-        """Return the payload as ASCII JSON; an `EventError` beyond `MAX_PAYLOAD_BYTES`."""
+        """Return the payload as ASCII JSON; an `InputError` beyond `MAX_PAYLOAD_BYTES`."""
         text = json.dumps(self.payload, allow_nan=False)
         if len(text) > MAX_PAYLOAD_BYTES:
-            raise EventError(
+            raise InputError(
                 f"Event.payload of {self.stage}/{self.kind}: expected at most {MAX_PAYLOAD_BYTES} "
                 f"bytes of JSON, got {len(text)}; write large results to a file and name it."
             )
@@ -80,7 +80,7 @@ class Event:
 
 
 def event_line(event: Event, *, seq: int, mono: float) -> bytes:
-    """Return the event's line, or raise `EventError` if it is too long.
+    """Return the event's line, or raise `InputError` if it is too long.
 
     It is numbered ``seq`` from 1; ``mono`` is the monotonic clock when it was emitted, s.
     """
@@ -93,13 +93,13 @@ def event_line(event: Event, *, seq: int, mono: float) -> bytes:
 def _strict(value: object, place: str, depth: int) -> Any:
     """Return ``value`` with plain JSON types, or refuse it by its ``place``."""
     if depth > _MAX_DEPTH:
-        raise EventError(f"Event.{place}: expected at most {_MAX_DEPTH} levels of nesting.")
+        raise InputError(f"Event.{place}: expected at most {_MAX_DEPTH} levels of nesting.")
     match value:
         case None | bool() | int() | str():
             return value
         case float():
             if not math.isfinite(value):
-                raise EventError(f"Event.{place}: expected a finite number, got {value}.")
+                raise InputError(f"Event.{place}: expected a finite number, got {value}.")
             return float(value)
         case os.PathLike():
             return os.fsdecode(cast("os.PathLike[str]", value))
@@ -107,13 +107,13 @@ def _strict(value: object, place: str, depth: int) -> Any:
             entries = cast("Mapping[object, object]", value)
             strange = [key for key in entries if not isinstance(key, str)]
             if strange:
-                raise EventError(f"Event.{place}: expected text as keys, got {strange[0]!r}.")
+                raise InputError(f"Event.{place}: expected text as keys, got {strange[0]!r}.")
             return {str(k): _strict(v, f"{place}.{k}", depth + 1) for k, v in entries.items()}
         case list() | tuple():
             items = enumerate(cast("list[object]", value))
             return [_strict(item, f"{place}[{index}]", depth + 1) for index, item in items]
         case _:
-            raise EventError(
+            raise InputError(
                 f"Event.{place}: expected text, numbers, lists and mappings, got "
                 f"{type(value).__name__}; convert it first."
             )
@@ -240,7 +240,7 @@ class EventBus:
 
         Raises:
             EventLogError: Another writer owns the log, or the file system refused.
-            EventError: The payload is too long.
+            InputError: The payload is too long.
         """
         with self.lock:
             if self.journal is not None:
@@ -377,10 +377,10 @@ class EventJournal:
 
         Raises:
             NotReadyError: No step is open.
-            EventError: The event is of another run, or too long.
+            InputError: The event is of another run, or too long.
         """
         if event.run_id != self._run_id:
-            raise EventError(
+            raise InputError(
                 f"event {event.stage}/{event.kind}: expected run {self._run_id!r}, got "
                 f"{event.run_id!r}; a journal records its own run."
             )

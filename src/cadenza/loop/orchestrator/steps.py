@@ -409,8 +409,8 @@ def _rule(state: LoopState) -> Comparison:
 def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange:
     """Return the initial states to collect from; they, or the seed dataset's, are reserved.
 
-    A `SeedOverlapError` says that the run uses some of them for something else, a
-    `RecordConflictError` that the seed dataset was another one in an earlier cycle.
+    A `RecordConflictError` says that the run uses some of them for something else, or that the seed
+    dataset was another one in an earlier cycle.
     """
     # the first cycle's block for the whole run: more episodes then extend earlier ones
     block = SeedLedger(config.seed).range("data", 0, count=BLOCK)

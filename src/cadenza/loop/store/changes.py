@@ -14,7 +14,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.contracts.records import EpisodeOutcome, SeedRange
-from cadenza.loop.errors import RecordConflictError, SeedOverlapError, UnknownRowError
+from cadenza.loop.errors import RecordConflictError, UnknownRowError
 from cadenza.loop.store.database import config_to_keep, now, plain_text
 from cadenza.loop.store.schema import (
     RUN_STATUSES,
@@ -194,7 +194,7 @@ def reserve_seeds(
 ) -> None:
     """Reserve seeds; the same range for the same use again changes nothing.
 
-    A `SeedOverlapError` if another range of the run shares a seed with it, a `RecordConflictError`
+    A `RecordConflictError` if another range of the run shares a seed with it, a `RecordConflictError`
     if this use has another range already.
     """
     use = {"run_id": run_id, "cycle": cycle, "purpose": purpose, "look": look}
@@ -213,7 +213,7 @@ def reserve_seeds(
     )
     other = connection.execute(select(seed_ranges).where(overlap).limit(1)).one_or_none()
     if other is not None:
-        raise SeedOverlapError(
+        raise RecordConflictError(
             f"run {run_id!r}: expected fresh seeds for {purpose!r} of cycle {cycle}, got "
             f"[{seeds.start}, {seeds.start + seeds.count}), which shares seeds with "
             f"{other.purpose!r} of cycle {other.cycle} from {other.start}, {other.count} seeds."

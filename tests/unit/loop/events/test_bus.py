@@ -7,7 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from cadenza.loop.errors import EventError, EventLogError
+from cadenza.core.errors import InputError
+from cadenza.loop.errors import EventLogError
 from cadenza.loop.events import Event, EventBus
 from cadenza.loop.events import bus as log_file
 from cadenza.loop.events.bus import LogFile, event_line
@@ -72,9 +73,9 @@ def test_later_bus_counts_on_and_one_at_a_time_owns_the_log(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, np.float64("nan")])
 def test_numbers_that_are_not_finite_are_refused_with_their_place(number):
-    with pytest.raises(EventError, match=r"payload\.a\[1\]\.b: expected a finite number"):
+    with pytest.raises(InputError, match=r"payload\.a\[1\]\.b: expected a finite number"):
         Event("run", "eval", "report", payload={"a": [0.0, {"b": number}]})
-    with pytest.raises(EventError, match=r"Event\.ts: expected finite"):
+    with pytest.raises(InputError, match=r"Event\.ts: expected finite"):
         Event("run", "eval", "report", ts=float(number))
 
 
@@ -94,7 +95,7 @@ CIRCLE["self"] = CIRCLE
     ],
 )
 def test_what_json_cannot_express_is_refused(payload, message):
-    with pytest.raises(EventError, match=message):
+    with pytest.raises(InputError, match=message):
         Event("run", "eval", "report", payload=payload)
 
 
@@ -102,7 +103,7 @@ def test_what_json_cannot_express_is_refused(payload, message):
 def test_names_must_be_printable_text(place, name):
     fields = ["run", "eval", "report"]
     fields[place] = name
-    with pytest.raises(EventError, match="expected printable text"):
+    with pytest.raises(InputError, match="expected printable text"):
         Event(*fields)
 
 
@@ -123,7 +124,7 @@ def test_overlong_payload_is_refused(monkeypatch):
     monkeypatch.setattr(log_file, "MAX_PAYLOAD_BYTES", 100)
     fits = Event("run", "eval", "x", payload={"a": "b" * (100 - len('{"a": ""}'))})
     assert len(fits.payload_json()) == 100
-    with pytest.raises(EventError, match="at most 100 bytes of JSON, got 101"):
+    with pytest.raises(InputError, match="at most 100 bytes of JSON, got 101"):
         event_line(Event("run", "eval", "x", payload={"a": "b" * 92}), seq=1, mono=0.0)
 
 
