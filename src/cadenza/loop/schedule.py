@@ -7,7 +7,7 @@ Schedule:  n(cycle) = floor(initial * growth^cycle), at least 1, at most the cap
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 from cadenza.core.errors import ConfigurationError, InputError
@@ -36,6 +36,7 @@ class Proposer(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class DeterministicProposer:
     """Grows the data from cycle to cycle and names the tasks that fail.
 
@@ -49,41 +50,28 @@ class DeterministicProposer:
         moves: What else proposals may move, and how far.
     """
 
-    def __init__(
-        self,
-        seed_dataset: str,
-        initial_episodes: int | None = None,
-        growth: float = 2.0,
-        max_episodes: int | None = None,
-        failing_threshold: float = 0.5,
-        *,
-        most_proposed: int | None = None,
-        moves: ProposalBounds | None = None,
-    ) -> None:
-        """Check and keep the schedule."""
-        counts = {
-            "initial_episodes": initial_episodes,
-            "max_episodes": max_episodes,
-            "most_proposed": most_proposed,
-        }
-        for name, count in counts.items():
+    seed_dataset: str
+    initial_episodes: int | None = None
+    growth: float = 2.0
+    max_episodes: int | None = None
+    failing_threshold: float = 0.5
+    _: KW_ONLY
+    most_proposed: int | None = None
+    moves: ProposalBounds = field(default_factory=ProposalBounds)
+
+    def __post_init__(self) -> None:
+        for name in ("initial_episodes", "max_episodes", "most_proposed"):
+            count = getattr(self, name)
             if count is not None and count < 1:
                 raise ConfigurationError(
                     f"{name}: expected at least 1 episode, or None, got {count}."
                 )
-        if not (math.isfinite(growth) and growth >= 1.0):
-            raise ConfigurationError(f"growth: expected a factor of at least 1, got {growth}.")
-        if not 0.0 <= failing_threshold <= 1.0:
+        if not (math.isfinite(self.growth) and self.growth >= 1.0):
+            raise ConfigurationError(f"growth: expected a factor of at least 1, got {self.growth}.")
+        if not 0.0 <= self.failing_threshold <= 1.0:
             raise ConfigurationError(
-                f"failing_threshold: expected a share in [0, 1], got {failing_threshold}."
+                f"failing_threshold: expected a share in [0, 1], got {self.failing_threshold}."
             )
-        self.seed_dataset = seed_dataset
-        self.initial_episodes = initial_episodes
-        self.growth = growth
-        self.max_episodes = max_episodes
-        self.failing_threshold = failing_threshold
-        self.most_proposed = most_proposed
-        self.moves: ProposalBounds = moves or ProposalBounds()
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the schedule's count, with a focus on the tasks that failed last."""
@@ -104,11 +92,11 @@ class DeterministicProposer:
         """Return the episodes of a cycle; None for all there are."""
         if self.initial_episodes is None:
             return self.max_episodes
+        cap = MAX_EPISODES if self.max_episodes is None else self.max_episodes
         try:
-            count = int(self.initial_episodes * self.growth**cycle)
+            return max(1, min(int(self.initial_episodes * self.growth**cycle), cap))
         except OverflowError:  # the power of a late cycle is beyond a float
-            count = MAX_EPISODES
-        return self.capped(count)
+            return cap
 
     def allowed_episodes(self, cycle: int, count: int | None) -> int | None:
         """Return what a cycle gets that a language model proposes ``count`` episodes for.
@@ -126,11 +114,6 @@ class DeterministicProposer:
         """Return the most that a model may ask for; None for all there are."""
         cap = self.scheduled_episodes(cycle) if self.max_episodes is None else self.max_episodes
         return cap if cap is None or self.most_proposed is None else min(cap, self.most_proposed)
-
-    def capped(self, count: int) -> int:
-        """Return a count of episodes within the bounds: at least 1, at most the cap."""
-        cap = MAX_EPISODES if self.max_episodes is None else self.max_episodes
-        return max(1, min(count, cap))
 
     def within(self, proposal: Proposal) -> Proposal:
         """Return ``proposal`` with what it moves within the bounds, and nothing else moved."""

@@ -16,7 +16,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from cadenza.core.errors import StorageError
@@ -81,14 +81,16 @@ class GuardedLLM:
         system: str | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         left_usd: float = math.inf,
+        spent_usd: float = 0.0,
         book: Callable[[ReplyRow], object] = lambda _: None,
     ) -> ReplyRow:
         """Return the reply with what is to be recorded of it; after a failure, with its error.
 
-        What could cost more than ``left_usd``, US dollars, is not asked. ``book`` keeps a row
-        without a text before each attempt: its cost is the most that all attempts can have cost
-        after this one, None without a price. A stop of the run is raised; what was booked stays so,
-        because the call that was left behind may be paid for.
+        What could cost more than ``left_usd``, US dollars, of which killed attempts at this reply
+        took ``spent_usd``, is not asked. ``book`` keeps a row without a text before each attempt:
+        its cost is the most that all attempts can have cost after this one, None without a price. A
+        stop of the run is raised; what was booked stays so, because the call that was left behind
+        may be paid for.
         """
         question = Question(
             prompt=prompt,
@@ -97,7 +99,7 @@ class GuardedLLM:
             timeout_s=self.calls.timeout_s,
             schema=wanted_schema(),
         )
-        most_usd, spent_usd = self._most_usd(question), 0.0
+        most_usd = self._most_usd(question)
         answer = Answer(text="", problem=self._too_long(question))
         for attempt in range(self.calls.retries + 1) if answer.problem is None else ():
             if self._stop():
@@ -225,43 +227,39 @@ def ask_safely(
     return text if isinstance(text, str) else ""
 
 
+@dataclass(eq=False)
 class RecordedLLM:
     """Gives each call the reply recorded for its place, and asks only where there is none.
 
     A call that could cost more than is left of ``max_cost_usd``, over all replies of the run, is
-    not made: its reply is a recorded failure. One that was killed before counts as booked.
+    not made: its reply is a recorded failure. One that was killed before counts as booked. What is
+    kept is kept under the ``lease`` of the run at work.
     """
 
-    def __init__(self, client: GuardedLLM, replies: "Replies", lease: Callable[[], Lease]) -> None:
-        """Ask ``client`` and record in ``replies`` under the lease of the run at work."""
-        self._client = client
-        self._replies = replies
-        self._lease = lease
+    client: GuardedLLM
+    replies: "Replies"
+    lease: Callable[[], Lease]
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
         """Return the reply; a recorded failure is the empty text again."""
-        place, kept, lease = current_place(), self._replies, self._lease()
+        place, kept, lease = current_place(), self.replies, self.lease()
         run_id, key = lease.run_id, (place.cycle, place.purpose, place.next_ordinal())
         question = Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=0.0)
         recorded = kept.get(run_id, *key)
         if recorded is None:
-            before_usd = kept.booked_usd(run_id, *key)
-            most_usd = self._client.calls.max_cost_usd
-
-            def with_killed(reply: ReplyRow) -> ReplyRow:
-                cost_usd = None if reply.cost_usd is None else before_usd + reply.cost_usd
-                return replace(reply, cost_usd=cost_usd)
-
-            reply = self._client.reply(
+            killed_usd, most_usd = kept.booked_usd(run_id, *key), self.client.calls.max_cost_usd
+            others_usd = kept.spent_usd(run_id) - killed_usd
+            reply = self.client.reply(
                 prompt,
                 system=system,
                 max_tokens=max_tokens,
-                left_usd=math.inf if most_usd is None else most_usd - kept.spent_usd(run_id),
-                book=lambda booked: kept.book(lease, *key, with_killed(booked)),
+                left_usd=math.inf if most_usd is None else most_usd - others_usd,
+                spent_usd=killed_usd,
+                book=lambda booked: kept.book(lease, *key, booked),
             )
-            recorded = kept.record(lease, *key, replace(with_killed(reply), about=place.about))
+            recorded = kept.record(lease, *key, replace(reply, about=place.about))
         if recorded.prompt_sha256 != question.sha256() or recorded.about is not None:
             place.about = recorded.about
         place.error = recorded.error

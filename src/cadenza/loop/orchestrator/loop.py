@@ -8,6 +8,7 @@ events where it left them.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
@@ -349,27 +350,21 @@ _logger = logging.getLogger(__name__)
 PATIENCE_S: Final = 600.0
 
 
+@dataclass
 class Outages:
     """Waits for the store of one run; the step is then done again, as it would be after a kill.
 
     A step waits for a server that restarts or cannot be reached, a locked file, a full disk, for
-    ``patience_s`` at most; never for a refused password, which waiting does not mend.
+    ``patience_s`` at most; never for a refused password, which waiting does not mend. It asks every
+    ``pause_s``, until ``stop`` says no.
     """
 
-    def __init__(
-        self,
-        session: RunSession,
-        stop: StopCheck,
-        *,
-        pause_s: float,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
-        """Wait for the store of ``session``, asked every ``pause_s``, until ``stop`` says no."""
-        self._session = session
-        self._stop = stop
-        self._pause_s = pause_s
-        self._patience_s = patience_s
-        self._since: float | None = None
+    session: RunSession
+    stop: StopCheck
+    _: KW_ONLY
+    pause_s: float
+    patience_s: float = PATIENCE_S
+    _since: float | None = field(default=None, init=False)
 
     def outlast(self, error: StoreUnavailableError) -> None:
         """Wait until the store answers, and take up the state that it has, or raise the error."""
@@ -378,17 +373,17 @@ class Outages:
         _logger.warning("the store does not answer; the step will be repeated: %s", error)
         while not (
             isinstance(error, StoreAccessError)
-            or self._stop()
-            or time.monotonic() - since > self._patience_s
+            or self.stop()
+            or time.monotonic() - since > self.patience_s
         ):
-            time.sleep(self._pause_s)
+            time.sleep(self.pause_s)
             try:
-                self._session.reload()
+                self.session.reload()
             except StoreUnavailableError as again:
                 error = again
                 continue
             told = f"the store did not answer for {time.monotonic() - moment:.1f} s; it does again"
-            return self._session.incidents.note("store_away", told)
+            return self.session.incidents.note("store_away", told)
         raise error
 
     def over(self) -> None:
@@ -422,8 +417,10 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
 
 def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
     """Return who holds a run without a sign of life, since when, and what to do."""
-    renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
-    since = "" if renewed is None else f", silent since {_utc(renewed)}"
+    since = ""
+    if row["lease_expires_at"] is not None:
+        renewed = datetime.fromtimestamp(row["lease_expires_at"] - ttl_s, UTC)
+        since = f", silent since {renewed:%Y-%m-%d %H:%M:%S UTC}"
     if is_frozen(owner):
         pid = owner.split("/")[-2]
         state = " and is stopped (SIGSTOP, Ctrl-Z)"
@@ -434,7 +431,3 @@ def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
         f"run {row['id']!r}: expected a free {what}, got one that {readable(owner)} "
         f"holds{since}{state}; {remedy}, then resume the run."
     )
-
-
-def _utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -11,8 +11,7 @@ Promise:  whatever a reply says, the dataset is the seed dataset, the count one 
 import json
 import logging
 from collections.abc import Callable, Mapping
-from copy import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar, cast
 
@@ -498,8 +497,7 @@ class CuratedProposer(PlanProposer):
         ``more`` as `PlanProposer`.
         """
         caps = [c for c in (fallback.max_episodes, data_cfg.max_episodes) if c is not None]
-        bounds = copy(fallback)
-        bounds.max_episodes = min(caps, default=None)
+        bounds = replace(fallback, max_episodes=min(caps, default=None))
         more = {"run_id": _STAGE, "max_pages": 4, "page_chars": 2000, "raw": False} | more
         super().__init__(
             llm, knowledge_root, bounds, candidates, bus=bus, max_tokens=max_tokens, **more
