@@ -194,8 +194,8 @@ def reserve_seeds(
 ) -> None:
     """Reserve seeds; the same range for the same use again changes nothing.
 
-    A `RecordConflictError` if another range of the run shares a seed with it, a `RecordConflictError`
-    if this use has another range already.
+    A `RecordConflictError` if another range of the run shares a seed with it, or if this use has
+    another range already.
     """
     use = {"run_id": run_id, "cycle": cycle, "purpose": purpose, "look": look}
     present = connection.execute(select(seed_ranges).filter_by(**use)).one_or_none()
