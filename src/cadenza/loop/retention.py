@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -99,9 +98,7 @@ _CHECKPOINTS: Final = "checkpoints"
 def leftovers(store: JobStore, workdir: Path, run_ids: Sequence[str]) -> list[Leftover]:
     """Return what of the ended cycles of runs no run of the store needs, of each oldest first.
 
-    Raises:
-        UnknownRowError: There is no such run.
-        IntegrityError: A stored state is damaged, so that nobody knows what is needed.
+    An `IntegrityError` if a stored state is damaged, so that nobody knows what is needed.
     """
     needed = {path for row in store.list_runs() for path in _needed(row, store, workdir)}
     return [one for run_id in run_ids for one in _of_run(store, workdir, run_id, needed)]
@@ -116,7 +113,7 @@ def _of_run(store: JobStore, workdir: Path, run_id: str, needed: set[Path]) -> G
     }
     root = workdir.resolve() / run_id
     for place, (cycle, ended_at) in enumerate(sorted(ended.items())):
-        for stage in _folders(root / f"cycle_{cycle}") if _is_folder(root) else ():
+        for stage in _folders(root / f"cycle_{cycle}") if not root.is_symlink() else ():
             for path in _parts(stage, needed):
                 yield Leftover(
                     run_id=run_id,
@@ -131,11 +128,7 @@ def _of_run(store: JobStore, workdir: Path, run_id: str, needed: set[Path]) -> G
 def rules_of_words(
     older_than: str | None, keep_cycles: int | None, max_size: str | None
 ) -> RetentionConfig:
-    """Return the rules that somebody typed, at least one.
-
-    Raises:
-        ConfigurationError: There is none, or one is malformed.
-    """
+    """Return the rules that somebody typed; a `ConfigurationError` for none or a malformed one."""
     if (older_than, keep_cycles, max_size) == (None, None, None):
         raise ConfigurationError(
             "prune: expected a rule, got none; name --older-than 14d, --keep-cycles 5 or "
@@ -174,17 +167,15 @@ def chosen(
     return going
 
 
-def remove(going: Sequence[Leftover], note: Callable[..., None]) -> int:
-    """Remove folders of one run, which ``note`` tells before; return the bytes that are gone."""
-    size, freed = sum(one.bytes for one in going), 0
+def remove(going: Sequence[Leftover], note: Callable[..., None]) -> None:
+    """Remove folders of one run, which ``note`` tells before."""
     if going:
+        size = sum(one.bytes for one in going)
         told = f"{size / 1e6:.1f} MB that ended cycles left are removed"
         note(PRUNED, told, bytes=size, paths=[str(one.path) for one in going])
     for one in going:
         with suppress(FileNotFoundError):  # somebody else removed it
             _remove_below(one.folder, one.path)
-            freed += one.bytes
-    return freed
 
 
 def between_cycles(
@@ -280,17 +271,11 @@ def _is_needed(folder: Path, needed: set[Path]) -> bool:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, links left out, in order of their names."""
-    if not _is_folder(folder):
+    """Return the folders in a folder, none of them a link, in order of their names."""
+    if folder.is_symlink() or not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if _is_folder(path))
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
+    with os.scandir(folder) as found:
+        return sorted(Path(one) for one in found if one.is_dir(follow_symlinks=False))
 
 
 def _remove_below(folder: Path, path: PurePath) -> None:

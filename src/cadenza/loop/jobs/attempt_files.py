@@ -144,9 +144,6 @@ class AttemptFolder:
         """Return the lock, None if someone else still holds it after ``wait_s``.
 
         The kernel frees it once every process that shares it has closed it, or died.
-
-        Raises:
-            StorageError: The file system refuses.
         """
         try:
             make_folder(self.path)

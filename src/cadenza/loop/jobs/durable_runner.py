@@ -6,7 +6,6 @@ next attempt by handing its lock to a new host. A runner that does not get it wa
 its own, for one that a killed runner left, and for another runner alike.
 """
 
-import contextlib
 import logging
 import math
 import re
@@ -87,14 +86,15 @@ class LocalHosts(Hosts):
     """Hosts as processes of this machine, each in a session of its own."""
 
     def __init__(self) -> None:
-        self._started: dict[Path, subprocess.Popen[bytes]] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO) -> None:
         """Start a host and share the lock with it, so that the job is never without a keeper."""
         argv = (*host_command(folder, request), str(lock.fileno()))
+        self._started = [host for host in self._started if host.poll() is None]
         try:
             with Path(request.log_path).open("ab") as log:
-                self._started[folder.path] = subprocess.Popen(  # noqa: S603 - our own module; no shell
+                host = subprocess.Popen(  # noqa: S603 - our own module; no shell
                     argv,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -107,6 +107,7 @@ class LocalHosts(Hosts):
                 f"{folder.path}: expected to start the host of an attempt, got '{error}'; free "
                 "memory or processes and resume the run."
             ) from error
+        self._started.append(host)  # the next start takes the exit status of those that ended
 
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
         """Kill the host that ``folder`` names, if it is still the same process."""
@@ -115,13 +116,6 @@ class LocalHosts(Hosts):
             return False
         return kill_if(host.pid, lambda pid: start_ticks(pid) == host.start_ticks, wait_s=_GONE_S)
 
-    def waits_for(self, folder: AttemptFolder, *, waited_s: float) -> None:  # noqa: ARG002 - starts at once
-        """Return None, once a host that gave up its lock, which it does by ending, is gone."""
-        process = self._started.pop(folder.path, None)
-        if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GONE_S)
-
 
 #: Longest pause between two signs of life in the store, s; a short lease asks for more of them.
 _HEARTBEAT_S: Final = 2.0
@@ -129,8 +123,6 @@ _HEARTBEAT_S: Final = 2.0
 _PER_LEASE: Final = 4
 #: First and longest pause between two looks at a running job, s.
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.01, 0.2
-#: Interruptions of a job that cost it no pause, and what each further one adds, at most, s.
-_FREE_INTERRUPTIONS, _INTERRUPTED_S, _LONGEST_INTERRUPTED_S = 3, 0.2, 2.0
 #: Longest pause between two attempts, s.
 _LONGEST_BACKOFF_S: Final = 300.0
 #: A job that is not closed yet.
@@ -140,11 +132,7 @@ _NOBODY: Final = AttemptHost(attempt=0, pid=0, start_ticks=0)
 
 
 def job_folder(spec: JobSpec) -> Path:
-    """Return the folder of a job's attempts: ``jobs/<stage>`` beside its log.
-
-    Raises:
-        InputError: The stage cannot name a folder.
-    """
+    """Return the folder of a job's attempts: ``jobs/<stage>`` beside its log."""
     if re.fullmatch(NAME_PATTERN, spec.key.stage) is None:
         raise InputError(
             f"stage {spec.key.stage!r}: expected letters, digits, '.', '_' and '-', at most 100; "
@@ -297,9 +285,6 @@ class _Job:
         if failures >= config.max_attempts:
             self.runner.store.jobs.close(self.runner.lease, row.key, "failed")
             raise job_failure(self.spec, row, outcome.problem)
-        if outcome.kind == "interrupted":  # do not restart a host in a spin that dies at once
-            further = max(0, row.interruptions - _FREE_INTERRUPTIONS)
-            return min(_INTERRUPTED_S * further, _LONGEST_INTERRUPTED_S)
         if outcome.kind != "failed" or failures == 0:
             return 0.0
         return min(config.backoff_s * 2.0 ** (failures - 1), _LONGEST_BACKOFF_S)
@@ -381,10 +366,6 @@ class _Watch:
         """Do what is due; called every fraction of a second.
 
         ``waits_for`` is None once the host has the lock, see `Hosts.waits_for`.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over; the job goes on without us.
-            JobHostError: The process in charge is stuck and cannot be killed.
         """
         self._pass_on_stop(at_once=waits_for is not None)
         if not self._runner.heartbeat_due(self._last_look):

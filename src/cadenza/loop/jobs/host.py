@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -79,9 +78,8 @@ class Silence:
         self.seconds += min(passed_s, _LONGEST_STEP_S)
         before, self._log = self._log, _size_and_time(self._log_path)
         changed = self._log != before
-        if not changed and self.seconds - self._looked_at_s >= min(
-            _FOLDER_S, self._limit_s / _PER_LIMIT
-        ):
+        pause_s = min(_FOLDER_S, self._limit_s / _PER_LIMIT)
+        if not changed and self.seconds - self._looked_at_s >= pause_s:
             known, self._files = self._files, _files_below(self._folder)
             self._looked_at_s = self.seconds
             changed = known not in (None, self._files)
@@ -164,10 +162,7 @@ class _Attempt:
         self._request = request
         self._mark = JobMark(request.key, str(folder.path))
         self._began = time.monotonic()
-        pid = os.getpid()
-        self._host = AttemptHost(
-            attempt=request.attempt, pid=pid, start_ticks=start_ticks(pid) or 0
-        )
+        self._start_ticks = start_ticks(os.getpid()) or 0
         self._last_beat = -_BEAT_S
         self._silence = Silence(
             Path(request.log_path), Path(request.output_dir), limit_s=request.silent_limit_s
@@ -272,8 +267,14 @@ class _Attempt:
         elapsed_s = self._elapsed_s()
         if elapsed_s - self._last_beat >= _BEAT_S:
             self._silence.look(elapsed_s)
-            seconds = {"attempt_s": round(elapsed_s, 3), "quiet_s": round(self._silence.seconds, 3)}
-            self._folder.write_host(replace(self._host, **seconds))
+            host = AttemptHost(
+                attempt=self._request.attempt,
+                pid=os.getpid(),
+                start_ticks=self._start_ticks,
+                attempt_s=round(elapsed_s, 3),
+                quiet_s=round(self._silence.seconds, 3),
+            )
+            self._folder.write_host(host)
             self._last_beat = elapsed_s
 
     def _note(self, log: BinaryIO, text: str) -> None:

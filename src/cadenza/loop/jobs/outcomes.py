@@ -41,15 +41,18 @@ def result_digest(path: Path) -> str:
 
 def last_lines(log_path: Path) -> str:
     """Return the last lines of a log, at most 15, fit for a terminal; empty if there are none."""
-    try:
-        with log_path.open("rb") as log:
-            size = log.seek(0, 2)
-            log.seek(max(0, size - _SHOWN_BYTES))
-            text = log.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
-    lines = text.splitlines()[-_SHOWN_LINES:]
+    lines = _tail(log_path, _SHOWN_BYTES).decode(errors="replace").splitlines()[-_SHOWN_LINES:]
     return "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
+
+
+def _tail(path: Path, size: int) -> bytes:
+    """Return the last bytes of a file, at most ``size``; none if there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - size))
+            return file.read()
+    except FileNotFoundError:
+        return b""
 
 
 def remove_output(spec: JobSpec) -> None:
@@ -128,19 +131,17 @@ def judge(folder: AttemptFolder, attempt: int, result_path: Path | None) -> Outc
         return Outcome(kind="interrupted", problem=f"its end was lost: {error}")
     if end is None:
         return Outcome(kind="interrupted", problem="its host was killed")
-    digest, lack = None, ""
-    if end.exit_code == 0 and result_path is not None:
+    digest, kind, problem = None, "succeeded", ""
+    if end.exit_code != 0:
+        kind, problem = _by_exit_code(end)
+    elif result_path is not None:
         try:
             digest = result_digest(result_path)
         except IntegrityError as error:
-            lack = f"exit code 0, but {error}"
-    if end.reason == "finished":
-        kind, problem = ("failed" if lack else "succeeded", lack)
-        if end.exit_code != 0:
-            kind, problem = _by_exit_code(end)
+            kind, problem = "failed", f"exit code 0, but {error}"
+    # with a result it came to its end within the grace that it was given
+    if end.reason == "finished" or digest is not None:
         return Outcome(kind=kind, problem=problem, digest=digest, end=end)
-    if digest is not None:  # it came to its end within the grace that it was given
-        return Outcome(kind="succeeded", digest=digest, end=end)
     request = folder.request if end.reason == "stopped" else None
     by = "" if request is None or request.attempt != attempt else request.stop_by
     kind, problem = _ENDED_BY_HOST[end.reason]
@@ -179,9 +180,7 @@ def kills_after(request: AttemptRequest | None, outcome: Outcome, kept: float | 
 def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
     """Return the recorded end of a closed job.
 
-    Raises:
-        JobFailedError: It failed or was cancelled.
-        IntegrityError: Its result file is missing or was changed since.
+    A `JobFailedError` if it has none, an `IntegrityError` if its result is not what it was.
     """
     if row.status != "succeeded":
         without = ", but no usable result" if row.exit_code == 0 else ""
@@ -269,12 +268,7 @@ def progress_of(
     flags = flags_of(command)
     if goes_on(command):
         return _of_parts(kind_of(command)[-1], flags)
-    try:
-        with log_path.open("rb") as log:
-            log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
-            tail = _ATTEMPT.split(log.read())[-1]
-    except FileNotFoundError:
-        return None
+    tail = _ATTEMPT.split(_tail(log_path, _TAIL_BYTES))[-1]
     steps = _number(flags.get("steps"))
     if bars := _BAR.findall(tail):
         done, total = int(bars[-1][0]), int(bars[-1][1])

@@ -65,10 +65,6 @@ class RayHosts(Hosts):
 
         None means the one that ``RAY_ADDRESS`` names, one that runs on this machine, or, without
         either, one that is started for this process.
-
-        Raises:
-            MissingExtraError: Ray is not installed.
-            JobHostError: No cluster answers at ``address``.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = address or os.environ.get("RAY_ADDRESS") or None
