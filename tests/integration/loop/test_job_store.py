@@ -142,7 +142,7 @@ def test_taken_over_controller_writes_nothing_anywhere(store, lease):
         lambda: store.commit(lease, version, state, events=[event(0)]),
         lambda: store.apply(lease, changes.start_cycle(0)),
         lambda: store.events.append(lease, [event(0)]),
-        lambda: store.events.mark_published(lease, range(1, 2)),
+        lambda: store.events.append(lease, [], published=range(1, 2)),
         lambda: store.jobs.open(lease, job("eval")),
         lambda: store.jobs.begin_attempt(lease, spec.key),
         lambda: store.jobs.close(lease, spec.key, "failed"),

@@ -361,16 +361,11 @@ class EventJournal:
         """
         with self._lock:
             stored = self.draft(event)
-            added: list[StoredEvent] = []
             if stored.seq == 0:
                 told = range(self._marked + 1, self._told + 1)
-                added = self._table.append(self._lease, [stored], published=told)
+                self._table.append(self._lease, [stored], published=told)
                 self._marked = self._told
-            up_to_date = self._written == self._told
-            if up_to_date and [event.seq for event in added] == [self._written + 1]:
-                self._deliver(added)  # the table has nothing else that is new
-            else:
-                self.publish()
+            self.publish()
 
     def draft(self, event: Event) -> StoredEvent:
         """Return the event with its place, to be committed by the store; then call `publish`.
@@ -409,7 +404,7 @@ class EventJournal:
             return stored
 
     def publish(self) -> None:
-        """Write missing events to the log, then publish those that subscribers have not seen.
+        """Write missing events to the log, then tell those that subscribers have not heard.
 
         After an `EventLogError` the next call tries again.
         """
@@ -418,14 +413,20 @@ class EventJournal:
             while full:
                 start = min(self._written, self._told)
                 events = self._table.after(self._run_id, start, limit=_PAGE)
-                self._deliver(events)
                 full = len(events) == _PAGE
+                self._write([stored for stored in events if stored.seq > self._written])
+                for stored in events:
+                    if stored.seq > self._told:  # a subscriber that emits gets here before us
+                        self._told = stored.seq
+                        everybody = (*self._bus.subscribers, *self._own_subscribers)
+                        _tell(everybody, _event_of(self._run_id, stored))
 
     def close(self) -> None:
         """Record what was published, and give log and bus free."""
         try:
             if self._told > self._marked:
-                self._table.mark_published(self._lease, range(self._marked + 1, self._told + 1))
+                told = range(self._marked + 1, self._told + 1)
+                self._table.append(self._lease, [], published=told)
                 self._marked = self._told
         except StoreError as error:  # the run's next controller tells them again
             _logger.info("the record of published events was not written: %s", error)
@@ -438,17 +439,6 @@ class EventJournal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _deliver(self, events: Sequence[StoredEvent]) -> None:
-        """Write and tell what is new among ``events``, which follow one another."""
-        self._write([stored for stored in events if stored.seq > self._written])
-        for stored in events:
-            if stored.seq > self._told:  # a subscriber that emits gets here before us
-                self._told = stored.seq
-                _tell(
-                    (*self._bus.subscribers, *self._own_subscribers),
-                    _event_of(self._run_id, stored),
-                )
 
     def _write(self, events: Sequence[StoredEvent]) -> None:
         if events:

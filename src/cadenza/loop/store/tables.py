@@ -21,7 +21,7 @@ import math
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Any, Final, Literal, Self
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -164,11 +164,14 @@ class EventTable(Part):
 
     def append(
         self, lease: Lease, new: Sequence[StoredEvent], *, published: range = range(0)
-    ) -> list[StoredEvent]:
-        """Append what is not there yet, mark earlier ``published`` ones; return what was added."""
+    ) -> None:
+        """Append what is not there yet, and mark earlier ones as published."""
         with self._database.write(lease) as connection:
-            _mark(connection, lease.run_id, published)
-            return append_events(connection, lease.run_id, new)
+            if published:
+                marked = events.c.seq.between(published[0], published[-1])
+                of_run = update(events).where(events.c.run_id == lease.run_id, marked)
+                connection.execute(of_run.values(published=1))
+            append_events(connection, lease.run_id, new)
 
     def of_step(self, run_id: str, step_key: str) -> list[StoredEvent]:
         """Return the events of one step by ordinal."""
@@ -192,42 +195,28 @@ class EventTable(Part):
             unpublished = connection.scalar(first.filter_by(run_id=run_id, published=0))
             return _last_seq(connection, run_id) if unpublished is None else unpublished - 1
 
-    def mark_published(self, lease: Lease, numbers: range) -> None:
-        """Mark the events of these numbers as published."""
-        self.append(lease, [], published=numbers)
-
     def _found(self, statement: Any) -> list[StoredEvent]:
         return [StoredEvent(**row) for row in self._database.rows(statement)]
 
 
-def append_events(
-    connection: Connection, run_id: str, new: Sequence[StoredEvent]
-) -> list[StoredEvent]:
-    """Append what is not there yet and return it; the caller's transaction holds the run's lock."""
+def append_events(connection: Connection, run_id: str, new: Sequence[StoredEvent]) -> None:
+    """Append what is not there yet; the caller's transaction holds the run's lock."""
     if not new:
-        return []
-    of_steps = select(events.c.step_key, events.c.ordinal).where(
-        events.c.run_id == run_id, events.c.step_key.in_({event.step_key for event in new})
+        return
+    steps = {event.step_key for event in new}
+    there = select(events.c.step_key, events.c.ordinal).where(
+        events.c.run_id == run_id, events.c.step_key.in_(steps)
     )
-    known = {(row.step_key, row.ordinal) for row in connection.execute(of_steps)}
+    known = {(row.step_key, row.ordinal) for row in connection.execute(there)}
     added = [event for event in new if (event.step_key, event.ordinal) not in known]
-    first = _last_seq(connection, run_id) + 1
-    numbered = [replace(event, seq=seq) for seq, event in enumerate(added, start=first)]
-    if numbered:
-        values = [{"run_id": run_id, **asdict(row)} for row in numbered]
-        connection.execute(insert(events), values)
-    return numbered
+    numbered = enumerate(added, start=_last_seq(connection, run_id) + 1)
+    rows = [{"run_id": run_id, **asdict(event), "seq": seq} for seq, event in numbered]
+    if rows:
+        connection.execute(insert(events), rows)
 
 
 def _last_seq(connection: Connection, run_id: str) -> int:
     return connection.scalar(select(func.max(events.c.seq)).where(events.c.run_id == run_id)) or 0
-
-
-def _mark(connection: Connection, run_id: str, numbers: range) -> None:
-    if numbers:
-        marked = events.c.seq.between(numbers[0], numbers[-1])
-        of_run = update(events).where(events.c.run_id == run_id, marked)
-        connection.execute(of_run.values(published=1))
 
 
 class JobTable(Part):
