@@ -7,23 +7,21 @@ from hypothesis import strategies as st
 
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.knowledge.observations import (
+    MAX_BULLET_CHARS,
+    MAX_BULLETS,
     Measurement,
     Observation,
     Rows,
     Subject,
-    plain_name,
-    read_rows,
-    write_rows,
-)
-from cadenza.loop.knowledge.pages import MARKER, read_page
-from cadenza.loop.knowledge.updates import (
-    MAX_BULLET_CHARS,
-    MAX_BULLETS,
     bounded_lessons,
     own_text,
     page_bytes,
+    plain_name,
+    read_rows,
     with_own_lessons,
+    write_rows,
 )
+from cadenza.loop.knowledge.pages import MARKER, read_page
 
 fragments = st.lists(
     st.one_of(

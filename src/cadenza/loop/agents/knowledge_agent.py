@@ -10,11 +10,17 @@ from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import Event, EventBus
 from cadenza.loop.knowledge import lint
 from cadenza.loop.knowledge.observations import (
+    HUMAN_CONFIRMED,
+    LESSONS_REQUEST,
     Measurement,
     Observation,
     Subject,
+    bounded_lessons,
+    own_text,
+    page_bytes,
     plain_name,
     read_rows,
+    with_own_lessons,
     write_rows,
 )
 from cadenza.loop.knowledge.pages import (
@@ -25,14 +31,6 @@ from cadenza.loop.knowledge.pages import (
     read_bounded,
     read_page,
     save,
-)
-from cadenza.loop.knowledge.updates import (
-    HUMAN_CONFIRMED,
-    LESSONS_REQUEST,
-    bounded_lessons,
-    own_text,
-    page_bytes,
-    with_own_lessons,
 )
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import (

@@ -17,23 +17,21 @@ from reprlib import repr as shown
 from typing import Final, cast
 
 from cadenza.loop.knowledge.observations import (
+    LESSONS,
     PAGE_TYPES,
     ROWS_NAME,
+    STATUSES,
     Observation,
     RunOutcome,
     Subject,
     contradict,
     direction,
+    has_derived_lessons,
     outcomes,
     plain_name,
     read_rows,
 )
 from cadenza.loop.knowledge.pages import MAX_PAGE_BYTES, Page, page_paths, read_bounded, read_page
-from cadenza.loop.knowledge.updates import (
-    LESSONS,
-    STATUSES,
-    has_derived_lessons,
-)
 
 #: Days without an observation after which a page is stale.
 STALE_DAYS: Final = 30

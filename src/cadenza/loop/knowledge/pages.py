@@ -92,11 +92,9 @@ def read_page(data: bytes) -> Page:
 
 def _front_of(text: str) -> tuple[str, dict[str, Any], str | None]:
     """Return the front matter with its ends, what it says, and what is wrong with it."""
-    if not text.startswith("---\n"):
-        return "", {}, None
     match = _FRONT.match(text)
     if match is None:
-        return "", {}, "front matter without an end"
+        return "", {}, "front matter without an end" if text.startswith("---\n") else None
     if len(match[1]) > _MAX_FRONT_CHARS:
         return "", {}, f"front matter longer than {_MAX_FRONT_CHARS} characters"
     try:
@@ -104,11 +102,9 @@ def _front_of(text: str) -> tuple[str, dict[str, Any], str | None]:
         meta = parse_yaml_document(front, source="front matter").content
     except ConfigurationError as error:
         return "", {}, f"front matter is no YAML: {error}"
-    if meta is None:
-        return match[0], {}, None
-    if not isinstance(meta, dict):
+    if not isinstance(meta, dict | None):
         return "", {}, f"front matter is no mapping but {type(meta).__name__}"
-    return match[0], cast("dict[str, Any]", meta), None
+    return match[0], cast("dict[str, Any]", meta or {}), None
 
 
 #: The guide to the folder; people edit it, programs never do.
@@ -269,7 +265,7 @@ def slug(name: str) -> str:
     if len(plain.encode()) <= _MAX_SLUG_BYTES:
         return plain
     kept = plain.encode()[: _MAX_SLUG_BYTES - _DIGEST_DIGITS - 1].decode("utf-8", "ignore")
-    return f"{kept}-{_digits(name)}"
+    return f"{kept}-{digest(name)[:_DIGEST_DIGITS]}"
 
 
 def page_path(root: Path, folder: str, name: str) -> Path:
@@ -278,15 +274,11 @@ def page_path(root: Path, folder: str, name: str) -> Path:
     A link that leads outside ``root`` is a `StorageError`.
     """
     plain = confined_path(root, f"{folder}/{slug(name)}.md")
-    told_apart = confined_path(root, f"{folder}/{slug(name)}-{_digits(name)}.md")
+    told_apart = confined_path(root, f"{folder}/{slug(name)}-{digest(name)[:_DIGEST_DIGITS]}.md")
     if told_apart.exists():
         return told_apart
     owner = read_page(read_bounded(plain) or b"").meta.get("name")
     return told_apart if isinstance(owner, str) and owner != name else plain
-
-
-def _digits(name: str) -> str:
-    return digest(name)[:_DIGEST_DIGITS]
 
 
 def digest(text: str) -> str:

@@ -11,13 +11,13 @@ from cadenza.loop.knowledge.observations import (
     agree,
     all_agree,
     contradict,
+    derived_lessons,
     difference_interval,
     direction,
     observations_text,
     outcomes,
     plain_name,
 )
-from cadenza.loop.knowledge.updates import derived_lessons
 
 
 def seen(cycle, run="r", rate=0.5, episodes=10, **more):
