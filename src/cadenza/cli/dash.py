@@ -56,7 +56,7 @@ def dash(
         from cadenza.web.security import read_token
         from cadenza.web.server import server_of
 
-        token = read_token(host, token_file)
+        token = read_token(host, token_file, is_shared=bool(allowed_host or proxy))
         app = create_app(
             workdir, knowledge, store=store, host=host, token=token, names=allowed_host or ()
         )

@@ -5,13 +5,11 @@ Nothing is made by looking: without a store there are no runs.
 """
 
 import json
-import os
 from typing import Annotated, Any, BinaryIO, Final, cast
 
 from fastapi import APIRouter, HTTPException, Query
 from fastapi import Path as InPath
 from fastapi.responses import FileResponse
-from starlette.types import Receive, Scope, Send
 
 from cadenza.core.errors import StorageError
 from cadenza.loop.config import NAME_PATTERN
@@ -19,7 +17,7 @@ from cadenza.loop.events.bus import SCHEMA
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import cycles_and_blessed, events_of_run
 from cadenza.loop.store.rows import Row, StoredEvent
-from cadenza.web.site import Site, open_inside, place_of
+from cadenza.web.site import OpenFile, Site, open_inside
 
 RunName = Annotated[str, InPath(pattern=NAME_PATTERN, max_length=100, description="Id of a run.")]
 #: Largest number of an event, and of a cycle, that a request may name.
@@ -36,8 +34,8 @@ _COLUMNS: Final = (
     "constitution_sha256",
     "stop_requested_at",
 )
-#: Most pages of knowledge, and bytes of one, that are told.
-MAX_PAGES, MAX_PAGE_BYTES = 2_000, 1 << 20
+#: Most pages of knowledge, bytes of one, and of all together, that are told.
+MAX_PAGES, MAX_PAGE_BYTES, MAX_BYTES = 2_000, 1 << 20, 1 << 25
 
 
 def routes(site: Site) -> APIRouter:
@@ -90,7 +88,14 @@ def routes(site: Site) -> APIRouter:
 
     @router.get("/knowledge", summary="All pages of knowledge")
     def knowledge() -> list[dict[str, str]]:
-        return [{"path": name, "content": read_page_text(site, name)} for name in page_names(site)]
+        told: list[dict[str, str]] = []
+        left = MAX_BYTES
+        for name in page_names(site):
+            told.append({"path": name, "content": read_page_text(site, name)})
+            left -= len(told[-1]["content"])
+            if left < 0:
+                break
+        return told
 
     return router
 
@@ -148,22 +153,9 @@ def _paths(told: dict[str, Any]) -> list[str]:
     return [str(one) for one in cast("list[Any]", paths)] if isinstance(paths, list) else []
 
 
-class _Film(FileResponse):
-    """A film from an open file: another one under its name is not it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        number = file.fileno()
-        super().__init__(place_of(number), media_type="video/mp4", stat_result=os.fstat(number))
-        self._file = file
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._file:
-            await super().__call__(scope, receive, send)
-
-
 def film(site: Site, path: str) -> FileResponse:
     """Return a film below the folder of all runs; relative paths start at its parent, or a 404."""
-    return _Film(_open_film(site, path))
+    return OpenFile(_open_film(site, path), "video/mp4")
 
 
 def has_film(site: Site, path: str) -> bool:

@@ -19,7 +19,7 @@ from starlette.responses import (
     Response,
 )
 
-from cadenza.core.errors import StorageError
+from cadenza.core.errors import InputError, StorageError
 from cadenza.loop.contracts.records import JobKey
 from cadenza.loop.knowledge.pages import read_page
 from cadenza.loop.processes import readable
@@ -70,6 +70,8 @@ RUNS_SHOWN, EVENTS_SHOWN, LAST_SHOWN, TEXT_SHOWN, EPISODES_SHOWN, JOBS_SHOWN = (
     500,
     200,
 )
+#: Longest answers of a form, characters.
+_LONGEST: Final = {"reason": 500, "by": 100}
 #: What the page of a run says after a button was pressed.
 _DONE: Final = {
     "approve": "The answer is recorded: approved.",
@@ -144,7 +146,13 @@ def routes(site: Site, hub: Hub) -> APIRouter:
     @router.post("/runs/{run_id}/{action}")
     def act(request: Request, run_id: RunName, action: Action) -> Response:
         store, form = store_of(site, run_id), request.scope["form"]
-        said = {"reason": form.get("reason", ""), "by": form.get("by", "")}
+        said = {name: form.get(name, "") for name in _LONGEST}
+        for name, longest in _LONGEST.items():
+            if len(said[name]) > longest:
+                raise InputError(
+                    f"{name}: expected at most {longest} characters, got {len(said[name])}; say it "
+                    "in fewer."
+                )
         if action == "stop":
             stop_run(store, run_id, workdir=site.workdir, **said)
         elif action == "resume":

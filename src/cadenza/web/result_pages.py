@@ -11,7 +11,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from cadenza.core.errors import StorageError
 from cadenza.evaluation.report.view import RECORDINGS_NAME, condition_css, player_data
 from cadenza.web.findings import Finding, Findings, Kind, Search, state_of
-from cadenza.web.site import Site, open_inside
+from cadenza.web.site import OpenFile, Site, open_inside
 
 ResultId = Annotated[str, InPath(pattern="^[0-9a-f]{16}$", description="Digest of a place.")]
 #: Kinds in the order of the overview, with their headings.
@@ -124,11 +124,11 @@ def routes(site: Site, findings: Findings) -> APIRouter:
     def film(result_id: ResultId) -> FileResponse:
         found = find(result_id, "film")
         try:
-            open_inside(site.workdir, found.place).close()
+            file = open_inside(site.workdir, found.place)
         except StorageError as error:
             raise HTTPException(404, "There is no such film.") from error
         kind = "video/mp4" if found.place.endswith(".mp4") else "image/gif"
-        return FileResponse(found.path, media_type=kind)
+        return OpenFile(file, kind)
 
     return router
 

@@ -67,8 +67,10 @@ def is_loopback(host: str) -> bool:
     return host in _LOOPBACK
 
 
-def read_token(host: str, token_file: Path | None) -> str | None:
+def read_token(host: str, token_file: Path | None, *, is_shared: bool = False) -> str | None:
     """Return the token of a server that listens on ``host``; None without one, on loopback only.
+
+    ``is_shared`` says that a proxy lets others in.
 
     Raises:
         ConfigurationError: There is none and others could reach the server, or it is too short.
@@ -85,10 +87,10 @@ def read_token(host: str, token_file: Path | None) -> str | None:
         source, token = VARIABLE, os.environ.get(VARIABLE, "").strip()
     make = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > dash.token"
     if not token and token_file is None:
-        if is_loopback(host):
+        if is_loopback(host) and not is_shared:
             return None
         raise ConfigurationError(
-            f"--host {host}: expected a token, as others can reach this address, got none; "
+            f"--host {host}: expected a token, as others can reach this server, got none; "
             f"{make}; then add --token-file dash.token (or set {VARIABLE})."
         )
     if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:

@@ -73,7 +73,8 @@ class _Connection(H11Protocol):
         if answering and not answering.response_complete:
             answering.disconnected = True  # garbage behind a request: its answer goes nowhere
             answering.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        is_answered = self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
+        if not is_answered and not (answering and self.scope["method"] == "HEAD"):
             super().send_400_response(msg)
         else:
             self.transport.abort()

@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, Final
 
 from fastapi import Request
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
-from starlette.responses import HTMLResponse
+from starlette.responses import FileResponse, HTMLResponse
+from starlette.types import Receive, Scope, Send
 
 from cadenza import __version__
 from cadenza.core.errors import StorageError
@@ -138,6 +139,20 @@ def open_inside(root: Path, relative: str) -> BinaryIO:
 def place_of(descriptor: int) -> str:
     """Return a path of an open file, which stays its own whatever becomes of its name."""
     return f"/proc/self/fd/{descriptor}"
+
+
+class OpenFile(FileResponse):
+    """An answer from an open file: what comes to its name meanwhile is not sent."""
+
+    def __init__(self, file: BinaryIO, kind: str) -> None:
+        number = file.fileno()
+        super().__init__(place_of(number), media_type=kind, stat_result=os.fstat(number))
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, and close the file however that ends."""
+        with self._file:
+            await super().__call__(scope, receive, send)
 
 
 def read_tail(root: Path, relative: str, *, limit: int = MAX_SHOWN) -> tuple[str, int]:

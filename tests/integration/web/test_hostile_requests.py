@@ -21,13 +21,14 @@ AT_ONCE, PATIENCE_S = 48, 1.0
 #: More than what the process may take from its first tenth of the requests on, bytes.
 GROWTH = 64 << 20
 METHODS = (
-    *(b"GET",) * 12,
-    *(b"POST",) * 6,
+    *(b"GET",) * 60,
+    *(b"POST",) * 30,
     *(b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"TRACE", b"CONNECT", b"PATCH", b"PRI"),
     *(b"get", b"", b"G\x00T", b"G T", b"A" * 5_000, b"\xff"),
 )
+#: Without the logout, which would end the visitor's session.
 PATHS = (
-    *("/", "/login", "/logout", "/knowledge", "/metrics", "/compare", "/api/runs", "/live/runs"),
+    *("/", "/login", "/knowledge", "/metrics", "/compare", "/api/runs", "/live/runs"),
     *("/api/openapi.json", "/api/knowledge", "/api/video", "/static/style.css", "/favicon.ico"),
     *("/docs", "/knowledge/tasks/crossing.md", "/knowledge/link.md", "/static/app.js", "*"),
     *(
@@ -38,6 +39,7 @@ PATHS = (
         )
     ),
     *(f"/live/runs/{RUN}", f"/live/runs/{RUN}/log", f"/api/runs/{RUN}", f"/api/runs/{RUN}/events"),
+    *("/results", "/results/leaderboard", "/results/x", "/results/x/verify", "/results/x/film"),
     *(f"/api/runs/{RUN}/videos", "/runs/link", "/runs/%2e%2e", "/api/runs/.."),
 )
 #: Parts of paths that are no names.
@@ -95,32 +97,33 @@ BODIES = (
 def hostile(rng, own):
     """Return the bytes of a request; ``own`` are a visitor's cookies and number of forms."""
     path = rng.choice(PATHS)
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:
         path = rng.choice((f"{path}/{rng.choice(PARTS)}", f"/{rng.choice(PARTS)}{path}"))
     if rng.random() < 0.5:
         asked = (f"{rng.choice(NAMES)}={rng.choice(VALUES)}" for _ in range(rng.randrange(1, 4)))
         path = f"{path}?{'&'.join(asked)}"
     body = rng.choice(BODIES).encode()
-    lines = [] if rng.random() < 0.05 else ["Host: 127.0.0.1"]
+    lines = [rng.choice(HEADERS) for _ in range(rng.choice((0, 0, 0, 0, 1, 1, 1, 2)))]
+    names = {line.partition(":")[0] for line in lines}
+    lines += [] if "Host" in names or rng.random() < 0.02 else ["Host: 127.0.0.1"]
     if rng.random() < 0.6:
         cookies, number = own
         lines.append(f"Cookie: {cookies}")
         body = body + f"&form={number}".encode() if rng.random() < 0.7 else body
-    lines += [rng.choice(HEADERS) for _ in range(rng.choice((0, 0, 1, 1, 2, 4, 60)))]
-    if rng.random() < 0.8:
+    if "Content-Length" not in names and rng.random() < 0.95:
         lines.append(f"Content-Length: {len(body)}")
     if rng.random() < 0.5:
         lines.append("Content-Type: application/x-www-form-urlencoded")
     if rng.random() < 0.8:
         lines.append("Connection: close")
-    version = rng.choice((b"HTTP/1.1",) * 8 + (b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9", b""))
+    version = rng.choice((b"HTTP/1.1",) * 60 + (b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9", b""))
     first = b" ".join((rng.choice(METHODS), path.encode("latin-1", "replace"), version))
     head = "\r\n".join(lines).encode("latin-1", "replace")
     data = bytearray(b"\r\n".join((first, head, b"", body)))
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         for _ in range(rng.choice((1, 1, 5))):
             data[rng.randrange(len(data))] = rng.randrange(256)
-    if rng.random() < 0.1:
+    if rng.random() < 0.04:
         del data[rng.randrange(len(data)) :]
     return bytes(data)
 

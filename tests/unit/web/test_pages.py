@@ -111,11 +111,11 @@ def test_an_answer_is_recorded_with_name_and_reason_and_only_once(client, folder
     assert pressed(client, "approve").status_code == 404
 
 
-def test_a_button_without_reason_or_name_does_nothing(client, folders):
+def test_a_button_without_a_short_reason_and_name_does_nothing(client, folders):
     ask(folders)
-    for empty in ({"reason": " "}, {"by": ""}):
+    for wrong in ({"reason": " "}, {"by": ""}, {"reason": "x" * 501}, {"by": "x" * 101}):
         for action in ("approve", "stop", "resume"):
-            assert pressed(client, action, **empty).status_code == 400
+            assert pressed(client, action, **wrong).status_code == 400
     with JobStore(folders[0] / "cadenza.db") as store:
         assert store.approvals.get(RUN, 0, "promote").status == "pending"
         assert not store.stop_requested(RUN)

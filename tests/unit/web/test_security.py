@@ -130,6 +130,8 @@ def test_loopback_alone_goes_without_a_token(tmp_path, monkeypatch):
     assert read_token("127.0.0.1", None) is None
     with pytest.raises(ConfigurationError, match=r"--token-file dash\.token"):
         read_token("10.0.0.1", None)
+    with pytest.raises(ConfigurationError, match="expected a token"):
+        read_token("127.0.0.1", None, is_shared=True)  # a proxy in front of it
     file = tmp_path / "token"
     file.write_text(f"{WORD}\n")
     assert read_token("10.0.0.1", file) == WORD
