@@ -23,9 +23,9 @@ from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.resuming import stored_config
 from cadenza.loop.retention import chosen, incidents_of, leftovers, remove, size_of
 from cadenza.loop.status_report import Measurement, log_of, run_status, worked_on_by
-from cadenza.loop.store.database import shown
+from cadenza.loop.store.database import plain_text, shown
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import Overview, events_of_run, overviews
+from cadenza.loop.store.overview import OPEN, Overview, events_of_run, overviews, run_counts
 from cadenza.loop.store.rows import StoredEvent
 from cadenza.loop.store.schema import RUN_STATUSES
 
@@ -91,6 +91,10 @@ def _flat(document: Mapping[str, Any], above: str = "") -> dict[str, str]:
     return flat
 
 
+#: Most runs that metrics tell of one by one, and kinds of incidents of one of them.
+MAX_RUNS, MAX_KINDS = 200, 30
+#: Rows that metrics are made of.
+_READ: Final = ("counts", "seconds", "replies", "jobs")
 #: Families by name: type, help.
 _FAMILIES: Final = {
     "runs": ("gauge", "Runs of the store by status."),
@@ -106,12 +110,14 @@ _FAMILIES: Final = {
 
 
 def metrics_text(store: JobStore, workdir: Path) -> str:
-    """Return how all runs of a store stand, in Prometheus' text format."""
-    found = overviews(store.database, newest=1)
+    """Return how runs of a store stand, in Prometheus' text format.
+
+    All are counted; of `MAX_RUNS` there is more, those that go on and then the newest.
+    """
+    counted = run_counts(store.database)
     samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
-    statuses = Counter(one.run["status"] for one in found)
-    samples["runs"] = [({"status": name}, statuses[name]) for name in RUN_STATUSES]
-    for one in found:
+    samples["runs"] = [({"status": name}, counted.get(name, 0)) for name in RUN_STATUSES]
+    for one in overviews(store.database, newest=1, most=MAX_RUNS, only=_READ):
         for name, labels, value in _of_run(one, workdir):
             samples[name].append(({"run": one.run["id"], **labels}, value))
     if workdir.is_dir():
@@ -121,9 +127,14 @@ def metrics_text(store: JobStore, workdir: Path) -> str:
         full = f"cadenza_loop_{name}"
         lines += [f"# HELP {full} {told}", f"# TYPE {full} {kind}"]
         for labels, value in samples[name]:
-            marks = ",".join(f"{key}={json.dumps(text)}" for key, text in labels.items())
+            marks = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
             lines.append(f"{full}{{{marks}}} {float(value)!r}" if marks else f"{full} {value!r}")
     return "\n".join(lines) + "\n"
+
+
+def _escaped(label: str) -> str:
+    plain = plain_text(label[:100])
+    return plain.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str], float]]:
@@ -135,8 +146,11 @@ def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str
     for row in rows["seconds"]:
         yield "job_seconds_total", {"device": row["device"]}, row["seconds"]
     kinds = Counter(str(one.get("kind")) for one in incidents_of(workdir / run["id"]))
-    for kind, count in sorted(kinds.items()):
+    often = dict(sorted(kinds.most_common(MAX_KINDS)))
+    for kind, count in often.items():
         yield "incidents_total", {"kind": kind}, count
+    if len(kinds) > MAX_KINDS:
+        yield "incidents_total", {"kind": "others"}, kinds.total() - sum(often.values())
     for row in rows["replies"]:
         yield "model_cost_usd_total", {}, row["cost_usd"] or 0.0
     alpha = config.get("thresholds", {}).get("alpha")
@@ -144,7 +158,7 @@ def _of_run(found: Overview, workdir: Path) -> Iterable[tuple[str, dict[str, str
         spent = min(alpha, state.get("spent") or 0.0)
         yield "error_budget", {"part": "spent"}, spent
         yield "error_budget", {"part": "left"}, alpha - spent
-    if run["status"] in RUN_STATUSES[:2] and run["lease_owner"] is not None:
+    if run["status"] in OPEN and run["lease_owner"] is not None:
         beats = [row["heartbeat"] or 0.0 for row in rows["jobs"]]
         latest = max(run["lease_expires_at"] - LEASE_TTL_S, *beats, 0.0)
         yield "heartbeat_age_seconds", {}, max(0.0, found.moment - latest)

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.loop import reports
 from cadenza.loop.errors import UnknownRowError
 from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.processes import this_process
@@ -51,6 +52,30 @@ def test_metrics_are_what_prometheus_reads(tmp_path):
     assert ("heartbeat_age_seconds", ("run", "old")) not in found
     assert found["disk_free_bytes",] > 0.0
     assert "# TYPE cadenza_loop_cycles_total counter" in metrics_text(store, tmp_path)
+
+
+def test_metrics_stay_few_and_readable_whatever_runs_wrote(tmp_path, monkeypatch):
+    monkeypatch.setattr(reports, "MAX_RUNS", 3)
+    monkeypatch.setattr(reports, "MAX_KINDS", 2)
+    odd = 'a"b\\c\nd\ud800\0é'
+    with begun_run(tmp_path, run_id="first") as store:
+        for number in range(4):
+            store.create_run(f"later-{number}", "{}")
+            store.finish_run(f"later-{number}", "finished")
+        kinds = [odd, odd, "often", "often", *map(str, range(50))]
+        lines = "".join(json.dumps({"kind": kind}) + "\n" for kind in kinds)
+        (tmp_path / "first").mkdir()
+        (tmp_path / "first" / "incidents.jsonl").write_text(lines)
+        found = samples(store, tmp_path)
+    assert found["runs", ("status", "finished")] == 4.0
+    shown = [dict(labels)["run"] for name, *labels in found if name == "cycles_total"]
+    assert sorted(shown) == ["first", "later-2", "later-3"]
+    incidents = {
+        dict(labels)["kind"]: count
+        for (name, *labels), count in found.items()
+        if name == "incidents_total"
+    }
+    assert incidents == {'a"b\\c\nd\\ud800\\x00é': 2.0, "often": 2.0, "others": 50.0}
 
 
 def test_the_error_budget_is_spent_and_left(tmp_path):

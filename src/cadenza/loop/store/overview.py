@@ -5,6 +5,7 @@ Of cycles, and what belongs to them, the newest are read; what sums up a run is 
 
 import json
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from sqlalchemy import and_, case, func, literal, or_, select, true, tuple_
 from cadenza.loop.store.database import Database, now, unknown_run
 from cadenza.loop.store.rows import Row, StoredEvent
 from cadenza.loop.store.schema import (
+    RUN_STATUSES,
     approvals,
     checkpoints,
     cycles,
@@ -24,6 +26,8 @@ from cadenza.loop.store.schema import (
 )
 from cadenza.loop.store.tables import NO_TEXT
 
+#: Statuses of runs that go on.
+OPEN: Final = RUN_STATUSES[:2]
 #: Cycles of a run that are read unless more are asked for.
 NEWEST: Final = 20
 #: Kinds of events that tell of one cycle, of the whole run, and those that are only counted.
@@ -52,31 +56,54 @@ class Overview:
 
 
 def overviews(
-    database: Database, run_id: str | None = None, *, newest: int | None = NEWEST
+    database: Database,
+    run_id: str | None = None,
+    *,
+    newest: int | None = NEWEST,
+    most: int | None = None,
+    only: Collection[str] = (),
 ) -> list[Overview]:
-    """Return how one run, or every one, stands, oldest first; ``newest`` None reads all cycles.
+    """Return how one run, or every one, stands, oldest first.
+
+    Args:
+        database: The store.
+        run_id: Which run; None for all.
+        newest: Cycles that are read of each; None for all of them.
+        most: Runs that are read: open ones first, then the newest; None for all of them.
+        only: Names of the rows that are wanted; all by default.
 
     Raises:
         UnknownRowError: There is no such run.
     """
-    every = select(runs).where(true() if run_id is None else runs.c.id == run_id)
+    is_over = case((runs.c.status.in_(OPEN), 0), else_=1)
+    by_age = (runs.c.created_at.desc(), runs.c.id.desc())
+    chosen = select(runs).where(true() if run_id is None else runs.c.id == run_id)
+    chosen = chosen.order_by(*by_age) if most is None else chosen.order_by(is_over, *by_age)
     with database.read() as connection:
         moment = now(connection)
-        rows = connection.execute(every.order_by(runs.c.created_at, runs.c.id)).mappings()
-        found = {row["id"]: Overview(dict(row), moment) for row in rows}
-        for name, statement in _statements(run_id, newest).items() if found else ():
-            for row in connection.execute(statement).mappings():
+        rows = [dict(row) for row in connection.execute(chosen.limit(most)).mappings()]
+        rows.sort(key=lambda row: (row["created_at"], row["id"]))
+        found = {row["id"]: Overview(row, moment) for row in rows}
+        ids = None if run_id is None and most is None else list(found)
+        for name, statement in _statements(ids, newest).items() if found else ():
+            for row in connection.execute(statement).mappings() if not only or name in only else ():
                 found[row["run_id"]].rows[name].append(dict(row))
     if run_id is not None and not found:
         raise unknown_run(run_id)
     return list(found.values())
 
 
-def _statements(run_id: str | None, newest: int | None) -> dict[str, Any]:
-    """Return what is read, by name: of one run or all, of its ``newest`` cycles or all (None)."""
+def run_counts(database: Database) -> dict[str, int]:
+    """Return how many runs there are of each status."""
+    counted = select(runs.c.status, func.count().label("runs")).group_by(runs.c.status)
+    return {row["status"]: row["runs"] for row in database.rows(counted)}
+
+
+def _statements(ids: Sequence[str] | None, newest: int | None) -> dict[str, Any]:
+    """Return what is read, by name: of some runs or all, of their ``newest`` cycles or all."""
 
     def of(table: Any) -> Any:
-        return true() if run_id is None else table.c.run_id == run_id
+        return true() if ids is None else table.c.run_id.in_(ids)
 
     def summed(table: Any, *columns: Any, by: tuple[Any, ...] = (), where: Any = None) -> Any:
         chosen = of(table) if where is None else and_(of(table), where)
@@ -84,7 +111,7 @@ def _statements(run_id: str | None, newest: int | None) -> dict[str, Any]:
 
     last = func.coalesce(func.max(cycles.c.idx), 0)
     before = (literal(-1) if newest is None else last - newest).label("before")
-    of_runs = true() if run_id is None else runs.c.id == run_id
+    of_runs = true() if ids is None else runs.c.id.in_(ids)
     shown = (
         select(runs.c.id, before).outerjoin(cycles).where(of_runs).group_by(runs.c.id).subquery().c
     )
