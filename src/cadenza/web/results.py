@@ -140,7 +140,10 @@ def _with_recordings(
         return view, ""
     try:
         found = Recordings.model_validate_json(read_small(path))
-        if found.policy_id in {run.bundle.policy_id for run in runs}:
+        conditions = {one.condition_id for one in view.conditions}
+        is_whole = all(one.condition_id in conditions for one in found.rollouts)
+        # where methods are compared, episodes of one with and without the filter have no place
+        if is_whole and found.policy_id in {run.bundle.policy_id for run in runs}:
             view = found.shown_in(view)
     except MALFORMED as error:
         return view, f"{path.name}: {sentence(error)}"

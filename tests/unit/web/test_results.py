@@ -68,6 +68,7 @@ def test_recorded_episodes_are_played_on_the_page_of_their_policy_only(client, w
 def test_several_policies_are_shown_together_with_every_partner(client, workdir):
     text = client.get(address(workdir, "evaluation", "one/evaluation")).text
     assert text.count('class="badge good"') == 2
+    assert "cannot be played" not in text
     assert "Every method with every partner" in text
 
 
