@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any, ClassVar, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
@@ -48,17 +47,6 @@ _PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
 _SERVER_ERRORS: Final = 500
 #: Statuses by which a service, or model, refuses a schema that it does not know.
 _SCHEMA_REFUSED: Final = frozenset({400, 404, 415, 422, 501})
-
-
-def load_package(name: str) -> ModuleType:
-    """Import the official package of a service."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise LLMPackageMissingError(
-            f"language model: expected the package {name!r}, got none; install it with "
-            "`pip install 'cadenza[llm]'`, or set llm to null."
-        ) from error
 
 
 def _bounded_body(response: Any) -> bytes:
@@ -96,7 +84,13 @@ class ServiceClient(ABC):
 
     def __init__(self, provider: str, model: str) -> None:
         """Import the package; nothing is sent."""
-        self._package = load_package(self._package_name)
+        try:
+            self._package = importlib.import_module(self._package_name)
+        except ImportError as error:
+            raise LLMPackageMissingError(
+                f"language model: expected the package {self._package_name!r}, got none; install "
+                "it with `pip install 'cadenza[llm]'`, or set llm to null."
+            ) from error
         self.provider = provider
         self.model = model
         self._takes_schemas = True
@@ -147,7 +141,7 @@ class ServiceClient(ABC):
         import httpx2
 
         package = self._package
-        general: type[Exception] = getattr(package, self._base_error)
+        unsent = (getattr(package, self._base_error), httpx2.StreamError, httpx2.InvalidURL)
         failure: LLMCallError
         try:
             with self._send(question) as response:
@@ -165,13 +159,7 @@ class ServiceClient(ABC):
                 passing=True,
                 billed=not isinstance(error.__cause__, httpx2.ConnectError),
             )
-        except (
-            general,
-            httpx2.StreamError,
-            httpx2.InvalidURL,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (*unsent, TypeError, ValueError) as error:
             # TypeError and ValueError: how the packages refuse missing keys and unusable addresses
             failure = LLMCallError(error_text(f"{type(error).__name__}: {error}", secrets))
         raise failure  # outside the handlers, so that no traceback shows the package's own message
@@ -237,8 +225,7 @@ class AnthropicLLM(ServiceClient):
         blocks = document.get("content")
         if not isinstance(blocks, list):
             raise LLMCallError("expected a list of content blocks, got none")
-        texts = [b.get("text") for b in cast("list[Any]", blocks) if _is_text(b)]
-        return "".join(text for text in texts if isinstance(text, str))
+        return "".join(_text_of(block) for block in cast("list[object]", blocks))
 
     def _secrets(self) -> tuple[str, ...]:
         names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
@@ -246,8 +233,12 @@ class AnthropicLLM(ServiceClient):
         return (*keys, *secrets_of(self._base_url or os.environ.get("ANTHROPIC_BASE_URL")))
 
 
-def _is_text(block: Any) -> bool:
-    return isinstance(block, dict) and cast("dict[str, Any]", block).get("type") == "text"
+def _text_of(block: object) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            return ""
 
 
 #: Key for self-hosted servers, which ask for none.

@@ -232,8 +232,7 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 def error_text(text: str, secrets: Iterable[str]) -> str:
     """Return ``text`` as one short printable line without secrets."""
-    line = " ".join(redacted(text, secrets).split())
-    return "".join(c if c.isprintable() else "?" for c in line)[:_MAX_ERROR_CHARS]
+    return clean_line(redacted(text, secrets), _MAX_ERROR_CHARS)
 
 
 def storable(text: str) -> str:
