@@ -50,13 +50,7 @@ class StopOutcome(Record):
 def stop_run(
     store: JobStore, run_id: str, *, workdir: Path, reason: str | None = None, by: str | None = None
 ) -> StopOutcome:
-    """Ask the controller of a run to stop; without one, stop the run and the jobs it left.
-
-    Raises:
-        UnknownRowError: There is no such run.
-        StoreError: It has ended.
-        InputError: The reason or the name is given, and empty or no plain text.
-    """
+    """Ask the controller of a run to stop; without one, stop the run and the jobs it left."""
     _require_said("a stop", reason, by)
     run = store.get_run(run_id)
     if run["status"] in _OVER:
@@ -105,12 +99,6 @@ def resume_run(
 
     ``location`` is the URL of a store outside of ``workdir``. What keeps the run from going on is
     in the log.
-
-    Raises:
-        UnknownRowError: There is no such run.
-        LeaseHeldError: Somebody works on it.
-        StoreError: It is finished.
-        InputError: The reason or the name is given, and empty or no plain text.
     """
     _require_said("a resumption", reason, by)
     run = store.get_run(run_id)
@@ -160,13 +148,7 @@ def _note(folder: Path, kind: str, reason: str | None, by: str | None) -> None:
 
 
 def answer(store: JobStore, run_id: str, *, approve: bool, reason: str, by: str) -> ApprovalRow:
-    """Answer the question that a run waits with.
-
-    Raises:
-        UnknownRowError: There is no such run, or it waits for nothing.
-        ApprovalDecidedError: Somebody answered meanwhile.
-        InputError: The reason or the name is empty or no plain text.
-    """
+    """Answer the question that a run waits with."""
     state, _ = store.load_state(run_id)
     asked = [row for row in store.approvals.pending(run_id) if row.cycle == state.cycle]
     if not asked:

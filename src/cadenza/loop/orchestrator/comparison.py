@@ -13,7 +13,7 @@ Fixed:   level, most pairs and range are stored with the state before the first 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -147,7 +147,7 @@ def weigh(
 
     A pure function of the episodes: those of both sides so far, in any order.
     """
-    series = _Series.of(comparison, config, candidate, reference)
+    series = _Series(comparison, config, candidate, reference)
     thresholds = config.thresholds
     provisional = state.blessed is None
 
@@ -199,7 +199,6 @@ def _is_consistent(evidence: Evidence) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Series:
     """What was played, pair by pair; T tasks, N pairs in R rounds.
 
@@ -210,60 +209,41 @@ class _Series:
         outside: Scores of the pair outside the range, shape (N,).
         checks: Pairs after which the rule is checked, of those played.
         most: Pairs of the whole plan.
+        least: Least value of an own mean; ``width`` is that of its range.
+        own_most: Episodes after which bets on an own mean are boldest.
     """
 
-    comparison: Comparison
-    metric: Metric
-    own: FloatArray
-    other: FloatArray | None
-    signs: list[int] | None
-    outside: list[int]
-    checks: tuple[int, ...]
-    most: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         comparison: Comparison,
         config: LoopConfig,
         candidate: Sequence[EpisodeOutcome],
         reference: Sequence[EpisodeOutcome] | None,
-    ) -> "_Series":
-        metric = config.eval.metric
+    ) -> None:
+        self.comparison, metric = comparison, config.eval.metric
+        self.metric: Metric = metric
         if reference is None:
             sides = [in_rounds("candidate", candidate)]
         else:
             sides = list(paired_rounds(candidate, reference))
-        tasks, played = len(sides[0][0]), len(sides[0])
+        self.tasks, rounds = len(sides[0][0]), len(sides[0])
+        self.played, self.most = rounds * self.tasks, comparison.most * self.tasks
+        self.own_most: float = max(1.0, _OWN_SHARE * self.most)
+        self.least, top = comparison.score_range or (0.0, 1.0)
+        self.width: float = top - self.least
         scale = comparison.score_range
         values = [np.array([[_value(e, scale) for e in row] for row in side]) for side in sides]
-        signs = None
+        self.own: FloatArray = np.clip(values[0], 0.0, 1.0)
+        self.other: FloatArray | None = np.clip(values[1], 0.0, 1.0) if values[1:] else None
+        outside = sum(((side < 0.0) | (side > 1.0)).astype(int) for side in values)
+        self.outside: list[int] = np.ravel(outside).tolist()
+        self.signs: list[int] | None = None
         if scale is None and reference is not None:
             pairs = zip(*([e for row in side for e in row] for side in sides), strict=True)
-            signs = [_sign(one, other, metric) for one, other in pairs]
-        steps = range(1, played * tasks // CHECK_EVERY + 1)
-        ends = {math.ceil(step * CHECK_EVERY / tasks) for step in steps} | {comparison.most}
-        outside = sum(((side < 0.0) | (side > 1.0)).astype(int) for side in values)
-        return cls(
-            comparison=comparison,
-            metric=metric,
-            own=np.clip(values[0], 0.0, 1.0),
-            other=None if reference is None else np.clip(values[1], 0.0, 1.0),
-            signs=signs,
-            outside=np.ravel(outside).tolist(),
-            checks=tuple(end * tasks for end in sorted(ends) if end <= played),
-            most=comparison.most * tasks,
-        )
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks."""
-        return self.own.shape[1]
-
-    @property
-    def played(self) -> int:
-        """Number of pairs."""
-        return self.own.size
+            self.signs = [_sign(one, other, metric) for one, other in pairs]
+        steps = range(1, self.played // CHECK_EVERY + 1)
+        ends = {math.ceil(step * CHECK_EVERY / self.tasks) for step in steps} | {comparison.most}
+        self.checks = tuple(end * self.tasks for end in sorted(ends) if end <= rounds)
 
     @property
     def scaled(self) -> FloatArray:
@@ -281,10 +261,9 @@ class _Series:
         futile = never if self.other is None or bar is not None else self._futile(delta)
         reached, missed = [True] * len(self.checks), never
         if bar is not None:
-            least, width = self._range
-            level, goal = self.comparison.bar_level, (bar - least) / width
-            reached = self._crossed(self.own, goal, level, self._own_most)
-            missed = self._crossed(1.0 - self.own, 1.0 - goal, level, self._own_most)
+            level, goal = self.comparison.bar_level, (bar - self.least) / self.width
+            reached = self._crossed(self.own, goal, level, self.own_most)
+            missed = self._crossed(1.0 - self.own, 1.0 - goal, level, self.own_most)
         rows = zip(better, worse, futile, reached, missed, strict=True)
         return [
             Shown(better=b, worse=w, open=not f, bar_reached=r, bar_open=not m)
@@ -317,8 +296,7 @@ class _Series:
     def _futile(self, delta: float) -> list[bool]:
         """Return whether a gain that is worth seeing is unlikely at each check."""
         if self.signs is None:
-            width = self._range[1]
-            goal = 0.5 - _worth_seeing(delta, width) / (2.0 * width)
+            goal = 0.5 - _worth_seeing(delta, self.width) / (2.0 * self.width)
             return self._crossed(1.0 - self.scaled, goal, SCORE_FUTILITY, self.most)
         sizes = self._look_sizes()
         looks = {next((c for c in self.checks if c >= size * self.tasks), 0) for size in sizes}
@@ -330,7 +308,7 @@ class _Series:
 
     def measured(self, pairs: int) -> Evidence:
         """Return the means of the first ``pairs`` pairs, without bounds."""
-        least, width = self._range
+        least, width = self.least, self.width
         rounds = pairs // self.tasks
         facts: dict[str, Any] = {
             "candidate": least + width * float(self.own[:rounds].mean()),
@@ -358,11 +336,11 @@ class _Series:
 
     def evidence(self, pairs: int, look: int, *, own: bool) -> Evidence:
         """Return what the first ``pairs`` pairs show, with all bounds, ``own`` ones if asked."""
-        least, width = self._range
+        least, width = self.least, self.width
         comparison, rounds = self.comparison, pairs // self.tasks
         update: dict[str, object] = {"look": look}
         if own:
-            level, most = comparison.bar_level, self._own_most
+            level, most = comparison.bar_level, self.own_most
             low, high = betting_bounds(self.own[:rounds], level=level, most=most)
             update |= {
                 "candidate_lower": least + width * low,
@@ -397,17 +375,6 @@ class _Series:
             "spent": spent_after(comparison.spent, comparison.level, final),
         }
         return found.model_copy(update=update)
-
-    @property
-    def _own_most(self) -> float:
-        """Episodes after which bets on an own mean are boldest."""
-        return max(1.0, _OWN_SHARE * self.most)
-
-    @property
-    def _range(self) -> tuple[float, float]:
-        """Least value of an own mean, and the width of its range."""
-        least, most = self.comparison.score_range or (0.0, 1.0)
-        return least, most - least
 
     def _look_sizes(self) -> tuple[int, ...]:
         return look_sizes(self.comparison.first, self.comparison.growth, self.comparison.most)
