@@ -58,13 +58,14 @@ def print_checks(title: str, checks: "Sequence[Check]", *, warn: str) -> None:
 
 def _finding(check: "Check") -> dict[str, Any]:
     """Return a check as it stands in the JSON; what is missing for nobody here is not required."""
-    ok, required = check.level == "ok", check.level != "warn"
-    return {**check.model_dump(exclude={"level"}), "ok": ok, "required": required}
+    named = check._asdict()
+    level = named.pop("level")
+    return {**named, "ok": level == "ok", "required": level != "warn"}
 
 
 def examine(folder: Path) -> "list[Check]":
     """Return every check; results would be written to ``folder``."""
-    from cadenza.loop.doctor import NEEDED_GIB, disk_check, found, python_check, tried
+    from cadenza.loop.doctor import NEEDED_GIB, Check, disk_check, python_check, tried
 
     packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "gymnasium"))
     tries = {
@@ -74,8 +75,8 @@ def examine(folder: Path) -> "list[Check]":
     }
     return [
         python_check(),
-        found("packages", "ok", packages),
-        found("compute", "ok", _computing()),
+        Check("packages", "ok", packages),
+        Check("compute", "ok", _computing()),
         disk_check(folder, enough_gib=NEEDED_GIB),
         _git(folder),
         *(tried(name, check, missing="warn") for name, check in tries.items()),
@@ -108,15 +109,15 @@ def _written(folder: Path) -> str:
 
 def _git(folder: Path) -> "Check":
     from cadenza.core.provenance import GIT_SHA_UNKNOWN, git_state
-    from cadenza.loop.doctor import found
+    from cadenza.loop.doctor import Check
 
     folder = folder.resolve()
     state = git_state(str(next(path for path in (folder, *folder.parents) if path.exists())))
     if state.sha == GIT_SHA_UNKNOWN:
         told = "no repository here; results will carry commit 'unknown'"
-        return found("git", "warn", told)
+        return Check("git", "warn", told)
     changed = ", with uncommitted changes" if state.dirty else ""
-    return found("git", "ok", f"commit {state.sha[:12]}{changed}")
+    return Check("git", "ok", f"commit {state.sha[:12]}{changed}")
 
 
 def _filter_detail() -> str:
@@ -146,10 +147,10 @@ def _determinism_detail() -> str:
 
 
 def _optional(package: str) -> "Check":
-    from cadenza.loop.doctor import found
+    from cadenza.loop.doctor import Check
 
     version = _version(package)
     purpose, extra = _OPTIONAL[package]
     if version:
-        return found(package, "ok", f"{version}, for {purpose}")
-    return found(package, "warn", f"pip install 'cadenza[{extra}]': {purpose}")
+        return Check(package, "ok", f"{version}, for {purpose}")
+    return Check(package, "warn", f"pip install 'cadenza[{extra}]': {purpose}")

@@ -169,7 +169,7 @@ def doctor(
         ]
         healthy = all(check.level != "fail" for check in checks)
         if as_json:
-            print_json({"ok": healthy, "checks": [check.model_dump() for check in checks]})
+            print_json({"ok": healthy, "checks": [check._asdict() for check in checks]})
         else:
             print_checks("Loop runs on this machine", checks, warn="warn")
     if not healthy:

@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.files import require_room_for
@@ -25,13 +25,12 @@ from cadenza.loop.backends.base import make_backend
 from cadenza.loop.backends.lerobot_probe import lerobot_python, output_of
 from cadenza.loop.config import LoopConfig, parse_spec
 from cadenza.loop.constitution import load_constitution
-from cadenza.loop.contracts.records import Record
 
 #: ``fail`` keeps the runs that were asked about from working, ``warn`` keeps others from it.
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 
 
-class Check(Record):
+class Check(NamedTuple):
     """What was found, and what to do; None if nothing need be done."""
 
     name: str
@@ -40,19 +39,14 @@ class Check(Record):
     fix: str | None = None
 
 
-def found(name: str, level: Level, detail: str, fix: str | None = None) -> Check:
-    """Return a check."""
-    return Check(name=name, level=level, detail=detail, fix=fix)
-
-
 def tried(name: str, check: Callable[[], str], *, missing: Level = "fail") -> Check:
     """Return what ``check`` found, or its expected error; ``missing`` if an extra is."""
     try:
-        return found(name, "ok", check())
+        return Check(name, "ok", check())
     except MissingExtraError as error:
-        return found(name, missing, str(error))
+        return Check(name, missing, str(error))
     except (CadenzaError, OSError) as error:
-        return found(name, "fail", " ".join(str(error).split()))
+        return Check(name, "fail", " ".join(str(error).split()))
 
 
 #: Room without which nothing works, GiB: a quickstart writes 30 MB, a long training some hundred.
@@ -63,8 +57,8 @@ def python_check() -> Check:
     """Return whether the package supports this Python."""
     told = f"{platform.python_version()} on {platform.platform()}"
     if (3, 11) <= sys.version_info[:2] < (3, 14):
-        return found("python", "ok", told)
-    return found("python", "fail", told, "use Python 3.11, 3.12 or 3.13")
+        return Check("python", "ok", told)
+    return Check("python", "fail", told, "use Python 3.11, 3.12 or 3.13")
 
 
 def disk_check(folder: Path, *, enough_gib: float) -> Check:
@@ -74,9 +68,9 @@ def disk_check(folder: Path, *, enough_gib: float) -> Check:
     free = shutil.disk_usage(present).free / 2**30
     told = f"{free:.1f} GiB free at {folder}; {NEEDED_GIB:g} GiB is needed"
     if free >= enough_gib:
-        return found("disk", "ok", told)
+        return Check("disk", "ok", told)
     fix = f"free some space, or name another folder: {enough_gib:g} GiB are recommended"
-    return found("disk", "warn" if free >= NEEDED_GIB else "fail", told, fix)
+    return Check("disk", "warn" if free >= NEEDED_GIB else "fail", told, fix)
 
 
 def _compute(config: LoopConfig | None) -> Check:
@@ -86,11 +80,11 @@ def _compute(config: LoopConfig | None) -> Check:
 
     detail = f"{os.cpu_count()} cores, {device_report(resolve_device('auto'))}"
     if torch.cuda.is_available():
-        return found("compute", "ok", detail)
+        return Check("compute", "ok", detail)
     wanted = config is not None and config.improve.enabled and config.improve.device[:4] == "cuda"
     told = f"{detail}; no GPU, so max_gpu_hours counts the hours of all jobs"
     fix = "set improve.device: cpu" if wanted else None
-    return found("compute", "fail" if wanted else "warn", told, fix)
+    return Check("compute", "fail" if wanted else "warn", told, fix)
 
 
 #: A native run of some cycles writes some hundred MB; LeRobot's environment and policies far more.
@@ -111,17 +105,17 @@ def _keys(config: LoopConfig | None, environ: Mapping[str, str]) -> Check:
     known = f"keys for {', '.join(providers)}" if providers else "no keys"
     if config is None or not config.llm:
         told = f"{known}; without a model, proposals are deterministic"
-        return found("language model", "ok" if providers else "warn", told)
+        return Check("language model", "ok" if providers else "warn", told)
     model, most = parse_spec(config.llm), config.llm_calls.max_cost_usd
     cost = "no limit on costs" if most is None else f"at most {most:g} US dollars a run"
     use = "curated proposals" if config.curation.enabled else "proposals"
     own_server = model.address is not None or bool(environ.get("OPENAI_BASE_URL"))
     told = f"{model.shown} for {use}; {known}; {cost}"
     if model.provider in providers or (model.provider == "openai" and own_server):
-        return found("language model", "ok", told)
+        return Check("language model", "ok", told)
     name = _KEYS[model.provider][0]
     fix = f"export {name}: without a key every call fails and proposals are deterministic"
-    return found("language model", "warn", told, fix)
+    return Check("language model", "warn", told, fix)
 
 
 def examine(
@@ -180,12 +174,12 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
         first, *problems = str(error).splitlines()
         told = [f"{path}: {problem.strip()}" for problem in problems] or [first]
         return None, [
-            found("configuration", "fail", problem.removesuffix("."), "correct the file")
+            Check("configuration", "fail", problem.removesuffix("."), "correct the file")
             for problem in told
         ]
     rungs = ", ".join(rung.name for rung in config.policy_ladder)
     told = f"at most {config.budgets.max_cycles} cycles of {rungs} on {config.eval.env_type}"
-    return config, [found("configuration", "ok", f"{path}: {told}"), *advice(config)]
+    return config, [Check("configuration", "ok", f"{path}: {told}"), *advice(config)]
 
 
 #: Error budget of a run above which people are warned.
@@ -201,16 +195,16 @@ def advice(config: LoopConfig) -> list[Check]:
             f"warning: thresholds.alpha {alpha:g} lets a run bless a policy that is no better in "
             f"up to {100.0 * alpha:.3g} % of cases"
         )
-        checks.append(found("alpha", "warn", told, "set it to 0.05, or to 0.1 at most"))
+        checks.append(Check("alpha", "warn", told, "set it to 0.05, or to 0.1 at most"))
     if config.improve.enabled and not config.improve.adapt_steps:
         told = "improve.adapt_steps is 0: successes are collected, and no training reads them"
         fix = "set improve.adapt_steps, or improve.enabled: false"
-        checks.append(found("harvest", "warn", told, fix))
+        checks.append(Check("harvest", "warn", told, fix))
     for number, init in enumerate(rung.init for rung in config.policy_ladder):
         if config.reference is None and init is not None and not Path(init).exists():
             told = f"policy_ladder[{number}].init {init} of a hub is not played as a reference"
             fix = f"set reference: {init} if it knows the task, else reference: none"
-            checks.append(found("reference", "warn", told, fix))
+            checks.append(Check("reference", "warn", told, fix))
     return checks
 
 
@@ -243,7 +237,7 @@ def lerobot_checks(environ: Mapping[str, str], *, wanted: LoopConfig | None) -> 
             "run: python environments/install.py environments/lerobot.txt "
             "--needs-header linux/input.h (8.5 GB), or set CADENZA_LEROBOT_PYTHON"
         )
-        return [found("lerobot", bad, "no environment; the native back end needs none", fix)]
+        return [Check("lerobot", bad, "no environment; the native back end needs none", fix)]
     try:
         answer = output_of([str(python), "-I", "-c", _QUESTION], timeout_s=_ANSWER_S)
         installed = parse_json_object(answer.encode(), source=str(python))
@@ -251,12 +245,12 @@ def lerobot_checks(environ: Mapping[str, str], *, wanted: LoopConfig | None) -> 
         installed = dict[str, Any]()
     if not installed.get("lerobot"):
         fix = "remove that environment and install it again"
-        return [found("lerobot", bad, f"{python}: no LeRobot there", fix)]
+        return [Check("lerobot", bad, f"{python}: no LeRobot there", fix)]
     version = str(installed["lerobot"])
     unsafe = version.startswith(_UNSAFE_SERVERS)
     told = f"{version} with torch {installed.get('torch')} at {python}"
     fix = "do not run its asynchronous-inference server (CVE-2026-25874); the loop never does"
-    checks = [found("lerobot", "warn" if unsafe else "ok", told, fix if unsafe else None)]
+    checks = [Check("lerobot", "warn" if unsafe else "ok", told, fix if unsafe else None)]
     env_type = None if wanted is None else wanted.eval.env_type
     if env_type in (None, "libero"):
         checks.append(_libero(installed.get("libero"), environ, bad))
@@ -269,18 +263,18 @@ def _libero(installed: object, environ: Mapping[str, str], bad: Level) -> Check:
     if not installed:
         header = "" if _EGL_HEADER.is_file() else "; its build needs libegl-dev and CMake below 4"
         fix = "install 'lerobot[libero]' into LeRobot's environment"
-        return found("libero", bad, f"not installed{header}", fix)
+        return Check("libero", bad, f"not installed{header}", fix)
     home = Path(environ.get("HOME", "/"))
     config = Path(environ.get("LIBERO_CONFIG_PATH", home / ".libero")) / "config.yaml"
     if config.is_file():
-        return found("libero", "ok", f"installed, configured by {config}")
+        return Check("libero", "ok", f"installed, configured by {config}")
     fix = "import libero once by hand in LeRobot's environment and answer N"
-    return found("libero", bad, f"no {config}, so its first import asks questions", fix)
+    return Check("libero", bad, f"no {config}, so its first import asks questions", fix)
 
 
 def _headless(environ: Mapping[str, str]) -> Check:
     missing = [f"{name}={value}" for name, value in _HEADLESS.items() if not environ.get(name)]
     if environ.get("DISPLAY") or not missing:
-        return found("screen", "ok", "a screen, or set up for none")
+        return Check("screen", "ok", "a screen, or set up for none")
     told, fix = "no screen, and simulators need a setting", f"export {' '.join(missing)}"
-    return found("screen", "warn", told, fix)
+    return Check("screen", "warn", told, fix)

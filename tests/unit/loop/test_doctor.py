@@ -137,7 +137,7 @@ def test_the_hook_of_a_configuration_must_be_there_and_shows_no_key(program, lev
     notify = {"command": [program], "webhook": "https://hooks.example.com/S3CRET"}
     check = check_of("notify", config(notify=notify))
     assert (check.level, program in check.detail) == (level, True)
-    assert "S3CRET" not in check.model_dump_json()
+    assert "S3CRET" not in repr(check)
     assert check_of("notify", config()).detail == "nobody is told"
 
 
@@ -194,7 +194,7 @@ def test_the_model_of_a_configuration_needs_a_key_unless_the_server_is_ones_own(
     check = examined(tmp_path, config(llm=llm), environ)["language model"]
     assert check.level == level
     assert (check.fix is None) == (level != "warn")
-    assert "secret" not in check.model_dump_json()
+    assert "secret" not in repr(check)
 
 
 def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):

@@ -36,7 +36,6 @@ from cadenza.loop.resuming import rules_of, store_location
 from cadenza.loop.schedule import schedule_of
 from cadenza.loop.state import RunSummary
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.rows import Lease
 
 #: Event log in the folder of a run.
 EVENTS_FILE: Final = "events.jsonl"
@@ -121,10 +120,6 @@ def build_loop(
     jobs = open_jobs or _jobs_opener(config, stack, on_progress)
     store = JobStore(store_location(config))
     bus = EventBus(run_folder(config, run_id) / EVENTS_FILE)
-    made: list[LoopController] = []
-
-    def lease() -> Lease:
-        return made[0].lease
 
     def origin() -> str:  # the store keeps it, wherever it is moved
         return f"{run_id} {store.get_run(run_id)['created_at']!r}"
@@ -132,8 +127,8 @@ def build_loop(
     try:
         llm = make_llm(config.llm)
         if not isinstance(llm, NullLLM):
-            asked = GuardedLLM(llm, config.llm_calls, stop=lambda: made[0].asked_to_stop())
-            llm = RecordedLLM(asked, store.replies, lease)
+            asked = GuardedLLM(llm, config.llm_calls, stop=lambda: controller.asked_to_stop())
+            llm = RecordedLLM(asked, store.replies, lambda: controller.lease)
         parts: dict[str, Any] = {"backend": stack, "read_roots": read_roots(config)}
         task_filter = config.data.task_filter
         controller = LoopController(
@@ -153,7 +148,6 @@ def build_loop(
     except BaseException:
         store.close()
         raise
-    made.append(controller)
     return LoopAssembly(
         run_id=run_id, config=config, store=store, bus=bus, controller=controller, rules=rules
     )
