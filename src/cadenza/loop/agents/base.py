@@ -135,9 +135,9 @@ def _called(spec: JobSpec, call: Runner) -> tuple[RunResult, str | None, str]:
     return result, digest, ""
 
 
-def _run_unrecorded(spec: JobSpec, call: Runner) -> JobEnd:
+def _run_unrecorded(spec: JobSpec, call: Runner) -> RunResult:
     """Run a job of an agent that is used on its own, without a store."""
-    result, digest, problem = _called(spec, call)
+    result, _, problem = _called(spec, call)
     if problem:
         raise JobFailedError(
             f"{spec.command[0]}: expected {wanted_end(result.exit_code)}, got "
@@ -146,14 +146,7 @@ def _run_unrecorded(spec: JobSpec, call: Runner) -> JobEnd:
             duration_s=result.duration_s,
             log_path=spec.log_path,
         )
-    return JobEnd(
-        key=spec.key,
-        exit_code=0,
-        duration_s=result.duration_s,
-        attempts=1,
-        log_path=spec.log_path,
-        result_sha256=digest,
-    )
+    return result
 
 
 #: Initial states of an agent that is used on its own.
@@ -289,7 +282,7 @@ class Agent(ABC, Generic[_Settings]):
             raise
         self._tell_end(place, end)
 
-    def _tell_end(self, place: JobPlace, end: JobEnd | JobFailedError) -> None:
+    def _tell_end(self, place: JobPlace, end: JobEnd | RunResult | JobFailedError) -> None:
         told = {"exit_code": end.exit_code, "duration_s": end.duration_s, "log": place.log_path}
         self._emit(place, "job_finished", {**told, "stage": place.stage})
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -51,37 +52,32 @@ _MAX_OTHER_CHARS: Final = 2000
 _LINT_RUN: Final = "knowledge-lint"
 
 
+@dataclass(eq=False)
 class KnowledgeAgent:
-    """Writes observations and lessons into pages, and checks the pages."""
+    """Writes observations and lessons into pages, and checks the pages.
 
-    def __init__(
-        self,
-        root: Path,
-        bus: EventBus,
-        llm: LLMClient | None = None,
-        *,
-        clock: Callable[[], float] = time.time,
-        max_prompt_chars: int = _MAX_PROMPT_CHARS,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        seed: int | None = None,
-        origin: Callable[[], str] | None = None,
-    ) -> None:
-        """Keep pages below ``root``, created when something is first written.
+    Attributes:
+        root: Folder of the pages, created when something is first written.
+        llm: Writes lessons; None derives them from the observations alone.
+        clock: For observations that come without a time.
+        max_prompt_chars: The page in a prompt is cut to keep to it.
+        seed: Runs of one seed do not replicate each other.
+        origin: Tells a run from one of its id in another store, asked when there is something to
+            tell; None if ids are unique.
+    """
 
-        ``llm`` writes lessons, None derives them from the observations alone; to keep to
-        ``max_prompt_chars`` the page in its prompt is cut. ``clock`` is for observations that come
-        without a time. Runs of one ``seed`` do not replicate each other. ``origin``, asked when
-        there is something to tell, tells a run from one of its id in another store; None if ids are
-        unique.
-        """
-        self.root: Path = Path(root)
-        self.bus = bus
-        self.llm: LLMClient | NullLLM = llm or NullLLM()
-        self._clock = clock
-        self._max_tokens = max_tokens
-        self._seed = seed
-        self._origin = origin
-        self._page_chars = min(_MAX_PAGE_CHARS, max_prompt_chars - _MAX_OTHER_CHARS)
+    root: Path
+    bus: EventBus
+    llm: LLMClient | None = None
+    _: KW_ONLY
+    clock: Callable[[], float] = time.time
+    max_prompt_chars: int = _MAX_PROMPT_CHARS
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    seed: int | None = None
+    origin: Callable[[], str] | None = None
+
+    def __post_init__(self) -> None:
+        self.root = Path(self.root)
 
     def ingest(
         self,
@@ -105,8 +101,8 @@ class KnowledgeAgent:
                 refused, or a link leads out of the folder.
             StoreError: A language model's reply could not be recorded.
         """
-        origin = None if self._origin is None else digest(self._origin())
-        moment = datetime.fromtimestamp(self._clock() if at is None else at, UTC)
+        origin = None if self.origin is None else digest(self.origin())
+        moment = datetime.fromtimestamp(self.clock() if at is None else at, UTC)
         seen = Observation(
             date=moment.date().isoformat(),
             run=plain_name(run_id),
@@ -115,12 +111,13 @@ class KnowledgeAgent:
             policy=plain_name(policy),
             measured=Measurement(report.success_rate, report.n_episodes),
             decision=plain_name(decision).replace(",", "_"),
-            seed=self._seed,
+            seed=self.seed,
             origin=origin,
         )
         subjects = [Subject("policy", seen.policy), Subject("task", seen.suite)]
         # asked before the folder is locked: a model takes minutes, other runs write meanwhile
-        replies = {} if isinstance(self.llm, NullLLM) else self._replies(subjects, seen)
+        llm = None if isinstance(self.llm, NullLLM) else self.llm
+        replies = {} if llm is None else self._replies(llm, subjects, seen)
         with locked(self.root):
             rows = read_rows(self.root)
             seen = rows.named(seen)
@@ -145,9 +142,12 @@ class KnowledgeAgent:
         self.bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
         return findings
 
-    def _replies(self, subjects: list[Subject], seen: Observation) -> dict[Subject, str]:
+    def _replies(
+        self, llm: LLMClient, subjects: list[Subject], seen: Observation
+    ) -> dict[Subject, str]:
         """Return a model's lessons for pages that are about to get an observation."""
         rows, replies = read_rows(self.root), dict[Subject, str]()
+        page_chars = min(_MAX_PAGE_CHARS, self.max_prompt_chars - _MAX_OTHER_CHARS)
         seen = rows.named(seen)
         if rows.has(seen):
             return replies
@@ -158,13 +158,11 @@ class KnowledgeAgent:
                 continue
             after = with_own_lessons(rows, subject, page).with_observation(seen)
             data = page_bytes(page, subject, after, own_text(page, subject, rows))
-            text = shortened(data.decode("utf-8", "replace"), self._page_chars)
+            text = shortened(data.decode("utf-8", "replace"), page_chars)
             shown = [("page", path.name, text), ("observation", "new", seen.line())]
             prompt = quoted(shown, "Rewrite the lessons.")
             with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
-                reply = ask_safely(
-                    self.llm, prompt, system=LESSONS_REQUEST, max_tokens=self._max_tokens
-                )
+                reply = ask_safely(llm, prompt, system=LESSONS_REQUEST, max_tokens=self.max_tokens)
             lessons = bounded_lessons(reply)
             if lessons:
                 replies[subject] = lessons
