@@ -26,6 +26,7 @@ from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_
 from cadenza.benchmark.reporting import SealedRun
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
+from cadenza.benchmark.training import learning_curve
 from cadenza.benchmark.training_seeds import (
     EPISODES_PER_SEED,
     JudgedSeeds,
@@ -55,7 +56,6 @@ from cadenza.evaluation.report.render import verdict
 from cadenza.evaluation.report.view import (
     RECORDINGS_NAME,
     Check,
-    EvaluationPoint,
     Fact,
     LearningCurve,
     Recordings,
@@ -127,21 +127,9 @@ def _statements(view: ReportView) -> Iterator[Statement]:
 
 
 def _learning(run: TrainedSeed, view: ReportView) -> LearningCurve:
-    complete = [episode for episode in run.curve.episodes if episode.complete]
-    points = [
-        EvaluationPoint(
-            step=record.frame,
-            n_episodes=(n := round(record.results["n_episodes"])),
-            n_success=round(record.results["success_rate"] * n),
-            mean_return=record.results["mean_episode_reward"],
-        )
-        for record in run.curve.evaluations
-    ]
     seen = [partner.label for partner in view.partners if partner.seen]
-    return LearningCurve(
-        steps=tuple(episode.end_frame for episode in complete),
-        returns=tuple(episode.episode_return for episode in complete),
-        evaluations=tuple(points),
+    return learning_curve(
+        run.curve,
         label=f"training seed {run.config.seed}, partner{'s' * (len(seen) > 1)} "
         f"{', '.join(seen)}, filter " + ("on" if run.config.safety.enabled else "off"),
     )

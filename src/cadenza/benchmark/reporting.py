@@ -8,7 +8,7 @@ Several:   methods are shown under the condition that their bundles headline; ta
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -166,6 +166,20 @@ def task_views(
         report_view(group, best_responses=best_responses, by_method=True)
         for group in comparable_runs(runs)
     ]
+
+
+def newest_runs(runs: Iterable[SealedRun]) -> tuple[list[SealedRun], list[SealedRun]]:
+    """Return, of runs newest first, one of each method and training seed of a task, and the rest.
+
+    Two results of one method and seed cannot stand in one table.
+    """
+    kept: dict[str, SealedRun] = {}
+    older = [
+        run
+        for run in runs
+        if kept.setdefault(repr((_rules(run), run.method, run.training_seed)), run) is not run
+    ]
+    return [*kept.values()], older
 
 
 def comparable_runs(runs: Sequence[SealedRun]) -> list[list[SealedRun]]:

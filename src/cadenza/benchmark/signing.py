@@ -14,7 +14,7 @@ Limits:     a bundle without signature verifies unless one is required: removing
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -172,6 +172,19 @@ def signature_checks(
     elif required:
         detail = "no list of trusted keys; pass --allowed-signers"
         yield Check(name="signature:signer", ok=False, detail=detail)
+
+
+def signed_by(checks: Iterable[Check]) -> str:
+    """Return who vouches for a bundle, by the checks of its verification, as words."""
+    found = {check.name: check for check in checks if check.name.startswith("signature")}
+    if not found or "signature:absent" in found:
+        return "not signed"
+    signer = found.pop("signature:signer", None)
+    if not all(check.ok for check in found.values()):
+        return "its signature does not fit"
+    if signer is not None:
+        return f"signed by {signer.detail}" if signer.ok else signer.detail
+    return f"signed with {found['signature:valid'].detail}; there is no list of trusted keys"
 
 
 def _bytes(text: object) -> bytes:

@@ -9,19 +9,27 @@ scripted partner: the task the zoo is named after needs a simulator, this one ru
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.aht.train import train
-from cadenza.aht.types import Policy, ProgressCallback, TrainerFactory, TrainingResult
+from cadenza.aht.types import (
+    EpisodeRecord,
+    EvaluationRecord,
+    Policy,
+    ProgressCallback,
+    RewardCurve,
+    TrainerFactory,
+    TrainingResult,
+)
 from cadenza.benchmark.builders import (
     build_batched_safety_driver,
     build_env,
@@ -38,8 +46,10 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import sha256_file
 from cadenza.core.proportions import clopper_pearson_interval, student_quantile
 from cadenza.core.shipped_configs import shipped_config
+from cadenza.core.strict_json import parse_json_object
 from cadenza.core.types import Observation
 from cadenza.envs.crossing import ACCELERATION_LIMIT_EGO, CONTACT_DISTANCE, CrossingEnv
+from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
@@ -226,6 +236,84 @@ class _CallablePolicy(MemorylessPolicy):
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the function's action."""
         return self._policy(obs)
+
+
+def learning_curve(curve: RewardCurve, *, label: str) -> LearningCurve:
+    """Return what a report draws of a training; episodes that its end cut off are left out."""
+    complete = [episode for episode in curve.episodes if episode.complete]
+    return LearningCurve(
+        steps=tuple(episode.end_frame for episode in complete),
+        returns=tuple(episode.episode_return for episode in complete),
+        evaluations=tuple(_point(record.frame, record.results) for record in curve.evaluations),
+        label=label,
+    )
+
+
+class StoredTraining(NamedTuple):
+    """A run as its files tell: its id, how it stands, and its curve, while it runs that so far."""
+
+    run_id: str
+    standing: str
+    curve: LearningCurve
+
+
+def read_training(card: Path, *, read: Callable[[Path], bytes]) -> StoredTraining:
+    """Return the run of a card; curve and log are where `cadenza.aht.run` writes them.
+
+    ``read`` returns the bytes of a file; files of other content raise any error.
+    """
+    run_id = card.name.removesuffix(".run.json")
+    told = parse_json_object(read(card), source=card.name)
+    config = told["config"]
+    standing = f"{told['status']}: {config['algo']} on {config['env']['task']}, "
+    standing += f"{config['total_frames']} steps"
+    curve = card.with_name(f"{run_id}.curve.json")
+    log = card.parents[1] / "logs" / f"{run_id}.jsonl"
+    label = f"seed {config['seed']}"
+    if curve.is_file():
+        found = _stored_curve(parse_json_object(read(curve), source=curve.name), label)
+    else:
+        lines = read(log).splitlines(keepends=True) if log.is_file() else []
+        whole = (
+            x for x in lines if x.endswith(b"\n")
+        )  # of a run that goes on, the last may not be
+        found = _logged_curve((parse_json_object(x, source=log.name) for x in whole), label)
+    return StoredTraining(run_id, standing, found)
+
+
+def _stored_curve(content: Mapping[str, Any], label: str) -> LearningCurve:
+    """Return the curve that a finished run has written."""
+    curve = RewardCurve(
+        run_id=content["run_id"],
+        episodes=[EpisodeRecord(**record) for record in content["episodes"]],
+        evaluations=[EvaluationRecord(**record) for record in content["evaluations"]],
+    )
+    return learning_curve(curve, label=label)
+
+
+def _logged_curve(events: Iterable[Mapping[str, Any]], label: str) -> LearningCurve:
+    """Return how a run goes by its log: the mean return of each rollout, and evaluations."""
+    rollouts: list[tuple[int, float]] = []
+    points: list[EvaluationPoint] = []
+    for event in events:
+        if event.get("event") == "scalar" and event.get("mean_episode_return") is not None:
+            rollouts.append((int(event["step"]), float(event["mean_episode_return"])))
+        elif event.get("event") == "eval":
+            points.append(_point(int(event["step"]), event))
+    steps, returns = zip(*rollouts, strict=True) if rollouts else ((), ())
+    return LearningCurve(
+        steps=steps, returns=returns, window=1, evaluations=tuple(points), label=label
+    )
+
+
+def _point(step: int, results: Mapping[str, float | None]) -> EvaluationPoint:
+    n, rate = round(results["n_episodes"] or 0), results.get("success_rate")
+    return EvaluationPoint(
+        step=step,
+        n_episodes=n,
+        n_success=None if rate is None else round(rate * n),
+        mean_return=results["mean_episode_reward"],
+    )
 
 
 def summarise_episodes(episodes: list[EpisodeResult], *, has_success: bool) -> dict[str, float]:

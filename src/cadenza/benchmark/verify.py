@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from pydantic import ValidationError
 
@@ -114,6 +114,16 @@ def guarded(name: str, check: Callable[[], Iterable[CheckResult]]) -> list[Check
 def all_ok(rows: Sequence[CheckResult]) -> bool:
     """Return whether there is at least one row and every row holds."""
     return bool(rows) and all(row.ok for row in rows)
+
+
+def standing(rows: Sequence[CheckResult]) -> tuple[Literal["good", "warn", "bad"], str]:
+    """Return how a bundle stands, also in words: it verifies, but for its sources, or not."""
+    failed = [row for row in rows if not row.ok]
+    if not failed:
+        return "good", f"Sealed and verified: {len(rows)} checks passed"
+    if all(row.name == ELIGIBILITY for row in failed):
+        return "warn", "Sealed and verified, but not of a clean commit"
+    return "bad", f"Does not verify: {len(failed)} of {len(rows)} checks failed"
 
 
 def render_check_table(rows: Sequence[CheckResult]) -> str:

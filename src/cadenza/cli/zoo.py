@@ -1,6 +1,6 @@
 """`cadenza zoo train | list | show | select | matrix` and `partners train-draft-zoo`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -211,7 +211,7 @@ def matrix(
 ) -> None:
     """Play every learned ego with every partner; seal the results."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
+        from cadenza.benchmark.zoo.matrix import cross_play, diversity_table, write_matrix
         from cadenza.benchmark.zoo.selecting import family_diversity
 
         out = out or zoos[0] / "matrix"
@@ -250,22 +250,9 @@ def matrix(
         )
         print_table(title, ("ego", *families, "worst partner"), rows)
         if diversity:
-            _print_diversity(diversity)
+            found = diversity_table(diversity)
+            print_table(found.title, found.columns, found.rows)
         print_text(f"matrix: {table}\nheat map: {picture}")
-
-
-def _print_diversity(diversity: "Mapping[str, Mapping[str, Any]]") -> None:
-    """Print how much the members of each family differ."""
-
-    def shown(told: Sequence[float] | None) -> str:
-        return "-" if told is None else "{:.3f} [{:.3f}, {:.3f}]".format(*told)
-
-    rows = [
-        (name, str(facts["members"]), shown(facts["jsd"]), shown(facts["minus_fcp"]))
-        for name, facts in diversity.items()
-    ]
-    title = "Diversity of the final members: Jensen-Shannon divergence, nats"
-    print_table(title, ("family", "members", "divergence", "less that of fcp"), rows)
 
 
 def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi import Path as InPath
-from markdown_it import MarkdownIt
 from markupsafe import Markup
 from starlette.responses import (
     FileResponse,
@@ -49,7 +48,7 @@ from cadenza.web.api import (
 )
 from cadenza.web.figures import intervals, success_chart
 from cadenza.web.live import Feed, Growth, Hub
-from cadenza.web.site import MAX_SHOWN, Site, open_inside, read_tail
+from cadenza.web.site import MARKDOWN, MAX_SHOWN, Site, open_inside, read_tail
 
 Status: TypeAlias = Literal["running", "pending_approval", "stopped", "finished", "failed"]
 Action: TypeAlias = Literal["approve", "reject", "stop", "resume"]
@@ -89,7 +88,6 @@ _SILENCE: Final = {
 #: process change is looked at now and then, s.
 _STAMP: Final = ("status", "state_version", "stop_requested_at", "lease_owner", "stop_reason")
 _BUSY_S, _IDLE_S = 2.0, 5.0
-_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 
 
 def routes(site: Site, hub: Hub) -> APIRouter:
@@ -298,7 +296,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         found = read_page(read_page_text(site, name).encode())
         parts = [f"## {heading}\n\n{text}" if heading else text for heading, text in found.sections]
         body = "\n\n".join([*parts, found.below.decode("utf-8", "replace")])
-        html = Markup(_MARKDOWN.render(body))  # noqa: S704 -- made with `html` off: it escapes
+        html = Markup(MARKDOWN.render(body))  # noqa: S704 -- made with `html` off: it escapes
         return site.page(
             request,
             "knowledge.html.j2",

@@ -1,120 +1,140 @@
 """The pages of results: what evaluations, spikes, populations, trainings and streams left."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi import Path as InPath
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from markupsafe import Markup
+from starlette.responses import FileResponse, RedirectResponse, Response
 
-from cadenza.core.errors import StorageError
+from cadenza.benchmark.finding import Finding, Kind, Search
+from cadenza.core.errors import CadenzaError, InputError, StorageError
 from cadenza.evaluation.report.view import RECORDINGS_NAME, condition_css, player_data
-from cadenza.web.findings import Finding, Findings, Kind, Search, state_of
-from cadenza.web.site import OpenFile, Site, open_inside
+from cadenza.stream import status
+from cadenza.web.findings import Findings, state_of
+from cadenza.web.live import Feed, Hub
+from cadenza.web.site import MARKDOWN, OpenFile, Site, open_inside
 
 ResultId = Annotated[str, InPath(pattern="^[0-9a-f]{16}$", description="Digest of a place.")]
 #: Kinds in the order of the overview, with their headings.
 _HEADINGS: Final[dict[Kind, str]] = {
     "evaluation": "Evaluations of several policies",
-    "bundle": "Sealed bundles",
     "spike": "Spikes",
     "matrix": "Cross-play matrices",
+    "bundle": "Sealed bundles",
     "seeds": "Trainings with several seeds",
     "training": "Trainings",
     "stream": "Streams",
     "recording": "Recordings of streams",
     "film": "Films",
 }
-#: Findings of one kind on the overview, bundles of one leaderboard, films on one page.
-MAX_LISTED, MAX_BUNDLES, MAX_FILMS = 100, 100, 24
+#: Findings of one kind on the overview; bundles, films and related groups of one page; bytes of a
+#: file that is no bundle's.
+MAX_LISTED, MAX_BUNDLES, MAX_FILMS, MAX_RELATED, MAX_BYTES = 100, 100, 24, 8, 1 << 25
 
 
-def routes(site: Site, findings: Findings) -> APIRouter:
+def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
     """Return the pages about results."""
     router = APIRouter(include_in_schema=False)
     verified: dict[str, tuple[Any, float, Any]] = {}
 
     def find(identity: str, *kinds: Kind) -> Finding:
-        found = findings.get(identity, *(kinds or tuple(_HEADINGS)))
+        found = findings.get(identity, *kinds)
         if found is None:
             raise HTTPException(404, "There is no such result; it may have been moved.")
         return found
 
+    def read(path: Path) -> bytes:
+        with open_inside(site.workdir, str(path.relative_to(site.workdir.resolve()))) as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise InputError(f"{path.name}: expected at most {MAX_BYTES >> 20} MB, got more.")
+        return data
+
+    def computed(what: str, name: str, state: Any, *args: Any, anew: bool = False) -> Any:
+        # imported where it is computed: the benchmark takes seconds to import
+        compute = lambda: getattr(import_module("cadenza.benchmark.showing"), what)(*args)  # noqa: E731
+        return findings.computed(f"{what} {name}", state, compute, anew=anew)
+
     @router.get("/results")
-    def overview(request: Request) -> HTMLResponse:
+    def overview(request: Request) -> Response:
         found = findings.search()
         groups = [(name, found.of(kind)) for kind, name in _HEADINGS.items()]
+        told = [(name, len(some), some[:MAX_LISTED]) for name, some in groups if some]
+        partial = found.is_partial
         return site.page(
-            request,
-            "results.html.j2",
-            groups=[(name, len(some), some[:MAX_LISTED]) for name, some in groups if some],
-            is_partial=found.is_partial,
-            workdir=site.workdir,
+            request, "results.html.j2", groups=told, is_partial=partial, workdir=site.workdir
         )
 
     @router.get("/results/leaderboard")
-    def leaderboard(request: Request) -> HTMLResponse:
-        every = findings.search().of("bundle")
-        folders = [one.path for one in every[:MAX_BUNDLES]]
+    def leaderboard(request: Request) -> Response:
+        folders = [one.path for one in findings.search().of("bundle")[:MAX_BUNDLES]]
+        parts = computed("sheets", "", _state(folders), None, folders, read)
+        return sheets_page(request, "Leaderboard", parts)
 
-        def compute() -> Any:
-            from cadenza.web.results import leaderboards
-
-            return leaderboards(folders)
-
-        boards, left_out = findings.computed("leaderboard", _state(folders), compute)
-        more = len(every) - len(folders)
-        return site.page(
-            request, "leaderboard.html.j2", boards=boards, left_out=left_out, more=more
-        )
+    def sheets_page(request: Request, title: str, parts: Sequence[Any], **more: Any) -> Response:
+        # made with `html` off: it escapes
+        told = [(one, Markup(MARKDOWN.render(one.markdown))) for one in parts]  # noqa: S704
+        found: dict[str, Any] = {"title": title, "sheets": told, "films": (), "related": ()}
+        return site.page(request, "sheets.html.j2", **found | more)
 
     @router.get("/results/{result_id}")
-    def result(request: Request, result_id: ResultId) -> HTMLResponse:
+    def result(request: Request, result_id: ResultId) -> Response:
         found, every = find(result_id), findings.search()
+        related = every.related(found)[:MAX_RELATED]
         if found.kind in ("bundle", "evaluation"):
-            return bundle_page(request, found, every)
-        raise HTTPException(404, "There is no page for this yet.")
+            return bundle_page(request, found, every, related=related)
+        if found.kind == "stream":
+            part = site.render("_stream.html.j2", **stream_details(site, found))
+            return site.page(request, "stream.html.j2", found=found, part=Markup(part))  # noqa: S704
+        if found.kind == "film":
+            return sheets_page(request, found.place, (), films=[found], related=related)
+        paths = [one.path for one in every.members(found)[:MAX_BUNDLES]]
+        parts = computed("sheets", found.identity, _state(paths), found.kind, paths, read)
+        films = every.below("film", found.home)[:MAX_FILMS]
+        return sheets_page(request, found.place, parts, films=films, related=related)
 
-    def bundle_page(request: Request, found: Finding, every: Search) -> HTMLResponse:
-        members = [found] if found.kind == "bundle" else _members(every, found)
-        folders, home = [one.path for one in members], _home(found)
-        recordings = site.workdir / home / RECORDINGS_NAME
-
-        def compute() -> Any:
-            from cadenza.web.results import show
-
-            return show(folders, recordings if recordings.is_file() else None)
-
-        state = _state(folders), state_of([recordings])
-        shown = findings.computed(found.place, state, compute)
-        checked = verified.get(found.identity)
-        is_current = checked is not None and checked[0] == _state(folders)
+    def bundle_page(
+        request: Request, found: Finding, every: Search, *, related: list[Finding]
+    ) -> Response:
+        members = every.members(found)[:MAX_BUNDLES]
+        folders, state = [one.path for one in members], _state([one.path for one in members])
+        recordings = site.workdir.resolve() / found.home / RECORDINGS_NAME
+        known = recordings if recordings.is_file() else None
+        both = state, state_of([recordings])
+        shown = computed("show", found.identity, both, folders, known, read)
+        seen, verified_at, badges = verified.get(found.identity, (None, 0.0, ()))
+        if seen != state:
+            verified_at, badges = None, shown.badges
+        elif any(badge.state == "bad" for badge in badges):
+            shown = replace(shown, view=None)
+        view = shown.view
         return site.page(
             request,
             "result.html.j2",
             found=found,
             members=members,
             shown=shown,
-            badges=checked[2] if checked and is_current else shown.badges,
-            verified_at=checked[1] if checked and is_current else None,
-            films=every.below("film", home)[:MAX_FILMS],
-            **_report(shown),
+            badges=badges,
+            verified_at=verified_at,
+            films=every.below("film", found.home)[:MAX_FILMS],
+            related=related,
+            css=() if view is None else condition_css(view),
+            recorded=set() if view is None else {one.partner_id for one in view.rollouts},
+            rollouts=player_data(view) if view is not None and view.rollouts else None,
         )
 
     @router.post("/results/{result_id}/verify")
     def verify(result_id: ResultId) -> Response:
         found = find(result_id, "bundle", "evaluation")
-        members = [found] if found.kind == "bundle" else _members(findings.search(), found)
-        folders = [one.path for one in members]
-
-        def compute() -> Any:
-            from cadenza.web.results import judge
-
-            return tuple(judge(folder)[0] for folder in folders)
-
+        folders = [one.path for one in findings.search().members(found)[:MAX_BUNDLES]]
         moment, state = time.time(), _state(folders)
-        badges = findings.computed(f"verify {result_id}", state, compute, anew=True)
+        badges = computed("judge_all", result_id, state, folders, anew=True)
         while len(verified) >= MAX_LISTED:
             verified.pop(next(iter(verified)))
         verified[result_id] = state, moment, badges
@@ -127,39 +147,50 @@ def routes(site: Site, findings: Findings) -> APIRouter:
             file = open_inside(site.workdir, found.place)
         except StorageError as error:
             raise HTTPException(404, "There is no such film.") from error
-        kind = "video/mp4" if found.place.endswith(".mp4") else "image/gif"
-        return OpenFile(file, kind)
+        return OpenFile(file, "video/mp4" if found.place.endswith(".mp4") else "image/gif")
+
+    @router.get("/live/results/{result_id}")
+    def live_stream(result_id: ResultId) -> Response:
+        found = find(result_id, "stream")
+        return hub.response(("stream", result_id), lambda: StreamFeed(site, found), position=0)
 
     return router
 
 
-def _members(every: Search, group: Finding) -> list[Finding]:
-    """Return the bundles of an evaluation, by name."""
-    prefix = "" if group.place == "." else f"{group.place}/"
-    inside = [one for one in every.of("bundle") if one.place.startswith(f"{prefix}bundles/")]
-    return sorted(inside, key=lambda one: one.place)[:MAX_BUNDLES]
+class StreamFeed(Feed):
+    """The counters of a stream."""
+
+    def __init__(self, site: Site, found: Finding) -> None:
+        self._site, self._found, self._shown = site, found, ""
+
+    def changes(self) -> dict[str, Any] | None:
+        """Return the page's part that changes."""
+        html = self._site.render("_stream.html.j2", **stream_details(self._site, self._found))
+        if html == self._shown:
+            return None
+        self._shown = html
+        return {"live": html}
 
 
-def _home(found: Finding) -> str:
-    """Return the folder of what a result is part of: above its bundles and its evaluation."""
-    parts = Path(found.place).parts
-    if found.kind == "bundle" and parts[-2:-1] == ("bundles",):
-        parts = parts[:-2]
-    return str(Path(*(parts[:-1] if parts[-1:] == ("evaluation",) else parts)))
-
-
-def _state(folders: list[Path]) -> Any:
-    """Return what changes when a file of these folders does."""
-    return state_of(file for folder in folders for file in [folder, *folder.glob("*")])
-
-
-def _report(shown: Any) -> dict[str, Any]:
-    """Return what the templates of a report need of its view."""
-    if shown.view is None:
-        return {}
-    view = shown.view
+def stream_details(site: Site, found: Finding) -> dict[str, Any]:
+    """Return what the page of a stream shows, or what is wrong with its status file."""
+    try:
+        open_inside(site.workdir, found.place).close()
+        told = status.read_status(found.path)
+    except CadenzaError as error:
+        return {"problem": str(error)}
     return {
-        "css": condition_css(view),
-        "recorded": {one.partner_id for one in view.rollouts},
-        "rollouts": player_data(view) if view.rollouts and view.picks else None,
+        "problem": "",
+        "headline": status.headline(told),
+        "facts": status.summary_rows(told),
+        "columns": status.PRODUCER_COLUMNS,
+        "producers": status.producer_rows(told),
+        "errors": status.producer_errors(told),
     }
+
+
+def _state(paths: list[Path]) -> Any:
+    """Return what changes when one of these files does, or one of these folders or beside them."""
+    beside = [path.parent for path in paths if path.is_file()]  # a training's curve, and its log
+    folders = [*paths, *beside, *(folder.parent / "logs" for folder in beside)]
+    return state_of([*paths, *(file for folder in folders for file in folder.glob("*"))])

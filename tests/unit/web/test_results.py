@@ -8,9 +8,9 @@ import shutil
 import pytest
 from starlette.testclient import TestClient
 
+from cadenza.benchmark.finding import search
 from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.web import create_app
-from cadenza.web.findings import search
 from tests.dashboards import CANARY, evaluated, recorded, token_in
 
 
@@ -174,3 +174,142 @@ def test_links_are_neither_listed_nor_followed(client, workdir, tmp_path):
     (workdir / "one" / RECORDINGS_NAME).symlink_to(secret / "bundle.json")
     text = client.get(address(workdir, "bundle", "one/evaluation/bundles/zero")).text
     assert CANARY not in text
+
+
+def page_of(client, workdir, kind, place):
+    answer = client.get(address(workdir, kind, place))
+    assert answer.status_code == 200
+    for mark in ("http://", "https://", " style=", "<style", "<script>"):
+        assert mark not in answer.text.replace("http://www.w3.org/2000/svg", "")
+    return answer.text.replace("\u00a0", " ")
+
+
+def test_the_leaderboard_ranks_the_newest_of_each_method_and_says_what_it_leaves_out(
+    client, workdir
+):
+    shutil.copytree(workdir / "one", workdir / "two")
+    (workdir / "two" / "evaluation" / "bundles" / "zero" / "plan.json").write_bytes(b"")
+    text = client.get("/results/leaderboard").text
+    assert "2 methods on crossing" in text
+    assert "Left out" in text
+    assert "there is a newer result of this method" in text
+    assert "expected a bundle that verifies" in text
+
+
+def trained(folder, seed, *, finished=True):
+    """Write what a run of `cadenza train` leaves, in the folder of its seed."""
+    (folder / "artifacts").mkdir(parents=True)
+    (folder / "logs").mkdir()
+    run = f"{seed:016x}"
+    config = {"seed": seed, "algo": "ego_aht_happo", "total_frames": 400, "env": {"task": "push"}}
+    card = {"status": "finished" if finished else "running", "config": config}
+    (folder / "artifacts" / f"{run}.run.json").write_text(json.dumps(card))
+    result = {"n_episodes": 4.0, "mean_episode_reward": 1.5 + seed, "success_rate": 0.75}
+    if finished:
+        episodes = [
+            {"episode_return": float(k + seed), "length": 9, "complete": True, "end_frame": 100 * k}
+            for k in range(1, 5)
+        ]
+        evaluations = [{"frame": frame, "results": result} for frame in (200, 400)]
+        curve = {"run_id": run, "episodes": episodes, "evaluations": evaluations}
+        (folder / "artifacts" / f"{run}.curve.json").write_text(json.dumps(curve))
+    else:
+        events = [
+            {"event": "scalar", "step": 100, "mean_episode_return": 0.5},
+            {"event": "eval", "step": 200, **result},
+        ]
+        lines = "".join(json.dumps(event) + "\n" for event in events)
+        (folder / "logs" / f"{run}.jsonl").write_text(lines + '{"event": "sca')
+    return f"{folder.name}/artifacts/{run}.run.json"
+
+
+def test_a_training_shows_its_returns_and_evaluations_also_while_it_runs(client, workdir):
+    places = [trained(workdir / f"{done}", 7, finished=done) for done in (True, False)]
+    for place, state in zip(places, ("finished", "running"), strict=True):
+        text = page_of(client, workdir, "training", place)
+        assert "3 of 4 solved" in text
+        assert f"{state}: ego_aht_happo on push, 400 steps" in text
+    assert "1 training episode;" in text
+
+
+def test_trainings_with_several_seeds_show_their_mean(client, workdir):
+    for seed in (0, 2):
+        trained(workdir / "many" / "training" / f"seed{seed}", seed)
+    text = page_of(client, workdir, "seeds", "many")
+    assert "seed 2, 400 steps: 4.5" in text  # (3 + 4 + 5 + 6) / 4; of seed 0 it is 2.5
+    assert "2 seeds, 400 steps; mean at the last common step 3.50" in text
+    assert "2 seeds, 400 steps; mean at the last common step 0.75" in text
+
+
+def skill(value):
+    return {"metric": "success", "value": value, "low": 0.1, "high": 0.9, "episodes": 10}
+
+
+def test_a_matrix_shows_every_cell_with_its_interval_and_how_families_differ(client, workdir):
+    (workdir / "zoo").mkdir()
+    content = {
+        "egos": ["first", "second"],
+        "partners": [{"name": "<b>one</b>"}, {"name": "two"}],
+        "cells": [[skill(0.25), skill(0.5)], [skill(0.75), skill(1.0)]],
+        "seeds": [0, 1],
+        "row_order": [1, 0],
+        "column_order": [0, 1],
+        "diversity": {"fcp": {"members": 2, "jsd": [0.1, 0.05, 0.2], "minus_fcp": None}},
+    }
+    (workdir / "zoo" / "matrix.json").write_text(json.dumps(content))
+    text = page_of(client, workdir, "matrix", "zoo")
+    cells = re.findall(r"(\d+\.0) %</text><text[^>]*>\[10\.0, 90\.0\]", text)
+    assert cells == ["75.0", "25.0", "100.0", "50.0"]
+    assert "0.100 [0.050, 0.200]" in text
+    assert "<b>" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "name", "content"),
+    [
+        ("matrix", "x", "matrix.json", b"{}"),
+        ("matrix", "x", "matrix.json", b'{"cells": [[1]], "partners": 3}'),
+        ("matrix", "x", "matrix.json", b" " * (1 << 20) + b"{}"),
+        ("training", "x/a.run.json", "a.run.json", b"[]"),
+        ("training", "x/a.run.json", "a.run.json", b'{"config": {"seed": "<img src=x>"}}'),
+        ("recording", "x", "draws.jsonl", b"\x00\n"),
+        ("stream", "x/s.json", "s.json", b'{"producers": 1, "replay_ratio": []}'),
+        ("stream", "x/s.json", "s.json", b'{"producers" "replay_ratio"' + b"[" * 9_999),
+    ],
+)
+def test_a_foreign_file_gives_a_sentence(client, workdir, kind, place, name, content):
+    (workdir / "x").mkdir()
+    (workdir / "x" / name).write_bytes(content)
+    text = page_of(client, workdir, kind, place)
+    assert 'class="message bad"' in text
+    assert "<img" not in text
+
+
+def test_a_stream_shows_its_counters_and_its_producers(client, workdir):
+    producer = {"producer": 0, "state": "ENDED", "pid": 41, "episodes": 6, "frames": 60}
+    producer |= {"dropped": 0, "restarts": 2, "stalled_s": 0.5, "silent_s": 0.1, "error": "<b>x"}
+    counts = ("owner_pid", "time_ns", "episodes", "frames", "dropped", "chunks", "redraws")
+    counts += ("readable", "unread", "passed_over", "policy_version", "version_lag_p95")
+    means = ("frozen_s", "frames_per_s", "chunks_per_s", "replay_ratio", "staleness_mean_s")
+    means += ("staleness_p95_s", "version_lag_mean", "excluded_mean", "stalled_s", "blocked_s")
+    status = dict.fromkeys(counts, 7) | dict.fromkeys(means, 0.0)
+    status |= {"schema_version": 1, "state": "STOPPED", "fills_requested": 1}
+    path = workdir / "status.json"
+    path.write_text(json.dumps(status | {"producers": [producer]}))
+    text = page_of(client, workdir, "stream", "status.json")
+    assert "Stream of process 7: STOPPED" in text
+    assert "7 episodes, 7 steps, 0 steps/s, 7 dropped" in text
+    assert re.search(r'<td class="n">41</td><td class="n">6</td><td class="n">60</td>', text)
+    assert "producer 0: &lt;b&gt;x" in text
+    assert f'data-live="/live{address(workdir, "stream", "status.json")}"' in text
+
+
+def test_a_film_is_served_by_its_digest_and_other_files_are_not(client, workdir):
+    (workdir / "one" / "film.mp4").write_bytes(b"film")
+    (workdir / "one" / "film.gif").write_bytes(b"gif")
+    for name, kind, content in (("mp4", "video/mp4", b"film"), ("gif", "image/gif", b"gif")):
+        where = address(workdir, "film", f"one/film.{name}")
+        answer = client.get(f"{where}/film")
+        assert (answer.headers["content-type"], answer.content) == (kind, content)
+        assert f'src="{where}/film"' in page_of(client, workdir, "bundle", GOAL)
+    assert client.get(f"{address(workdir, 'bundle', GOAL)}/film").status_code == 404

@@ -30,9 +30,18 @@ from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_json, atomic_writer
+from cadenza.core.tables import Table
+from cadenza.evaluation.report.figures.methods import GridCell, grid
+from cadenza.evaluation.report.figures.outcomes import Figure, make_figure
+from cadenza.evaluation.report.svg import score, score_interval
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.estimate import group_by_seed, mean_estimate, rate_estimate
+from cadenza.evaluation.statistics.estimate import (
+    Estimate,
+    group_by_seed,
+    mean_estimate,
+    rate_estimate,
+)
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember, read_manifest
 from cadenza.partners.zoo_member import ZOO_MEMBER
@@ -292,6 +301,62 @@ def write_matrix(
     with atomic_writer(paths[1]) as file:
         figure.savefig(file, format="png", metadata={"Software": None})
     return paths
+
+
+def diversity_table(diversity: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return how much the members of each family differ, by `family_diversity`."""
+
+    def shown(told: Sequence[float] | None) -> str:
+        return "-" if told is None else "{:.3f} [{:.3f}, {:.3f}]".format(*told)
+
+    return Table(
+        title="Diversity of the final members: Jensen-Shannon divergence, nats",
+        columns=("family", "members", "divergence", "less that of fcp"),
+        rows=tuple(
+            (name, str(facts["members"]), shown(facts["jsd"]), shown(facts["minus_fcp"]))
+            for name, facts in diversity.items()
+        ),
+    )
+
+
+def matrix_figure(content: Mapping[str, Any]) -> Figure:
+    """Return the matrix that `write_matrix` stored as a figure of a page, partners as rows.
+
+    Raises:
+        ValueError: It is none; missing parts raise a LookupError.
+    """
+    skills = [[Skill.model_validate(cell) for cell in row] for row in content["cells"]]
+    partners = [str(partner["name"]) for partner in content["partners"]]
+    egos, order = [str(ego) for ego in content["egos"]], [int(i) for i in content["row_order"]]
+    rate = skills[0][0].metric == "success"
+    values = [skill.value for row in skills for skill in row]
+    low, high = (0.0, 1.0) if rate else (min(values), max(values) + 1e-12)
+
+    def cell(skill: Skill) -> GridCell:
+        ends = Estimate(
+            value=skill.value,
+            low=skill.low,
+            high=skill.high,
+            confidence=0.95,
+            estimator="",
+            n=skill.episodes,
+            n_clusters=len(content["seeds"]),
+        )
+        share = (skill.value - low) / (high - low)
+        return GridCell(score(skill.value, rate), score_interval(ends, rate), "heat", share)
+
+    rows = [
+        (partners[j], [cell(skills[i][j]) for i in order])
+        for j in map(int, content["column_order"])
+    ]
+    return make_figure(
+        grid([egos[i] for i in order], rows),
+        identity="cross-play",
+        title=f"Cross-play: {'success' if rate else 'mean return'} of every ego with every partner",
+        caption=f"{skills[0][0].episodes} episodes in each cell, its 95 % interval below; rows and "
+        "columns by average-linkage clustering.",
+        description=f"{len(egos)} egos, {len(partners)} partners",
+    )
 
 
 def _heat_map(result: CrossPlay) -> Any:

@@ -97,6 +97,11 @@ class EvaluationPoint:
     n_success: int | None = None
     mean_return: float | None = None
 
+    @property
+    def success_rate(self) -> float | None:
+        """Share of solved episodes, if the task says when one is."""
+        return None if self.n_success is None else self.n_success / self.n_episodes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningCurve:

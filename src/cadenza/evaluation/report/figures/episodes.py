@@ -5,7 +5,7 @@ stands faintly behind their moving mean and the held-out evaluations; recorded e
 pictures with whole paths, starts, goals and contacts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -336,6 +336,40 @@ def seeds_figure(
         description=f"{description}.",
         legend=tuple(legend),
     )
+
+
+def learning_figures(curves: Sequence[LearningCurve]) -> list[Figure]:
+    """Return the curve of one training; of several seeds, each figure with their mean and range."""
+    if len(curves) == 1:
+        figures = [learning_figure(curves[0])]
+    else:
+        # of episodes that end at one step, side by side, the last mean has them all
+        returns: list[SeedSeries] = []
+        for curve in curves:
+            means = moving_mean(curve.returns, curve.window)
+            ends = dict(zip(curve.steps, means.tolist(), strict=True))
+            returns.append(SeedSeries(curve.label, [*ends], [*ends.values()]))
+        held_out = _held_out(curves, lambda point: point.mean_return)
+        success = _held_out(curves, lambda point: point.success_rate)
+        figures = [
+            seeds_figure(
+                f"Training return, mean of the last {curves[0].window}", returns, identity="returns"
+            ),
+            seeds_figure("Held-out return", held_out, identity="held-out-return"),
+            seeds_figure("Held-out success", success, identity="held-out-success", rate=True),
+        ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _held_out(
+    curves: Sequence[LearningCurve], value: Callable[[EvaluationPoint], float | None]
+) -> list[SeedSeries]:
+    """Return one figure of each curve's evaluations, where it was measured."""
+    series: list[SeedSeries] = []
+    for curve in curves:
+        found = [(e.step, v) for e in curve.evaluations if (v := value(e)) is not None]
+        series.append(SeedSeries(curve.label, [s for s, _ in found], [v for _, v in found]))
+    return series
 
 
 def _over_seeds(series: Sequence[SeedSeries]) -> tuple[FloatArray, ...]:

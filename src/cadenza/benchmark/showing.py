@@ -1,0 +1,256 @@
+"""What a page shows of results that lie around: as reports and verification say, or why nothing.
+
+Read:      no more than a page can bear; how files are read is the caller's matter.
+Malformed: a damaged, half-written or foreign file gives a sentence, never an error.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from cadenza.benchmark.finding import Kind
+from cadenza.benchmark.reporting import (
+    SealedRun,
+    comparable_runs,
+    newest_runs,
+    report_view,
+    verified_run,
+)
+from cadenza.benchmark.signing import ALLOWED_SIGNERS_NAME, signed_by
+from cadenza.benchmark.spikes import gate
+from cadenza.benchmark.training import read_training
+from cadenza.benchmark.verify import MALFORMED, BundleUnderTest, examine_bundle_dir, standing
+from cadenza.benchmark.zoo.matrix import MATRIX_JSON, diversity_table, matrix_figure
+from cadenza.core.errors import InputError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.core.tables import Table
+from cadenza.evaluation.report.analysis import analyse
+from cadenza.evaluation.report.figures.episodes import learning_figures
+from cadenza.evaluation.report.figures.outcomes import Figure
+from cadenza.evaluation.report.render import (
+    Page,
+    Tile,
+    compose,
+    headline_tiles,
+    leaderboard_tables,
+    method_figures,
+)
+from cadenza.evaluation.report.view import Check, Recordings, ReportView
+from cadenza.stream.recording_files import read_journal
+
+#: Most bytes of all bundles of a page, and of a matrix, whose page is larger than it.
+MAX_BUNDLES_BYTES, MAX_MATRIX_BYTES = 1 << 27, 1 << 20
+#: Longest sentence about what is malformed, characters.
+_MAX_SENTENCE: Final = 600
+#: Returns the bytes of a file, if it is one that may be read.
+Read: TypeAlias = Callable[[Path], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Badge:
+    """Whether a bundle is what was sealed: ``state`` is good, warn or bad."""
+
+    name: str
+    state: str
+    text: str
+    signed: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a report says of bundles; ``problem`` says why nothing, ``no_player`` why no episode."""
+
+    badges: tuple[Badge, ...] = ()
+    problem: str = ""
+    no_player: str = ""
+    view: ReportView | None = None
+    page: Page | None = None
+    tiles: tuple[Tile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """One part of a page of another kind; ``markdown`` is of the library, what is in it escaped."""
+
+    title: str = ""
+    problem: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    markdown: str = ""
+
+
+def judge(folder: Path) -> tuple[Badge, BundleUnderTest | None]:
+    """Return a bundle and what verification says of it, read anew byte by byte.
+
+    Tags and trusted keys are those of the repository in the current folder.
+    """
+    signers, case = Path(ALLOWED_SIGNERS_NAME), None
+    try:
+        require_small([folder])
+        case, rows = examine_bundle_dir(
+            folder, repo_path=Path(), allowed_signers=signers if signers.is_file() else None
+        )
+    except MALFORMED as error:
+        rows = [Check(name="bundle", ok=False, detail=sentence(error))]
+    state, text = standing(rows)
+    signed = signed_by(rows)
+    return Badge(name=folder.name, state=state, text=text, signed=signed, checks=tuple(rows)), case
+
+
+def judge_all(folders: Sequence[Path]) -> tuple[Badge, ...]:
+    """Return what verification says of every bundle."""
+    return tuple(judge(folder)[0] for folder in folders)
+
+
+def sealed_run(folder: Path, *, strict: bool = False) -> tuple[Badge, SealedRun | str]:
+    """Return a bundle's badge and its results, or why they do not count."""
+    badge, case = judge(folder)
+    rows = [row for row in badge.checks if not row.name.startswith("signature")]
+    try:
+        return badge, verified_run(case, rows, source=folder.name, strict=strict)
+    except MALFORMED as error:
+        return badge, sentence(error)
+
+
+def show(folders: Sequence[Path], recordings: Path | None, read: Read) -> Shown:
+    """Return what a report says of the bundles in ``folders`` together."""
+    badges: list[Badge] = []
+    runs: list[SealedRun] = []
+    try:
+        require_small(folders)
+        for folder in folders:
+            badge, run = sealed_run(folder)
+            badges.append(badge)
+            if isinstance(run, str):
+                raise InputError(run)
+            runs.append(run)
+        view, no_player = _with_recordings(report_view(runs), runs, recordings, read)
+        page = compose(view)
+        tiles = headline_tiles(view, page.numbers)
+    except MALFORMED as error:
+        return Shown(badges=tuple(badges), problem=sentence(error))
+    return Shown(badges=tuple(badges), no_player=no_player, view=view, page=page, tiles=tiles)
+
+
+def _with_recordings(
+    view: ReportView, runs: Sequence[SealedRun], path: Path | None, read: Read
+) -> tuple[ReportView, str]:
+    """Return the view with the recorded episodes of one of the runs, or why without."""
+    try:
+        if path is not None:
+            found = Recordings.model_validate_json(read(path))
+            conditions = {one.condition_id for one in view.conditions}
+            is_whole = all(one.condition_id in conditions for one in found.rollouts)
+            # where methods are compared, episodes of one with and without the filter have no place
+            if is_whole and found.policy_id in {run.bundle.policy_id for run in runs}:
+                view = found.shown_in(view)
+    except MALFORMED as error:
+        return view, sentence(error)
+    return view, ""
+
+
+def leaderboards(folders: Sequence[Path], _: Read) -> list[Sheet]:
+    """Return a board per task with its settings, and what is left out; ``folders`` newest first."""
+    require_small(folders)
+    found = [(folder.name, sealed_run(folder, strict=True)[1]) for folder in folders]
+    left_out = [(name, run) for name, run in found if isinstance(run, str)]
+    kept, older = newest_runs(run for _, run in found if isinstance(run, SealedRun))
+    left_out += [(x.bundle.policy_id, "there is a newer result of this method") for x in older]
+    boards = [one for group in comparable_runs(kept) for one in _sheets(partial(_board, group))]
+    return [*boards, Sheet(title="Left out", facts=tuple(left_out))] if left_out else boards
+
+
+def _board(runs: list[SealedRun]) -> list[Sheet]:
+    view = report_view(runs, by_method=True)
+    numbers = analyse(view)
+    figures = tuple(one for one in method_figures(view, numbers) if one is not None)
+    tables = tuple(leaderboard_tables(view, numbers))
+    title = view.title if view.task in view.title else f"{view.title} on {view.task}"
+    return [Sheet(title=title, tables=tables, figures=figures)]
+
+
+def trainings(cards: Sequence[Path], read: Read) -> list[Sheet]:
+    """Return the curves of runs that differ in their seed alone, and how each stands."""
+    found = [read_training(card, read=read) for card in cards]
+    facts = tuple((f"{one.curve.label}, run {one.run_id}", one.standing) for one in found)
+    return [Sheet(facts=facts, figures=tuple(learning_figures([one.curve for one in found])))]
+
+
+def matrix(folders: Sequence[Path], read: Read) -> list[Sheet]:
+    """Return the cross-play matrix in a folder."""
+    data = read(folders[0] / MATRIX_JSON)
+    if len(data) > MAX_MATRIX_BYTES:
+        raise InputError(f"{MATRIX_JSON}: expected at most {MAX_MATRIX_BYTES} bytes, got more.")
+    content = parse_json_object(data, source=MATRIX_JSON)
+    tables = (diversity_table(content["diversity"]),) if content["diversity"] else ()
+    return [Sheet(figures=(matrix_figure(content),), tables=tables)]
+
+
+def spike(folders: Sequence[Path], _: Read) -> list[Sheet]:
+    """Return what `cadenza spike summarise` says of the bundles of a spike."""
+    require_small(folders)
+    spikes, damaged = gate.read_spikes(folders, repo_path=Path())
+    return [Sheet(markdown=gate.summary_text(spikes, damaged))]
+
+
+def recording(folders: Sequence[Path], _: Read) -> list[Sheet]:
+    """Return what a recording of a stream holds, by its sealed journal."""
+    counts: dict[str, int] = {}
+    require_small(folders)
+    for body in read_journal(folders[0], allow_unfinished=True):
+        counts[str(body["kind"])] = counts.get(str(body["kind"]), 0) + 1
+    is_whole = counts.pop("end", 0) > 0
+    state = "whole: every line fits the seal of the one before" if is_whole else "not ended"
+    return [Sheet(facts=(("journal", state), *((k, str(n)) for k, n in counts.items())))]
+
+
+#: What computes the parts of a page, by kind, from the files or folders that it is about.
+SHEETS: Final[dict[Kind, Callable[[Sequence[Path], Read], list[Sheet]]]] = {
+    "training": trainings,
+    "seeds": trainings,
+    "matrix": matrix,
+    "spike": spike,
+    "recording": recording,
+}
+
+
+def sheets(kind: Kind | None, paths: Sequence[Path], read: Read) -> list[Sheet]:
+    """Return the parts of a page, of the leaderboard without a kind; or one with what is wrong."""
+    return _sheets(lambda: (SHEETS[kind] if kind else leaderboards)(paths, read))
+
+
+def _sheets(compute: Callable[[], list[Sheet]]) -> list[Sheet]:
+    try:
+        return compute()
+    except MALFORMED as error:
+        return [Sheet(problem=sentence(error))]
+
+
+def require_small(folders: Iterable[Path]) -> None:
+    """Raise if folders hold more than a page can bear.
+
+    Raises:
+        InputError: They do.
+        OSError: One cannot be listed.
+    """
+    left = MAX_BUNDLES_BYTES
+    for folder in folders:
+        for file in folder.iterdir():
+            left -= file.lstat().st_size
+            if left < 0:
+                raise InputError(
+                    f"{folder.name}: expected at most {MAX_BUNDLES_BYTES >> 20} MB for a page, got "
+                    "more; `cadenza eval verify` and `cadenza report` read it."
+                )
+
+
+def sentence(error: BaseException) -> str:
+    """Return what is wrong with a file, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, (LookupError, TypeError, AttributeError)):
+        text = f"malformed: {type(error).__name__}: {text}"
+    return text if len(text) <= _MAX_SENTENCE else f"{text[:_MAX_SENTENCE]}…"
