@@ -37,7 +37,6 @@ from cadenza.core.yaml_files import YamlDocument, read_yaml_document
 from cadenza.loop.config_backends import (
     LEAGENTS_RULES,
     misplaced_names,
-    settings_without_effect,
     unseeded_words,
     with_backend_defaults,
 )
@@ -693,13 +692,18 @@ class LoopConfig(Section):
 
     def _problems_with_the_backend(self) -> list[str]:
         """Return which settings the back end does not take, one sentence each."""
-        settings = {
-            "data.instructions": self.data.instructions,
-            "improve.device": self.improve.device,
-            "improve.task_text": self.improve.task_text,
-        }
         if self.backend == "native":
-            return settings_without_effect(settings)
+            heeded_by_lerobot = {
+                "data.instructions": (self.data.instructions, None),
+                "improve.device": (self.improve.device, "cpu"),
+                "improve.task_text": (self.improve.task_text, None),
+            }
+            return [
+                f"{key}: expected {neutral or 'nothing'} with the native back end, got "
+                f"{str(value)!r}; remove it, or set backend: lerobot"
+                for key, (value, neutral) in heeded_by_lerobot.items()
+                if value != neutral
+            ]
         words = {
             "eval.env_args": self.eval.env_args,
             "train.extra_args": self.train.extra_args,

@@ -21,12 +21,10 @@ from cadenza.loop.constitution.flags import fold
 LEROBOT_ENVIRONMENTS: Final = frozenset(
     ("aloha", "pusht", "gym_manipulator", "libero", "metaworld", "isaaclab_arena")
 )
-LEROBOT_POLICIES: Final = frozenset(
-    (
-        *("act", "diffusion", "groot", "pi0", "pi0_fast", "pi05", "smolvla", "tdmpc", "vqbet"),
-        *("wall_x", "xvla", "sac", "reward_classifier", "sarm", "multi_task_dit", "eo1", "evo1"),
-        *("fastwam", "gaussian_actor", "lingbot_va", "molmoact2", "vla_jepa"),
-    )
+LEROBOT_POLICIES: Final = (
+    *("act", "diffusion", "eo1", "evo1", "fastwam", "gaussian_actor", "groot", "lingbot_va"),
+    *("molmoact2", "multi_task_dit", "pi0", "pi05", "pi0_fast", "reward_classifier", "sac", "sarm"),
+    *("smolvla", "tdmpc", "vla_jepa", "vqbet", "wall_x", "xvla"),
 )
 #: Where LeAgents keeps its rules, relative to the current folder.
 LEAGENTS_RULES: Final = Path("configs/constitution.yaml")
@@ -50,13 +48,6 @@ _LEROBOT: Final[dict[str, Any]] = {
         {"name": "smolvla", "init": "lerobot/smolvla_base"},
         {"name": "pi05", "init": "lerobot/pi05_base"},
     ],
-}
-
-#: What LeRobot alone heeds, with the one value that says nothing to the native back end.
-_ONLY_LEROBOT: Final[dict[str, str | None]] = {
-    "data.instructions": None,
-    "improve.device": "cpu",
-    "improve.task_text": None,
 }
 
 
@@ -96,15 +87,18 @@ def misplaced_names(
 
     ``named`` says whether the configuration names the back end, instead of taking the default.
     """
-    if backend == "lerobot":
-        return [_misfit_of_lerobot(name) for name in rungs if name not in LEROBOT_POLICIES]
-    advice = "set backend: lerobot"
+    known, others, other = LEROBOT_POLICIES, NATIVE_POLICIES, "native"
+    if backend == "native":
+        known, others, other = others, known, "lerobot"
+    advice = f"set backend: {other}"
     found = [
-        f"policy_ladder: expected one of {', '.join(NATIVE_POLICIES)}, got {name!r}; "
-        + (advice if name in LEROBOT_POLICIES else closest(name, NATIVE_POLICIES))
+        f"policy_ladder: expected one of {', '.join(known)}, got {name!r}; "
+        + (advice if name in others else closest(name, known))
         for name in rungs
-        if name not in NATIVE_POLICIES
+        if name not in known
     ]
+    if backend == "lerobot":
+        return found
     if env_type in LEROBOT_ENVIRONMENTS:
         found.append(f"eval.env_type: expected one of our tasks, got {env_type!r}; {advice}")
     owner, slash, _ = seed_dataset.partition("/")
@@ -116,31 +110,10 @@ def misplaced_names(
     return found
 
 
-def _misfit_of_lerobot(name: str) -> str:
-    """Return what to do about a policy type that LeRobot does not have."""
-    if name in NATIVE_POLICIES:
-        return f"policy_ladder: expected policy types of LeRobot, got {name!r}; set backend: native"
-    known = sorted(LEROBOT_POLICIES)
-    return (
-        f"policy_ladder: expected policy types of LeRobot ({', '.join(known)}), got {name!r}; "
-        f"{closest(name, known)}"
-    )
-
-
 def closest(name: str, known: Iterable[str]) -> str:
     """Return what to do about an unknown name: the end of a sentence."""
     near = nearest_name(name, sorted(known))
     return f"did you mean {near!r}?" if near else "correct it"
-
-
-def settings_without_effect(settings: Mapping[str, object]) -> list[str]:
-    """Return what the native back end does not heed, one sentence each."""
-    return [
-        f"{key}: expected {'nothing' if _ONLY_LEROBOT[key] is None else _ONLY_LEROBOT[key]} with "
-        f"the native back end, got {str(value)!r}; remove it, or set backend: lerobot"
-        for key, value in settings.items()
-        if value != _ONLY_LEROBOT[key]
-    ]
 
 
 #: The argument that makes LIBERO heed its seeds.

@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from pydantic import ValidationError
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.extras import foreign_python, python_variable, user_cache
-from cadenza.core.files import atomic_write_json, sha256_bytes
+from cadenza.core.files import atomic_write_text, sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.backends.base import dataset_info
 from cadenza.loop.contracts.records import Record
@@ -176,21 +177,14 @@ class LeRobotTools(Record):
 def probe(environment: LeRobotEnvironment, *, ask: Ask | None = None) -> LeRobotTools:
     """Return what the environment's LeRobot can do, or raise `ConfigurationError`."""
     file = environment.cache / f"tools-{identity(environment)}.json"
-    try:
-        document = parse_json_object(file.read_bytes(), source=str(file))
-        return LeRobotTools.model_validate(document)
-    except (OSError, IntegrityError, ValidationError):
-        pass  # never asked, or the file is damaged: ask
+    with suppress(OSError, ValidationError):  # never asked, or the file is damaged: ask
+        return LeRobotTools.model_validate_json(file.read_bytes())
     ask = output_of if ask is None else ask
     version = ask([str(environment.python), "-I", "-c", _VERSION]).strip()
     texts = {tool: ask([str(environment.tool(tool)), "--help"]) for tool in TOOLS}
     tools = LeRobotTools.from_help(version, texts)
     file.parent.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {
-        "version": tools.version,
-        "flags": {tool: sorted(flags) for tool, flags in tools.flags.items()},
-    }
-    atomic_write_json(file, document)
+    atomic_write_text(file, tools.model_dump_json())
     return tools
 
 

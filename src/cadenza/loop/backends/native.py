@@ -70,13 +70,14 @@ class SeedPage:
     total: int
 
 
-def read_result(job: NativeJob, **more: Any) -> dict[str, Any]:
+def read_result(plan: JobPlan, **more: Any) -> dict[str, Any]:
     """Return a job's result, or raise `IntegrityError` for none, or another request's.
 
-    The result must have been asked for the numbers and names of ``job``, and for ``more``; how many
+    The result must have been asked for the numbers and names of the job, and for ``more``; how many
     episodes are played at once makes no difference to an evaluation.
     """
-    path, kind = job.result_json, job.WORDS[-1]
+    job = plan.job
+    path, kind = Path(job.values()["result-json"]), job.WORDS[-1]
     facts = read_sealed_json(path, kind=_KIND, schema_version=_VERSION)
     request: dict[str, Any] = facts.get("request", {})
     named = {key.replace("-", "_"): value for key, value in job.values().items()}
@@ -386,13 +387,29 @@ class NativeBackend:
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
         """Return the job that collects; None with a seed dataset of the user's."""
-        return None if self._config.seed_root is not None else _planned(self._collecting(request))
+        if self._config.seed_root is not None:
+            return None
+        return _planned(
+            NativeCollect(
+                out=request.folder,
+                result_json=request.folder / RESULT,
+                env_type=self._config.eval.env_type,
+                partners=_names(self._config.data.task_filter or self._config.eval.task_suite),
+                episodes=self._wanted(request),
+                seed_start=request.seeds.start,
+                seed_count=request.seeds.count,
+                repo_id=request.proposal.dataset,
+                focus=self._partners.among(request.proposal.focus) or None,
+                extra=self._shared_by(NativeCollect),
+            )
+        )
 
     def read_data(self, request: DataRequest) -> DatasetRef:
         """Return the data of the cycle."""
-        if self._config.seed_root is not None:
-            return self._seed_data(request, self._config.seed_root)
-        facts = read_result(self._collecting(request))
+        plan = self.plan_data(request)
+        if plan is None:
+            return self._seed_data(request)
+        facts = read_result(plan)
         return read_dataset(request.folder, facts["dataset"], request.proposal.notes)
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
@@ -413,7 +430,7 @@ class NativeBackend:
             more["dataset_sha256"] = request.dataset.sha256
         if mix is None or mix.sha256 is not None:
             more["mix_sha256"] = None if mix is None else mix.sha256
-        facts = read_result(job, **more)
+        facts = read_result(_planned(job), **more)
         path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
         require_weights(path, digest)
         return CheckpointRecord(
@@ -422,11 +439,23 @@ class NativeBackend:
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
         """Return the job that evaluates."""
-        return _planned(self._evaluating(request))
+        return _planned(
+            NativeEvaluate(
+                out=request.folder,
+                result_json=request.folder / RESULT,
+                policy=Path(request.checkpoint.path),
+                env_type=self._config.eval.env_type,
+                partners=_names(self._config.eval.task_suite),
+                seed_start=request.seeds.start,
+                episodes=request.seeds.count,
+                batch_size=request.batch_size,
+                extra=(*self._shared_by(NativeEvaluate), *request.extra_args),
+            )
+        )
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
         """Return what the evaluation measured, with every episode."""
-        facts = read_result(self._evaluating(request), **_of_policy(request.checkpoint))
+        facts = read_result(self.plan_eval(request), **_of_policy(request.checkpoint))
         features = checkpoint_facts(request.checkpoint)["features"]
         if facts["features"] != features:
             raise IntegrityError(
@@ -452,11 +481,26 @@ class NativeBackend:
                 "improve: expected device cpu and no task_text with the native back end, got "
                 f"{request.device!r} and {request.task_text!r}; correct the configuration."
             )
-        return _planned(self._harvesting(request))
+        return _planned(
+            NativeHarvest(
+                out=request.folder,
+                result_json=request.folder / RESULT,
+                policy=Path(request.checkpoint.path),
+                env_type=self._config.eval.env_type,
+                partners=_names(self._config.eval.task_suite),
+                episodes=min(request.episodes, request.seeds.count),
+                seed_start=request.seeds.start,
+                attempts=request.seeds.count,
+                repo_id=request.repo_id,
+                focus=request.focus or None,
+                starts="failed" if request.starts == "failed" else None,
+                extra=(*self._shared_by(NativeHarvest), *request.extra_args),
+            )
+        )
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
         """Return what the collection brought."""
-        facts = read_result(self._harvesting(request), **_of_policy(request.checkpoint))
+        facts = read_result(self.plan_harvest(request), **_of_policy(request.checkpoint))
         dataset = facts["dataset"]
         what = "starts failed by" if request.starts == "failed" else "successes of"
         notes = f"{what} {request.checkpoint.policy_type}, cycle {request.cycle}"
@@ -469,13 +513,20 @@ class NativeBackend:
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
         """Return the job that joins datasets."""
-        return _planned(_joining(request))
+        return _planned(
+            NativeMerge(
+                out=request.folder,
+                result_json=request.folder / RESULT,
+                sources=tuple(local_root(source) for source in request.sources),
+                repo_id=request.repo_id,
+            )
+        )
 
     def read_merge(self, request: MergeRequest) -> DatasetRef:
         """Return the joined dataset with its digest."""
         digests = [source.sha256 for source in request.sources]
         known = {} if None in digests else {"sources_sha256": digests}
-        facts = read_result(_joining(request), **known)
+        facts = read_result(self.plan_merge(request), **known)
         notes = f"{len(digests)} datasets joined"
         return read_dataset(request.folder, facts["dataset"], notes)
 
@@ -516,8 +567,9 @@ class NativeBackend:
         wanted = request.proposal.num_episodes or self._schedule.scheduled_episodes(request.cycle)
         return min(wanted or request.seeds.count, request.seeds.count)
 
-    def _seed_data(self, request: DataRequest, root: Path) -> DatasetRef:
+    def _seed_data(self, request: DataRequest) -> DatasetRef:
         """Return the part of the user's dataset that the cycle takes."""
+        root = Path(str(self._config.seed_root))
         chosen = selected_episodes(
             seed_page(root),
             request.proposal.num_episodes,
@@ -556,58 +608,6 @@ class NativeBackend:
             seed=seeds.child(request.cycle).integer_seed(),
             extra=request.extra_args,
         )
-
-    def _collecting(self, request: DataRequest) -> NativeCollect:
-        return NativeCollect(
-            out=request.folder,
-            result_json=request.folder / RESULT,
-            env_type=self._config.eval.env_type,
-            partners=_names(self._config.data.task_filter or self._config.eval.task_suite),
-            episodes=self._wanted(request),
-            seed_start=request.seeds.start,
-            seed_count=request.seeds.count,
-            repo_id=request.proposal.dataset,
-            focus=self._partners.among(request.proposal.focus) or None,
-            extra=self._shared_by(NativeCollect),
-        )
-
-    def _evaluating(self, request: EvalRequest) -> NativeEvaluate:
-        return NativeEvaluate(
-            out=request.folder,
-            result_json=request.folder / RESULT,
-            policy=Path(request.checkpoint.path),
-            env_type=self._config.eval.env_type,
-            partners=_names(self._config.eval.task_suite),
-            seed_start=request.seeds.start,
-            episodes=request.seeds.count,
-            batch_size=request.batch_size,
-            extra=(*self._shared_by(NativeEvaluate), *request.extra_args),
-        )
-
-    def _harvesting(self, request: HarvestRequest) -> NativeHarvest:
-        return NativeHarvest(
-            out=request.folder,
-            result_json=request.folder / RESULT,
-            policy=Path(request.checkpoint.path),
-            env_type=self._config.eval.env_type,
-            partners=_names(self._config.eval.task_suite),
-            episodes=min(request.episodes, request.seeds.count),
-            seed_start=request.seeds.start,
-            attempts=request.seeds.count,
-            repo_id=request.repo_id,
-            focus=request.focus or None,
-            starts="failed" if request.starts == "failed" else None,
-            extra=(*self._shared_by(NativeHarvest), *request.extra_args),
-        )
-
-
-def _joining(request: MergeRequest) -> NativeMerge:
-    return NativeMerge(
-        out=request.folder,
-        result_json=request.folder / RESULT,
-        sources=tuple(local_root(source) for source in request.sources),
-        repo_id=request.repo_id,
-    )
 
 
 def _planned(job: NativeJob) -> JobPlan:
