@@ -335,7 +335,7 @@ class Constitution:
         for name, root in demand.datasets:
             self._require_data(name, root, roots)
         if demand.env_type is not None:
-            _raise_unless(self.check_environment(demand.env_type))
+            self.check_environment(demand.env_type).require()
         last = demand.last_seed
         if last is not None and last >= job.SEED_LIMIT:
             raise denied("range", f"expected seeds below {job.SEED_LIMIT}, got up to {last}")
@@ -344,15 +344,15 @@ class Constitution:
             suites, task_ids = demand.suites, demand.task_ids
             tasks = tasks_played(demand.env_type, suites, task_ids, self._suites)
         if demand.steps is not None:
-            _raise_unless(self.check_train(demand.steps))
+            self.check_train(demand.steps).require()
         if demand.evaluated is not None:
             verdict = self._within("max_eval_episodes", demand.evaluated * tasks)
             if not verdict.allowed and tasks > 1:
                 reason = f"{verdict.reason}: {demand.evaluated} in each of {tasks} tasks"
                 raise denied("max_eval_episodes", reason)
-            _raise_unless(verdict)
+            verdict.require()
         if demand.collected is not None:
-            _raise_unless(self._within("max_collect_episodes", demand.collected))
+            self._within("max_collect_episodes", demand.collected).require()
             if demand.collected > _MOST_COLLECTED:
                 raise denied(
                     "range",
@@ -466,11 +466,6 @@ def _canonical(rules: Rules) -> dict[str, Any]:
         n: sorted(cast("list[str]", v)) if isinstance(v, list) else v for n, v in content.items()
     }
     return {name: value for name, value in content.items() if value or name not in _LATER_RULES}
-
-
-def _raise_unless(verdict: Verdict) -> None:
-    if not verdict.allowed:
-        raise ConstitutionError(verdict)
 
 
 _SHIPPED: Final = "loop/constitution.yaml"

@@ -26,6 +26,11 @@ class Verdict:
     rule: str | None = None
     reason: str | None = None
 
+    def require(self) -> None:
+        """Raise the `ConstitutionError` of a refusal."""
+        if not self.allowed:
+            raise ConstitutionError(self)
+
 
 class ConstitutionError(RefusedError):
     """The constitution refuses a command, see `verdict`, or its own file is no constitution."""

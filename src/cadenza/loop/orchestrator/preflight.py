@@ -197,21 +197,16 @@ def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: B
         trained["improve.adapt_steps"] = improve.adapt_steps
     for key, steps in trained.items():  # a cap on epochs may make fewer of them at first
         with _explained(config, rules, key):
-            _raise_unless(rules.check_train(steps))
+            rules.check_train(steps).require()
     with _explained(config, rules, "eval.env_type"):
-        _raise_unless(rules.check_environment(env_type))
+        rules.check_environment(env_type).require()
     with _explained(config, rules, "eval.task_suite"):
         tasks_of(config)
     with _explained(config, rules, f"{_DATA} ({_last(config, rules)})"):
-        _raise_unless(_listable(config, rules))
+        _listable(config, rules).require()
     for keys, numbers, plan in _plans(config, rules, backend):
         with _explained(config, rules, keys, numbers):
             rules.clear(plan.job, None)
-
-
-def _raise_unless(verdict: Verdict) -> None:
-    if not verdict.allowed:
-        raise ConstitutionError(verdict)
 
 
 def _last(config: LoopConfig, rules: Constitution) -> str:

@@ -19,7 +19,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,21 +127,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-@dataclass
-class Tally:
-    """What came of the attempts so far."""
-
-    kept: int = 0
-    successes: int = 0
-    frames: int = 0
-    episodes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-
-    @property
-    def attempts(self) -> int:
-        """Episodes played."""
-        return len(self.episodes)
-
-
 def turns(tasks: Sequence[str], focus: Sequence[str]) -> list[int]:
     """Return the numbers of the tasks in turn; a `ScriptError` for a focus on another one."""
     strangers = sorted(set(focus) - set(tasks))
@@ -164,37 +148,37 @@ def _collect(given: argparse.Namespace, config: Any) -> dict[str, Any]:
     most = 5 * given.episodes if given.max_attempts is None else given.max_attempts
     fps = int(config.fps if given.fps is None else given.fps)
     partial = partial_of(given.out)
-    tally, writer = Tally(), _Writer(given.repo_id, partial, fps)
+    writer = _Writer(given.repo_id, partial, fps)
     focus = [name for name in given.focus.split(",") if name]
     order = turns([name for name, _ in player.environments], focus)
-    while tally.kept < given.episodes and tally.attempts < most:
-        seed = given.seed + tally.attempts
-        number = order[tally.attempts % len(order)]
-        observations, actions, success = player.play(number, seed)
+    episodes: list[dict[str, Any]] = []
+    kept = frames = 0
+    while kept < given.episodes and len(episodes) < most:
+        seed = given.seed + len(episodes)
+        name, environment = player.environments[order[len(episodes) % len(order)]]
+        observations, actions, success = player.play(environment, seed)
         keep = success or given.keep_failures
         if keep:
-            text = given.task_text or instruction(given.env_type, *player.environments[number])
+            text = given.task_text or instruction(given.env_type, name, environment)
             writer.add(observations, actions, text)
-            tally.frames += len(actions)
-        tally.kept += keep
-        tally.successes += success
-        name = player.environments[number][0]
-        tally.episodes.append({"task": name, "seed": seed, "success": success, "kept": keep})
-        _logger.info("attempt %d: seed %d, success %s", tally.attempts, seed, success)
+            kept, frames = kept + 1, frames + len(actions)
+        episodes.append({"task": name, "seed": seed, "success": success, "kept": keep})
+        _logger.info("attempt %d: seed %d, success %s", len(episodes), seed, success)
     player.close()
     writer.finish()
-    if tally.kept:
+    if kept:
         publish(partial, given.out)
+    successes = sum(one["success"] for one in episodes)
     return {
-        "kept": tally.kept,
-        "successes": tally.successes,
-        "attempts": tally.attempts,
-        "success_rate": tally.successes / tally.attempts if tally.attempts else 0.0,
+        "kept": kept,
+        "successes": successes,
+        "attempts": len(episodes),
+        "success_rate": successes / len(episodes) if episodes else 0.0,
         "repo_id": given.repo_id,
-        "root": str(given.out) if tally.kept else None,
+        "root": str(given.out) if kept else None,
         "fps": fps,
-        "frames": tally.frames,
-        "episodes": tally.episodes,
+        "frames": frames,
+        "episodes": episodes,
     }
 
 
@@ -227,7 +211,7 @@ class _Player:
         self.set_seed = importlib.import_module("lerobot.utils.random_utils").set_seed
         self.torch = importlib.import_module("torch")
 
-    def play(self, number: int, seed: int) -> tuple[list[dict[str, Any]], Any, bool]:
+    def play(self, environment: Any, seed: int) -> tuple[list[dict[str, Any]], Any, bool]:
         """Return observations and actions up to the first end, and whether a step succeeded."""
         seen: list[dict[str, Any]] = []
 
@@ -239,7 +223,7 @@ class _Player:
         self.set_seed(seed)
         with self.torch.no_grad():
             played = self.rollout(
-                env=self.environments[number][1],
+                env=environment,
                 policy=self.policy,
                 env_preprocessor=process_and_remember,
                 env_postprocessor=self.env_after,
