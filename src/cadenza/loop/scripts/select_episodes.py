@@ -18,6 +18,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,14 +50,15 @@ class LocalStore:
         """Return which episodes a data file holds, from its end alone."""
         return episode_span(self.root / file)
 
-    def here(self, file: str) -> bool:
-        """Return whether the file lies on this machine."""
-        return (self.root / file).is_file()
+    def fetch(self, files: Sequence[str]) -> int:
+        """Bring files here; return how many were not."""
+        absent = [file for file in files if not (self.root / file).is_file()]
+        if absent:
+            self._download(absent)
+        return len(absent)
 
-    def fetch(self, files: Sequence[str]) -> None:
-        """Refuse files by a `ScriptError`: a folder has what it has."""
-        if files:
-            raise ScriptError(f"expected {files[0]} in {self.root}, got no such file")
+    def _download(self, files: list[str]) -> None:
+        raise ScriptError(f"expected {files[0]} in {self.root}, got no such file")
 
 
 class HubStore(LocalStore):
@@ -80,19 +82,14 @@ class HubStore(LocalStore):
 
     def span(self, file: str) -> Span:
         """Return the file's episodes; of a file that is not here, only the end is downloaded."""
-        if self.here(file):
+        if (self.root / file).is_file():
             return super().span(file)
         with self._hub.HfFileSystem().open(f"datasets/{self.repo_id}/{file}", "rb") as remote:
             return episode_span(remote)
 
-    def fetch(self, files: Sequence[str]) -> None:
-        """Download files."""
-        if files:
-            self._download(list(files))
-
-    def _download(self, patterns: list[str]) -> None:
+    def _download(self, files: list[str]) -> None:
         self._hub.snapshot_download(
-            self.repo_id, repo_type="dataset", local_dir=self.root, allow_patterns=patterns
+            self.repo_id, repo_type="dataset", local_dir=self.root, allow_patterns=files
         )
 
 
@@ -104,37 +101,20 @@ def fetch_shards(
     ``download`` says whether to fetch what is missing. Returned is how many files were fetched, and
     how many are needed.
     """
-    spans = spans_around(store, selected)
+    files, span = store.data_files(), cache(store.span)
+    first = bisect_left(files, int(selected[0]), key=lambda file: span(file)[1])
+    last = bisect_left(files, int(selected[-1]), first, key=lambda file: span(file)[1])
+    spans = {file: span(file) for file in files[first : last + 1]}
+    if len(missing_episodes(selected, spans)):  # files out of order: look into every one
+        spans = {file: span(file) for file in files}
     lost = missing_episodes(selected, spans)
-    if len(lost):  # files out of order: look into every one
-        spans = {file: store.span(file) for file in store.data_files()}
-        lost = missing_episodes(selected, spans)
     if len(lost):
         raise ScriptError(
             f"expected data files with all of {len(selected)} episodes, got none with episode "
             f"{lost[0]} and {len(lost) - 1} more; the dataset is incomplete."
         )
     needed = files_covering(selected, spans)
-    absent = [file for file in needed if not store.here(file)] if download else []
-    store.fetch(absent)
-    return len(absent), len(needed)
-
-
-def spans_around(store: LocalStore, selected: NDArray[np.int64]) -> dict[str, Span]:
-    """Return the episodes of the files from the first selected episode's to the last one's."""
-    files = store.data_files()
-    known: dict[int, Span] = {}
-
-    def last(index: int) -> int:
-        known.setdefault(index, store.span(files[index]))
-        return known[index][1]
-
-    index = bisect_left(range(len(files)), int(selected[0]), key=last)
-    while index < len(files):
-        if last(index) >= selected[-1]:
-            break
-        index += 1
-    return {files[i]: span for i, span in known.items()}
+    return store.fetch(needed) if download else 0, len(needed)
 
 
 def files_covering(selected: NDArray[np.int64], spans: dict[str, Span]) -> list[str]:

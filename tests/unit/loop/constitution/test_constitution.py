@@ -97,14 +97,14 @@ def test_lerobot_commands_become_typed_jobs():
         *("cadenza-lerobot-collect", f"--policy-path={OUTPUT}/t", "--env-type=pusht"),
         *("--task=PushT-v0", "--episodes=5", "--max-attempts=25", f"--out={OUTPUT}/r", "--seed=9"),
         *("--repo-id=local/r", "--device=cuda:0", "--task-text=push the T, please", "--fps=10"),
+        "--keep-failures",
     )
     assert isinstance(harvest, LeRobotHarvest)
     assert (harvest.attempts, dict(harvest.flags)["device"]) == (25, "cuda:0")
-    select = clear(
-        "cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial", "--no-download"
-    )
+    assert harvest.flags[-1] == ("keep-failures", None)
+    select = clear("cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial")
     assert isinstance(select, LeRobotSelect)
-    assert select.flags[1:] == (("suite", "libero_spatial"), ("no-download", None))
+    assert select.flags[1:] == (("suite", "libero_spatial"),)
     merge = clear(
         *("cadenza-lerobot-merge", "--repo-ids=local/a,local/b", f"--roots={OUTPUT}/a,{OUTPUT}/b"),
         *("--repo-id=local/mix", f"--out={OUTPUT}/mix"),
