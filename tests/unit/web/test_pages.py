@@ -10,10 +10,11 @@ from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.requests import resume_run, stop_run
 from cadenza.loop.retention import PRUNED, incidents_of
 from cadenza.loop.store import JobStore
-from cadenza.loop.store.changes import request_approval
+from cadenza.loop.store.changes import request_approval, set_config
 from cadenza.web import create_app
+from cadenza.web.site import when
 from tests.dashboards import WORD, furnished, token_in
-from tests.loop_runs import REASON, RUN
+from tests.loop_runs import CONFIG, REASON, RUN
 
 SAID = {"reason": "the lab closes", "by": "Ada"}
 
@@ -109,6 +110,23 @@ def test_an_answer_is_recorded_with_name_and_reason_and_only_once(client, folder
         row = store.approvals.get(RUN, 0, "promote")
     assert (row.status, row.reason, row.by) == ("rejected", "the lab closes", "Ada")
     assert pressed(client, "approve").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("reject", "it counts as rejected"),
+        ("approve", "it counts as approved"),
+        ("stop", "the run stops"),
+    ],
+)
+def test_a_question_says_when_silence_counts_and_as_what(client, folders, policy, told):
+    with JobStore(folders[0] / "cadenza.db") as store:
+        lease = store.leases.acquire(RUN, "someone", ttl_s=60.0, gone=lambda _: True)
+        config = json.dumps(CONFIG | {"approval": {"on_timeout": policy}})
+        store.apply(lease, set_config(config), request_approval(0, "promote", timeout_s=60.0))
+        [row] = store.approvals.pending(RUN)
+    assert f"without an answer by {when(row.deadline)}, {told}" in client.get(f"/runs/{RUN}").text
 
 
 def test_a_button_without_a_short_reason_and_name_does_nothing(client, folders):
