@@ -166,6 +166,16 @@ def test_selected_text_and_the_focus_survive_an_update(dashboard, workdir, open_
     expect(page.locator("#live")).to_contain_text("no room on the disk")
 
 
+def test_a_run_is_compared_with_one_that_the_page_proposes(scene, open_page):
+    page = open_page(scene, f"/runs/{RUN}")
+    offered = page.locator("#others option").evaluate_all("all => all.map(one => one.value)")
+    assert sorted(offered) == sorted([WAITING, FINISHED, FAILED])
+    page.get_by_label("Compare with run").fill(FINISHED)
+    page.keyboard.press("Enter")
+    table = page.get_by_role("region", name="Compared runs")
+    expect(table.get_by_role("row", name="budgets.max_cycles")).to_have_text(re.compile("4.*7"))
+
+
 def opened_bundle(page):
     page.get_by_role("link", name="Results").click()
     page.get_by_role("link", name="bundles/goal_pd").click()

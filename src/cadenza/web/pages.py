@@ -75,7 +75,7 @@ _LONGEST: Final = {"reason": 500, "by": 100}
 _DONE: Final = {
     "approve": "The answer is recorded: approved.",
     "reject": "The answer is recorded: rejected.",
-    "stop": "The run was asked to stop; it ends its job and can be resumed.",
+    "stop": "The run was asked to stop; its job goes on when the run is resumed.",
     "resume": "A controller was started; the log of the controller says if it cannot go on.",
 }
 #: What happens to a question without an answer in time, by ``approval.on_timeout``.
@@ -137,6 +137,9 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             events=[told(one) for one in last],
             done=_DONE.get(done or ""),
             key=action_key(status),
+            others=[
+                one.run_id for one in run_list(store, limit=RUNS_SHOWN) if one.run_id != run_id
+            ],
             silence=_SILENCE.get(config.get("approval", {}).get("on_timeout", ""), ""),
             **details(site, status),
         )
