@@ -1,5 +1,6 @@
 """The application: all routes of the dashboard behind its guard."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -17,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from cadenza import __version__
 from cadenza.core.errors import CadenzaError, InputError
 from cadenza.evaluation.report.svg import ASSETS
+from cadenza.evaluation.statistics.paired_outcomes import exact_bounds
 from cadenza.loop.errors import (
     StoreCorruptError,
     StoreUnavailableError,
@@ -55,6 +57,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        await asyncio.to_thread(exact_bounds, 1, 2, tail=0.025)  # loads scipy: nobody waits yet
         yield
         hub.close()
         findings.close()

@@ -31,7 +31,7 @@ def server_of(app: ASGIApp, *, proxies: Collection[str] = ()) -> uvicorn.Server:
         app,
         http=_Connection,
         ws="none",
-        log_level="warning",
+        log_level="error",  # each malformed request is a warning: they would fill a disk
         proxy_headers=bool(proxies),
         forwarded_allow_ips=list(proxies),
         server_header=False,

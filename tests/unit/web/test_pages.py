@@ -81,6 +81,15 @@ def test_what_others_wrote_is_text_and_never_markup(client, folders):
         assert "\x1b" not in text
 
 
+def test_a_page_that_would_unfold_to_gigabytes_is_shown_as_it_is(client, folders):
+    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(12)]
+    (folders[1] / "tasks" / "crossing.md").write_text("\n".join(["---", *lines, "---", "# One"]))
+    answer = client.get("/knowledge/tasks/crossing.md")
+    assert answer.status_code == 200
+    assert "front matter that repeats a part of itself" in answer.text
+    assert len(answer.text) < 10_000
+
+
 def test_events_are_filtered_and_paged_by_number(client):
     shown = client.get(f"/runs/{RUN}/events", params={"kind": "decision"}).text
     assert "decide/decision" in shown

@@ -26,7 +26,7 @@ from cadenza.core.files import (
     remove_temporaries,
     sha256_bytes,
 )
-from cadenza.core.yaml_files import parse_yaml_document
+from cadenza.core.yaml_files import has_aliases, parse_yaml_document
 
 #: The line that has it divides a page; what is below is kept byte for byte.
 MARKER: Final = "Text below this line is yours and is kept; what is above is written anew."
@@ -99,6 +99,8 @@ def _front_of(text: str) -> tuple[str, dict[str, Any], str | None]:
         return "", {}, f"front matter longer than {_MAX_FRONT_CHARS} characters"
     try:
         front = match[1].encode("utf-8", "surrogatepass")
+        if b"&" in front and has_aliases(front):
+            return "", {}, "front matter that repeats a part of itself"
         meta = parse_yaml_document(front, source="front matter").content
     except ConfigurationError as error:
         return "", {}, f"front matter is no YAML: {error}"
