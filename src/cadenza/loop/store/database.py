@@ -454,8 +454,6 @@ def _begin_sqlite(connection: Connection) -> None:
 # ordinary connection switches on the write-ahead log if asked to, and brings what a killed program
 # left in the log into the file. Source: https://www.sqlite.org/fileformat.html and uri.html.
 
-_MAGIC: Final = b"SQLite format 3\0"
-
 
 def table_names(path: Path) -> frozenset[str]:
     """Return the names of the tables in a file, or raise a `StoreError`; an empty one has none.
@@ -466,19 +464,13 @@ def table_names(path: Path) -> frozenset[str]:
     """
     log = path.with_name(f"{path.name}-wal")
     try:
-        with path.open("rb") as file:
-            header = file.read(len(_MAGIC))
-        if not header:
-            return frozenset()
-        if header != _MAGIC:
-            raise _damaged(path, "file is not a database")
         if not log.exists():
             with suppress(sqlite3.DatabaseError):
                 names = _read_names(path, "mode=ro&immutable=1")
                 if not log.exists():
                     return names
         return _read_names(path, "mode=ro")
-    except (OSError, sqlite3.OperationalError) as error:
+    except sqlite3.OperationalError as error:
         advice = "see that you may read it and no other program holds a lock on it"
         raise _refusal(StoreUnavailableError, path, "to read it", f"'{error}'", advice) from error
     except sqlite3.DatabaseError as error:
