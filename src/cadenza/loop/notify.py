@@ -161,7 +161,7 @@ class _Teller:
                 _logger.info("what is new was not told yet: %s", error)
 
     def _tell_events(self) -> None:
-        while events := self._store.events.after(self._run_id, self._seen, limit=_PAGE):
+        while events := self._store.events.find(self._run_id, after=self._seen, limit=_PAGE):
             for event in events:
                 what, text = news_of(self._run_id, event) or (None, "")
                 if what is not None and what in self._config.events:

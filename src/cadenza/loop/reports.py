@@ -25,7 +25,7 @@ from cadenza.loop.retention import chosen, incidents_of, leftovers, remove, size
 from cadenza.loop.status_report import Measurement, log_of, run_status, worked_on_by
 from cadenza.loop.store.database import plain_text, shown
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import OPEN, Overview, events_of_run, overviews, run_counts
+from cadenza.loop.store.overview import OPEN, Overview, overviews, run_counts
 from cadenza.loop.store.rows import StoredEvent
 from cadenza.loop.store.schema import RUN_STATUSES
 
@@ -265,13 +265,13 @@ def told_events(
     That ends when nobody works on the run any more.
     """
     store.get_run(run_id)
-    found = events_of_run(store.database, run_id, cycle=cycle, limit=last)
+    found = store.events.find(run_id, cycle=cycle, limit=last)
     seq = store.events.last_seq(run_id) if not found else found[-1].seq
     yield from found
     works = follow
     while works:
         works = worked_on_by(store, run_id) is not None  # asked first, so that nothing is missed
-        while found := events_of_run(store.database, run_id, cycle=cycle, after=seq):
+        while found := store.events.find(run_id, cycle=cycle, after=seq):
             yield from found
             seq = found[-1].seq
         time.sleep(_PAUSE_S if works else 0.0)

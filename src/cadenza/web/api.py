@@ -15,7 +15,7 @@ from cadenza.core.errors import StorageError
 from cadenza.loop.config import NAME_PATTERN
 from cadenza.loop.events.bus import SCHEMA
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import cycles_and_blessed, events_of_run
+from cadenza.loop.store.overview import cycles_and_blessed
 from cadenza.loop.store.rows import Row, StoredEvent
 from cadenza.web.site import OpenFile, Site, open_inside
 
@@ -82,7 +82,7 @@ def routes(site: Site) -> APIRouter:
     ) -> dict[str, Any]:
         if not site.has_store():
             return {"events": [], "next": after}
-        found = events_of_run(site.store().database, run_id, after=after, limit=limit)
+        found = site.store().events.find(run_id, after=after, limit=limit)
         told = [_event(run_id, one) for one in found]
         return {"events": told, "next": found[-1].seq if found else after}
 

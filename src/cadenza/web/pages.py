@@ -33,7 +33,7 @@ from cadenza.loop.status_report import (
     run_status,
 )
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import NEWEST, events_of_run
+from cadenza.loop.store.overview import NEWEST
 from cadenza.loop.store.rows import JobRow, StoredEvent
 from cadenza.web.api import (
     MAX_CYCLE,
@@ -126,7 +126,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         cycles: Literal["all"] | None = None,
     ) -> HTMLResponse:
         store = store_of(site, run_id)
-        last = events_of_run(store.database, run_id, limit=LAST_SHOWN, width=TEXT_SHOWN + 1)
+        last = store.events.find(run_id, limit=LAST_SHOWN, width=TEXT_SHOWN + 1)
         newest = None if cycles else NEWEST
         status = run_status(store, run_id, workdir=site.workdir, newest=newest)
         config = json.loads(store.get_run(run_id)["config_json"])
@@ -182,8 +182,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
     ) -> HTMLResponse:
         store = store_of(site, run_id)
         last = store.events.last_seq(run_id)
-        found = events_of_run(
-            store.database,
+        found = store.events.find(
             run_id,
             stage=stage or None,
             kind=kind or None,
@@ -211,8 +210,8 @@ def routes(site: Site, hub: Hub) -> APIRouter:
     def event(
         request: Request, run_id: RunName, seq: Annotated[int, InPath(ge=1, le=MAX_SEQ)]
     ) -> HTMLResponse:
-        found = events_of_run(
-            store_of(site, run_id).database, run_id, after=seq - 1, before=seq + 1, width=MAX_SHOWN
+        found = store_of(site, run_id).events.find(
+            run_id, after=seq - 1, before=seq + 1, width=MAX_SHOWN
         )
         if not found:
             raise HTTPException(404, f"Run {run_id!r} has no event {seq}.")
@@ -414,7 +413,7 @@ def cycle_details(site: Site, run_id: str, cycle: int) -> dict[str, Any]:
     rows = {row["idx"]: row for row in store.cycles_for(run_id)}
     if cycle not in rows:
         raise HTTPException(404, f"Run {run_id!r} has no cycle {cycle}.")
-    decisions = events_of_run(store.database, run_id, kind="decision", cycle=cycle, limit=1)
+    decisions = store.events.find(run_id, kind="decision", cycle=cycle, limit=1)
     tasks: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
     for one in cycle_evaluation(store, run_id, cycle):
         tasks[one.task][one.subject] = one.measured
@@ -493,8 +492,7 @@ class RunFeed(Feed):
 
     def read(self, position: int, /) -> Growth | None:
         """Return events behind number ``position``."""
-        found = events_of_run(
-            self._site.store().database,
+        found = self._site.store().events.find(
             self._run_id,
             after=position,
             limit=EVENTS_SHOWN,

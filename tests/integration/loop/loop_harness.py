@@ -97,7 +97,7 @@ class Loop:
 
     def events(self):
         """What happened as (stage, kind), in order."""
-        return [(event.stage, event.kind) for event in self.store.events.after(self.run_id, 0)]
+        return [(event.stage, event.kind) for event in self.store.events.find(self.run_id)]
 
     def state(self):
         return self.store.load_state(self.run_id)[0]

@@ -41,7 +41,7 @@ def new(store, workdir):
 
 def decided(loop):
     """What is told of each decision."""
-    events = loop.store.events.after(loop.run_id, 0)
+    events = loop.store.events.find(loop.run_id)
     return [json.loads(event.payload) for event in events if event.kind == "decision"]
 
 

@@ -183,7 +183,7 @@ def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
     assert stack.stages(1)[:3] == ["data", "train", "train"]
     started = [p["stage"] for p in payloads(loop, "job_started")]
     assert started.count("train") == 3
-    seqs = [event.seq for event in loop.store.events.after("run", 0)]
+    seqs = [event.seq for event in loop.store.events.find("run")]
     assert seqs == list(range(1, len(seqs) + 1))
 
 

@@ -47,7 +47,7 @@ def kinds(path):
 
 
 def assert_log_is_table(store, path):
-    rows = store.events.after("run", 0)
+    rows = store.events.find("run")
     lines = logged(path)
     assert [line["seq"] for line in lines] == list(range(1, len(rows) + 1))
     for row, line in zip(rows, lines, strict=True):

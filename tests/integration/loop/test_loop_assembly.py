@@ -55,7 +55,7 @@ def test_initial_states_of_the_seed_dataset_are_reserved_where_it_names_them(nam
     with built(settings, stack) as loop:
         loop.run()
         ranges = loop.store.seed_ranges("run")
-        events = loop.store.events.after("run", 0)
+        events = loop.store.events.find("run")
         [told] = [event for event in events if event.kind == "seed_data_seeds"]
         status = run_status(loop.store, "run", workdir=settings.workdir)
     assert {use for _, use, _ in ranges} == ({"seed_data", "compare"} if named else {"compare"})

@@ -34,7 +34,7 @@ def require_finished(run, store):
     assert (row["status"], row["stop_reason"]) == ("finished", "budget: max_cycles")
     assert row["lease_owner"] is None
     assert [one["blessed"] for one in store.checkpoints_for(run.run_id)] == [1]
-    seqs = [event.seq for event in store.events.after(run.run_id, 0)]
+    seqs = [event.seq for event in store.events.find(run.run_id)]
     assert seqs == list(range(1, run.events() + 1))
     wait_for(lambda: not run.hosts())  # the last one may still be ending
     assert run.commands() == []

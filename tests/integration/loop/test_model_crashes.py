@@ -66,7 +66,7 @@ def live(monkeypatch, sqlite_template):
                 fate = Fate(at)
                 with mortal(monkeypatch, fate), suppress(Crash):
                     loop.run()
-                events = loop.store.events.after("run", 0)
+                events = loop.store.events.find("run")
                 known = loop.store.replies.spent_usd("run")
         told = [
             (e.seq, e.kind, e.cycle, json.dumps(json.loads(e.payload)).replace(str(folder), ""))

@@ -13,7 +13,6 @@ from cadenza.loop.store.changes import (
     request_approval,
     start_cycle,
 )
-from cadenza.loop.store.overview import events_of_run
 from tests.loop_runs import event as happened
 from tests.loop_runs import job_of, outcomes
 
@@ -119,7 +118,7 @@ def test_events_are_found_by_number_and_by_what_they_tell(store):
     )
 
     def numbers(**filters):
-        return [one.seq for one in events_of_run(store.database, "r", **filters)]
+        return [one.seq for one in store.events.find("r", **filters)]
 
     assert numbers(limit=3) == [38, 39, 40]
     assert numbers(before=38, limit=3) == [35, 36, 37]

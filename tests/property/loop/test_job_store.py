@@ -126,7 +126,7 @@ class Controllers(RuleBasedStateMachine):
         for run in RUNS:
             state, version = self.store.load_state(run)
             assert (state.cycle, version) == (self.cycle[run], self.version[run])
-            rows = self.store.events.after(run, 0)
+            rows = self.store.events.find(run)
             assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
             found = [((row.step_key, row.ordinal), row.cycle) for row in rows]
             assert found == self.events[run]

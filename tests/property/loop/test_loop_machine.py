@@ -199,7 +199,7 @@ class Walk:
         assert len(cycles) <= self.config.budgets.max_cycles
         decided = [row["decision"] for row in cycles if row["decision"] is not None]
         assert decided == list(self.state.decisions)
-        seqs = [event.seq for event in store.events.after("run", 0)]
+        seqs = [event.seq for event in store.events.find("run")]
         assert seqs == list(range(1, len(seqs) + 1))
 
     def to_the_end(self, check):

@@ -321,7 +321,7 @@ class EventJournal:
         try:
             self._written = self._check_log()
             self._told = self._marked = self._table.published_up_to(self._run_id)
-            while events := self._table.after(self._run_id, self._written, limit=_PAGE):
+            while events := self._table.find(self._run_id, after=self._written, limit=_PAGE):
                 self._write(events)
         except BaseException:
             self._log.close()
@@ -344,7 +344,7 @@ class EventJournal:
                     f"step {step_key!r}: expected no open step, got {self._step_key!r}; steps do "
                     "not nest."
                 )
-            recorded = self._table.of_step(self._run_id, step_key)
+            recorded = self._table.find(self._run_id, step_key=step_key)
             self._recorded = {event.ordinal: event for event in recorded}
             self._step_key, self._ordinal = step_key, 0
         try:
@@ -412,7 +412,7 @@ class EventJournal:
             full = True
             while full:
                 start = min(self._written, self._told)
-                events = self._table.after(self._run_id, start, limit=_PAGE)
+                events = self._table.find(self._run_id, after=start, limit=_PAGE)
                 full = len(events) == _PAGE
                 self._write([stored for stored in events if stored.seq > self._written])
                 for stored in events:
@@ -450,7 +450,7 @@ class EventJournal:
         seq = self._log.last_seq()
         if seq == 0:
             return 0
-        stored = self._table.after(self._run_id, seq - 1, limit=1)
+        stored = self._table.find(self._run_id, after=seq - 1, limit=1)
         if not stored or _line_of(self._run_id, stored[0]) != self._log.last_line():
             raise EventLogError(
                 f"{self._bus.log_path}: expected event {seq} as the store has it in the last line, "

@@ -3,16 +3,15 @@
 Of cycles, and what belongs to them, the newest are read; what sums up a run is the database's sum.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import and_, case, func, literal, or_, select, true, tuple_
 
 from cadenza.loop.store.database import Database, now, unknown_run
-from cadenza.loop.store.rows import Row, StoredEvent
+from cadenza.loop.store.rows import Row
 from cadenza.loop.store.schema import (
     RUN_STATUSES,
     approvals,
@@ -209,47 +208,6 @@ def newest_runs(
             for row in rows:
                 row[name] = found.get(row["id"])
         return rows, now(connection)
-
-
-def events_of_run(
-    database: Database,
-    run_id: str,
-    *,
-    after: int | None = None,
-    before: int | None = None,
-    stage: str | None = None,
-    kind: str | None = None,
-    cycle: int | None = None,
-    text: str | None = None,
-    limit: int = 200,
-    width: int | None = None,
-) -> list[StoredEvent]:
-    """Return at most ``limit`` events in order: the first behind ``after``, else the last ones.
-
-    ``after`` and ``before`` are sequence numbers, themselves left out; ``text`` is looked for in
-    the payload, in either case of its ASCII letters; of payloads, ``width`` characters are read.
-    """
-    wanted = {events.c.stage: stage, events.c.kind: kind, events.c.cycle: cycle}
-    conditions: list[Any] = [
-        events.c.run_id == run_id,
-        *(column == value for column, value in wanted.items() if value is not None),
-    ]
-    if after is not None:
-        conditions.append(events.c.seq > after)
-    if before is not None:
-        conditions.append(events.c.seq < before)
-    if text:
-        written = json.dumps(text)[1:-1]  # payloads are ASCII
-        conditions.append(events.c.payload.icontains(written, autoescape=True))
-    order = events.c.seq.desc() if after is None else events.c.seq
-    columns: list[Any] = [events.c[one.name] for one in fields(StoredEvent)]
-    if width is not None:
-        columns.remove(events.c.payload)
-        columns.append(func.substr(events.c.payload, 1, width).label("payload"))
-    statement = select(*columns).where(*conditions).order_by(order).limit(limit)
-    with database.read() as connection:
-        found = [StoredEvent(**row) for row in connection.execute(statement).mappings()]
-    return found[::-1] if after is None else found
 
 
 def tallies_of_cycle(database: Database, run_id: str, cycle: int) -> list[Row]:

@@ -156,9 +156,6 @@ class LeaseKeeper:
                 _LOGGER.warning("could not renew the lease of run %s: %s", self.lease.run_id, error)
 
 
-_EVENT_COLUMNS: Final = [events.c[one.name] for one in fields(StoredEvent)]
-
-
 class EventTable(Part):
     """Reads events, appends them, and marks those that log file and subscribers have."""
 
@@ -173,15 +170,44 @@ class EventTable(Part):
                 connection.execute(of_run.values(published=1))
             append_events(connection, lease.run_id, new)
 
-    def of_step(self, run_id: str, step_key: str) -> list[StoredEvent]:
-        """Return the events of one step by ordinal."""
-        of_step = select(*_EVENT_COLUMNS).filter_by(run_id=run_id, step_key=step_key)
-        return self._found(of_step.order_by(events.c.ordinal))
+    def find(
+        self,
+        run_id: str,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        step_key: str | None = None,
+        stage: str | None = None,
+        kind: str | None = None,
+        cycle: int | None = None,
+        text: str | None = None,
+        limit: int = 10_000,
+        width: int | None = None,
+    ) -> list[StoredEvent]:
+        """Return at most ``limit`` events in order: the first behind ``after``, else the last ones.
 
-    def after(self, run_id: str, seq: int, *, limit: int = 10_000) -> list[StoredEvent]:
-        """Return at most ``limit`` events behind number ``seq``, in order."""
-        later = select(*_EVENT_COLUMNS).where(events.c.run_id == run_id, events.c.seq > seq)
-        return self._found(later.order_by(events.c.seq).limit(limit))
+        ``after`` and ``before`` are sequence numbers, themselves left out; ``text`` is looked for
+        in the payload, in either case of its ASCII letters; of payloads, ``width`` characters are
+        read.
+        """
+        wanted = {"step_key": step_key, "stage": stage, "kind": kind, "cycle": cycle}
+        wanted = {name: value for name, value in wanted.items() if value is not None}
+        conditions: list[Any] = []
+        if after is not None:
+            conditions.append(events.c.seq > after)
+        if before is not None:
+            conditions.append(events.c.seq < before)
+        if text:
+            written = json.dumps(text)[1:-1]  # payloads are ASCII
+            conditions.append(events.c.payload.icontains(written, autoescape=True))
+        columns: list[Any] = [events.c[one.name] for one in fields(StoredEvent)]
+        if width is not None:
+            columns.remove(events.c.payload)
+            columns.append(func.substr(events.c.payload, 1, width).label("payload"))
+        found = select(*columns).filter_by(run_id=run_id, **wanted).where(*conditions)
+        order = events.c.seq.desc() if after is None else events.c.seq
+        rows = self._database.rows(found.order_by(order).limit(limit))
+        return [StoredEvent(**row) for row in (rows[::-1] if after is None else rows)]
 
     def last_seq(self, run_id: str) -> int:
         """Return the number of the run's last event; 0 for none."""
@@ -194,9 +220,6 @@ class EventTable(Part):
         with self._database.read() as connection:
             unpublished = connection.scalar(first.filter_by(run_id=run_id, published=0))
             return _last_seq(connection, run_id) if unpublished is None else unpublished - 1
-
-    def _found(self, statement: Any) -> list[StoredEvent]:
-        return [StoredEvent(**row) for row in self._database.rows(statement)]
 
 
 def append_events(connection: Connection, run_id: str, new: Sequence[StoredEvent]) -> None:
