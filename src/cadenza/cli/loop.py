@@ -128,14 +128,13 @@ def approve(
         from dataclasses import asdict
 
         from cadenza.loop.requests import answer
-        from cadenza.loop.status_report import worked_on_by
 
         row = answer(opened, run_id, approve=not reject, reason=reason, by=by)
         if as_json:
             print_json(asdict(row))
             return
         print_text(f"run {run_id}: {row.gate} in cycle {row.cycle} is {row.status} by {row.by}")
-        if worked_on_by(opened, run_id) is None:
+        if opened.leases.holder(run_id) is None:
             print_text(
                 f"no controller runs it; continue with: {command('resume', run_id, workdir, store)}"
             )

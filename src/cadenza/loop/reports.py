@@ -22,7 +22,7 @@ from cadenza.loop.orchestrator.loop import LEASE_TTL_S
 from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.resuming import stored_config
 from cadenza.loop.retention import chosen, incidents_of, leftovers, remove, size_of
-from cadenza.loop.status_report import Measurement, log_of, run_status, worked_on_by
+from cadenza.loop.status_report import Measurement, log_of, run_status
 from cadenza.loop.store.database import plain_text, shown
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import OPEN, Overview, overviews, run_counts
@@ -270,7 +270,7 @@ def told_events(
     yield from found
     works = follow
     while works:
-        works = worked_on_by(store, run_id) is not None  # asked first, so that nothing is missed
+        works = store.leases.holder(run_id) is not None  # asked first, so that nothing is missed
         while found := store.events.find(run_id, cycle=cycle, after=seq):
             yield from found
             seq = found[-1].seq

@@ -15,7 +15,7 @@ from cadenza.loop.contracts.records import Record
 from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.orchestrator.steps import IncidentLog
-from cadenza.loop.processes import is_gone, readable, this_process
+from cadenza.loop.processes import readable, this_process
 from cadenza.loop.state import STOP_REQUESTED
 from cadenza.loop.store.database import require_plain
 from cadenza.loop.store.jobstore import JobStore
@@ -103,7 +103,7 @@ def resume_run(
     _require_said("a resumption", reason, by)
     run = store.get_run(run_id)
     owner = store.leases.holder(run_id)
-    if owner is not None and not is_gone(owner):
+    if owner is not None:
         raise LeaseHeldError(
             f"run {run_id!r}: expected a run that nobody works on, got one that {readable(owner)} "
             "works on; there is nothing to resume."

@@ -516,12 +516,6 @@ def _owner(run: Row, moment: float) -> str | None:
     return owner
 
 
-def worked_on_by(store: JobStore, run_id: str) -> str | None:
-    """Return who works on a run; None if nobody does, or a process that is known to be gone."""
-    owner = store.leases.holder(run_id)
-    return None if owner is None or is_gone(owner) else owner
-
-
 def measure(tally: Row | None) -> Measurement | None:
     """Return the share of successes with its exact 95 % interval; None without episodes."""
     if tally is None:

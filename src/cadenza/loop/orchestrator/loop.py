@@ -400,7 +400,7 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
     row, holder = store.get_run(run_id), store.leases.holder(run_id)
     owner = row["lease_owner"]
     try:
-        if holder is None or is_gone(holder):
+        if holder is None:
             LogFile(log_path).close()
         return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
     except EventLogHeldError as error:

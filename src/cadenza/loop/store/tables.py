@@ -110,10 +110,16 @@ class Leases(Part):
             connection.execute(freed)
 
     def holder(self, run_id: str) -> str | None:
-        """Return who works on the run now; None if its lease is free or ran out."""
+        """Return who works on the run now.
+
+        None if its lease is free or ran out, or its owner is a process that is known to be gone.
+        """
         with self._database.read() as connection:
             lasting = runs.c.lease_expires_at > now(connection)
-            return connection.scalar(select(runs.c.lease_owner).where(runs.c.id == run_id, lasting))
+            owner = connection.scalar(
+                select(runs.c.lease_owner).where(runs.c.id == run_id, lasting)
+            )
+        return None if owner is None or is_gone(owner) else owner
 
 
 _LOGGER: Final = logging.getLogger(__name__)
