@@ -269,11 +269,8 @@ class Agent(ABC, Generic[_Settings]):
         spec = JobSpec(
             key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
             command=command,
-            output_dir=plan.output_dir,
             log_path=place.log_path,
-            result_path=plan.result_path,
-            device=plan.device,
-            on_existing=plan.on_existing,
+            **plan.model_dump(exclude={"job"}),
         )
         try:
             end = _run_unrecorded(spec, self.runner) if jobs is None else jobs.run(spec)

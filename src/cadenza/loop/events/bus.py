@@ -223,13 +223,18 @@ class EventBus:
 
     def __init__(self, log_path: Path | str) -> None:
         """Create the log's folder."""
-        self.log_path: Path = Path(log_path)
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = Path(log_path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self.subscribers: list[Subscriber] = []
         self.lock: threading.RLock = threading.RLock()
         self.journal: EventJournal | None = None
         self._log: LogFile | None = None
         self._seq = 0
+
+    @property
+    def log_path(self) -> Path:
+        """The log file."""
+        return self._path
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Tell ``subscriber`` every event from now on, after those who subscribed before."""
