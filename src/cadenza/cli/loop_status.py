@@ -145,8 +145,6 @@ def plain(text: str) -> str:
 _SILENT_S: Final = 10.0
 #: Time without output of a job that is worth a word, s.
 _QUIET_S: Final = 60.0
-#: Characters of the reason of a failure that are shown; older runs stored whole logs there.
-_REASON_WIDTH: Final = 800
 #: Statuses of runs that somebody should be working on.
 _GOING_ON: Final = ("running", "pending_approval")
 #: Runs of these statuses can be resumed.
@@ -337,10 +335,8 @@ def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> "Gen
             f"answer with: {approve}"
         )
     if status.status == "failed":
-        reason, log = plain((status.stop_reason or "").partition("\n")[0]), status.failed_log
-        yield "failed: " + (
-            reason if len(reason) <= _REASON_WIDTH else f"{reason[:_REASON_WIDTH]}..."
-        )
+        reason, log = plain(status.stop_reason or ""), status.failed_log
+        yield f"failed: {reason}"
         if log is not None and str(Path(log).absolute()) not in reason:
             yield f"log of the job that failed: {log}"
     if status.status in _RESUMABLE and (told := shortage(status.disk, workdir)):

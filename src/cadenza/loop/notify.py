@@ -12,7 +12,6 @@ Secrets:   what fails is told by its kind and host, never with the address.
 import json
 import logging
 import os
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -169,7 +168,8 @@ class _Teller:
                         self._write_state(event.seq)
                     own = {name: getattr(event, name) for name in _OWN}
                     self._tell(what, text, {**own, "payload": json.loads(event.payload)})
-                    self._write_state(event.seq)
+                    if what in _MUST_BE_TOLD:
+                        self._write_state(event.seq)
                 self._seen = event.seq
 
     def _tell_disk(self) -> None:
@@ -195,12 +195,10 @@ class _Teller:
             told = f"webhook {urlsplit(address).hostname}"
             hooks[told] = lambda: _post(address, body, timeout_s=self._config.timeout_s)
         for name, attempt in hooks.items():
-            problem = attempt()
-            for pause_s in _PAUSES_S if problem else ():
-                self._closing.wait(pause_s)
+            problem, pauses = attempt(), list(_PAUSES_S)
+            while problem and pauses:
+                self._closing.wait(pauses.pop(0))
                 problem = attempt()
-                if not problem:
-                    break
             if problem:
                 _logger.warning("%s was not told of %s: %s", name, what, problem)
                 self._note("notify_failed", f"{name} was not told of {what}: {problem}")
@@ -209,40 +207,32 @@ class _Teller:
         """Run the command once; return what went wrong, empty if nothing did."""
         with TemporaryFile() as errors:
             try:
-                process = subprocess.Popen(  # noqa: S603 - the user's own words, no shell
+                code = subprocess.run(  # noqa: S603 - the user's own words, no shell
                     self._config.command,
-                    stdin=subprocess.PIPE,
+                    input=body,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     env={**os.environ, TEXT_VARIABLE: line},
                     start_new_session=True,
-                )
+                    timeout=self._config.timeout_s,
+                    check=False,
+                ).returncode
             except OSError as error:
                 return f"it cannot be started ({error.strerror})"
-            try:
-                process.communicate(body, timeout=self._config.timeout_s)
             except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=1.0)
                 return f"it was ended after {self._config.timeout_s:g} s"
-            if process.returncode == 0:
+            if code == 0:
                 return ""
             errors.seek(0)
-            lines = errors.read(4096).decode(errors="replace").split("\n")
-            return f"exit code {process.returncode} {lines[0].strip()[:200]}".strip()
+            said = errors.read(4096).decode(errors="replace").partition("\n")[0].strip()
+            return f"exit code {code} {said[:200]}".strip()
 
     def _read_state(self) -> tuple[int, bool]:
         """Return the number of the last event that counts as told, and whether the disk does."""
         path = self._folder / STATE_FILE
-        try:
+        with suppress(OSError, IntegrityError, KeyError, TypeError, ValueError):
             state = parse_json_object(path.read_bytes(), source=str(path))
             return int(state["seq"]), bool(state["disk"])
-        except FileNotFoundError:
-            pass
-        except (OSError, IntegrityError, KeyError, TypeError, ValueError) as error:
-            self._note("notify_failed", f"{path}: what was told is not known: {error}")
         self._seq, self._disk_told = self._store.events.last_seq(self._run_id), False
         with suppress(StorageError):
             self._write_state(self._seq)  # what was before it was asked for is no news
