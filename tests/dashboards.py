@@ -1,5 +1,6 @@
 """Dashboards that really listen, for tests."""
 
+import json
 import socket
 import threading
 from contextlib import contextmanager
@@ -94,3 +95,62 @@ def recorded(policy, partner="crossing_chaser", frames=4):
     )
     picks = {"typical": "A start like most."}
     return Recordings(policy_id=policy, picks=picks, rollouts=(episode,))
+
+
+def trained(folder, seed, *, finished=True):
+    """Write what a run of `cadenza train` leaves, in the folder of its seed."""
+    (folder / "artifacts").mkdir(parents=True)
+    (folder / "logs").mkdir()
+    run = f"{seed:016x}"
+    config = {"seed": seed, "algo": "ego_aht_happo", "total_frames": 400, "env": {"task": "push"}}
+    card = {"status": "finished" if finished else "running", "config": config}
+    (folder / "artifacts" / f"{run}.run.json").write_text(json.dumps(card))
+    result = {"n_episodes": 4.0, "mean_episode_reward": 1.5 + seed, "success_rate": 0.75}
+    if finished:
+        episodes = [
+            {"episode_return": float(k + seed), "length": 9, "complete": True, "end_frame": 100 * k}
+            for k in range(1, 5)
+        ]
+        evaluations = [{"frame": frame, "results": result} for frame in (200, 400)]
+        curve = {"run_id": run, "episodes": episodes, "evaluations": evaluations}
+        (folder / "artifacts" / f"{run}.curve.json").write_text(json.dumps(curve))
+    else:
+        events = [
+            {"event": "scalar", "step": 100, "mean_episode_return": 0.5},
+            {"event": "eval", "step": 200, **result},
+        ]
+        lines = "".join(json.dumps(event) + "\n" for event in events)
+        (folder / "logs" / f"{run}.jsonl").write_text(lines + '{"event": "sca')
+    return f"{folder.name}/artifacts/{run}.run.json"
+
+
+def _skill(value):
+    return {"metric": "success", "value": value, "low": 0.1, "high": 0.9, "episodes": 10}
+
+
+def compared(folder):
+    """Write the matrix of two egos with two partners."""
+    folder.mkdir()
+    content = {
+        "egos": ["first", "second"],
+        "partners": [{"name": "<b>one</b>"}, {"name": "two"}],
+        "cells": [[_skill(0.25), _skill(0.5)], [_skill(0.75), _skill(1.0)]],
+        "seeds": [0, 1],
+        "row_order": [1, 0],
+        "column_order": [0, 1],
+        "diversity": {"fcp": {"members": 2, "jsd": [0.1, 0.05, 0.2], "minus_fcp": None}},
+    }
+    (folder / "matrix.json").write_text(json.dumps(content))
+
+
+def streamed(path):
+    """Write the status of a stream with a producer that failed."""
+    producer = {"producer": 0, "state": "ENDED", "pid": 41, "episodes": 6, "frames": 60}
+    producer |= {"dropped": 0, "restarts": 2, "stalled_s": 0.5, "silent_s": 0.1, "error": "<b>x"}
+    counts = ("owner_pid", "time_ns", "episodes", "frames", "dropped", "chunks", "redraws")
+    counts += ("readable", "unread", "passed_over", "policy_version", "version_lag_p95")
+    means = ("frozen_s", "frames_per_s", "chunks_per_s", "replay_ratio", "staleness_mean_s")
+    means += ("staleness_p95_s", "version_lag_mean", "excluded_mean", "stalled_s", "blocked_s")
+    status = dict.fromkeys(counts, 7) | dict.fromkeys(means, 0.0)
+    status |= {"schema_version": 1, "state": "STOPPED", "fills_requested": 1}
+    path.write_text(json.dumps(status | {"producers": [producer]}))

@@ -17,7 +17,7 @@ from cadenza.loop.store.changes import (
     set_run_status,
     start_cycle,
 )
-from tests.dashboards import furnished, recorded
+from tests.dashboards import compared, furnished, recorded, streamed, trained
 from tests.loop_runs import CONFIG, begun_run, do_job, event, job_of
 
 #: A run that waits for an answer, one that ended well after many cycles, and one that failed.
@@ -49,6 +49,11 @@ def busy(folder, results):
     shutil.copytree(results, workdir / "quickstart" / "evaluation")
     episodes = recorded("goal_pd", frames=40).model_dump_json()
     (workdir / "quickstart" / RECORDINGS_NAME).write_text(episodes)
+    for seed in (0, 2):
+        trained(workdir / "many" / "training" / f"seed{seed}", seed)
+    trained(workdir / "going", 7, finished=False)
+    compared(workdir / "zoo")
+    streamed(workdir / "status.json")
     (knowledge / "tasks" / "crossing.md").write_text(_PAGE)
     log = "".join(f"step {number} loss {1.0 / (number + 1):.4f}\n" for number in range(400))
     (workdir / "crossing-1" / "cycle_1" / "train.log").write_text(log)

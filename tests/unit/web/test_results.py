@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from cadenza.benchmark.finding import search
 from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.web import create_app
-from tests.dashboards import CANARY, evaluated, recorded, token_in
+from tests.dashboards import CANARY, compared, evaluated, recorded, streamed, token_in, trained
 
 
 @pytest.fixture(scope="module")
@@ -196,33 +196,6 @@ def test_the_leaderboard_ranks_the_newest_of_each_method_and_says_what_it_leaves
     assert "expected a bundle that verifies" in text
 
 
-def trained(folder, seed, *, finished=True):
-    """Write what a run of `cadenza train` leaves, in the folder of its seed."""
-    (folder / "artifacts").mkdir(parents=True)
-    (folder / "logs").mkdir()
-    run = f"{seed:016x}"
-    config = {"seed": seed, "algo": "ego_aht_happo", "total_frames": 400, "env": {"task": "push"}}
-    card = {"status": "finished" if finished else "running", "config": config}
-    (folder / "artifacts" / f"{run}.run.json").write_text(json.dumps(card))
-    result = {"n_episodes": 4.0, "mean_episode_reward": 1.5 + seed, "success_rate": 0.75}
-    if finished:
-        episodes = [
-            {"episode_return": float(k + seed), "length": 9, "complete": True, "end_frame": 100 * k}
-            for k in range(1, 5)
-        ]
-        evaluations = [{"frame": frame, "results": result} for frame in (200, 400)]
-        curve = {"run_id": run, "episodes": episodes, "evaluations": evaluations}
-        (folder / "artifacts" / f"{run}.curve.json").write_text(json.dumps(curve))
-    else:
-        events = [
-            {"event": "scalar", "step": 100, "mean_episode_return": 0.5},
-            {"event": "eval", "step": 200, **result},
-        ]
-        lines = "".join(json.dumps(event) + "\n" for event in events)
-        (folder / "logs" / f"{run}.jsonl").write_text(lines + '{"event": "sca')
-    return f"{folder.name}/artifacts/{run}.run.json"
-
-
 def test_a_training_shows_its_returns_and_evaluations_also_while_it_runs(client, workdir):
     places = [trained(workdir / f"{done}", 7, finished=done) for done in (True, False)]
     for place, state in zip(places, ("finished", "running"), strict=True):
@@ -241,22 +214,8 @@ def test_trainings_with_several_seeds_show_their_mean(client, workdir):
     assert "2 seeds, 400 steps; mean at the last common step 0.75" in text
 
 
-def skill(value):
-    return {"metric": "success", "value": value, "low": 0.1, "high": 0.9, "episodes": 10}
-
-
 def test_a_matrix_shows_every_cell_with_its_interval_and_how_families_differ(client, workdir):
-    (workdir / "zoo").mkdir()
-    content = {
-        "egos": ["first", "second"],
-        "partners": [{"name": "<b>one</b>"}, {"name": "two"}],
-        "cells": [[skill(0.25), skill(0.5)], [skill(0.75), skill(1.0)]],
-        "seeds": [0, 1],
-        "row_order": [1, 0],
-        "column_order": [0, 1],
-        "diversity": {"fcp": {"members": 2, "jsd": [0.1, 0.05, 0.2], "minus_fcp": None}},
-    }
-    (workdir / "zoo" / "matrix.json").write_text(json.dumps(content))
+    compared(workdir / "zoo")
     text = page_of(client, workdir, "matrix", "zoo")
     cells = re.findall(r"(\d+\.0) %</text><text[^>]*>\[10\.0, 90\.0\]", text)
     assert cells == ["75.0", "25.0", "100.0", "50.0"]
@@ -286,16 +245,7 @@ def test_a_foreign_file_gives_a_sentence(client, workdir, kind, place, name, con
 
 
 def test_a_stream_shows_its_counters_and_its_producers(client, workdir):
-    producer = {"producer": 0, "state": "ENDED", "pid": 41, "episodes": 6, "frames": 60}
-    producer |= {"dropped": 0, "restarts": 2, "stalled_s": 0.5, "silent_s": 0.1, "error": "<b>x"}
-    counts = ("owner_pid", "time_ns", "episodes", "frames", "dropped", "chunks", "redraws")
-    counts += ("readable", "unread", "passed_over", "policy_version", "version_lag_p95")
-    means = ("frozen_s", "frames_per_s", "chunks_per_s", "replay_ratio", "staleness_mean_s")
-    means += ("staleness_p95_s", "version_lag_mean", "excluded_mean", "stalled_s", "blocked_s")
-    status = dict.fromkeys(counts, 7) | dict.fromkeys(means, 0.0)
-    status |= {"schema_version": 1, "state": "STOPPED", "fills_requested": 1}
-    path = workdir / "status.json"
-    path.write_text(json.dumps(status | {"producers": [producer]}))
+    streamed(workdir / "status.json")
     text = page_of(client, workdir, "stream", "status.json")
     assert "Stream of process 7: STOPPED" in text
     assert "7 episodes, 7 steps, 0 steps/s, 7 dropped" in text
