@@ -392,30 +392,28 @@ def run_list(
     store: JobStore, *, status: str | None = None, limit: int = 100, before: str | None = None
 ) -> list[RunSummary]:
     """Return how runs stand in short, newest first: at most ``limit`` older than run ``before``."""
-    rows, moment = newest_runs(store.database, status=status, limit=limit, before=before)
     return [
         RunSummary(
-            **_head(row, moment, decided=row["cycles"]["decided"] if row["cycles"] else 0),
-            cycle=_object(row["state_json"]).get("cycle", 0),
-            pending=row["pending"]["pending"] if row["pending"] else 0,
-            success=measure(row["blessed"]),
+            **_head(found),
+            cycle=_object(found.run["state_json"]).get("cycle", 0),
+            pending=len(found.rows["questions"]),
+            success=_blessed_success(found),
         )
-        for row in rows
+        for found in newest_runs(store.database, status=status, limit=limit, before=before)
     ]
 
 
-def _head(run: Row, moment: float, *, decided: int) -> dict[str, Any]:
+def _head(found: Overview) -> dict[str, Any]:
     """Return the values of a `RunHead`."""
-    names = ("status", "stop_reason", "created_at")
-    budgets = _section(_object(run["config_json"]), "budgets")
+    run = found.run
     return {
-        **{name: run[name] for name in names},
+        **{name: run[name] for name in ("status", "stop_reason", "created_at")},
         "run_id": run["id"],
-        "worked_on_by": _owner(run, moment),
+        "worked_on_by": _owner(run, found.moment),
         "stop_requested": run["stop_requested_at"] is not None,
         "step": str(_object(run["state_json"]).get("step", "")),
-        "decided": decided,
-        "max_cycles": budgets.get("max_cycles"),
+        "decided": sum(row["decided"] for row in found.rows["counts"]),
+        "max_cycles": _section(_object(run["config_json"]), "budgets").get("max_cycles"),
     }
 
 
@@ -438,7 +436,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
     estimates = JobEstimates(jobs, folder=folder)
     running = [estimates.live(job) for job in jobs if job.status == "running"]
     failed = [job.key for job in jobs if job.status == "failed"]
-    head = _head(run, found.moment, decided=sum(row["decided"] for row in rows["counts"]))
+    head = _head(found)
     asks = head["worked_on_by"] is not None and head["step"] in _ASKING_STEPS
     return RunStatus(
         **head,
@@ -603,15 +601,19 @@ def _blessed(found: Overview) -> BlessedPolicy | None:
     row = next((row for row in found.rows["checkpoints"] if row["blessed"]), None)
     if row is None:
         return None
-    measured = [measure(tally) for tally in found.rows["blessed_episodes"]]
+    measured = _blessed_success(found)
     report = _object(row["eval_json"]) if row["eval_json"] else {}
     return BlessedPolicy(
         path=row["path"],
         policy_type=row["policy_type"],
         cycle=None if row["cycle_idx"] < 0 else row["cycle_idx"],
         success=report.get("success_rate"),
-        score=next((one.score for one in measured if one is not None), None),
+        score=None if measured is None else measured.score,
     )
+
+
+def _blessed_success(found: Overview) -> Measurement | None:
+    return measure(next(iter(found.rows["blessed_episodes"]), None))
 
 
 def _spending(run: Row, seconds: Mapping[Device, float]) -> Spending:

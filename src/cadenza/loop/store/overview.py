@@ -4,11 +4,23 @@ Of cycles, and what belongs to them, the newest are read; what sums up a run is 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import and_, case, func, literal, or_, select, true, tuple_
+from sqlalchemy import (
+    BindParameter,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 
 from cadenza.loop.store.database import Database, now, unknown_run
 from cadenza.loop.store.rows import Row
@@ -78,17 +90,46 @@ def overviews(
     by_age = (runs.c.created_at.desc(), runs.c.id.desc())
     chosen = select(runs).where(true() if run_id is None else runs.c.id == run_id)
     chosen = chosen.order_by(*by_age) if most is None else chosen.order_by(is_over, *by_age)
-    with database.read() as connection:
-        moment = now(connection)
-        rows = [dict(row) for row in connection.execute(chosen.limit(most)).mappings()]
-        rows.sort(key=lambda row: (row["created_at"], row["id"]))
-        found = {row["id"]: Overview(row, moment) for row in rows}
-        ids = None if run_id is None and most is None else list(found)
-        for name, statement in _statements(ids, newest).items() if found else ():
-            for row in connection.execute(statement).mappings() if not only or name in only else ():
-                found[row["run_id"]].rows[name].append(dict(row))
+    every = run_id is None and most is None
+    found = _read(database, chosen.limit(most), every=every, newest=newest, only=only)
     if run_id is not None and not found:
         raise unknown_run(run_id)
+    return sorted(found, key=lambda one: (one.run["created_at"], one.run["id"]))
+
+
+def newest_runs(
+    database: Database, *, status: str | None, limit: int, before: str | None
+) -> list[Overview]:
+    """Return at most ``limit`` runs, newest first, with the rows that a list needs.
+
+    ``before`` is the id of a run: only older ones are returned, none if it is unknown.
+    """
+    page = select(runs).order_by(runs.c.created_at.desc(), runs.c.id.desc()).limit(limit)
+    if status is not None:
+        page = page.where(runs.c.status == status)
+    if before is not None:
+        mark = select(runs.c.created_at, runs.c.id).where(runs.c.id == before).subquery().c
+        page = page.where(tuple_(runs.c.created_at, runs.c.id) < tuple_(mark.created_at, mark.id))
+    return _read(database, page, only=("counts", "questions", "blessed_episodes"))
+
+
+def _read(
+    database: Database,
+    chosen: Any,
+    *,
+    every: bool = False,
+    newest: int | None = 0,
+    only: Collection[str] = (),
+) -> list[Overview]:
+    """Return the chosen runs, which may be ``every`` one, with their rows."""
+    with database.read() as connection:
+        moment = now(connection)
+        rows = connection.execute(chosen).mappings()
+        found = {row["id"]: Overview(dict(row), moment) for row in rows}
+        statements = _statements(newest, every=every)
+        for name in (only or statements) if found else ():
+            for row in connection.execute(statements[name], {_IDS.key: [*found]}).mappings():
+                found[row["run_id"]].rows[name].append(dict(row))
     return list(found.values())
 
 
@@ -98,11 +139,16 @@ def run_counts(database: Database) -> dict[str, int]:
     return {row["status"]: row["runs"] for row in database.rows(counted)}
 
 
-def _statements(ids: Sequence[str] | None, newest: int | None) -> dict[str, Any]:
-    """Return what is read, by name: of some runs or all, of their ``newest`` cycles or all."""
+#: Ids of the runs that are read.
+_IDS: Final[BindParameter[Any]] = bindparam("ids", expanding=True)
+
+
+@lru_cache
+def _statements(newest: int | None, *, every: bool) -> dict[str, Any]:
+    """Return what is read, by name: of `_IDS` or all runs, of their ``newest`` cycles or all."""
 
     def of(table: Any) -> Any:
-        return true() if ids is None else table.c.run_id.in_(ids)
+        return true() if every else table.c.run_id.in_(_IDS)
 
     def summed(table: Any, *columns: Any, by: tuple[Any, ...] = (), where: Any = None) -> Any:
         chosen = of(table) if where is None else and_(of(table), where)
@@ -110,7 +156,7 @@ def _statements(ids: Sequence[str] | None, newest: int | None) -> dict[str, Any]
 
     last = func.coalesce(func.max(cycles.c.idx), 0)
     before = (literal(-1) if newest is None else last - newest).label("before")
-    of_runs = true() if ids is None else runs.c.id.in_(ids)
+    of_runs = true() if every else runs.c.id.in_(_IDS)
     shown = (
         select(runs.c.id, before).outerjoin(cycles).where(of_runs).group_by(runs.c.id).subquery().c
     )
@@ -170,44 +216,6 @@ def _statements(ids: Sequence[str] | None, newest: int | None) -> dict[str, Any]
             llm_replies, by=(llm_replies.c.cycle,), where=llm_replies.c.text == NO_TEXT
         ),
     }
-
-
-def newest_runs(
-    database: Database, *, status: str | None, limit: int, before: str | None
-) -> tuple[list[Row], float]:
-    """Return at most ``limit`` runs, newest first, with counts; and the moment, Unix seconds.
-
-    ``before`` is the id of a run: only older ones are returned, none if it is unknown.
-    """
-    page = select(runs).order_by(runs.c.created_at.desc(), runs.c.id.desc()).limit(limit)
-    if status is not None:
-        page = page.where(runs.c.status == status)
-    if before is not None:
-        mark = select(runs.c.created_at, runs.c.id).where(runs.c.id == before).subquery().c
-        page = page.where(tuple_(runs.c.created_at, runs.c.id) < tuple_(mark.created_at, mark.id))
-    with database.read() as connection:
-        rows = [dict(row) for row in connection.execute(page).mappings()]
-        ids = [row["id"] for row in rows]
-        key = (episodes.c.run_id, episodes.c.cycle, episodes.c.subject)
-        stands = (checkpoints.c.run_id, checkpoints.c.cycle_idx, literal("candidate"))
-        blessed = select(*stands).where(checkpoints.c.run_id.in_(ids), checkpoints.c.blessed == 1)
-        open_ones = and_(approvals.c.run_id.in_(ids), approvals.c.status == "pending")
-        asked = {
-            "cycles": select(cycles.c.run_id, func.count(cycles.c.decision).label("decided"))
-            .where(cycles.c.run_id.in_(ids))
-            .group_by(cycles.c.run_id),
-            "pending": select(approvals.c.run_id, func.count().label("pending"))
-            .where(open_ones)
-            .group_by(approvals.c.run_id),
-            "blessed": select(episodes.c.run_id, *_TALLY)
-            .where(tuple_(*key).in_(blessed))
-            .group_by(episodes.c.run_id),
-        }
-        for name, statement in asked.items():
-            found = {row["run_id"]: dict(row) for row in connection.execute(statement).mappings()}
-            for row in rows:
-                row[name] = found.get(row["id"])
-        return rows, now(connection)
 
 
 def tallies_of_cycle(database: Database, run_id: str, cycle: int) -> list[Row]:
