@@ -60,7 +60,6 @@ def create_app(
         await asyncio.to_thread(exact_bounds, 1, 2, tail=0.025)  # loads scipy: nobody waits yet
         yield
         hub.close()
-        findings.close()
         site.close()
 
     app = FastAPI(

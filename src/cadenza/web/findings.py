@@ -1,26 +1,28 @@
 """What is found and computed of results, kept for all who look.
 
 A visitor names a finding by its digest, which is looked up in what a search has found: no path
-comes from outside. What a page shows is computed once per state of the files, in few threads of its
-own; a page that would wait long says so instead.
+comes from outside. What a page shows is computed once per state of the files, few at a time; a page
+that would wait long says so instead. The end of the server waits for nothing.
 """
 
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cadenza.benchmark.finding import Finding, Kind, Search, search
 from cadenza.core.errors import NotReadyError
 
+#: What computes pages.
+SHOWING: Final = "cadenza.benchmark.showing"
 #: Time for which a search is used again, s, and that a page waits for what it shows, s.
 FRESH_S, WAIT_S = 2.0, 20.0
 #: Computations at once, and how many are kept.
-_THREADS: Final = 2
-_KEPT: Final = 64
+_AT_ONCE, _KEPT = 2, 64
 T = TypeVar("T")
 
 
@@ -32,7 +34,7 @@ class Findings:
         self._root = root
         self._lock = threading.Lock()
         self._search: tuple[float, Search] | None = None
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="results")
+        self._turns = threading.Semaphore(_AT_ONCE)
         self._computed: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
     def search(self) -> Search:
@@ -63,7 +65,8 @@ class Findings:
         with self._lock:
             future = self._computed.get(key)
             if future is None or (anew and future.done()):
-                future = self._computed[key] = self._pool.submit(compute)
+                future = self._computed[key] = Future()
+                threading.Thread(target=self._work, args=(future, compute), daemon=True).start()
             self._computed.move_to_end(key)
             while len(self._computed) > _KEPT:
                 self._computed.popitem(last=False)[1].cancel()
@@ -74,9 +77,18 @@ class Findings:
                 "This is still being computed; load the page again in a moment."
             ) from error
 
-    def close(self) -> None:
-        """Compute nothing more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def prepare(self) -> None:
+        """Import what computes pages, which takes seconds, before one is asked for."""
+        threading.Thread(target=import_module, args=(SHOWING,), daemon=True).start()
+
+    def _work(self, future: Future[Any], compute: Callable[[], Any]) -> None:
+        with self._turns:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(compute())
+            except Exception as error:  # noqa: BLE001 -- whoever waits for it gets it
+                future.set_exception(error)
 
 
 def state_of(paths: Iterable[Path]) -> Hashable:

@@ -7,16 +7,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi import Path as InPath
 from markupsafe import Markup
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from cadenza.benchmark.finding import Finding, Kind, Search
-from cadenza.core.errors import CadenzaError, InputError, StorageError
+from cadenza.core.errors import CadenzaError, InputError, NotReadyError, StorageError
 from cadenza.evaluation.report.view import RECORDINGS_NAME, condition_css, player_data
 from cadenza.stream import status
-from cadenza.web.findings import Findings, state_of
+from cadenza.web.findings import SHOWING, Findings, state_of
 from cadenza.web.live import Feed, Hub
 from cadenza.web.site import MARKDOWN, OpenFile, Site, open_inside
 
@@ -35,7 +35,7 @@ _HEADINGS: Final[dict[Kind, str]] = {
 }
 #: Findings of one kind on the overview; bundles, films and related groups of one page; bytes of a
 #: file that is no bundle's.
-MAX_LISTED, MAX_BUNDLES, MAX_FILMS, MAX_RELATED, MAX_BYTES = 100, 100, 24, 8, 1 << 25
+MAX_LISTED, MAX_BUNDLES, MAX_FILMS, MAX_RELATED, MAX_BYTES = 100, 100, 24, 12, 1 << 25
 
 
 def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
@@ -58,17 +58,27 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
 
     def computed(what: str, name: str, state: Any, *args: Any, anew: bool = False) -> Any:
         # imported where it is computed: the benchmark takes seconds to import
-        compute = lambda: getattr(import_module("cadenza.benchmark.showing"), what)(*args)  # noqa: E731
-        return findings.computed(f"{what} {name}", state, compute, anew=anew)
+        compute = lambda: getattr(import_module(SHOWING), what)(*args)  # noqa: E731
+        try:
+            return findings.computed(f"{what} {name}", state, compute, anew=anew)
+        except NotReadyError as error:
+            raise HTTPException(503, str(error)) from error
 
     @router.get("/results")
-    def overview(request: Request) -> Response:
+    def overview(request: Request, text: Annotated[str, Query(max_length=200)] = "") -> Response:
         found = findings.search()
-        groups = [(name, found.of(kind)) for kind, name in _HEADINGS.items()]
-        told = [(name, len(some), some[:MAX_LISTED]) for name, some in groups if some]
-        partial = found.is_partial
+        findings.prepare()
+        groups = {
+            name: [one for one in found.of(kind) if text.lower() in one.place.lower()]
+            for kind, name in _HEADINGS.items()
+        }
         return site.page(
-            request, "results.html.j2", groups=told, is_partial=partial, workdir=site.workdir
+            request,
+            "results.html.j2",
+            groups=[(name, len(some), some[:MAX_LISTED]) for name, some in groups.items() if some],
+            text=text,
+            is_partial=found.is_partial,
+            workdir=site.workdir,
         )
 
     @router.get("/results/leaderboard")
@@ -86,7 +96,10 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
     @router.get("/results/{result_id}")
     def result(request: Request, result_id: ResultId) -> Response:
         found, every = find(result_id), findings.search()
-        related = every.related(found)[:MAX_RELATED]
+        related = every.related(found)
+        if found.kind in ("spike", "seeds"):
+            related += every.members(found)
+        related = related[:MAX_RELATED]
         if found.kind in ("bundle", "evaluation"):
             return bundle_page(request, found, every, related=related)
         if found.kind == "stream":

@@ -4,13 +4,16 @@ import json
 import os
 import re
 import shutil
+import threading
 
 import pytest
 from starlette.testclient import TestClient
 
 from cadenza.benchmark.finding import search
+from cadenza.core.errors import NotReadyError
 from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.web import create_app
+from cadenza.web.findings import Findings
 from tests.dashboards import CANARY, compared, evaluated, recorded, streamed, token_in, trained
 
 
@@ -263,3 +266,29 @@ def test_a_film_is_served_by_its_digest_and_other_files_are_not(client, workdir)
         assert (answer.headers["content-type"], answer.content) == (kind, content)
         assert f'src="{where}/film"' in page_of(client, workdir, "bundle", GOAL)
     assert client.get(f"{address(workdir, 'bundle', GOAL)}/film").status_code == 404
+
+
+def test_the_overview_is_narrowed_to_places(client, workdir):
+    trained(workdir / "crossing-1", 1)
+    text = client.get("/results", params={"text": "Crossing-1/"}).text
+    assert "crossing-1/artifacts" in text
+    assert "bundles" not in text
+    assert "No place fits" in client.get("/results", params={"text": "<b>"}).text
+
+
+def test_a_page_that_would_wait_long_says_so_and_is_computed_once(workdir, monkeypatch):
+    monkeypatch.setattr("cadenza.web.findings.WAIT_S", 0.01)
+    findings, go_on, computed = Findings(workdir), threading.Event(), []
+
+    def slow():
+        computed.append(1)
+        assert go_on.wait(30.0)
+        return "done"
+
+    for _ in range(2):
+        with pytest.raises(NotReadyError, match="still being computed"):
+            findings.computed("page", "state", slow)
+    go_on.set()
+    monkeypatch.setattr("cadenza.web.findings.WAIT_S", 30.0)
+    assert findings.computed("page", "state", slow) == "done"
+    assert computed == [1]
