@@ -11,6 +11,7 @@ Source:   https://html.spec.whatwg.org/multipage/server-sent-events.html
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +22,9 @@ from cadenza.core.errors import CadenzaError
 from cadenza.web.site import shown
 
 _logger = logging.getLogger(__name__)
-#: Pause between two looks at a feed, s; between two signs of life to an idle browser, s.
-PAUSE_S, _ALIVE_S = 0.5, 15.0
+#: Pause between two looks at a feed, s; between two signs of life to an idle browser, s; time until
+#: a browser has to show again that it is let in, s.
+PAUSE_S, _ALIVE_S, _LASTS_S = 0.5, 15.0, 3600.0
 #: Listeners of one server, messages that wait for one of them, rounds that bring one up to date.
 MAX_LISTENERS, _WAITING, _ROUNDS = 200, 32, 8
 
@@ -142,12 +144,16 @@ class Hub:
             yield f"retry: 2000\n\n{channel.state}"
             await channel.is_listening.wait()
             for _ in range(_ROUNDS):
-                grown = await asyncio.to_thread(channel.feed.read, position)
+                try:
+                    grown = await asyncio.to_thread(channel.feed.read, position)
+                except (CadenzaError, OSError):
+                    return  # the store is away; the browser connects again
                 if grown is None:
                     break
                 yield grown.after(position)
                 position = grown.end
-            while True:
+            until = time.monotonic() + _LASTS_S
+            while time.monotonic() < until:
                 try:
                     message = await asyncio.wait_for(queue.get(), _ALIVE_S)
                 except TimeoutError:

@@ -198,3 +198,29 @@ def test_a_log_that_is_a_link_out_of_the_folder_is_not_shown(folders):
     assert CANARY not in answer.text
     assert CANARY not in client_of(folders).get("/api/knowledge").text
     assert CANARY not in client_of(folders).get("/knowledge").text
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "postgresql://ada:hush-hush@127.0.0.1:1/x?sslpassword=hush-hush",
+        "postgresql+psycopg://ada:hush-hush@127.0.0.1:1/x?nonsense=1",
+        "postgresql://ada:hush-hush@[/x",
+        "mysql://ada:hush-hush@db/x",
+    ],
+)
+def test_a_store_that_does_not_answer_tells_no_password(folders, store, caplog):
+    client = client_of(folders, store=store)
+    for path in (
+        "/",
+        f"/runs/{RUN}",
+        f"/runs/{RUN}/events",
+        "/api/runs",
+        "/metrics",
+        "/compare?run=a&run=b",
+    ):
+        answer = client.get(path)
+        assert answer.status_code in (409, 503)
+        assert "hush-hush" not in answer.text
+        assert "Traceback" not in answer.text
+    assert "hush-hush" not in caplog.text

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from cadenza.core.errors import StorageError
 from cadenza.loop.store import JobStore
 from cadenza.web import live
 from cadenza.web.live import Feed, Growth, Hub
@@ -199,6 +200,27 @@ def test_who_takes_nothing_is_sent_away_and_costs_no_memory(monkeypatch):
         assert hub.listeners == 0
 
     asyncio.run(look())
+
+
+class Away(Feed):
+    """A feed whose store does not answer."""
+
+    def read(self, position, /):
+        raise StorageError("away")
+
+
+@pytest.mark.parametrize("lasts_s", [0.0, 60.0])
+def test_a_stream_ends_when_the_store_is_away_or_its_time_is_over(monkeypatch, lasts_s):
+    monkeypatch.setattr(live, "_LASTS_S", lasts_s)
+    feed = Away if lasts_s else Feed
+
+    async def look():
+        hub = Hub()
+        stream = hub.response("a", feed, position=0).body_iterator
+        assert [message async for message in stream] == ["retry: 2000\n\n"]
+        assert hub.listeners == 0
+
+    asyncio.run(asyncio.wait_for(look(), 30.0))
 
 
 def test_there_is_an_end_to_how_many_may_look(monkeypatch):
