@@ -245,7 +245,7 @@ def moves_of(config: LoopConfig, rules: Constitution) -> ProposalBounds:
     moves = rules.rules.proposals or ProposalBounds()
     ladder = {rung.name for rung in config.policy_ladder}
     asked = "escalate" in config.approval.gates
-    limit, steps = rules.rules.limit("max_train_steps") or 1, moves.steps
+    limit, steps = rules.rules.max_train_steps or 1, moves.steps
     native = config.backend == "native"
     return moves.model_copy(
         update={
@@ -270,7 +270,7 @@ def attempts_within(rules: Constitution, episodes: int | None) -> int:
     constitution refuses the job.
     """
     attempts = BLOCK if episodes is None else attempts_for(episodes)
-    limit = rules.rules.limit("max_collect_episodes")
+    limit = rules.rules.max_collect_episodes
     return attempts if limit is None else max(1, min(attempts, limit))
 
 

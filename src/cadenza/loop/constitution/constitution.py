@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     Field,
@@ -59,8 +59,6 @@ from cadenza.loop.constitution.typed_jobs import PROGRAMS, TypedJob
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.validation import problems
 
-#: Limits of what a job counts.
-LimitName: TypeAlias = Literal["max_train_steps", "max_eval_episodes", "max_collect_episodes"]
 #: Flags that no file of rules can allow: they read settings from files, load code or report.
 _NEVER: Final = (
     *("config", "resume", "discover_packages", "trust_remote", "hub_path", "base_model_path"),
@@ -176,10 +174,6 @@ class Rules(Record):
                         f"for {program!r}"
                     )
         return self
-
-    def limit(self, name: LimitName) -> int | None:
-        """Return the limit ``name``; None where the file has none."""
-        return getattr(self, name)
 
 
 #: Rules that files of the first runs could not have.
@@ -392,8 +386,8 @@ class Constitution:
                     f"{quoted(word)}; list it under allowed_args to allow it",
                 )
 
-    def _within(self, name: LimitName, count: int) -> Verdict:
-        limit = self.rules.limit(name)
+    def _within(self, name: str, count: int) -> Verdict:
+        limit: int | None = getattr(self.rules, name)
         if limit is None:
             reason = "expected the rule in the file, got none; what it bounds is refused without it"
         elif type(count) is not int or count < 1:  # True is an int, too

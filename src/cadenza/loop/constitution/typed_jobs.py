@@ -101,8 +101,6 @@ class TypedJob(Record):
     ONE_OF: ClassVar[tuple[frozenset[str], ...]] = ()
     #: ... at most one may be given.
     AT_MOST_ONE: ClassVar[tuple[frozenset[str], ...]] = ()
-    #: ... all must be given or none.
-    TOGETHER: ClassVar[tuple[frozenset[str], ...]] = ()
     #: A flag, and a group of which one must be given beside it.
     BESIDE: ClassVar[tuple[tuple[str, frozenset[str]], ...]] = ()
     #: What the seeds of its initial states lie below.
@@ -146,12 +144,6 @@ class TypedJob(Record):
         switches = {key for key, kind in kinds.items() if kind is switch}
         found = {**values, **read_flags(words, kinds, switches, values)}
         given = set(found)
-        for group in cls.TOGETHER:
-            if group & given and not group <= given:
-                raise denied(
-                    "missing_flag",
-                    f"expected all or none of {sorted(group)}, got {sorted(group & given)}",
-                )
         for group in (*cls.ONE_OF, *cls.AT_MOST_ONE):
             if len(group & given) > 1:
                 raise denied(
@@ -293,7 +285,7 @@ class NativeTrain(NativeJob):
 
     WORDS = ("cadenza", "job", "train")
     AT_MOST_ONE = (frozenset({"episodes", "first-episodes"}),)
-    TOGETHER = (frozenset({"mix", "mix-ratio"}),)
+    BESIDE = (("mix", frozenset({"mix-ratio"})), ("mix-ratio", frozenset({"mix"})))
 
     rung: Annotated[str, NAME]
     dataset_root: Annotated[Path, "dataset", read_path]
@@ -412,8 +404,10 @@ class LeRobotTrain(TypedJob):
     }  # fmt: skip
     ONE_OF = (frozenset({"policy.type", "policy.path"}),)
     AT_MOST_ONE = (frozenset({"eval_freq", "env_eval_freq"}),)
-    TOGETHER = (frozenset({"mix.repo_id", "mix.root", "mix.ratio"}),)
     BESIDE = (
+        ("mix.repo_id", frozenset({"mix.root"})),
+        ("mix.root", frozenset({"mix.ratio"})),
+        ("mix.ratio", frozenset({"mix.repo_id"})),
         ("env.type", frozenset({"eval.n_episodes"})),
         ("env.type", frozenset({"eval_freq", "env_eval_freq"})),
     )

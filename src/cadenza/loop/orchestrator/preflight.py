@@ -31,7 +31,6 @@ from cadenza.loop.constitution import (
     Verdict,
     load_constitution,
 )
-from cadenza.loop.constitution.constitution import LimitName, Rules
 from cadenza.loop.constitution.suites import LIBERO_SUITES, suite_sizes
 from cadenza.loop.constitution.typed_jobs import LEROBOT_JOBS, NATIVE_JOBS
 from cadenza.loop.contracts.records import (
@@ -354,9 +353,6 @@ def _explained(
         raise ConstitutionError(told) from error
 
 
-_PROGRAMS: Final = {"lerobot": LEROBOT_JOBS, "native": NATIVE_JOBS}
-
-
 def lines_to_add(config: LoopConfig, rules: Constitution) -> list[str]:
     """Return the lines, in YAML, that a file without rules that ``config`` needs gets.
 
@@ -364,36 +360,26 @@ def lines_to_add(config: LoopConfig, rules: Constitution) -> list[str]:
     all lines are told with the first refusal. Lists allow what the configuration names; limits are
     those of the shipped rules.
     """
-    given = rules.rules
-    lines: list[str] = []
-    if given.allowed_programs is None:
-        programs = dict.fromkeys(job.WORDS[0] for job in _PROGRAMS[config.backend])
-        lines.append(_listing("allowed_programs", programs))
-    if given.allowed_env_types is None:
-        lines.append(_listing("allowed_env_types", [config.eval.env_type]))
-    shipped = load_constitution(None).rules
-    limits: list[LimitName] = ["max_train_steps", "max_eval_episodes"]
+    shipped, lerobot = load_constitution(None).rules, config.backend == "lerobot"
+    programs = [job.WORDS[0] for job in (LEROBOT_JOBS if lerobot else NATIVE_JOBS)]
+    needed: dict[str, list[str] | int | None] = {
+        "allowed_programs": list(dict.fromkeys(programs)),
+        "allowed_env_types": [config.eval.env_type],
+        "max_train_steps": shipped.max_train_steps,
+        "max_eval_episodes": shipped.max_eval_episodes,
+    }
     if collects(config) or config.improve.enabled:
-        limits.append("max_collect_episodes")
-    lines += [f"{name}: {shipped.limit(name)}" for name in limits if given.limit(name) is None]
-    return lines + (_hub_lines(config, given) if config.backend == "lerobot" else [])
-
-
-def _hub_lines(config: LoopConfig, given: Rules) -> list[str]:
-    """Return the lines for weights and data that come from a hub."""
-    lines: list[str] = []
-    weights = [rung.init for rung in config.policy_ladder if rung.init]
-    remote = [name for name in weights if not Path(name).exists()]
-    if remote and not given.allowed_hub_policies:
-        lines.append(_listing("allowed_hub_policies", dict.fromkeys(remote)))
-    local = config.seed_root is not None or config.seed_dataset.startswith("local/")
-    if not local and not given.allowed_hub_datasets:
-        lines.append(_listing("allowed_hub_datasets", [config.seed_dataset]))
-    return lines
-
-
-def _listing(name: str, entries: "dict[str, None] | list[str]") -> str:
-    return f"{name}: [{', '.join(entries)}]"
+        needed["max_collect_episodes"] = shipped.max_collect_episodes
+    if lerobot:
+        weights = [rung.init for rung in config.policy_ladder if rung.init]
+        needed["allowed_hub_policies"] = [name for name in weights if not Path(name).exists()]
+    if lerobot and config.seed_root is None and not config.seed_dataset.startswith("local/"):
+        needed["allowed_hub_datasets"] = [config.seed_dataset]
+    return [
+        f"{name}: [{', '.join(found)}]" if isinstance(found, list) else f"{name}: {found}"
+        for name, found in needed.items()
+        if found and name not in rules.rules.model_fields_set
+    ]
 
 
 #: Beginnings of weights that are a path, whatever the back end; others may be names of a hub.

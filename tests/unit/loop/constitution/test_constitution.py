@@ -44,7 +44,7 @@ def test_every_program_is_consistent(program):
     fields = set(program.model_fields) - {"more", "extra"}
     assert len(kinds) == len(fields) + len(program.FURTHER)
     beside = [group | {key} for key, group in program.BESIDE]
-    for group in (*program.required(), *program.AT_MOST_ONE, *program.TOGETHER, *beside):
+    for group in (*program.required(), *program.AT_MOST_ONE, *beside):
         assert group <= set(kinds)
 
 
