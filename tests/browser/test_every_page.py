@@ -89,14 +89,16 @@ def test_a_missing_page_says_so_in_the_same_house(scene, open_page, keep):
 def test_the_login_is_accessible_and_leads_to_the_page_that_was_asked_for(workdir, open_page, keep):
     knowledge = workdir.parent / "knowledge"
     with serving(workdir, knowledge, token=WORD) as (host, port):
-        page = open_page(f"http://{host}:{port}", "/knowledge", watched=False)
+        place = f"/runs/{FINISHED}/events?kind=decision&cycle=5"
+        page = open_page(f"http://{host}:{port}", place, watched=False)
         inspect(page, "login", keep)
         page.keyboard.type("not the token")
         page.keyboard.press("Enter")
         page.get_by_role("alert").get_by_text("This is not the token.").wait_for()
         page.get_by_label("Token").fill(WORD)
         page.keyboard.press("Enter")
-        page.get_by_role("heading", name="Knowledge").wait_for()
+        page.get_by_role("heading", name="Events").wait_for()
+        assert page.url.endswith(place)
         page.get_by_role("button", name="Log out").click()
         page.get_by_role("heading", name="Log in").wait_for()
         assert [text for text in page.watch.problems if "401" not in text] == []

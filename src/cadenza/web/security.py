@@ -247,7 +247,9 @@ class Guard:
         elif access.has_session(cookies.get(SESSION, "")):
             return None
         if scope["method"] == "GET" and not path.startswith(("/api/", "/live/", "/metrics")):
-            return RedirectResponse(f"/login?next={quote(path)}", status_code=303)
+            asked = scope["query_string"].decode("latin-1")
+            target = f"{path}?{asked}" if asked else path
+            return RedirectResponse(f"/login?next={quote(target)}", status_code=303)
         return refuse(scope, 401, "expected the token as 'Authorization: Bearer TOKEN'")
 
     async def _read_form(

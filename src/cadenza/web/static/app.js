@@ -93,6 +93,7 @@ function showRows(rows) {
 }
 
 for (const log of document.querySelectorAll(".log")) log.scrollTop = log.scrollHeight;
+for (const chart of document.querySelectorAll("#live .wide")) chart.scrollLeft = chart.scrollWidth;
 
 const hear = {
   events(events) {
