@@ -15,7 +15,7 @@ from cadenza.core.errors import StorageError
 from cadenza.loop.config import NAME_PATTERN
 from cadenza.loop.events.bus import SCHEMA
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import cycles_and_blessed
+from cadenza.loop.store.overview import overviews
 from cadenza.loop.store.rows import Row, StoredEvent
 from cadenza.web.site import OpenFile, Site, open_inside
 
@@ -46,11 +46,14 @@ def routes(site: Site) -> APIRouter:
     def runs() -> list[dict[str, Any]]:
         if not site.has_store():
             return []
-        store = site.store()
-        cycles, blessed = cycles_and_blessed(store.database)
+        found = overviews(site.store().database, newest=None, only=("cycles", "checkpoints"))
         return [
-            {**_told(run), "cycles": cycles[run["id"]], "blessed": blessed.get(run["id"])}
-            for run in store.list_runs()
+            {
+                **_told(one.run),
+                "cycles": one.rows["cycles"],
+                "blessed": next((row for row in one.rows["checkpoints"] if row["blessed"]), None),
+            }
+            for one in found
         ]
 
     @router.get("/runs/{run_id}", summary="One run", responses={404: {}})

@@ -222,15 +222,4 @@ def tallies_of_cycle(database: Database, run_id: str, cycle: int) -> list[Row]:
     """Return how many episodes of each task each policy of a cycle played and solved."""
     by = (episodes.c.subject, episodes.c.task)
     of_cycle = (episodes.c.run_id == run_id, episodes.c.cycle == cycle)
-    statement = select(*by, *_TALLY).where(*of_cycle).group_by(*by).order_by(*by)
-    with database.read() as connection:
-        return [dict(row) for row in connection.execute(statement).mappings()]
-
-
-def cycles_and_blessed(database: Database) -> tuple[defaultdict[str, list[Row]], dict[str, Row]]:
-    """Return the cycles in order, and the blessed policy, of every run by its id."""
-    found: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in database.rows(select(cycles).order_by(cycles.c.run_id, cycles.c.idx)):
-        found[row["run_id"]].append(row)
-    blessed = database.rows(select(checkpoints).filter_by(blessed=1))
-    return found, {row["run_id"]: row for row in blessed}
+    return database.rows(select(*by, *_TALLY).where(*of_cycle).group_by(*by).order_by(*by))
