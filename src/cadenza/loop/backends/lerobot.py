@@ -47,7 +47,7 @@ from cadenza.loop.backends.lerobot_probe import (
     require_agreement,
     require_seeds,
 )
-from cadenza.loop.config import EvalConfig, LoopConfig
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.config_backends import (
     environment_of,
     flag_of,
@@ -83,14 +83,10 @@ from cadenza.loop.scripts.merge_datasets import chosen
 RESULT: Final = "result.json"
 #: Dataset that a step makes, in its folder.
 DATASET: Final = "dataset"
-
-
 #: Suites whose instructions the package libero knows.
 _LIBERO: Final = "libero"
 #: Seeds that all of LeRobot's generators take lie below.
 _SEED_LIMIT: Final = 2**32
-
-
 #: What an evaluation writes at its end.
 EVAL_INFO: Final = "eval_info.json"
 #: Where training leaves its last policy.
@@ -108,47 +104,6 @@ def read_document(path: Path) -> dict[str, Any]:
         raise IntegrityError(
             f"{path}: expected the result of a job, got '{error.strerror}'; run it again."
         ) from error
-
-
-def read_checkpoint(folder: Path, *, rung: str, cycle: int, steps: int) -> CheckpointRecord:
-    """Return a training's policy, or raise `IntegrityError` if it made none, or other steps."""
-    path = folder / CHECKPOINT
-    if not (path / "config.json").is_file():
-        raise IntegrityError(
-            f"{path}: expected a trained policy, got no config.json; see the log of the training."
-        )
-    step = read_document(folder / _STEP).get("step")
-    if step != steps:
-        raise IntegrityError(f"{path}: expected a policy after {steps} steps, got {step}.")
-    return CheckpointRecord(policy_type=rung, path=str(path), cycle=cycle, sha256=tree_digest(path))
-
-
-def read_report(request: EvalRequest, config: EvalConfig) -> EvalReport:
-    """Return what an evaluation measured, with every episode."""
-    path = request.folder / EVAL_INFO
-    raw = read_document(path)
-    rate = success_rate(raw, source=str(path))
-    outcomes = episode_outcomes(raw, request.seeds, source=str(path))
-    of_task: dict[str, list[bool]] = {}
-    for outcome in outcomes:
-        of_task.setdefault(outcome.task, []).append(outcome.success)
-    rates = {task: sum(found) / len(found) for task, found in of_task.items()}
-    if outcomes:
-        mean = sum(outcome.success for outcome in outcomes) / len(outcomes)
-        if abs(mean - rate) > _TOLERANCE:
-            raise EvalError(
-                f"{path}: expected the success rate of its episodes, {mean:.6f}, got {rate:.6f}."
-            )
-    return EvalReport(
-        checkpoint=request.checkpoint.path,
-        env_type=config.env_type,
-        task_suite=config.task_suite,
-        n_episodes=len(outcomes) or request.seeds.count,
-        success_rate=rate,
-        per_task=rates or _group_rates(raw),
-        raw=raw,
-        outcomes=outcomes,
-    )
 
 
 def success_rate(raw: Mapping[str, Any], *, source: str) -> float:
@@ -210,34 +165,6 @@ def episode_outcomes(
     return tuple(outcomes)
 
 
-def read_harvest(folder: Path, *, repo_id: str, seeds: SeedRange, result: str) -> Harvest:
-    """Return what a collection brought."""
-    path = folder / result
-    facts = read_document(path)
-    try:
-        played = cast("list[dict[str, Any]]", facts["episodes"])
-        numbers = [int(entry["seed"]) for entry in played]
-        kept = int(facts["kept"])
-        harvest = Harvest(
-            kept=kept,
-            successes=facts["successes"],
-            attempts=facts["attempts"],
-            dataset=local_dataset(facts, repo_id) if kept else None,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ImproveError(f"{path}: expected the facts of a harvest, got {error!r}.") from error
-    if numbers != list(range(seeds.start, seeds.start + harvest.attempts)):
-        raise ImproveError(
-            f"{path}: expected attempts from seed {seeds.start} on, got {numbers[:3]}...; a "
-            "harvest from other seeds may contain the test's."
-        )
-    if harvest.attempts > seeds.count:
-        raise ImproveError(
-            f"{path}: expected at most {seeds.count} attempts, got {harvest.attempts}."
-        )
-    return harvest
-
-
 def local_dataset(facts: Mapping[str, Any], repo_id: str, *, notes: str = "") -> DatasetRef:
     """Return the dataset that a script says it wrote, with its digest."""
     root = Path(str(facts["root"]))
@@ -249,16 +176,6 @@ def local_dataset(facts: Mapping[str, Any], repo_id: str, *, notes: str = "") ->
         notes=notes,
         sha256=tree_digest(root),
     )
-
-
-def read_selection(path: Path) -> tuple[tuple[int, ...], str]:
-    """Return the episodes that were chosen, and a note about the tasks they cover."""
-    facts = read_document(path)
-    found: Any = facts.get("episodes")
-    episodes = cast("list[Any]", found) if isinstance(found, list) else []
-    if not episodes or not all(type(episode) is int and episode >= 0 for episode in episodes):
-        raise DataError(f"{path}: expected chosen episodes, got {found!r}.")
-    return tuple(episodes), f"{facts.get('tasks_covered')}/{facts.get('suite_tasks')} tasks covered"
 
 
 def _group_rates(raw: Mapping[str, Any]) -> dict[str, float]:
@@ -399,7 +316,12 @@ class LeRobotBackend:
         episodes: tuple[int, ...] | None = None
         suite = self._suite(request)
         if suite is not None:
-            episodes, covered = read_selection(request.folder / RESULT)
+            facts = read_document(request.folder / RESULT)
+            found: Any = facts.get("episodes")
+            episodes = tuple(cast("list[Any]", found)) if isinstance(found, list) else ()
+            if not episodes or not all(type(one) is int and one >= 0 for one in episodes):
+                raise DataError(f"{request.folder}: expected chosen episodes, got {found!r}.")
+            covered = f"{facts.get('tasks_covered')}/{facts.get('suite_tasks')} tasks covered"
             notes, count = f"{notes} | suite={suite}, {covered}", len(episodes)
         elif root is not None:
             total = int(cast("int", dataset_info(root).get("total_episodes", 0)))
@@ -453,8 +375,17 @@ class LeRobotBackend:
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
         """Return the trained policy with its digest."""
-        return read_checkpoint(
-            request.folder, rung=request.rung, cycle=request.cycle, steps=self._steps(request)
+        path, steps = request.folder / CHECKPOINT, self._steps(request)
+        if not (path / "config.json").is_file():
+            raise IntegrityError(
+                f"{path}: expected a trained policy, got no config.json; see the log of the "
+                "training."
+            )
+        step = read_document(request.folder / _STEP).get("step")
+        if step != steps:
+            raise IntegrityError(f"{path}: expected a policy after {steps} steps, got {step}.")
+        return CheckpointRecord(
+            policy_type=request.rung, path=str(path), cycle=request.cycle, sha256=tree_digest(path)
         )
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
@@ -482,7 +413,31 @@ class LeRobotBackend:
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
         """Return what the evaluation measured, with every episode."""
-        return read_report(request, self._config.eval)
+        path = request.folder / EVAL_INFO
+        raw = read_document(path)
+        rate = success_rate(raw, source=str(path))
+        outcomes = episode_outcomes(raw, request.seeds, source=str(path))
+        of_task: dict[str, list[bool]] = {}
+        for outcome in outcomes:
+            of_task.setdefault(outcome.task, []).append(outcome.success)
+        rates = {task: sum(found) / len(found) for task, found in of_task.items()}
+        if outcomes:
+            mean = sum(outcome.success for outcome in outcomes) / len(outcomes)
+            if abs(mean - rate) > _TOLERANCE:
+                raise EvalError(
+                    f"{path}: expected the success rate of its episodes, {mean:.6f}, got "
+                    f"{rate:.6f}."
+                )
+        return EvalReport(
+            checkpoint=request.checkpoint.path,
+            env_type=self._config.eval.env_type,
+            task_suite=self._config.eval.task_suite,
+            n_episodes=len(outcomes) or request.seeds.count,
+            success_rate=rate,
+            per_task=rates or _group_rates(raw),
+            raw=raw,
+            outcomes=outcomes,
+        )
 
     def plan_harvest(self, request: HarvestRequest) -> JobPlan:
         """Return the job that collects successes where policies are measured."""
@@ -515,9 +470,32 @@ class LeRobotBackend:
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
         """Return what the collection brought."""
-        return read_harvest(
-            request.folder, repo_id=request.repo_id, seeds=request.seeds, result=RESULT
-        )
+        path, seeds = request.folder / RESULT, request.seeds
+        facts = read_document(path)
+        try:
+            played = cast("list[dict[str, Any]]", facts["episodes"])
+            numbers = [int(entry["seed"]) for entry in played]
+            kept = int(facts["kept"])
+            harvest = Harvest(
+                kept=kept,
+                successes=facts["successes"],
+                attempts=facts["attempts"],
+                dataset=local_dataset(facts, request.repo_id) if kept else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ImproveError(
+                f"{path}: expected the facts of a harvest, got {error!r}."
+            ) from error
+        if numbers != list(range(seeds.start, seeds.start + harvest.attempts)):
+            raise ImproveError(
+                f"{path}: expected attempts from seed {seeds.start} on, got {numbers[:3]}...; a "
+                "harvest from other seeds may contain the test's."
+            )
+        if harvest.attempts > seeds.count:
+            raise ImproveError(
+                f"{path}: expected at most {seeds.count} attempts, got {harvest.attempts}."
+            )
+        return harvest
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
         """Return the job that joins; an `ImproveError` if sources are not local or differ.

@@ -7,18 +7,27 @@ import pytest
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import tree_digest
-from cadenza.loop.backends.lerobot import (
-    read_checkpoint,
-    read_harvest,
-    read_report,
-    success_rate,
+from cadenza.loop.backends.lerobot import LeRobotBackend, success_rate
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    EvalRequest,
+    HarvestRequest,
+    SeedRange,
+    TrainRequest,
 )
-from cadenza.loop.config import EvalConfig
-from cadenza.loop.contracts.records import CheckpointRecord, EvalRequest, SeedRange
 from cadenza.loop.errors import EvalError, ImproveError
 
 RECORDED = Path(__file__).with_name("recorded") / "eval_info-0.4.4.json"
-CONFIG = EvalConfig(env_type="pusht", task_suite="PushT-v0")
+STACK = LeRobotBackend(
+    LoopConfig(
+        run_name="r",
+        seed_dataset="lerobot/pusht",
+        backend="lerobot",
+        eval={"env_type": "pusht", "task_suite": "PushT-v0"},
+    )
+)
 SEEDS = SeedRange(start=700, count=3)
 
 
@@ -34,7 +43,7 @@ def request(folder, document, seeds=SEEDS):
 
 
 def test_recorded_report_is_read_episode_by_episode(tmp_path):
-    report = read_report(request(tmp_path, recorded()), CONFIG)
+    report = STACK.read_eval(request(tmp_path, recorded()))
     assert (report.success_rate, report.n_episodes, report.per_task) == (0.0, 3, {"pusht_0": 0.0})
     assert [(one.seed, one.score) for one in report.outcomes] == [
         (700, 0.0),
@@ -53,7 +62,7 @@ def test_rates_are_of_tasks_and_not_of_groups(tmp_path):
         {"task_group": "spatial", "task_id": 0, "metrics": first},
     ]
     document["overall"]["pc_success"] = 100.0 * 2 / 6
-    report = read_report(request(tmp_path, document), CONFIG)
+    report = STACK.read_eval(request(tmp_path, document))
     assert report.per_task == {"spatial_0": 0.0, "spatial_1": 2 / 3}
     assert [(one.task, one.seed) for one in report.outcomes] == [
         (f"spatial_{task}", 700 + i) for task in range(2) for i in range(3)
@@ -99,7 +108,7 @@ def test_report_that_contradicts_itself_is_refused(tmp_path, damage, match):
     document = recorded()
     damage(document)
     with pytest.raises(EvalError, match=match):
-        read_report(request(tmp_path, document), CONFIG)
+        STACK.read_eval(request(tmp_path, document))
 
 
 @pytest.mark.parametrize(
@@ -118,10 +127,22 @@ def test_seeds_that_a_report_names_must_be_those_asked_for(tmp_path, named, fine
     metrics["per_episode"] = [{"episode_ix": i, "seed": seed} for i, seed in enumerate(named)]
     asked = request(tmp_path, document)
     if fine:
-        assert [one.seed for one in read_report(asked, CONFIG).outcomes] == [700, 701, 702]
+        assert [one.seed for one in STACK.read_eval(asked).outcomes] == [700, 701, 702]
         return
     with pytest.raises(EvalError, match=r"pusht_0: expected episodes from the seeds 700 to 702 in"):
-        read_report(asked, CONFIG)
+        STACK.read_eval(asked)
+
+
+def training(folder, steps, cycle=0):
+    return TrainRequest(
+        cycle=cycle,
+        rung="act",
+        init=None,
+        dataset=DatasetRef(repo_id="lerobot/pusht"),
+        steps=steps,
+        batch_size=2,
+        folder=folder,
+    )
 
 
 def trained(folder, step):
@@ -137,13 +158,20 @@ def trained(folder, step):
 
 def test_policy_is_read_once_it_has_taken_all_its_steps(tmp_path):
     with pytest.raises(IntegrityError, match=r"expected a trained policy, got no config.json"):
-        read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
+        STACK.read_train(training(tmp_path, 20, cycle=0))
     path = trained(tmp_path, 10)
     with pytest.raises(IntegrityError, match="expected a policy after 20 steps, got 10"):
-        read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
-    made = read_checkpoint(tmp_path, rung="act", cycle=3, steps=10)
+        STACK.read_train(training(tmp_path, 20, cycle=0))
+    made = STACK.read_train(training(tmp_path, 10, cycle=3))
     told = {"policy_type": "act", "path": str(path), "cycle": 3, "sha256": tree_digest(path)}
     assert made == CheckpointRecord(**told)
+
+
+def harvesting(folder):
+    policy = CheckpointRecord(policy_type="act", path="/p", cycle=0)
+    return HarvestRequest(
+        cycle=0, checkpoint=policy, episodes=2, seeds=SEEDS, repo_id="local/h", folder=folder
+    )
 
 
 def harvested(folder, **changes):
@@ -161,12 +189,12 @@ def harvested(folder, **changes):
 
 
 def test_harvest_is_read_from_its_result_file(tmp_path):
-    found = read_harvest(harvested(tmp_path), repo_id="local/h", seeds=SEEDS, result="result.json")
+    found = STACK.read_harvest(harvesting(harvested(tmp_path)))
     assert (found.kept, found.successes, found.attempts, found.success_rate) == (1, 1, 2, 0.5)
     assert found.dataset is not None
     assert (found.dataset.repo_id, found.dataset.num_episodes) == ("local/h", 1)
     harvested(tmp_path, kept=0, root=None)
-    found = read_harvest(tmp_path, repo_id="local/h", seeds=SEEDS, result="result.json")
+    found = STACK.read_harvest(harvesting(tmp_path))
     assert (found.kept, found.dataset) == (0, None)
 
 
@@ -185,4 +213,4 @@ def test_harvest_is_read_from_its_result_file(tmp_path):
 def test_harvest_from_other_seeds_is_refused(tmp_path, changes, match):
     harvested(tmp_path, **changes)
     with pytest.raises(ImproveError, match=match):
-        read_harvest(tmp_path, repo_id="local/h", seeds=SEEDS, result="result.json")
+        STACK.read_harvest(harvesting(tmp_path))
