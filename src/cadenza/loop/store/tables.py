@@ -199,6 +199,8 @@ class EventTable(Part):
         wanted = {"step_key": step_key, "stage": stage, "kind": kind, "cycle": cycle}
         wanted = {name: value for name, value in wanted.items() if value is not None}
         conditions: list[Any] = []
+        if kind is not None and "cycle" in wanted:  # of a kind there are fewer: by its index
+            conditions.append(events.c.cycle + 0 == wanted.pop("cycle"))
         if after is not None:
             conditions.append(events.c.seq > after)
         if before is not None:
