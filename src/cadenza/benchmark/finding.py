@@ -19,8 +19,10 @@ from typing import Final, Literal, TypeAlias
 Kind: TypeAlias = Literal[
     "evaluation", "bundle", "spike", "matrix", "seeds", "training", "stream", "recording", "film"
 ]
-#: Folders deep, entries looked at, s of a search, and largest file that may be a stream's status.
-MAX_DEPTH, MAX_ENTRIES, MAX_SEARCH_S, MAX_STATUS_BYTES = 9, 50_000, 5.0, 1 << 18
+#: Folders deep, entries looked at, and s of a search.
+MAX_DEPTH, MAX_ENTRIES, MAX_SEARCH_S = 9, 50_000, 5.0
+#: Largest file that may be a stream's status, and most files of JSON beside it.
+MAX_STATUS_BYTES, MAX_JSON = 1 << 18, 50
 #: Files that tell what a folder is, and endings of files that are findings by themselves.
 _MARKS: Final[dict[str, Kind]] = {
     "bundle.json": "bundle",
@@ -29,6 +31,7 @@ _MARKS: Final[dict[str, Kind]] = {
 }
 _ENDINGS: Final[dict[str, Kind]] = {".mp4": "film", ".gif": "film", ".run.json": "training"}
 _SPIKE: Final = "spike_run.json"
+_TOLD_BY: Final = (*_MARKS, *_ENDINGS, ".json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,7 @@ def search(root: Path) -> Search:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         inner.append(entry.name)
-                    elif entry.is_file(follow_symlinks=False):
+                    elif entry.name.endswith(_TOLD_BY) and entry.is_file(follow_symlinks=False):
                         files[entry.name] = entry.stat(follow_symlinks=False).st_mtime
                     if entries > MAX_ENTRIES or time.monotonic() > until:
                         break
@@ -122,6 +125,8 @@ def search(root: Path) -> Search:
             break
         if files.keys() & {"bundle.json", "draws.jsonl"} or {"meta", "data"} <= set(inner):
             continue  # nothing of ours is deeper in bundles, recordings and datasets
+        if "plan.json" in files and "cells" in inner:  # thousands of files of an evaluation
+            inner.remove("cells")
         if depth < MAX_DEPTH:
             folders += [(str(Path(place, name)), depth + 1) for name in sorted(inner)]
         is_partial = is_partial or (depth == MAX_DEPTH and bool(inner))
@@ -132,6 +137,7 @@ def search(root: Path) -> Search:
 
 def _of_folder(root: Path, place: str, files: dict[str, float]) -> Iterator[Finding]:
     """Yield what one folder holds."""
+    has_few = sum(name.endswith(".json") for name in files) <= MAX_JSON
     for name, changed in files.items():
         path = root / place / name
         kind: Kind | None = _MARKS.get(name)
@@ -140,7 +146,7 @@ def _of_folder(root: Path, place: str, files: dict[str, float]) -> Iterator[Find
             yield Finding(kind=kind, path=path.parent, place=place, changed=changed, is_spike=spike)
             continue
         kind = next((_ENDINGS[end] for end in _ENDINGS if name.endswith(end)), None)
-        if kind is None and name.endswith(".json") and _is_status(path, changed):
+        if kind is None and has_few and name.endswith(".json") and _is_status(path, changed):
             kind = "stream"
         if kind is not None:
             yield Finding(kind=kind, path=path, place=str(Path(place, name)), changed=changed)
@@ -150,7 +156,8 @@ def _of_folder(root: Path, place: str, files: dict[str, float]) -> Iterator[Find
 def _is_status(path: Path, _changed: float) -> bool:
     """Return whether a file that changed then looks like the status of a stream."""
     try:
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
             head = file.read(MAX_STATUS_BYTES + 1)
     except OSError:
         return False

@@ -41,7 +41,7 @@ from cadenza.evaluation.report.view import Check, Recordings, ReportView
 from cadenza.stream.recording_files import read_journal
 
 #: Most bytes of all bundles of a page, and of a matrix, whose page is larger than it.
-MAX_BUNDLES_BYTES, MAX_MATRIX_BYTES = 1 << 27, 1 << 20
+MAX_BUNDLES_BYTES, MAX_MATRIX_BYTES = 1 << 26, 1 << 20
 #: Longest sentence about what is malformed, characters.
 _MAX_SENTENCE: Final = 600
 #: Returns the bytes of a file, if it is one that may be read.
@@ -118,22 +118,20 @@ def sealed_run(folder: Path, *, strict: bool = False) -> tuple[Badge, SealedRun 
 
 def show(folders: Sequence[Path], recordings: Path | None, read: Read) -> Shown:
     """Return what a report says of the bundles in ``folders`` together."""
-    badges: list[Badge] = []
-    runs: list[SealedRun] = []
+    found: list[tuple[Badge, SealedRun | str]] = []
     try:
         require_small(folders)
-        for folder in folders:
-            badge, run = sealed_run(folder)
-            badges.append(badge)
-            if isinstance(run, str):
-                raise InputError(run)
-            runs.append(run)
+        found += (sealed_run(folder) for folder in folders)
+        for problem in (run for _, run in found if isinstance(run, str)):
+            raise InputError(problem)
+        runs = [run for _, run in found if isinstance(run, SealedRun)]
         view, no_player = _with_recordings(report_view(runs), runs, recordings, read)
         page = compose(view)
         tiles = headline_tiles(view, page.numbers)
     except MALFORMED as error:
-        return Shown(badges=tuple(badges), problem=sentence(error))
-    return Shown(badges=tuple(badges), no_player=no_player, view=view, page=page, tiles=tiles)
+        return Shown(badges=tuple(badge for badge, _ in found), problem=sentence(error))
+    badges = tuple(badge for badge, _ in found)
+    return Shown(badges=badges, no_player=no_player, view=view, page=page, tiles=tiles)
 
 
 def _with_recordings(

@@ -19,8 +19,9 @@ from cadenza.core.errors import NotReadyError
 
 #: What computes pages.
 SHOWING: Final = "cadenza.benchmark.showing"
-#: Time for which a search is used again, s, and that a page waits for what it shows, s.
-FRESH_S, WAIT_S = 2.0, 20.0
+#: Time for which a search is used again, s, at least, and as a multiple of the time that it took;
+#: time that a page waits for what it shows, s.
+FRESH_S, _PAUSES, WAIT_S = 2.0, 10.0, 20.0
 #: Computations at once, and how many are kept.
 _AT_ONCE, _KEPT = 2, 64
 T = TypeVar("T")
@@ -40,9 +41,11 @@ class Findings:
     def search(self) -> Search:
         """Return what is there now, or was a moment ago."""
         with self._lock:
-            if self._search is None or self._search[0] < time.monotonic() - FRESH_S:
+            begun = time.monotonic()
+            if self._search is None or self._search[0] < begun:
                 found = search(self._root)
-                self._search = time.monotonic(), found
+                took_s = time.monotonic() - begun
+                self._search = begun + max(FRESH_S, _PAUSES * took_s), found
             return self._search[1]
 
     def get(self, identity: str, *kinds: Kind) -> Finding | None:

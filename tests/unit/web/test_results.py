@@ -10,11 +10,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from cadenza.benchmark.finding import search
+from cadenza.benchmark.verify import sign_verified
 from cadenza.core.errors import NotReadyError
 from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.web import create_app
 from cadenza.web.findings import Findings
 from tests.dashboards import CANARY, compared, evaluated, recorded, streamed, token_in, trained
+from tests.unit.benchmark.samples import make_key
 
 
 @pytest.fixture(scope="module")
@@ -292,3 +294,19 @@ def test_a_page_that_would_wait_long_says_so_and_is_computed_once(workdir, monke
     monkeypatch.setattr("cadenza.web.findings.WAIT_S", 30.0)
     assert findings.computed("page", "state", slow) == "done"
     assert computed == [1]
+
+
+def test_the_badge_names_who_signed_by_the_keys_that_the_repository_trusts(
+    client, workdir, tmp_path, monkeypatch
+):
+    line = make_key(tmp_path / "key")
+    (tmp_path / "allowed_signers").write_text(f"ada@example.org {line}")
+    sign_verified(workdir / GOAL, tmp_path / "key")
+    where = address(workdir, "bundle", GOAL)
+    assert "signed with key SHA256:" in client.get(where).text
+    monkeypatch.chdir(tmp_path)
+    assert "<span>signed by ada@example.org</span>" in pressed_verify(client, where)
+    (tmp_path / "allowed_signers").write_text("")
+    text = pressed_verify(client, where)
+    assert "is not among the allowed signers" in text
+    assert 'class="badge bad"' in text
