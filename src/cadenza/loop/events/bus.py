@@ -307,12 +307,6 @@ class EventJournal:
             EventLogError: Another writer owns the log, it is another run's, or the file system
                 refused.
         """
-        if bus.journal is not None:
-            raise NotReadyError(
-                f"event bus of {bus.log_path}: expected a bus of no run, got one whose events a "
-                "run takes; make a bus for each run."
-            )
-        bus.close()
         self._bus = bus
         self._lock = bus.lock
         self._own_subscribers: list[Subscriber] = []
@@ -322,16 +316,23 @@ class EventJournal:
         self._step_key: str | None = None
         self._ordinal = 0
         self._recorded: dict[int, StoredEvent] = {}
-        self._log = LogFile(bus.log_path)
-        try:
-            self._written = self._check_log()
-            self._told = self._marked = self._table.published_up_to(self._run_id)
-            while events := self._table.find(self._run_id, after=self._written, limit=_PAGE):
-                self._write(events)
-        except BaseException:
-            self._log.close()
-            raise
-        bus.journal = self
+        with self._lock:
+            if bus.journal is not None:
+                raise NotReadyError(
+                    f"event bus of {bus.log_path}: expected a bus of no run, got one whose events "
+                    "a run takes; make a bus for each run."
+                )
+            bus.close()
+            self._log = LogFile(bus.log_path)
+            try:
+                self._written = self._check_log()
+                self._told = self._marked = self._table.published_up_to(self._run_id)
+                while events := self._table.find(self._run_id, after=self._written, limit=_PAGE):
+                    self._write(events)
+            except BaseException:
+                self._log.close()
+                raise
+            bus.journal = self
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Tell ``subscriber`` every event of the run, after the subscribers of the bus."""
@@ -428,16 +429,17 @@ class EventJournal:
 
     def close(self) -> None:
         """Record what was published, and give log and bus free."""
-        try:
-            if self._told > self._marked:
-                told = range(self._marked + 1, self._told + 1)
-                self._table.append(self._lease, [], published=told)
-                self._marked = self._told
-        except StoreError as error:  # the run's next controller tells them again
-            _logger.info("the record of published events was not written: %s", error)
-        finally:
-            self._log.close()
+        with self._lock:
             self._bus.journal = None
+            try:
+                if self._told > self._marked:
+                    told = range(self._marked + 1, self._told + 1)
+                    self._table.append(self._lease, [], published=told)
+                    self._marked = self._told
+            except StoreError as error:  # the run's next controller tells them again
+                _logger.info("the record of published events was not written: %s", error)
+            finally:
+                self._log.close()
 
     def __enter__(self) -> Self:
         return self

@@ -159,7 +159,7 @@ def test_lines_are_appended_and_made_durable(tmp_path, monkeypatch):
         (b"one\ntwo\n", b"one\ntwo\n", b"two\n"),
         (b"one\ntwo\nto", b"one\ntwo\n", b"two\n"),
         (b"\n", b"\n", b"\n"),
-        # The file is read backwards in blocks of 64 KiB: a line end behind, at and in their edges.
+        # Torn lines that are long.
         *((b"one\n" + LONG[:n], b"one\n", b"one\n") for n in (KIB64 - 1, KIB64, KIB64 + 1)),
         (LONG, b"", None),
         (LONG + b"\ntwo", LONG + b"\n", LONG + b"\n"),
