@@ -128,7 +128,9 @@ def _add_errors(app: FastAPI, site: Site) -> None:
 
     @app.exception_handler(HTTPException)
     def refused(request: Request, error: Any) -> Response:
-        return answer(request, error.status_code, str(error.detail))
+        told = answer(request, error.status_code, str(error.detail))
+        told.headers.update(error.headers or {})
+        return told
 
     @app.exception_handler(RequestValidationError)
     async def unreadable(request: Request, error: Any) -> Response:

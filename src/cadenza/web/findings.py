@@ -67,7 +67,7 @@ class Findings:
         key = name, state
         with self._lock:
             future = self._computed.get(key)
-            if future is None or (anew and future.done()):
+            if future is None or (future.done() and (anew or future.exception())):
                 future = self._computed[key] = Future()
                 threading.Thread(target=self._work, args=(future, compute), daemon=True).start()
             self._computed.move_to_end(key)

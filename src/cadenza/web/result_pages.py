@@ -57,12 +57,15 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
         return data
 
     def computed(what: str, name: str, state: Any, *args: Any, anew: bool = False) -> Any:
-        # imported where it is computed: the benchmark takes seconds to import
-        compute = lambda: getattr(import_module(SHOWING), what)(*args)  # noqa: E731
+        def compute() -> Any:
+            # imported where it is computed: the benchmark takes seconds to import
+            found = getattr(import_module(SHOWING), what)(*args)
+            return _report(site, found) if what == "show" else found
+
         try:
             return findings.computed(f"{what} {name}", state, compute, anew=anew)
         except NotReadyError as error:
-            raise HTTPException(503, str(error)) from error
+            raise HTTPException(503, str(error), {"Retry-After": "5", "Refresh": "5"}) from error
 
     @router.get("/results")
     def overview(request: Request, text: Annotated[str, Query(max_length=200)] = "") -> Response:
@@ -120,26 +123,24 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
         recordings = site.workdir.resolve() / found.home / RECORDINGS_NAME
         known = recordings if recordings.is_file() else None
         both = state, state_of([recordings])
-        shown = computed("show", found.identity, both, folders, known, read)
+        shown, title, report = computed("show", found.identity, both, folders, known, read)
         seen, verified_at, badges = verified.get(found.identity, (None, 0.0, ()))
         if seen != state:
             verified_at, badges = None, shown.badges
         elif any(badge.state == "bad" for badge in badges):
-            shown = replace(shown, view=None)
-        view = shown.view
+            report = ""
         return site.page(
             request,
             "result.html.j2",
             found=found,
             members=members,
             shown=shown,
+            title=title or found.place,
+            report=Markup(report),  # noqa: S704 -- a template's text
             badges=badges,
             verified_at=verified_at,
             films=every.below("film", found.home)[:MAX_FILMS],
             related=related,
-            css=() if view is None else condition_css(view),
-            recorded=set() if view is None else {one.partner_id for one in view.rollouts},
-            rollouts=player_data(view) if view is not None and view.rollouts else None,
         )
 
     @router.post("/results/{result_id}/verify")
@@ -200,6 +201,21 @@ def stream_details(site: Site, found: Finding) -> dict[str, Any]:
         "producers": status.producer_rows(told),
         "errors": status.producer_errors(told),
     }
+
+
+def _report(site: Site, shown: Any) -> tuple[Any, str, str]:
+    """Return what was found of bundles without their episodes, and the report's title and text."""
+    view = shown.view
+    if view is None:
+        return shown, "", ""
+    text = site.render(
+        "_report.html.j2",
+        shown=shown,
+        css=condition_css(view),
+        recorded={one.partner_id for one in view.rollouts},
+        rollouts=player_data(view) if view.rollouts else None,
+    )
+    return replace(shown, view=None, page=None), view.title, text
 
 
 def _state(paths: list[Path]) -> Any:

@@ -149,6 +149,7 @@ def test_malformed_recordings_are_not_played(client, workdir, change):
         {"partner_id": "nobody"},
         {"contact_index": 99},
         {"frames": [{"ego": [1e999, 0], "partner": [0, 0]}]},
+        {"goals": {"ego": [1e306, 0]}},
     ],
 )
 def test_an_incomplete_recorded_episode_gives_a_sentence(client, workdir, change):

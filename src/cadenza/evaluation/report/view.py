@@ -248,6 +248,8 @@ def _known(
 
 #: File beside a report that holds its recorded episodes.
 RECORDINGS_NAME: Final = "recordings.json"
+#: Most frames of all recorded episodes in it, and largest coordinate, m.
+MAX_FRAMES, MAX_COORDINATE_M = 100_000, 1e6
 
 
 class Recordings(Archive):
@@ -263,8 +265,11 @@ class Recordings(Archive):
         """Return ``view`` with these episodes.
 
         Raises:
-            InputError: One is incomplete, or of another condition, partner or way to choose.
+            InputError: One is incomplete, or of another condition, partner or way to choose; or
+                there is more than a page can show.
         """
+        if sum(len(one.frames) for one in self.rollouts) > MAX_FRAMES:
+            raise InputError(f"recordings: expected at most {MAX_FRAMES} frames, got more.")
         for one in self.rollouts:
             robots = {view.ego_uid, *(one.frames[0] if one.frames else ())}
             last = len(one.frames) - 1
@@ -272,7 +277,8 @@ class Recordings(Archive):
                 not one.frames
                 or any(set(frame) != robots for frame in one.frames)
                 or set(one.radii) != robots
-                or not all(radius > 0.0 for radius in one.radii.values())
+                or not all(0.0 < radius < MAX_COORDINATE_M for radius in one.radii.values())
+                or not all(map(_is_near, (*one.frames, one.goals)))
                 or not one.control_timestep_s > 0.0
                 or not 0 <= (one.contact_index or 0) <= last
                 or len(one.interventions) not in (0, last + 1)
@@ -288,6 +294,10 @@ class Recordings(Archive):
             picks=self.picks,
             contact_distance_m=self.contact_distance_m,
         )
+
+
+def _is_near(points: Mapping[str, Point]) -> bool:
+    return all(abs(x) < MAX_COORDINATE_M for point in points.values() for x in point)
 
 
 class Extent(NamedTuple):
