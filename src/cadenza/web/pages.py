@@ -257,6 +257,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         name: Annotated[str, Query(pattern=LOG_NAME)] = CONTROLLER_LOG,
         after: Number = 0,
     ) -> Response:
+        store_of(site, run_id)
         path, position = f"{run_id}/{name}", _position(request, after)
         return hub.response(("log", path), lambda: LogFeed(site, path), position=position)
 
