@@ -31,7 +31,7 @@ PAGES = {
 RESULTS = {
     "result-bundle": "quickstart/evaluation/bundles/goal_pd",
     "result-evaluation": "quickstart/evaluation",
-    "training": f"going/artifacts/{7:016x}.run.json",
+    "training": f"going/artifacts/{7:016x}",
     "trainings": "many",
     "matrix": "zoo",
     "stream": "status.json",
@@ -39,13 +39,12 @@ RESULTS = {
 
 
 def findings(page, *rules):
-    """Return what axe finds serious or critical: rule, elements and what is wrong with them."""
+    """Return what axe finds: rule, elements and what is wrong with them."""
     options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
     found = Axe().run(page, options=options).response["violations"]
     return [
         (one["id"], [(node["target"], node["failureSummary"]) for node in one["nodes"]])
         for one in found
-        if one["impact"] in ("serious", "critical")
     ]
 
 
@@ -110,6 +109,6 @@ def test_the_watch_and_axe_see_what_is_wrong(scene, open_page):
     page.evaluate("""document.body.insertAdjacentHTML("beforeend",
         '<img src="http://elsewhere.example/x.png"><p style="width: 2000px">wide</p>')""")
     assert any("Content Security Policy" in text for text in page.watch.problems)
-    assert [rule for rule, _ in findings(page)] == ["image-alt"]
+    assert "image-alt" in [rule for rule, _ in findings(page)]
     page.evaluate("document.querySelector('footer').style.minWidth = '2000px'")
     assert overflow(page) > 0
