@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.files import confined_path, sha256_file, tree_digest
+from cadenza.core.files import confined_path, tree_digest
 from cadenza.core.provenance import source_digest
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object, read_sealed_json
@@ -49,6 +49,7 @@ from cadenza.loop.contracts.records import (
     SeedRange,
     TrainRequest,
 )
+from cadenza.loop.resuming import require_intact, weights_digest
 from cadenza.loop.schedule import DeterministicProposer
 from cadenza.loop.scripts.select_episodes import select_balanced
 
@@ -111,18 +112,6 @@ def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetR
         notes=notes,
         sha256=str(facts["sha256"]),
     )
-
-
-def require_weights(path: Path, sha256: str) -> None:
-    """Raise `IntegrityError` unless the file ``path`` is there and has the digest ``sha256``."""
-    if not path.is_file():
-        raise IntegrityError(f"{path}: expected the weights of a policy, got no file.")
-    found = sha256_file(path)
-    if found != sha256:
-        raise IntegrityError(
-            f"{path}: expected weights of the digest {sha256[:16]}..., got {found[:16]}...; the "
-            "file was changed, so restore it."
-        )
 
 
 def local_root(dataset: DatasetRef) -> Path:
@@ -195,7 +184,7 @@ def checkpoint_facts(checkpoint: CheckpointRecord) -> dict[str, Any]:
     if not sidecar.is_file():
         raise IntegrityError(f"{sidecar}: expected the sidecar of a checkpoint, got no file.")
     facts = parse_json_object(sidecar.read_bytes(), source=str(sidecar))
-    require_weights(path, str(facts.get("sha256")))
+    require_intact(checkpoint.model_copy(update={"sha256": str(facts.get("sha256"))}))
     extra = facts.get("extra")
     if not isinstance(extra, dict) or not isinstance(
         cast("dict[str, Any]", extra).get("features"), dict
@@ -340,14 +329,6 @@ def _counting(dataset: DatasetRef) -> tuple[tuple[int, ...], int | None]:
     return listed, None
 
 
-def _digest(path: Path) -> str:
-    if not path.is_file():
-        raise IntegrityError(
-            f"{path}: expected the weights that the training started from, got no file."
-        )
-    return sha256_file(path)
-
-
 class NativeBackend:
     """Commands of this package, and readers of what they leave."""
 
@@ -424,18 +405,20 @@ class NativeBackend:
             "first_episodes": job.first_episodes,
             "mix_ratio": job.mix_ratio,
             "max_epochs": job.max_epochs,
-            "init_sha256": None if job.init is None else _digest(job.init),
+            "init_sha256": None if job.init is None else weights_digest(job.init),
         }
         if request.dataset.sha256 is not None:
             more["dataset_sha256"] = request.dataset.sha256
         if mix is None or mix.sha256 is not None:
             more["mix_sha256"] = None if mix is None else mix.sha256
         facts = read_result(_planned(job), **more)
-        path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
-        require_weights(path, digest)
-        return CheckpointRecord(
-            policy_type=request.rung, path=str(path), cycle=request.cycle, sha256=digest
+        made = CheckpointRecord(
+            policy_type=request.rung,
+            path=str(request.folder / str(facts["policy"]["file"])),
+            cycle=request.cycle,
+            sha256=facts["policy"]["sha256"],
         )
+        return require_intact(made)
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
         """Return the job that evaluates."""
