@@ -7,15 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from cadenza.cli.output import print_text, typed_exits
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.extras import load_extra
 from cadenza.core.progress import LINE_EVERY_S
-
-if TYPE_CHECKING:
-    from cadenza.benchmark.jobs.collecting import Collection
 
 _GO_ON: Final = "finished work is kept, run the same command again to continue"
 
@@ -67,8 +66,18 @@ def collect(
     with typed_exits(go_on=_GO_ON):
         from cadenza.benchmark.jobs import collecting
 
-        collection = _collection(
-            task, partners, focus, episodes, seed_start, seed_count, repo_id, out, result_json
+        load_extra("pyarrow")  # which writes the episodes: missed now, not after they were played
+        collection = collecting.Collection(
+            task=task,
+            partners=_names(partners),
+            focus=_names(focus),
+            episodes=episodes,
+            seed_start=seed_start,
+            seed_count=seed_count,
+            repo_id=repo_id,
+            out=out,
+            result=result_json,
+            report=_lines("collecting"),
         )
         _show_collected(collecting.collect(collection, expert=expert), result_json)
 
@@ -94,8 +103,18 @@ def harvest(
     with typed_exits(go_on=_GO_ON):
         from cadenza.benchmark.jobs import collecting
 
-        collection = _collection(
-            task, partners, focus, episodes, seed_start, seed_count, repo_id, out, result_json
+        load_extra("pyarrow")  # which writes the episodes: missed now, not after they were played
+        collection = collecting.Collection(
+            task=task,
+            partners=_names(partners),
+            focus=_names(focus),
+            episodes=episodes,
+            seed_start=seed_start,
+            seed_count=seed_count,
+            repo_id=repo_id,
+            out=out,
+            result=result_json,
+            report=_lines("collecting"),
         )
         result = collecting.harvest(collection, policy=policy, filtered=filter_, starts=starts)
         _show_collected(result, result_json)
@@ -133,10 +152,9 @@ def train(
     """Clone the behaviour that a dataset shows."""
     with typed_exits(go_on=_GO_ON):
         from cadenza.benchmark.jobs import cloning
-        from cadenza.benchmark.jobs.cloning import Training
 
         result = cloning.train(
-            Training(
+            cloning.Training(
                 rung=rung,
                 dataset=dataset,
                 episodes=_numbers("--episodes", episodes),
@@ -216,35 +234,6 @@ def merge(
         print_text(f"{result['dataset']['episodes']} episodes: {result_json}")
 
 
-def _collection(
-    task: str,
-    partners: str,
-    focus: str,
-    episodes: int,
-    seed_start: int,
-    seed_count: int,
-    repo_id: str,
-    out: Path,
-    result: Path,
-) -> "Collection":
-    from cadenza.benchmark.jobs.collecting import Collection
-    from cadenza.core.extras import load_extra
-
-    load_extra("pyarrow")  # which writes the episodes: missed now, not after they were played
-    return Collection(
-        task=task,
-        partners=_names(partners),
-        focus=_names(focus),
-        episodes=episodes,
-        seed_start=seed_start,
-        seed_count=seed_count,
-        repo_id=repo_id,
-        out=out,
-        result=result,
-        report=_lines("collecting"),
-    )
-
-
 def _lines(label: str) -> Callable[[int, int], None]:
     """Return what tells on stderr how far a job has come, at most every `LINE_EVERY_S`.
 
@@ -268,8 +257,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:
-    from cadenza.core.errors import ConfigurationError
-
     parts = _names(text)
     for part in parts:
         if not (part.isascii() and part.isdigit()):

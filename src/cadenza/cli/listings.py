@@ -6,16 +6,23 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import ExitCode, Quiet, print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import (
+    AsJson,
+    ExitCode,
+    Quiet,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
 from cadenza.cli.prereg import Repository, read_registration
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Name = Annotated[str, typer.Argument(help="Its name, e.g. train/crossing.", show_default=False)]
 
 
 def partners(
     task: Annotated[str | None, typer.Option("--task", "-t", help="Task they can play.")] = None,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the registered partners by task, and what each of them does."""
     with typed_exits(as_json=as_json):
@@ -56,7 +63,7 @@ def partners(
             print_table(f"Partners on {title}", ("name", "leaves a way", "what it does"), rows)
 
 
-def tasks(as_json: JsonOption = False) -> None:
+def tasks(as_json: AsJson = False) -> None:
     """List the registered tasks."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.tasks import list_tasks
@@ -81,7 +88,7 @@ def show_task(
     task: Annotated[
         str | None, typer.Argument(help="Its name; default: all tasks.", show_default=False)
     ] = None,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a task's card in Markdown: robots, sizes, score, partners and options."""
     with typed_exits(as_json=as_json):
@@ -96,7 +103,7 @@ def show_task(
         print_text("\n\n".join([*title, *map(task_card, known)]))
 
 
-def configs(as_json: JsonOption = False) -> None:
+def configs(as_json: AsJson = False) -> None:
     """List the shipped configurations; commands take their own without the folder's name."""
     with typed_exits(as_json=as_json):
         from cadenza.core.shipped_configs import shipped_config, shipped_configs

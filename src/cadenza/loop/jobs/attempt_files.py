@@ -15,13 +15,20 @@ file              what it says                                who writes it
 ================  ==========================================  =====================================
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from cadenza.core.errors import IntegrityError, StorageError
-from cadenza.core.files import atomic_write_json, canonical_json, lock_file, make_folder
+from cadenza.core.files import (
+    atomic_write_json,
+    canonical_json,
+    lock_file,
+    make_folder,
+    sha256_bytes,
+)
 from cadenza.core.strict_json import parse_json_object
 
 #: Why an attempt ended: by itself, at its time limit, as it left no trace for too long, by a
@@ -139,6 +146,11 @@ class AttemptFolder:
         self.request_path: Path = self.path / "request.json"
         self.lock_path: Path = self.path / "attempt.lock"
         self._end_path = self.path / "end.json"
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digits that tell equal jobs of different folders apart."""
+        return sha256_bytes(os.fsencode(self.path))
 
     def try_lock(self, *, wait_s: float = 0.0) -> BinaryIO | None:
         """Return the lock, None if someone else still holds it after ``wait_s``.

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 
 from cadenza.core.errors import MissingExtraError
 from cadenza.core.extras import load_extra
-from cadenza.core.files import sha256_bytes
 from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
@@ -33,8 +32,6 @@ from cadenza.loop.processes import die_with_parent
 NAMESPACE: Final = "cadenza-loop"
 #: Seconds after which a host that has not started waits for others to end; to start takes some.
 _BUSY_S: Final = 15.0
-#: Digits of the digest that tells equal jobs of different folders apart.
-_DIGITS: Final = 16
 
 
 class HostActor:
@@ -94,7 +91,7 @@ class RayHosts(Hosts):
 
     def require_room(self, device: Device) -> None:
         """Raise `JobHostError` if a host would wait for ever: no node has room, or can join."""
-        lack = None if self._may_grow else self._lack(device)
+        lack = None if self._may_grow else self._lack(_needs_of(on_gpu=device == "gpu"))
         if lack is not None:
             raise JobHostError(
                 f"jobs on Ray: expected room for a job on the {device}, got a cluster of this "
@@ -106,20 +103,19 @@ class RayHosts(Hosts):
         """Return what the cluster lacks for the job's actor, or that it is busy."""
         if self._find(folder) is None:
             return None
-        device = _device_of(folder.read_request())
-        lack = self._lack(device)
+        needs = _needs_of(on_gpu=folder.read_request().on_gpu)
+        lack = self._lack(needs)
         if lack is not None:
             return f"{lack}; it starts when such a node joins"
         if waited_s < _BUSY_S:
             return ""
-        needs, idle = _needs_of(device), self._ray.available_resources()
+        idle = self._ray.available_resources()
         if all(idle.get(name, 0.0) >= count for name, count in needs.items()):
             return "the cluster has room, but has not started it yet; see Ray's own logs"
         return f"it needs {_listed(needs)}, which the cluster has, but others use"
 
-    def _lack(self, device: Device) -> str | None:
+    def _lack(self, needs: Mapping[str, int]) -> str | None:
         """Return what no node of the cluster has, even idle; None if one has it."""
-        needs = _needs_of(device)
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if any(all(node.get(n, 0.0) >= count for n, count in needs.items()) for node in nodes):
             return None
@@ -131,7 +127,7 @@ class RayHosts(Hosts):
 
     def start(self, folder: AttemptFolder, request: AttemptRequest, lock: BinaryIO) -> None:  # noqa: ARG002 - the host takes its own
         """Ask the cluster for the host; it takes the lock itself, wherever it starts."""
-        needs, name = _needs_of(_device_of(request)), _name_of(folder)
+        needs, name = _needs_of(on_gpu=request.on_gpu), _name_of(folder)
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "max_restarts": 0}
         options |= {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
         try:
@@ -201,13 +197,9 @@ def _complaint(address: str) -> str:
     return ""
 
 
-def _needs_of(device: Device) -> dict[str, int]:
+def _needs_of(*, on_gpu: bool) -> dict[str, int]:
     """Return what a host takes of its node, by Ray's names."""
-    return {"CPU": 1, "GPU": 1} if device == "gpu" else {"CPU": 1}
-
-
-def _device_of(request: AttemptRequest) -> Device:
-    return "gpu" if request.on_gpu else "cpu"
+    return {"CPU": 1, "GPU": 1} if on_gpu else {"CPU": 1}
 
 
 def _listed(resources: Mapping[str, float]) -> str:
@@ -215,4 +207,4 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 
 def _name_of(folder: AttemptFolder) -> str:
-    return f"job-{sha256_bytes(os.fsencode(folder.path))[:_DIGITS]}"
+    return f"job-{folder.digest[:16]}"

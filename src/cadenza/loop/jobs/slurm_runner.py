@@ -21,11 +21,9 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
-from cadenza.core.files import sha256_bytes
 from cadenza.loop.config import SlurmConfig
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
@@ -48,8 +46,6 @@ _SUBMIT_S, _ANSWER_S = 60.0, 10.0
 ASK_EVERY_S: Final = 5.0
 #: Seconds before a time limit, beyond the grace, at which a job is told to end; Slurm may be late.
 _EARLY_S: Final = 30
-#: Digits of the digest that tells equal jobs of different folders apart.
-_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +204,7 @@ def require_slurm() -> str:
 
 
 def _name_of(folder: AttemptFolder, request: AttemptRequest) -> str:
-    digest = sha256_bytes(os.fsencode(folder.path))[:_DIGITS]
-    return f"{request.key.replace('/', '.')}.{request.attempt}.{digest}"
+    return f"{request.key.replace('/', '.')}.{request.attempt}.{folder.digest[:12]}"
 
 
 def _told(
@@ -223,11 +218,12 @@ def _told(
 
     It gets the variables of a job, as ``sbatch`` hands its own on, and its settings.
     """
+    own = [name for name in os.environ if name == "SLURM_CONF" or name.startswith("SBATCH_")]
     try:
         done = subprocess.run(  # noqa: S603 - Slurm's own commands; no shell
             [shutil.which(program) or program, *words],
             input=script,
-            env=_environment(os.environ, further),
+            env=job_environment(os.environ, (*further, *own)),
             capture_output=True,
             timeout=timeout_s,
             text=True,
@@ -243,8 +239,3 @@ def _told(
             "for Slurm, and resume the run."
         )
     return done.stdout
-
-
-def _environment(environ: Mapping[str, str], further: tuple[str, ...]) -> dict[str, str]:
-    own = [name for name in environ if name == "SLURM_CONF" or name.startswith("SBATCH_")]
-    return job_environment(environ, (*further, *own))
