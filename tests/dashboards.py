@@ -16,10 +16,10 @@ CANARY = "the-canary-that-nobody-may-read"
 
 
 @contextmanager
-def serving(workdir, knowledge, *, proxies=(), **options):
-    """Serve a dashboard on a free port for the block; give its address."""
+def serving(workdir, knowledge, *, proxies=(), port=0, **options):
+    """Serve a dashboard for the block, on a free port unless one is named; give its address."""
     app = create_app(workdir, knowledge, **options)
-    listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+    listening = socket.create_server(("127.0.0.1", port), backlog=512)
     server = server_of(app, proxies=proxies)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -15,14 +15,17 @@ from tests.dashboards import evaluated, serving
 
 #: The browser's program; set by `make test-browser`.
 VARIABLE = "CADENZA_CHROMIUM"
+#: Longest wait for what a page is to show, ms: machines are shared.
+PATIENCE_MS = 60_000
 
 collect_ignore_glob = [] if VARIABLE in os.environ else ["test_*.py"]
 
 
 @pytest.fixture(scope="module")
 def chromium():
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     options = ["--no-sandbox"] if os.geteuid() == 0 else []  # it refuses to be root's with one
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=os.environ[VARIABLE], args=options)
@@ -81,7 +84,7 @@ def open_page(chromium):
     def open_page(origin, path="/", *, watched=True, **options):
         options = {"viewport": {"width": 1280, "height": 900}, "locale": "en", **options}
         context = chromium.new_context(base_url=origin, **options)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         page.watch = Watch(page, origin)

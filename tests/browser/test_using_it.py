@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from cadenza.loop.retention import incidents_of
 from cadenza.loop.store import JobStore
 from tests.browser.scenes import FAILED, FINISHED, WAITING
+from tests.dashboards import serving
 from tests.loop_runs import RUN, event
 
 LIGHT, DARK = "rgb(247, 247, 245)", "rgb(15, 18, 22)"
@@ -121,6 +122,21 @@ def test_a_list_of_runs_and_a_log_grow_while_they_are_looked_at(dashboard, workd
         file.write("the newest line\n")
     expect(page.locator("#log")).to_contain_text("step 399 loss 0.0025\nthe newest line")
     assert is_the_same()
+
+
+def test_a_page_comes_back_when_its_server_does(workdir, open_page):
+    folders = workdir, workdir.parent / "knowledge"
+    with serving(*folders) as (host, port):
+        page = open_page(f"http://{host}:{port}", f"/runs/{RUN}", watched=False)
+        is_the_same = never_reloaded(page)
+        expect(page.locator("#link")).to_have_text("live")
+    expect(page.locator("#link")).to_have_text("not connected")
+    tell(workdir, 0)
+    with serving(*folders, port=port):
+        expect(page.locator("#link")).to_have_text("live")
+        expect(page.locator("#events li").last).to_contain_text("heard-0")
+        assert is_the_same()
+        page.close()
 
 
 def test_a_hidden_tab_gives_its_connection_back_and_misses_nothing(dashboard, workdir, open_page):
