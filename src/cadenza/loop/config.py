@@ -36,6 +36,7 @@ from cadenza.core.key_values import apply_settings
 from cadenza.core.yaml_files import YamlDocument, read_yaml_document
 from cadenza.loop.config_backends import (
     LEAGENTS_RULES,
+    flag_of,
     misplaced_names,
     unseeded_words,
     with_backend_defaults,
@@ -704,14 +705,21 @@ class LoopConfig(Section):
                 for key, (value, neutral) in heeded_by_lerobot.items()
                 if value != neutral
             ]
-        words = {
-            "eval.env_args": self.eval.env_args,
+        own = {
             "train.extra_args": self.train.extra_args,
             "eval.extra_args": self.eval.extra_args,
             "improve.extra_args": self.improve.extra_args,
         }
-        env_type = self.eval.env_type
-        return [one for key in words for one in unseeded_words(key, env_type, words[key])]
+        shared, env_type = self.eval.env_args, self.eval.env_type
+        words = {"eval.env_args": shared, **own}
+        found = [one for key in words for one in unseeded_words(key, env_type, words[key])]
+        given = set(map(flag_of, shared)) - {None}
+        return found + [
+            f"{key}: expected nothing that eval.env_args says to all commands, got {word} again"
+            for key, extra in own.items()
+            for word in extra
+            if flag_of(word) in given
+        ]
 
     def _problems_of_the_model(self) -> list[str]:
         """Return what is wrong with the language model, one sentence each."""

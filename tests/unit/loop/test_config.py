@@ -196,6 +196,14 @@ def test_flag_that_makes_an_environment_ignore_its_seeds_is_refused(section, key
         load({**LEROBOT, section: {key: words}})
 
 
+def test_what_all_commands_share_is_said_once():
+    shared = {"env_args": ["--env.episode_length=60"]}
+    extra = {"extra_args": ["--env.episode-length=9"]}
+    with pytest.raises(ConfigurationError, match=r"improve\.extra_args: expected nothing"):
+        load({**LEROBOT, "eval": shared, "improve": extra})
+    assert load({**LEROBOT, "eval": shared, "improve": {"extra_args": ["--keep-failures"]}})
+
+
 def test_init_states_may_be_false_with_libero_and_anything_elsewhere():
     assert load({**LEROBOT, "eval": {"env_args": ["--env.init_states=false"]}})
     elsewhere = {"env_type": "pusht", "extra_args": ["--env.init_states=true"]}
