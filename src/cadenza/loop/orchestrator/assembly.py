@@ -19,7 +19,7 @@ from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts, LocalHosts
 from cadenza.loop.jobs.outcomes import JobProgress
-from cadenza.loop.jobs.terms import BudgetMeter, StopCheck, never
+from cadenza.loop.jobs.terms import StopCheck, never
 from cadenza.loop.llm.adapter import make_llm
 from cadenza.loop.llm.guard import GuardedLLM, RecordedLLM
 from cadenza.loop.llm.protocol import LLMClient, NullLLM
@@ -143,7 +143,6 @@ def build_loop(
             ImproveAgent(config.improve, config.eval, rules, bus, **parts),
             open_jobs=jobs,
             stop=stop,
-            uses_gpu=_uses_gpu(stack),
         )
     except BaseException:
         store.close()
@@ -151,10 +150,6 @@ def build_loop(
     return LoopAssembly(
         run_id=run_id, config=config, store=store, bus=bus, controller=controller, rules=rules
     )
-
-
-def _uses_gpu(backend: Backend) -> bool:
-    return backend.capabilities.get("device", "cpu") != "cpu"
 
 
 def read_roots(config: LoopConfig) -> tuple[Path, ...]:
@@ -172,19 +167,18 @@ def _jobs_opener(
     programs = program_table(backend)
 
     def open_jobs(session: RunSession, stop: StopCheck) -> JobRunner:
-        spent_s, uses_gpu = session.store.jobs.spent_s, _uses_gpu(backend)
         runner = DurableRunner(
             session.store,
             session.lease,
             config.jobs,
             programs,
             _hosts(config.jobs),
-            budget=BudgetMeter(spent_s, session.run_id, config.budgets, uses_gpu=uses_gpu),
+            budget=session.budget,
             stop=stop,
             on_progress=on_progress,
             on_incident=session.incidents.note,
         )
-        runner.hosts.require_room("gpu" if uses_gpu else "cpu")  # before any work is done
+        runner.hosts.require_room(session.device)  # before any work is done
         return runner
 
     return open_jobs

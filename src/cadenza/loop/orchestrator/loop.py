@@ -93,7 +93,6 @@ class LoopController:
         *,
         open_jobs: JobsOpener | None = None,
         stop: StopCheck = never,
-        uses_gpu: bool = False,
         lease_ttl_s: float = LEASE_TTL_S,
         poll_s: float = 1.0,
     ) -> None:
@@ -101,9 +100,9 @@ class LoopController:
 
         ``knowledge_agent`` writes pages, ``improve_agent`` harvests; None for neither.
         ``open_jobs`` makes the runner of all jobs; None lets each worker's own runner do them.
-        ``stop`` says whether the run is asked to stop, beside requests in the store; ``uses_gpu``
-        whether ``max_gpu_hours`` counts the jobs on a GPU alone. The run stays ours for
-        ``lease_ttl_s`` without a sign of life; ``poll_s`` is the pause between looks at a question.
+        ``stop`` says whether the run is asked to stop, beside requests in the store. The run stays
+        ours for ``lease_ttl_s`` without a sign of life; ``poll_s`` is the pause between looks at a
+        question.
         """
         self.cfg = cfg
         self.store = store
@@ -119,7 +118,6 @@ class LoopController:
         self._open_jobs = open_jobs
         self._stop = stop
         self._stop_at_work = stop
-        self._uses_gpu = uses_gpu
         self._lease_ttl_s = lease_ttl_s
         self._poll_s = poll_s
         self._lease: Lease | None = None
@@ -161,7 +159,10 @@ class LoopController:
             EventJournal(self.store, lease, self.bus) as journal,
         ):
             self._lease = lease
-            session = RunSession(self.store, lease, journal, folder)
+            device = self._workers.train.backend.capabilities.get("device", "cpu")
+            spent_s, on_gpu = self.store.jobs.spent_s, device != "cpu"
+            budget = BudgetMeter(spent_s, run_id, self.cfg.budgets, uses_gpu=on_gpu)
+            session = RunSession(self.store, lease, journal, folder, budget)
             try:
                 with notifications(self.cfg, session.incidents.note, self.store, folder) as look:
                     journal.subscribe(look)
@@ -244,7 +245,7 @@ class LoopController:
             return True
         if state.stop_reason is not None:
             try:
-                self._require_budget(session)
+                session.budget.require(session.device)
             except BudgetExceededError:
                 return False
         if row["status"] == "failed" or state.stop_reason is not None:
@@ -270,7 +271,6 @@ class LoopController:
             workers=self._workers,
             jobs=None if self._open_jobs is None else self._open_jobs(session, stop),
             stop=stop,
-            require_budget=lambda: self._require_budget(session),
             poll_s=self._poll_s,
         )
         outages = Outages(session, stop, pause_s=self._poll_s)
@@ -287,11 +287,6 @@ class LoopController:
                 if session.state.step in ("propose", "finished"):
                     note = session.incidents.note
                     between_cycles(self.cfg.retention, self.store, session.folder, note)
-
-    def _require_budget(self, session: RunSession) -> None:
-        spent_s, uses_gpu = self.store.jobs.spent_s, self._uses_gpu
-        meter = BudgetMeter(spent_s, session.run_id, self.cfg.budgets, uses_gpu=uses_gpu)
-        meter.require("gpu" if uses_gpu else "cpu")
 
     # Ends
 

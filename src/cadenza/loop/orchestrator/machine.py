@@ -26,17 +26,14 @@ from cadenza.loop.store.changes import Change
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What is committed after a step, in one transaction, in order."""
+    """What is committed after a step, in one transaction: a state, events and changes beside it."""
 
     state: LoopState
-    events: tuple[Event, ...] = ()
-    rows: tuple[Change, ...] = ()
+    parts: tuple[Event | Change, ...] = ()
 
 
 def _to(state: LoopState, *parts: Event | Change) -> Transition:
-    """Return the transition to ``state`` with what is told of it and changed beside it."""
-    events = tuple(part for part in parts if isinstance(part, Event))
-    return Transition(state, events, tuple(part for part in parts if not isinstance(part, Event)))
+    return Transition(state, parts)
 
 
 def _told(state: LoopState, stage: str, kind: str, **payload: object) -> Event:
@@ -216,7 +213,7 @@ def _after_improving(state: LoopState, done: Transition, error: str | None) -> T
     if error is None:
         return done
     notice = _told(state, "improve", "improve_failed", error=error)
-    return replace(done, events=(notice, *done.events))
+    return replace(done, parts=(notice, *done.parts))
 
 
 def _merge_or_end(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
@@ -341,7 +338,7 @@ def answered(
         decision = Decision.ITERATE
     done = _carry_out(state, config, decision, why, evidence)
     asked_for = _told(state, "decide", "approval_decided", **told)
-    return _to(done.state, asked_for, *done.events, *done.rows, changes.set_run_status("running"))
+    return _to(done.state, asked_for, *done.parts, changes.set_run_status("running"))
 
 
 def _carry_out(

@@ -19,6 +19,7 @@ from cadenza.loop.agents.base import CallableRunner, Runner
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
+    Device,
     EpisodeOutcome,
     EvalReport,
     JobRunner,
@@ -32,7 +33,7 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.events.bus import Event, EventJournal
-from cadenza.loop.jobs.terms import StopCheck
+from cadenza.loop.jobs.terms import BudgetMeter, StopCheck
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.comparison import comparison_of, job_ends, weigh
 from cadenza.loop.orchestrator.decision import Judgement
@@ -88,13 +89,22 @@ class RunSession:
         state: As committed last.
     """
 
-    def __init__(self, store: JobStore, lease: Lease, journal: EventJournal, folder: Path) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        lease: Lease,
+        journal: EventJournal,
+        folder: Path,
+        budget: BudgetMeter,
+    ) -> None:
         """Load the state of the lease's run."""
         self.store = store
         self.lease = lease
         self.run_id: str = lease.run_id
         self.folder = folder
         self.journal = journal
+        self.budget = budget
+        self.device: Device = "gpu" if budget.uses_gpu else "cpu"
         self.incidents: IncidentLog = IncidentLog(folder)
         self.state, self._version = store.load_state(lease.run_id)
 
@@ -109,8 +119,9 @@ class RunSession:
 
     def commit(self, transition: Transition) -> None:
         """Make a transition in one transaction, then publish it; errors as `JobStore.commit`."""
-        drafts = [self.journal.draft(event) for event in transition.events]
-        new, rows = transition.state, transition.rows
+        new, parts = transition.state, transition.parts
+        drafts = [self.journal.draft(part) for part in parts if isinstance(part, Event)]
+        rows = [part for part in parts if not isinstance(part, Event)]
         self._version = self.store.commit(self.lease, self._version, new, events=drafts, rows=rows)
         self.state = new
         self.journal.publish()
@@ -157,7 +168,6 @@ class CycleSteps:
 
     Attributes:
         jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
-        require_budget: Raises `BudgetExceededError` when nothing is left.
         poll_s: Longest pause between two looks at an open question.
     """
 
@@ -166,7 +176,6 @@ class CycleSteps:
     workers: Workers
     jobs: JobRunner | None
     stop: StopCheck
-    require_budget: Callable[[], object]
     poll_s: float
 
     def perform(self) -> Transition:
@@ -190,7 +199,7 @@ class CycleSteps:
 
     def propose(self, state: LoopState) -> Transition:
         """Ask what the cycle trains on."""
-        self.require_budget()
+        self.session.budget.require(self.session.device)
         self.session.journal.emit(machine.cycle_started(state, self.config))
         proposal = self.workers.proposer.propose(state.cycle, state.last_report)
         schedule = schedule_of(self.config, self.workers.data.constitution)
@@ -347,7 +356,7 @@ class CycleSteps:
         """
         session, jobs = self.session, self.jobs
         if jobs is None:
-            self.require_budget()
+            self.session.budget.require(self.session.device)
             jobs = CallableRunner(session.store, session.lease, own)
         place = {"run_id": session.run_id, "cycle": session.state.cycle, "workdir": session.folder}
         return {**place, "jobs": jobs}
