@@ -13,14 +13,14 @@ from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.constitution import Roots, load_constitution
 from cadenza.loop.contracts.records import DataRequest, EvalRequest, Proposal, TrainRequest
 from cadenza.loop.jobs.terms import ProgramTable
-from cadenza.loop.schedule import SeedLedger
+from cadenza.loop.schedule import seed_range
 from tests.lerobot.pusht_loop import SMALL, settings
 
 pytestmark = [pytest.mark.lerobot, pytest.mark.slow, pytest.mark.usefixtures("offline")]
 
 #: Longest time one job may take here, s; a cold disk makes ten seconds a minute.
 LIMIT_S = 800.0
-LEDGER = SeedLedger(3)
+SEED = 3
 WEIGHTS = "model.safetensors"
 STATES = "--env.obs_type=environment_state_agent_pos"
 PUSHT = {"task_suite": "PushT-v0", "env_args": [STATES, "--env.episode_length=12"]}
@@ -61,7 +61,7 @@ def data(bench):
     proposal = Proposal(
         action="reuse_seed", dataset="local/demonstrations", num_episodes=3, notes="three"
     )
-    seeds = LEDGER.range("data", 0, count=3)
+    seeds = seed_range(SEED, "data", 0, count=3)
     request = DataRequest(cycle=0, proposal=proposal, seeds=seeds, folder=bench.folder / "data")
     assert bench.backend.plan_data(request) is None
     return bench.backend.read_data(request)
@@ -88,7 +88,7 @@ def policy(bench, data):
 
 
 def test_evaluation_lists_every_episode_with_its_seed(bench, policy):
-    seeds = LEDGER.range("compare", 0, count=3)
+    seeds = seed_range(SEED, "compare", 0, count=3)
     requests = [
         EvalRequest(
             cycle=0,

@@ -51,13 +51,14 @@ def stop_run(
     store: JobStore, run_id: str, *, workdir: Path, reason: str | None = None, by: str | None = None
 ) -> StopOutcome:
     """Ask the controller of a run to stop; without one, stop the run and the jobs it left."""
+    _require_said("a stop", reason, by)
     run = store.get_run(run_id)
     if run["status"] in _OVER:
         raise StoreError(
             f"run {run_id!r}: expected an active run, got one that is {run['status']} "
             f"({run['stop_reason']}); there is nothing to stop."
         )
-    _note(workdir / run_id, "stop_asked", "a stop", reason, by)
+    _note(workdir / run_id, "stop_asked", reason, by)
     try:
         lease = store.leases.acquire(run_id, this_process(), ttl_s=_LEASE_S)
     except LeaseHeldError:
@@ -99,6 +100,7 @@ def resume_run(
     ``location`` is the URL of a store outside of ``workdir``. What keeps the run from going on is
     in the log.
     """
+    _require_said("a resumption", reason, by)
     run = store.get_run(run_id)
     owner = store.leases.holder(run_id)
     if owner is not None:
@@ -113,8 +115,8 @@ def resume_run(
             f"{run_id} --config FILE`."
         )
     folder = (workdir / run_id).absolute()
-    _note(folder, "resume_asked", "a resumption", reason, by)
     make_folder(folder)
+    _note(folder, "resume_asked", reason, by)
     log = folder / CONTROLLER_LOG
     command = [sys.executable, "-m", "cadenza", "loop", "resume", run_id]
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_BACK}
@@ -132,11 +134,15 @@ def resume_run(
     return ResumeOutcome(run_id=run_id, pid=process.pid, log=str(log))
 
 
-def _note(folder: Path, kind: str, what: str, reason: str | None, by: str | None) -> None:
+def _require_said(what: str, reason: str | None, by: str | None) -> None:
+    if reason is not None:
+        require_plain(f"reason for {what}", reason)
+    if by is not None:
+        require_plain(f"name of who asks for {what}", by)
+
+
+def _note(folder: Path, kind: str, reason: str | None, by: str | None) -> None:
     """Keep who asked for something, and why, among the run's incidents."""
-    for name, said in ((f"reason for {what}", reason), (f"name of who asks for {what}", by)):
-        if said is not None:
-            require_plain(name, said)
     if reason is not None or by is not None:
         IncidentLog(folder).note(kind, reason or "no reason given", by=by)
 

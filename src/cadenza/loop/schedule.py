@@ -167,29 +167,28 @@ MAX_CYCLES: Final = REGION // BLOCK
 _PURPOSES: Final[tuple[str, ...]] = get_args(Purpose)
 
 
-@dataclass(frozen=True, slots=True)
-class SeedLedger:
-    """Seeds of one run, from its root seed >= 0."""
+def seed_range(
+    root_seed: int, purpose: Purpose, cycle: int, *, count: int, skip: int = 0
+) -> SeedRange:
+    """Return ``count`` seeds of a purpose in a cycle, 0..4095, after ``skip`` that it used.
 
-    seed: int
-
-    def range(self, purpose: Purpose, cycle: int, *, count: int, skip: int = 0) -> SeedRange:
-        """Return ``count`` seeds of a purpose in a cycle, 0..4095, after ``skip`` that it used."""
-        if purpose not in _PURPOSES:
-            raise InputError(
-                f"SeedLedger: expected a purpose of {', '.join(_PURPOSES)}, got {purpose!r}."
-            )
-        if not 0 <= cycle < MAX_CYCLES:
-            raise InputError(f"SeedLedger: expected a cycle in 0..{MAX_CYCLES - 1}, got {cycle}.")
-        if count < 1 or skip < 0 or skip + count > BLOCK:
-            raise InputError(
-                f"SeedLedger: expected count >= 1, skip >= 0 and at most {BLOCK} {purpose} seeds "
-                f"per cycle, got {count} after {skip}; ask for fewer episodes."
-            )
-        first = derive_substream("loop.seed_blocks", root_seed=self.seed).integer_seed()
-        block = (first + cycle) % MAX_CYCLES
-        start = _PURPOSES.index(purpose) * REGION + block * BLOCK + skip
-        return SeedRange(start=start, count=count)
+    They are those of the run with ``root_seed``, >= 0; no two purposes and cycles share one.
+    """
+    if purpose not in _PURPOSES:
+        raise InputError(
+            f"seed_range: expected a purpose of {', '.join(_PURPOSES)}, got {purpose!r}."
+        )
+    if not 0 <= cycle < MAX_CYCLES:
+        raise InputError(f"seed_range: expected a cycle in 0..{MAX_CYCLES - 1}, got {cycle}.")
+    if count < 1 or skip < 0 or skip + count > BLOCK:
+        raise InputError(
+            f"seed_range: expected count >= 1, skip >= 0 and at most {BLOCK} {purpose} seeds per "
+            f"cycle, got {count} after {skip}; ask for fewer episodes."
+        )
+    first = derive_substream("loop.seed_blocks", root_seed=root_seed).integer_seed()
+    block = (first + cycle) % MAX_CYCLES
+    start = _PURPOSES.index(purpose) * REGION + block * BLOCK + skip
+    return SeedRange(start=start, count=count)
 
 
 def hulls(seeds: Iterable[int]) -> tuple[SeedRange, ...]:

@@ -13,7 +13,7 @@ import pytest
 from cadenza.core.errors import MissingExtraError
 from cadenza.loop.backends.lerobot_probe import LeRobotEnvironment
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.schedule import SeedLedger
+from cadenza.loop.schedule import seed_range
 from cadenza.loop.validation import dotted_keys
 from tests.integration.loop import key_effects as see
 from tests.integration.loop.key_effects import Lab, flag
@@ -41,7 +41,7 @@ CURATED = {**MODEL, "curation": {"enabled": True}}
 PRICES = {"usd_per_million_input": 1.0, "usd_per_million_output": 1.0}
 PRICED = {**MODEL, "llm_calls": PRICES}
 GATED = {"approval": {"gates": ["promote"], "timeout_s": 1e-9}}
-SEEDS = [str(SeedLedger(seed).range("data", 0, count=20).start) for seed in (0, 1)]
+SEEDS = [str(seed_range(seed, "data", 0, count=20).start) for seed in (0, 1)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from cadenza.loop import doctor
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.jobs import ray_runner
 from cadenza.loop.orchestrator.preflight import refusals, store_found
-from cadenza.loop.schedule import SeedLedger
+from cadenza.loop.schedule import seed_range
 from cadenza.loop.store import JobStore
 
 
@@ -232,7 +232,7 @@ def test_data_and_weights_are_looked_at(tmp_path):
     (root / "meta/info.json").write_text('{"total_episodes": 1}')
     check = inputs_check(config(seed_root=root))
     assert (check.level, "its initial states are unknown" in check.detail) == ("ok", True)
-    seed = SeedLedger(0).range("compare", 0, count=1).start
+    seed = seed_range(0, "compare", 0, count=1).start
     page = {"episodes": [{"seed": seed, "partner": "p"}]}
     write_sealed_json(root / "meta/cadenza.json", page, kind="cadenza-dataset")
     check = inputs_check(config(seed_root=root))

@@ -29,7 +29,6 @@ from cadenza.loop.jobs.outcomes import (
     wanted_end,
 )
 from cadenza.loop.processes import job_environment
-from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.store.rows import JobRow, Lease
 
 if TYPE_CHECKING:
@@ -149,8 +148,8 @@ def _run_unrecorded(spec: JobSpec, call: Runner) -> RunResult:
     return result
 
 
-#: Initial states of an agent that is used on its own.
-OWN_SEEDS: Final = SeedLedger(0)
+#: Root seed of an agent that is used on its own.
+OWN_SEED: Final = 0
 
 _Settings = TypeVar("_Settings")
 _Request = TypeVar("_Request")

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.agents.base import OWN_SEEDS, Agent, JobPlace, Runner, subprocess_runner
+from cadenza.loop.agents.base import OWN_SEED, Agent, JobPlace, Runner, subprocess_runner
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import DataRequest, DatasetRef, JobRunner, Proposal, SeedRange
 from cadenza.loop.errors import DataError
 from cadenza.loop.events.bus import EventBus
+from cadenza.loop.schedule import seed_range
 
 
 class DataAgent(Agent[str | None]):
@@ -71,7 +72,7 @@ class DataAgent(Agent[str | None]):
             request = DataRequest(
                 cycle=cycle,
                 proposal=proposal,
-                seeds=seeds or OWN_SEEDS.range("data", cycle, count=count),
+                seeds=seeds or seed_range(OWN_SEED, "data", cycle, count=count),
                 folder=place.folder,
             )
             plan, read = self.backend.plan_data, self.backend.read_data

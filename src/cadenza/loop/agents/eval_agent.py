@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from cadenza.loop.agents.base import OWN_SEEDS, Agent, JobPlace, cycle_of
+from cadenza.loop.agents.base import OWN_SEED, Agent, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
@@ -14,6 +14,7 @@ from cadenza.loop.contracts.records import (
     SeedRange,
 )
 from cadenza.loop.errors import EvalError, EvalOutputError
+from cadenza.loop.schedule import seed_range
 
 __all__ = ["EvalAgent", "EvalError"]
 
@@ -66,7 +67,7 @@ class EvalAgent(Agent[EvalConfig]):
     def _request(
         self, cycle: int, folder: Path, checkpoint: CheckpointRecord, seeds: SeedRange | None
     ) -> EvalRequest:
-        seeds = seeds or OWN_SEEDS.range("compare", cycle, count=self.cfg.n_episodes)
+        seeds = seeds or seed_range(OWN_SEED, "compare", cycle, count=self.cfg.n_episodes)
         return EvalRequest(
             cycle=cycle,
             checkpoint=checkpoint,

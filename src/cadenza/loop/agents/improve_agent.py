@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cadenza.loop.agents.base import OWN_SEEDS, Agent, JobPlace, Runner, cycle_of, subprocess_runner
+from cadenza.loop.agents.base import OWN_SEED, Agent, JobPlace, Runner, cycle_of, subprocess_runner
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig
 from cadenza.loop.constitution import Constitution
@@ -18,7 +18,7 @@ from cadenza.loop.contracts.records import (
 )
 from cadenza.loop.errors import ImproveError
 from cadenza.loop.events.bus import EventBus
-from cadenza.loop.schedule import attempts_for
+from cadenza.loop.schedule import attempts_for, seed_range
 
 __all__ = ["ImproveAgent", "ImproveError"]
 
@@ -135,7 +135,7 @@ class ImproveAgent(Agent[ImproveConfig]):
             checkpoint=checkpoint,
             episodes=self.cfg.episodes,
             starts=self.cfg.starts,
-            seeds=OWN_SEEDS.range("harvest", cycle, count=attempts_for(self.cfg.episodes)),
+            seeds=seed_range(OWN_SEED, "harvest", cycle, count=attempts_for(self.cfg.episodes)),
             repo_id=repo_id,
             device=self.cfg.device,
             task_text=self.cfg.task_text,

@@ -57,12 +57,12 @@ from cadenza.loop.resuming import (
 from cadenza.loop.schedule import (
     BLOCK,
     MOST_LISTED,
-    SeedLedger,
     attempts_for,
     attempts_within,
     collects,
     hulls,
     schedule_of,
+    seed_range,
 )
 from cadenza.loop.store.database import require_openable, shown, url_of
 from cadenza.loop.store.jobstore import JobStore
@@ -485,18 +485,18 @@ def _require_fresh_seeds(config: LoopConfig, rules: Constitution) -> None:
 
 def _planned(config: LoopConfig, rules: Constitution) -> Iterator[tuple[str, SeedRange]]:
     """Yield the seeds of every cycle beside those that data is collected from, with their use."""
-    ledger, improve = SeedLedger(config.seed), config.improve
+    root, improve = config.seed, config.improve
     compared = most_episodes(config)
     several = len(initial_references(config)) > 1
     for cycle in range(config.budgets.max_cycles):
-        yield f"judge policies in cycle {cycle}", ledger.range("compare", cycle, count=compared)
+        yield f"judge policies in cycle {cycle}", seed_range(root, "compare", cycle, count=compared)
         if improve.enabled:
             attempts = attempts_within(rules, improve.episodes)
-            yield f"harvest in cycle {cycle}", ledger.range("harvest", cycle, count=attempts)
+            yield f"harvest in cycle {cycle}", seed_range(root, "harvest", cycle, count=attempts)
         if cycle == 0 and several:
             use, count = "choose its first reference", config.eval.n_episodes
-            yield use, ledger.range("select", cycle, count=count)
+            yield use, seed_range(root, "select", cycle, count=count)
         if improve.enabled and improve.adapt_steps:
             chosen = config.eval.n_episodes
             use = f"choose between candidates in cycle {cycle}"
-            yield use, ledger.range("select", cycle, count=chosen)
+            yield use, seed_range(root, "select", cycle, count=chosen)

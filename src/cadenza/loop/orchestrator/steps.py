@@ -46,12 +46,12 @@ from cadenza.loop.retention import INCIDENTS_FILE
 from cadenza.loop.schedule import (
     BLOCK,
     Purpose,
-    SeedLedger,
     SeedUse,
     attempts_within,
     bounded,
     collects,
     schedule_of,
+    seed_range,
 )
 from cadenza.loop.state import Comparison, LoopState, needed
 from cadenza.loop.store import changes
@@ -346,7 +346,7 @@ class CycleSteps:
     def _reserved(self, purpose: Purpose, count: int, *, skip: int = 0, look: int = 0) -> SeedRange:
         """Return fresh initial states of the present cycle."""
         cycle = self.session.state.cycle
-        seeds = SeedLedger(self.config.seed).range(purpose, cycle, count=count, skip=skip)
+        seeds = seed_range(self.config.seed, purpose, cycle, count=count, skip=skip)
         return self.session.reserve(purpose, seeds, look=look)
 
     def _call(self, own: Runner) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange
     dataset was another one in an earlier cycle.
     """
     # the first cycle's block for the whole run: more episodes then extend earlier ones
-    block = SeedLedger(config.seed).range("data", 0, count=BLOCK)
+    block = seed_range(config.seed, "data", 0, count=BLOCK)
     if collects(config):
         return session.reserve("data", block, cycle=0)
     known = seeds_of_seed_data(config)

@@ -9,7 +9,7 @@ from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
-from cadenza.loop.schedule import SeedLedger
+from cadenza.loop.schedule import seed_range
 
 RULES = load_constitution(None)
 IMPROVING = {"enabled": True, "adapt_steps": 10}
@@ -48,7 +48,7 @@ def dataset(tmp_path):
     ],
 )
 def test_data_from_initial_states_that_the_run_uses_is_refused(purpose, cycle, last, use, dataset):
-    first = SeedLedger(0).range(purpose, cycle, count=1).start
+    first = seed_range(0, purpose, cycle, count=1).start
     root = dataset([5, first + last + 1])
     require_inputs(config(seed_root=root, improve=IMPROVING), RULES)
     page = root / "meta/cadenza.json"
