@@ -25,6 +25,7 @@ from cadenza.loop.backends.base import make_backend
 from cadenza.loop.backends.lerobot_probe import lerobot_python, output_of
 from cadenza.loop.config import LoopConfig, parse_spec
 from cadenza.loop.constitution import load_constitution
+from cadenza.loop.llm.adapter import KEYS
 
 #: ``fail`` keeps the runs that were asked about from working, ``warn`` keeps others from it.
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -91,17 +92,9 @@ def _compute(config: LoopConfig | None) -> Check:
 _ENOUGH_GIB: Final = {"native": 5.0, "lerobot": 30.0}
 
 
-#: Environment variables that hold the key of a provider; any of them will do.
-_KEYS: Final = {
-    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-    "openai": ("OPENAI_API_KEY",),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-}
-
-
 def _keys(config: LoopConfig | None, environ: Mapping[str, str]) -> Check:
     """Return whether there is a key for the configuration's model; nobody is asked."""
-    providers = [name for name, keys in _KEYS.items() if any(environ.get(key) for key in keys)]
+    providers = [name for name, keys in KEYS.items() if any(environ.get(key) for key in keys)]
     known = f"keys for {', '.join(providers)}" if providers else "no keys"
     if config is None or not config.llm:
         told = f"{known}; without a model, proposals are deterministic"
@@ -113,7 +106,7 @@ def _keys(config: LoopConfig | None, environ: Mapping[str, str]) -> Check:
     told = f"{model.shown} for {use}; {known}; {cost}"
     if model.provider in providers or (model.provider == "openai" and own_server):
         return Check("language model", "ok", told)
-    name = _KEYS[model.provider][0]
+    name = KEYS[model.provider][0]
     fix = f"export {name}: without a key every call fails and proposals are deterministic"
     return Check("language model", "warn", told, fix)
 

@@ -126,7 +126,6 @@ class LLMCallError(CadenzaError, RuntimeError):
         passing: Whether another try may succeed.
         retry_after_s: Pause that the service asked for, s; None if it did not.
         billed: Whether the service may have counted tokens for it.
-        status: Status of the service's answer; None if it gave none.
     """
 
     def __init__(
@@ -136,10 +135,8 @@ class LLMCallError(CadenzaError, RuntimeError):
         passing: bool = False,
         retry_after_s: float | None = None,
         billed: bool = False,
-        status: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.status = status
         self.passing = passing
         self.retry_after_s = retry_after_s
         self.billed = billed

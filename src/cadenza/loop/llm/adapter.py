@@ -5,9 +5,8 @@ The packages make the request; the body is read and checked here, because they a
 keep a body of any size in memory.
 
 Form:   where a question has a schema, the service's structured output holds the model to it; after
-        a refusal of the schema a client asks without, then and later.
-Keys:   ``anthropic``: as its package finds them; ``openai``: ``OPENAI_API_KEY``, or none for other
-        servers; ``gemini``: ``GEMINI_API_KEY``, else ``GOOGLE_API_KEY``.
+        a refusal a client asks without, then and, if that is taken, later.
+Keys:   `KEYS`; none for other servers that speak as OpenAI's does.
 Limit:  OpenAI's newer models want ``max_completion_tokens``, other servers know ``max_tokens``.
 """
 
@@ -39,14 +38,18 @@ from cadenza.loop.llm.protocol import (
 __all__ = ["AnthropicLLM", "LLMClient", "NullLLM", "OpenAICompatibleLLM", "make_llm"]
 
 
+#: Environment variables that hold the key of a provider; any of them will do, the first one counts.
+KEYS: Final = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "openai": ("OPENAI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
 #: Longest body of a reply, bytes: a hundred times the longest text a model writes at once.
 MAX_BODY_BYTES: Final = 4 << 20
 #: Statuses after which another try may succeed: time-out, conflict, too early, rate limit.
 _PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
-#: First status of the server's own errors; overload is among them (529).
-_SERVER_ERRORS: Final = 500
-#: Statuses by which a service, or model, refuses a schema that it does not know.
-_SCHEMA_REFUSED: Final = frozenset({400, 404, 415, 422, 501})
+#: The server's own errors, overload (529) among them; but for what it does not implement.
+_SERVER_ERRORS: Final = frozenset(range(500, 600)) - {501}
 
 
 def _bounded_body(response: Any) -> bytes:
@@ -63,9 +66,8 @@ def _status_failure(error: Any, secrets: Iterable[str]) -> LLMCallError:
     after = (error.response.headers.get("retry-after") or "").strip()  # may be a date, too
     return LLMCallError(
         error_text(f"status {status}: {error}", secrets),
-        passing=status in _PASSING_STATUSES or status >= _SERVER_ERRORS,
+        passing=status in _PASSING_STATUSES | _SERVER_ERRORS,
         retry_after_s=float(after) if re.fullmatch(r"[0-9]{1,15}", after) else None,
-        status=status,
     )
 
 
@@ -119,7 +121,7 @@ class ServiceClient(ABC):
         try:
             document = self._fetch(question, secrets)
         except LLMCallError as failure:
-            if question.schema is None or failure.status not in _SCHEMA_REFUSED:
+            if question.schema is None or failure.passing:
                 raise
             document = self._fetch(replace(question, schema=None), secrets)
             self._takes_schemas = False
@@ -187,23 +189,14 @@ class AnthropicLLM(ServiceClient):
     _base_error: ClassVar = "AnthropicError"
     _counts: ClassVar = ("input_tokens", "output_tokens")
 
-    def __init__(
-        self, model: str, api_key: str | None = None, *, base_url: str | None = None
-    ) -> None:
-        """Remember where to ask; nothing is sent.
-
-        ``api_key`` None takes what the package finds (``ANTHROPIC_API_KEY``, a profile),
-        ``base_url`` None ``ANTHROPIC_BASE_URL`` or the service's own.
-        """
+    def __init__(self, model: str, api_key: str | None = None) -> None:
+        """Remember the key, None for what the package finds; nothing is sent."""
         super().__init__("anthropic", model)
         self._api_key = api_key
-        self._base_url = base_url
 
     @cached_property
     def _client(self) -> Any:
-        return self._package.Anthropic(
-            api_key=self._api_key, base_url=self._base_url, max_retries=0
-        )
+        return self._package.Anthropic(api_key=self._api_key, max_retries=0)
 
     def _send(self, question: Question) -> Any:
         more: dict[str, Any] = {} if question.system is None else {"system": question.system}
@@ -228,9 +221,8 @@ class AnthropicLLM(ServiceClient):
         return "".join(_text_of(block) for block in cast("list[object]", blocks))
 
     def _secrets(self) -> tuple[str, ...]:
-        names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-        keys = (self._api_key or "", *(os.environ.get(name, "") for name in names))
-        return (*keys, *secrets_of(self._base_url or os.environ.get("ANTHROPIC_BASE_URL")))
+        keys = (self._api_key or "", *(os.environ.get(name, "") for name in KEYS["anthropic"]))
+        return (*keys, *secrets_of(os.environ.get("ANTHROPIC_BASE_URL")))
 
 
 def _text_of(block: object) -> str:
@@ -324,11 +316,11 @@ def make_llm(spec: str | None) -> NullLLM | AnthropicLLM | OpenAICompatibleLLM:
         return AnthropicLLM(named.model)
     if named.provider == "openai":
         return OpenAICompatibleLLM(named.model, named.address)
-    key = os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY")
-    if not key:
+    key = next(filter(None, map(os.environ.get, KEYS["gemini"])), None)
+    if key is None:
         raise ConfigurationError(
-            "llm: expected GEMINI_API_KEY or GOOGLE_API_KEY in the environment for a gemini "
-            "model, got neither; set one of them."
+            f"llm: expected {' or '.join(KEYS['gemini'])} in the environment for a gemini model, "
+            "got neither; set one of them."
         )
     address = named.address or GEMINI_BASE_URL
     return OpenAICompatibleLLM(named.model, address, key, provider="gemini")
