@@ -41,6 +41,7 @@ from cadenza.loop.config_backends import (
     unseeded_words,
     with_backend_defaults,
 )
+from cadenza.loop.constitution.kinds import DATASET_PATTERN, DEVICE_PATTERN
 from cadenza.loop.validation import problems
 
 #: Providers, and whether an address may follow the model.
@@ -103,9 +104,6 @@ def parse_spec(text: str) -> ModelSpec:
 
 #: Runs, stages and rungs name folders.
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
-
-#: Torch devices.
-DEVICE_PATTERN: Final = r"^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$"
 
 _Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 _Positive = Annotated[int, Field(strict=True, gt=0)]
@@ -363,7 +361,7 @@ class ImproveConfig(Section):
     episodes: _Episodes = 20
     adapt_steps: _Whole = 0
     mix_ratio: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.5
-    device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)] = "cuda"
+    device: Annotated[str, StringConstraints(pattern=f"^({DEVICE_PATTERN})$")] = "cuda"
     task_text: _Text | None = None
     extra_args: tuple[_Word, ...] = ()
 
@@ -600,10 +598,6 @@ def unread_approval(approval: ApprovalConfig) -> list[str]:
     return []
 
 
-#: ``name`` or ``owner/name``, as data sets are called everywhere.
-_DATASET_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$"
-
-
 def _default_rules(fields: dict[str, Any]) -> Path | None:
     """Return the file of rules that a configuration means without naming one."""
     return LEAGENTS_RULES if fields.get("backend") == "lerobot" else None
@@ -629,7 +623,7 @@ class LoopConfig(Section):
     """
 
     run_name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-    seed_dataset: Annotated[str, StringConstraints(pattern=_DATASET_PATTERN)]
+    seed_dataset: Annotated[str, StringConstraints(pattern=f"^({DATASET_PATTERN})$")]
     seed_root: Path | None = None
     backend: BackendName = "native"
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0

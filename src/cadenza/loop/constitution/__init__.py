@@ -6,8 +6,9 @@ Promise:     deny by default: an unknown program, flag, spelling or environment,
              run's folders, a number beyond its limit and a limit that the file lacks are refused,
              each by a named rule.
 May import:  `core`, the loop's records.  Must not import: runners, back ends, the controller.
-Layout:      `flags` (words), `kinds` (values and paths), `typed_jobs` (one class for each program),
-             `suites` (tasks of LeRobot's), `constitution` (the file of rules, its judgements).
+Layout:      `flags` (words), `kinds` (values and paths), `weights` (what a policy may bring along),
+             `typed_jobs` (one class for each program), `suites` (tasks of LeRobot's),
+             `constitution` (the file of rules, its judgements).
 """
 
 from cadenza.loop.constitution.constitution import Constitution, load_constitution

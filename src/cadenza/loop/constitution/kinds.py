@@ -37,6 +37,10 @@ _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 _NUMBER: Final = re.compile(r"(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-9]{1,3})?")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+#: ``name`` or ``owner/name``, as data sets are called everywhere.
+DATASET_PATTERN: Final = rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}|{HUB_ID.pattern}"
+#: Torch devices.
+DEVICE_PATTERN: Final = r"auto|cpu|mps|cuda(?::[0-9]{1,2})?"
 #: Letters that would end or split an item of a list.
 _LIST_LETTERS: Final = frozenset(",[]{}\"'#")
 
@@ -266,11 +270,8 @@ def plain(value: Value, given: Given) -> Value:
 #: Kinds that several programs use.
 NAME: Final = matching(_NAME, "a name of ASCII letters, digits and _ . -")
 NAMES: Final = several(NAME, longest=1000)
-REPOSITORY: Final = matching(
-    re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}|{HUB_ID.pattern}"),
-    "a dataset's name, owner/name",
-)
-DEVICE: Final = matching(re.compile(r"auto|cpu|mps|cuda(?::[0-9]{1,2})?"), "auto, cpu, mps, cuda")
+REPOSITORY: Final = matching(re.compile(DATASET_PATTERN), "a dataset's name, owner/name")
+DEVICE: Final = matching(re.compile(DEVICE_PATTERN), "auto, cpu, mps, cuda")
 COUNT: Final = whole(1)
 SIZE: Final = whole(1, 2**16)
 TRUTH: Final = truth()
