@@ -4,12 +4,14 @@ Read:      no more than a page can bear; how files are read is the caller's matt
 Malformed: a damaged, half-written or foreign file gives a sentence, never an error.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from cadenza.benchmark.bundle import BUNDLE_NAME
 from cadenza.benchmark.finding import Kind
 from cadenza.benchmark.reporting import (
     SealedRun,
@@ -18,12 +20,26 @@ from cadenza.benchmark.reporting import (
     report_view,
     verified_run,
 )
-from cadenza.benchmark.signing import ALLOWED_SIGNERS_NAME, signed_by
+from cadenza.benchmark.signing import (
+    ALLOWED_SIGNERS_NAME,
+    SIGNATURE_NAME,
+    bundle_root,
+    read_allowed_signers,
+    signed_by,
+)
 from cadenza.benchmark.spikes import gate
 from cadenza.benchmark.training import read_training
-from cadenza.benchmark.verify import MALFORMED, BundleUnderTest, examine_bundle_dir, standing
+from cadenza.benchmark.verify import (
+    MALFORMED,
+    BundleUnderTest,
+    read_bundle_files,
+    signature_rows,
+    standing,
+    verify_files,
+)
 from cadenza.benchmark.zoo.matrix import MATRIX_JSON, diversity_table, matrix_figure
 from cadenza.core.errors import InputError
+from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.analysis import analyse
@@ -38,12 +54,16 @@ from cadenza.evaluation.report.render import (
     method_figures,
 )
 from cadenza.evaluation.report.view import Check, Recordings, ReportView
+from cadenza.evaluation.results import ResultBundle
 from cadenza.stream.recording_files import read_journal
 
 #: Most bytes of all bundles of a page, and of a matrix, whose page is larger than it.
 MAX_BUNDLES_BYTES, MAX_MATRIX_BYTES = 1 << 26, 1 << 20
 #: Longest sentence about what is malformed, characters.
 _MAX_SENTENCE: Final = 600
+#: Verdicts on sound bundles by the bytes that they are about, as verifying takes most of the time.
+_verdicts: OrderedDict[str, list[Check]] = OrderedDict()
+_MAX_VERDICTS: Final = 200
 #: Returns the bytes of a file, if it is one that may be read.
 Read: TypeAlias = Callable[[Path], bytes]
 
@@ -83,37 +103,56 @@ class Sheet:
     markdown: str = ""
 
 
-def judge(folder: Path) -> tuple[Badge, BundleUnderTest | None]:
-    """Return a bundle and what verification says of it, read anew byte by byte.
+def judge(folder: Path) -> Badge:
+    """Return what verification says of a bundle, read and checked anew, byte by byte.
 
     Tags and trusted keys are those of the repository in the current folder.
     """
-    signers, case = Path(ALLOWED_SIGNERS_NAME), None
-    try:
-        require_small([folder])
-        case, rows = examine_bundle_dir(
-            folder, repo_path=Path(), allowed_signers=signers if signers.is_file() else None
-        )
-    except MALFORMED as error:
-        rows = [Check(name="bundle", ok=False, detail=sentence(error))]
-    state, text = standing(rows)
-    signed = signed_by(rows)
-    return Badge(name=folder.name, state=state, text=text, signed=signed, checks=tuple(rows)), case
+    return _judged(folder, use_known=False)[0]
 
 
 def judge_all(folders: Sequence[Path]) -> tuple[Badge, ...]:
     """Return what verification says of every bundle."""
-    return tuple(judge(folder)[0] for folder in folders)
+    return tuple(judge(folder) for folder in folders)
 
 
 def sealed_run(folder: Path, *, strict: bool = False) -> tuple[Badge, SealedRun | str]:
-    """Return a bundle's badge and its results, or why they do not count."""
-    badge, case = judge(folder)
+    """Return a bundle's badge and its results, or why they do not count.
+
+    Bytes that were verified before in this process are not verified again.
+    """
+    badge, case = _judged(folder, use_known=True)
     rows = [row for row in badge.checks if not row.name.startswith("signature")]
     try:
         return badge, verified_run(case, rows, source=folder.name, strict=strict)
     except MALFORMED as error:
         return badge, sentence(error)
+
+
+def _judged(folder: Path, *, use_known: bool) -> tuple[Badge, BundleUnderTest | None]:
+    trusted, case = Path(ALLOWED_SIGNERS_NAME), None
+    try:
+        require_small([folder])
+        signers = read_allowed_signers(trusted) if trusted.is_file() else None
+        files = read_bundle_files(folder)
+        key = f"{bundle_root(files)} {signers} {sha256_bytes(files.get(SIGNATURE_NAME, b''))}"
+        rows = _verdicts.get(key) if use_known else None
+        if rows is None:
+            case, rows = verify_files(files, repo_path=Path())
+            rows += [] if case is None else signature_rows(case, signers=signers)
+            _verdicts.pop(key, None)
+            if standing(rows)[0] != "bad":
+                _verdicts[key] = rows
+            while len(_verdicts) > _MAX_VERDICTS:
+                _verdicts.popitem(last=False)
+        else:
+            bundle = ResultBundle.model_validate_json(files[BUNDLE_NAME])
+            case = BundleUnderTest(bundle=bundle, files=files, repo_path=Path())
+    except MALFORMED as error:
+        rows = [Check(name="bundle", ok=False, detail=sentence(error))]
+    state, text = standing(rows)
+    signed = signed_by(rows)
+    return Badge(name=folder.name, state=state, text=text, signed=signed, checks=tuple(rows)), case
 
 
 def show(folders: Sequence[Path], recordings: Path | None, read: Read) -> Shown:
@@ -174,8 +213,10 @@ def _board(runs: list[SealedRun]) -> list[Sheet]:
 def trainings(cards: Sequence[Path], read: Read) -> list[Sheet]:
     """Return the curves of runs that differ in their seed alone, and how each stands."""
     found = [read_training(card, read=read) for card in cards]
-    facts = tuple((f"{one.curve.label}, run {one.run_id}", one.standing) for one in found)
-    return [Sheet(facts=facts, figures=tuple(learning_figures([one.curve for one in found])))]
+    facts = [(f"{one.curve.label}, run {one.run_id}", one.standing) for one in found]
+    figures = tuple(learning_figures([one.curve for one in found]))
+    facts += [] if figures else [("curve", "none yet: no episode has ended")]
+    return [Sheet(facts=tuple(facts), figures=figures)]
 
 
 def matrix(folders: Sequence[Path], read: Read) -> list[Sheet]:

@@ -489,42 +489,28 @@ def verify_bundle_dir(
         ConfigurationError: The file of trusted keys cannot be used.
         MissingExtraError: A check needs a package that is not installed.
     """
-    case, rows = examine_bundle_dir(
-        folder,
-        repo_path=repo_path,
-        allow_dirty=allow_dirty,
-        allowed_signers=allowed_signers,
-        require_signature=require_signature,
-    )
-    if case is not None and replay:
-        rows += guarded("replay", lambda: _check_replay(case, replay, artifacts_root))
-    return rows
-
-
-def examine_bundle_dir(
-    folder: Path,
-    *,
-    repo_path: Path | None = None,
-    allow_dirty: bool = False,
-    allowed_signers: Path | None = None,
-    require_signature: bool = False,
-) -> tuple[BundleUnderTest | None, list[CheckResult]]:
-    """Return a bundle, None if it is malformed, and the checks of `verify_bundle_dir`."""
     signers = None if allowed_signers is None else read_allowed_signers(allowed_signers)
     try:
         files = read_bundle_files(folder)
     except MALFORMED as error:
-        detail = " ".join(str(error).split())
-        return None, [CheckResult(name=UNREADABLE, ok=False, detail=detail)]
+        return [CheckResult(name=UNREADABLE, ok=False, detail=" ".join(str(error).split()))]
     case, rows = verify_files(files, repo_path=repo_path, allow_dirty=allow_dirty)
-    if case is not None:
-        rows += guarded(
-            "signature",
-            lambda: signature_checks(
-                case.bundle, files, signers=signers, required=require_signature
-            ),
-        )
-    return case, rows
+    if case is None:
+        return rows
+    rows += signature_rows(case, signers=signers, required=require_signature)
+    if replay:
+        rows += guarded("replay", lambda: _check_replay(case, replay, artifacts_root))
+    return rows
+
+
+def signature_rows(
+    case: BundleUnderTest, *, signers: Mapping[bytes, str] | None, required: bool = False
+) -> list[CheckResult]:
+    """Return what `signature_checks` says of a bundle."""
+    return guarded(
+        "signature",
+        lambda: signature_checks(case.bundle, case.files, signers=signers, required=required),
+    )
 
 
 def verify_files(
