@@ -1,5 +1,6 @@
 """Error types of the loop; all derive from `cadenza.core.errors.CadenzaError`."""
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from cadenza.core.errors import (
@@ -79,32 +80,27 @@ class EventLogHeldError(EventLogError):
     """Another process holds the event log."""
 
 
+@dataclass(eq=False, repr=False)
 class JobFailedError(CadenzaError, RuntimeError):
     """A job failed in every attempt; the message names the job, its exit code and its log.
 
-    Both are None if the end of the last attempt was not seen, or there is no log.
+    The code is None if the end of the last attempt was not seen, the log if there is none.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        exit_code: int | None = None,
-        duration_s: float = 0.0,
-        log_path: Path | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.duration_s = duration_s
-        self.log_path = log_path
+    message: str
+    _: KW_ONLY
+    exit_code: int | None = None
+    duration_s: float = 0.0
+    log_path: Path | None = None
 
 
+@dataclass(eq=False, repr=False)
 class BudgetExceededError(CadenzaError, RuntimeError):
     """A run used up ``limit`` of its ``budgets``; its jobs may go on with a larger one."""
 
-    def __init__(self, message: str, *, limit: str) -> None:
-        super().__init__(message)
-        self.limit = limit
+    message: str
+    _: KW_ONLY
+    limit: str
 
 
 class StopRequestedError(CadenzaError, RuntimeError):
@@ -119,6 +115,7 @@ class JobHostError(CadenzaError, RuntimeError):
     """The process in charge of a job shows no sign of life and cannot be ended from here."""
 
 
+@dataclass(eq=False, repr=False)
 class LLMCallError(CadenzaError, RuntimeError):
     """A language model gave no usable reply; the message holds no key.
 
@@ -128,18 +125,11 @@ class LLMCallError(CadenzaError, RuntimeError):
         billed: Whether the service may have counted tokens for it.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        passing: bool = False,
-        retry_after_s: float | None = None,
-        billed: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.passing = passing
-        self.retry_after_s = retry_after_s
-        self.billed = billed
+    message: str
+    _: KW_ONLY
+    passing: bool = False
+    retry_after_s: float | None = None
+    billed: bool = False
 
 
 class LLMPackageMissingError(MissingExtraError, RuntimeError):
