@@ -245,7 +245,7 @@ class RecordedLLM:
     ) -> str:
         """Return the reply; a recorded failure is the empty text again."""
         place, kept, lease = current_place(), self.replies, self.lease()
-        run_id, key = lease.run_id, (place.cycle, place.purpose, place.next_ordinal())
+        run_id, key = lease.run_id, (place.cycle, place.purpose, next(place.ordinals))
         question = Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=0.0)
         recorded = kept.get(run_id, *key)
         if recorded is None:

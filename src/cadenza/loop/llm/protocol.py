@@ -71,17 +71,10 @@ class Answer:
 
 
 class Asker(Protocol):
-    """One model of one service."""
+    """One model of one service, by the names that recordings give them."""
 
-    @property
-    def provider(self) -> str:
-        """Name of the service in recordings."""
-        ...
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-        ...
+    provider: str
+    model: str
 
     def ask(self, question: Question) -> Answer:
         """Return the reply to one call, without trying again, or raise a keyless `LLMCallError`."""
@@ -112,6 +105,7 @@ class Place:
             None if unknown.
         error: Why the last call gave no reply; None if it did.
         schema: JSON schema of the next reply; None for text of any kind.
+        ordinals: Numbers of the calls to come, from 0.
     """
 
     cycle: int
@@ -119,11 +113,7 @@ class Place:
     about: str | None = None
     error: str | None = None
     schema: Mapping[str, Any] | None = None
-    _ordinals: "count[int]" = field(default_factory=count, compare=False, repr=False)
-
-    def next_ordinal(self) -> int:
-        """Return the number of the next call, from 0."""
-        return next(self._ordinals)
+    ordinals: "count[int]" = field(default_factory=count, compare=False, repr=False)
 
 
 _PLACE: ContextVar[Place | None] = ContextVar("language_model_place", default=None)
