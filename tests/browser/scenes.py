@@ -5,7 +5,7 @@ import shutil
 
 from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.orchestrator.steps import IncidentLog
+from cadenza.loop.incidents import IncidentLog
 from cadenza.loop.processes import this_process
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.changes import (

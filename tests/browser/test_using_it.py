@@ -6,7 +6,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from cadenza.loop.retention import incidents_of
+from cadenza.loop.incidents import incidents_of
 from cadenza.loop.store import JobStore
 from tests.browser.scenes import FAILED, FINISHED, WAITING
 from tests.dashboards import serving

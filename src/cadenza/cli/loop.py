@@ -292,13 +292,11 @@ def prune(
 ) -> None:
     """Remove what ended cycles left and no run needs; results and logs stay."""
     with typed_exits(as_json=as_json):
-        from cadenza.loop.retention import rules_of_words
+        from cadenza.loop import retention
 
-        rules = rules_of_words(older_than, keep_cycles, max_size)
+        rules = retention.rules_of_words(older_than, keep_cycles, max_size)
         with open_store(workdir, store) as opened:
-            from cadenza.loop.reports import prune as prune_runs
-
-            going = prune_runs(opened, workdir, rules, run_id=run_id, dry_run=dry_run)
+            going = retention.prune(opened, workdir, rules, run_id=run_id, dry_run=dry_run)
         if as_json:
             print_json({"dry_run": dry_run, "runs": going})
             return

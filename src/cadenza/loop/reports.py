@@ -1,4 +1,4 @@
-"""What is told of runs beside their status: a comparison, metrics, a systemd unit, logs, room.
+"""What is told of runs beside their status: a comparison, metrics, a systemd unit, logs.
 
 Metrics:  text format 0.0.4; counters end in ``_total``, units are base units (seconds, bytes).
           A run that nobody works on has no heartbeat.
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.loop.config import LoopConfig, RetentionConfig
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import Record
+from cadenza.loop.incidents import incidents_of
 from cadenza.loop.orchestrator.assembly import new_run_id
 from cadenza.loop.orchestrator.loop import LEASE_TTL_S
-from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.resuming import stored_config
-from cadenza.loop.retention import chosen, incidents_of, leftovers, remove, size_of
 from cadenza.loop.status_report import Measurement, log_of, run_status
 from cadenza.loop.store.database import plain_text, shown
 from cadenza.loop.store.jobstore import JobStore
@@ -224,33 +223,6 @@ WantedBy=default.target
 def _quoted(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
-
-
-def prune(
-    store: JobStore,
-    workdir: Path,
-    rules: RetentionConfig,
-    *,
-    run_id: str | None,
-    dry_run: bool,
-) -> dict[str, dict[str, Any]]:
-    """Remove what the rules let go of one run, or of all together; return it by run.
-
-    Raises:
-        UnknownRowError: There is no such run.
-        OSError: The file system refused, or something is a link; what came before is gone.
-    """
-    run_ids = [row["id"] for row in store.list_runs()] if run_id is None else [run_id]
-    total = sum(size_of(workdir / name) for name in run_ids)
-    going = chosen(rules, leftovers(store, workdir, run_ids), total=total)
-    told: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(one.run_id for one in going):
-        of_run = [one for one in going if one.run_id == name]
-        size = sum(one.bytes for one in of_run)
-        told[name] = {"bytes": size, "paths": [str(one.path) for one in of_run]}
-        if not dry_run:
-            remove(of_run, IncidentLog(workdir / name).note)
-    return told
 
 
 #: Pause between two looks for something new, s.

@@ -13,8 +13,8 @@ from typing import Final
 from cadenza.core.files import make_folder
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
+from cadenza.loop.incidents import IncidentLog
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.orchestrator.steps import IncidentLog
 from cadenza.loop.processes import readable, this_process
 from cadenza.loop.state import STOP_REQUESTED
 from cadenza.loop.store.database import require_plain

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -24,10 +24,10 @@ from typing import Any, Final, cast
 
 from pydantic import Field, ValidationError
 
-from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError
-from cadenza.core.strict_json import parse_json_object
+from cadenza.core.errors import CadenzaError, ConfigurationError
 from cadenza.loop.config import BackendName, RetentionConfig
 from cadenza.loop.contracts.records import Record
+from cadenza.loop.incidents import IncidentLog, incidents_of
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Row
 from cadenza.loop.validation import problems
@@ -84,8 +84,6 @@ class Leftover:
     bytes: int
 
 
-#: File in the folder of a run, of what it survived; one JSON object a line.
-INCIDENTS_FILE: Final = "incidents.jsonl"
 #: Kind of the incident that tells what was removed.
 PRUNED: Final = "pruned"
 _SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -167,28 +165,54 @@ def chosen(
     return going
 
 
-def remove(going: Sequence[Leftover], note: Callable[..., None]) -> None:
-    """Remove folders of one run, which ``note`` tells before."""
+def remove(going: Sequence[Leftover]) -> None:
+    """Remove folders of one run, which its incidents tell before."""
     if going:
         size = sum(one.bytes for one in going)
         told = f"{size / 1e6:.1f} MB that ended cycles left are removed"
-        note(PRUNED, told, bytes=size, paths=[str(one.path) for one in going])
+        paths = [str(one.path) for one in going]
+        IncidentLog(going[0].folder).note(PRUNED, told, bytes=size, paths=paths)
     for one in going:
         with suppress(FileNotFoundError):  # somebody else removed it
             _remove_below(one.folder, one.path)
 
 
-def between_cycles(
-    rules: RetentionConfig, store: JobStore, folder: Path, note: Callable[..., None]
-) -> None:
+def prune(
+    store: JobStore,
+    workdir: Path,
+    rules: RetentionConfig,
+    *,
+    run_id: str | None,
+    dry_run: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Remove what the rules let go of one run, or of all together; return it by run.
+
+    Raises:
+        UnknownRowError: There is no such run.
+        OSError: The file system refused, or something is a link; what came before is gone.
+    """
+    run_ids = [row["id"] for row in store.list_runs()] if run_id is None else [run_id]
+    total = sum(size_of(workdir / name) for name in run_ids)
+    going = chosen(rules, leftovers(store, workdir, run_ids), total=total)
+    told: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(one.run_id for one in going):
+        of_run = [one for one in going if one.run_id == name]
+        size = sum(one.bytes for one in of_run)
+        told[name] = {"bytes": size, "paths": [str(one.path) for one in of_run]}
+        if not dry_run:
+            remove(of_run)
+    return told
+
+
+def between_cycles(rules: RetentionConfig, store: JobStore, folder: Path) -> None:
     """Remove what the configuration of a run lets go; what is refused is an incident, no more."""
     if rules == RetentionConfig():
         return
     try:
-        found = leftovers(store, folder.parent, [folder.name])
-        remove(chosen(rules, found, total=size_of(folder)), note)
+        prune(store, folder.parent, rules, run_id=folder.name)
     except (CadenzaError, OSError) as error:
-        note("prune_failed", f"what ended cycles left was not removed: {error}")
+        told = f"what ended cycles left was not removed: {error}"
+        IncidentLog(folder).note("prune_failed", told)
 
 
 def removed(folder: Path) -> set[str]:
@@ -196,19 +220,6 @@ def removed(folder: Path) -> set[str]:
     told = [one for one in incidents_of(folder) if one.get("kind") == PRUNED]
     paths = {str(path) for one in told for path in one.get("paths", ())}
     return {path for path in paths if not (folder / path).exists()}
-
-
-def incidents_of(folder: Path) -> list[dict[str, Any]]:
-    """Return what a run survived, in order; lines that a kill or a full disk cut are left out."""
-    try:
-        lines = (folder / INCIDENTS_FILE).read_bytes().splitlines()
-    except OSError:
-        return []
-    found: list[dict[str, Any]] = []
-    for line in lines:
-        with suppress(IntegrityError):
-            found.append(parse_json_object(line, source=INCIDENTS_FILE))
-    return found
 
 
 def size_of(folder: Path) -> int:

@@ -20,11 +20,12 @@ from starlette.responses import (
 
 from cadenza.core.errors import InputError, StorageError
 from cadenza.loop.contracts.records import JobKey
+from cadenza.loop.incidents import incidents_of
 from cadenza.loop.knowledge.pages import read_page
 from cadenza.loop.processes import readable
 from cadenza.loop.reports import compare_runs, metrics_text
 from cadenza.loop.requests import CONTROLLER_LOG, answer, resume_run, stop_run
-from cadenza.loop.retention import incidents_of, removed, shortage
+from cadenza.loop.retention import removed, shortage
 from cadenza.loop.status_report import (
     Measurement,
     RunStatus,

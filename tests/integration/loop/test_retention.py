@@ -128,14 +128,14 @@ def test_links_are_neither_followed_nor_removed(ended):
     (run / "cycle_1").rename(folder / "aside")
     (run / "cycle_1").symlink_to(outside)  # after it was looked at
     with pytest.raises(OSError, match="cycle_1"):
-        remove([one for one in found if cycle_of(one) == 1], lambda *_, **__: None)
+        remove([one for one in found if cycle_of(one) == 1])
     assert (outside / "data" / "file").read_text() == "x"
     assert [one for one in leftovers(store, folder, ["run"]) if cycle_of(one) == 1] == []
     run.rename(folder / "moved")
     run.symlink_to(folder / "moved")
     assert leftovers(store, folder, ["run"]) == []
     with pytest.raises(OSError, match="run"):
-        remove([one for one in found if cycle_of(one) == 0], lambda *_, **__: None)
+        remove([one for one in found if cycle_of(one) == 0])
     assert (folder / "moved" / "cycle_0" / "data").is_dir()
 
 

@@ -9,7 +9,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.loop import reports
 from cadenza.loop.errors import UnknownRowError
-from cadenza.loop.orchestrator.steps import IncidentLog
+from cadenza.loop.incidents import IncidentLog
 from cadenza.loop.processes import this_process
 from cadenza.loop.reports import (
     compare_runs,

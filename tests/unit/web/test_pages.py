@@ -6,9 +6,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from cadenza.loop.errors import LeaseHeldError
-from cadenza.loop.orchestrator.steps import IncidentLog
+from cadenza.loop.incidents import IncidentLog, incidents_of
 from cadenza.loop.requests import resume_run, stop_run
-from cadenza.loop.retention import PRUNED, incidents_of
+from cadenza.loop.retention import PRUNED
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.changes import request_approval, set_config
 from cadenza.web import create_app

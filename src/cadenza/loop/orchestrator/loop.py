@@ -285,8 +285,7 @@ class LoopController:
             else:
                 outages.over()
                 if session.state.step in ("propose", "finished"):
-                    note = session.incidents.note
-                    between_cycles(self.cfg.retention, self.store, session.folder, note)
+                    between_cycles(self.cfg.retention, self.store, session.folder)
 
     # Ends
 

@@ -4,7 +4,6 @@ Every step may be executed again after a kill: jobs are found by their keys, see
 once, and events and pages of a repeated step are those of the first time.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cadenza.core.files import make_folder
 from cadenza.loop.agents import DataAgent, EvalAgent, ImproveAgent, KnowledgeAgent, TrainAgent
 from cadenza.loop.agents.base import CallableRunner, Runner
 from cadenza.loop.config import LoopConfig
@@ -33,6 +31,7 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.events.bus import Event, EventJournal
+from cadenza.loop.incidents import IncidentLog
 from cadenza.loop.jobs.terms import BudgetMeter, StopCheck
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.comparison import comparison_of, job_ends, weigh
@@ -42,7 +41,6 @@ from cadenza.loop.orchestrator.machine import Measured, Transition
 from cadenza.loop.orchestrator.preflight import seeds_of_seed_data
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.resuming import require_intact
-from cadenza.loop.retention import INCIDENTS_FILE
 from cadenza.loop.schedule import (
     BLOCK,
     Purpose,
@@ -59,27 +57,6 @@ from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import ApprovalRow, Lease
 
 _logger = logging.getLogger(__name__)
-
-
-class IncidentLog:
-    """Appends what a run survived to a file of its own, beside the events.
-
-    The events of a disturbed run equal those of an undisturbed one; takeovers, adopted jobs, killed
-    attempts, stops and resumptions are told here. A kill may lose or repeat a line.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / INCIDENTS_FILE
-
-    def note(self, kind: str, message: str, **details: Any) -> None:
-        """Append an incident; what a full disk refuses is told in the log alone."""
-        line = {"ts": time.time(), "kind": kind, "message": message, **details}
-        try:
-            make_folder(self._path.parent)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
-        except OSError as error:
-            _logger.warning("%s: %r is not noted there: %s", self._path, message, error)
 
 
 class RunSession:

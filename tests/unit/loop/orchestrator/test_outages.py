@@ -3,9 +3,9 @@ import json
 import pytest
 
 from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
+from cadenza.loop.incidents import IncidentLog
 from cadenza.loop.jobs.terms import StopLevel, never
 from cadenza.loop.orchestrator.loop import Outages
-from cadenza.loop.orchestrator.steps import IncidentLog
 
 AWAY = StoreUnavailableError("the server restarts")
 
