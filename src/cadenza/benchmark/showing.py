@@ -4,7 +4,7 @@ Read:      no more than a page can bear; how files are read is the caller's matt
 Malformed: a damaged, half-written or foreign file gives a sentence, never an error.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -238,13 +238,11 @@ def spike(folders: Sequence[Path], _: Read) -> list[Sheet]:
 
 def recording(folders: Sequence[Path], _: Read) -> list[Sheet]:
     """Return what a recording of a stream holds, by its sealed journal."""
-    counts: dict[str, int] = {}
     require_small(folders)
-    for body in read_journal(folders[0], allow_unfinished=True):
-        counts[str(body["kind"])] = counts.get(str(body["kind"]), 0) + 1
-    is_whole = counts.pop("end", 0) > 0
-    state = "whole: every line fits the seal of the one before" if is_whole else "not ended"
-    return [Sheet(facts=(("journal", state), *((k, str(n)) for k, n in counts.items())))]
+    kinds = Counter(str(one["kind"]) for one in read_journal(folders[0], allow_unfinished=True))
+    state = "whole: every line fits the seal of the one before" if kinds["end"] else "not ended"
+    counts = ("episodes", str(kinds["episode"])), ("draws", str(kinds["draw"]))
+    return [Sheet(facts=(("journal", state), *counts))]
 
 
 #: What computes the parts of a page, by kind, from the files or folders that it is about.

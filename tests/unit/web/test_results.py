@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from cadenza.benchmark.finding import search
 from cadenza.benchmark.verify import sign_verified
 from cadenza.core.errors import NotReadyError
+from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.web import create_app
 from cadenza.web.findings import Findings
@@ -311,3 +313,19 @@ def test_the_badge_names_who_signed_by_the_keys_that_the_repository_trusts(
     text = pressed_verify(client, where)
     assert "is not among the allowed signers" in text
     assert 'class="badge bad"' in text
+
+
+def test_a_recording_shows_what_its_sealed_journal_holds(client, workdir):
+    bodies = [{"kind": "stream", "format": 1, "byteorder": sys.byteorder}]
+    bodies += [{"kind": "episode"}, {"kind": "draw"}, {"kind": "draw"}, {"kind": "end"}]
+    seal, lines = "", b""
+    for body in bodies:
+        seal = sha256_bytes(seal.encode() + canonical_json(body))
+        lines += canonical_json({"body": body, "sha256": seal}) + b"\n"
+    for name, written in (("whole", lines), ("cut", lines[:-9])):
+        (workdir / name).mkdir()
+        (workdir / name / "draws.jsonl").write_bytes(written)
+    text = page_of(client, workdir, "recording", "whole")
+    assert "whole: every line fits" in text
+    assert "<dt>episodes</dt><dd>1</dd><dt>draws</dt><dd>2</dd>" in text
+    assert "not ended" in page_of(client, workdir, "recording", "cut")
