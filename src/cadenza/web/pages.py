@@ -34,7 +34,7 @@ from cadenza.loop.status_report import (
     run_status,
 )
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import NEWEST
+from cadenza.loop.store.overview import NEWEST, newest_ids
 from cadenza.loop.store.rows import JobRow, StoredEvent
 from cadenza.web.api import (
     MAX_CYCLE,
@@ -138,9 +138,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             events=[told(one) for one in last],
             done=_DONE.get(done or ""),
             key=action_key(status),
-            others=[
-                one.run_id for one in run_list(store, limit=RUNS_SHOWN) if one.run_id != run_id
-            ],
+            others=[one for one in newest_ids(store.database, limit=RUNS_SHOWN) if one != run_id],
             silence=_SILENCE.get(config.get("approval", {}).get("on_timeout", ""), ""),
             **details(site, status),
         )

@@ -97,6 +97,13 @@ def overviews(
     return sorted(found, key=lambda one: (one.run["created_at"], one.run["id"]))
 
 
+def newest_ids(database: Database, *, limit: int) -> list[str]:
+    """Return the ids of at most ``limit`` runs, newest first."""
+    page = select(runs.c.id).order_by(runs.c.created_at.desc(), runs.c.id.desc()).limit(limit)
+    with database.read() as connection:
+        return [*connection.scalars(page)]
+
+
 def newest_runs(
     database: Database, *, status: str | None, limit: int, before: str | None
 ) -> list[Overview]:
