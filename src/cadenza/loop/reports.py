@@ -21,7 +21,7 @@ from cadenza.loop.incidents import incidents_of
 from cadenza.loop.orchestrator.assembly import new_run_id
 from cadenza.loop.orchestrator.loop import LEASE_TTL_S
 from cadenza.loop.resuming import stored_config
-from cadenza.loop.status_report import Measurement, log_of, run_status
+from cadenza.loop.status_report import Measurement, run_status
 from cadenza.loop.store.database import plain_text, shown
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import OPEN, Overview, overviews, run_counts
@@ -274,9 +274,11 @@ def told_output(
             f"job {stage!r}{where}: expected one of run {run_id!r}, got none; it has "
             f"{', '.join(known) or 'none yet'}."
         )
-    with log_of(workdir / run_id, own[-1]).open(
-        "r", encoding="utf-8", errors="replace", newline=""
-    ) as file:
+    with (
+        own[-1]
+        .log_in(workdir / run_id)
+        .open("r", encoding="utf-8", errors="replace", newline="") as file
+    ):
         yield "".join(deque(file, maxlen=last))
         works = follow
         while works:

@@ -67,8 +67,7 @@ def stop_run(
     try:
         asked: list[str] = []
         for job in store.jobs.of_run(run_id):
-            cycle = workdir / job.key.run_id / f"cycle_{job.key.cycle}"
-            folder = cycle / "jobs" / job.key.stage
+            folder = job.key.attempts_beside(job.key.log_in(workdir / run_id))
             if job.status == "running" and folder.is_dir():
                 AttemptFolder(folder).change_request(stop_by=_ASKED_BY)
                 asked.append(f"cycle {job.key.cycle} {job.key.stage}")

@@ -282,7 +282,7 @@ class JobEstimates:
         begun = 0.0 if job.attempt <= 1 else None  # the share that the present attempt went on from
         if request is not None:
             begun = request.done
-        done = progress_of(job.command, log_of(self._folder, key), begun=begun)
+        done = progress_of(job.command, key.log_in(self._folder), begun=begun)
         if done is None or begun is None or done <= begun:
             left_s = self._left_by_like(job, elapsed_s, begun)
             return Outlook(done=(begun or None) if done is None else done, left_s=left_s)
@@ -323,7 +323,7 @@ class JobEstimates:
         return live.model_copy(update={**earlier, "waits_for": request.waits_for})
 
     def _attempts(self, job: JobRow) -> AttemptFolder:
-        return AttemptFolder(self._folder / f"cycle_{job.cycle}" / "jobs" / job.stage)
+        return AttemptFolder(job.key.attempts_beside(job.key.log_in(self._folder)))
 
     def _request(self, job: JobRow) -> AttemptRequest | None:
         """Return what a job's present attempt is to run, and after what; None if unknown."""
@@ -457,7 +457,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
             for row in rows["questions"]
         ),
         jobs=tuple(live for live in running if live is not None),
-        failed_log=str(log_of(folder, failed[-1])) if failed else None,
+        failed_log=str(failed[-1].log_in(folder)) if failed else None,
         spending=_spending(run, {row["device"]: row["seconds"] for row in rows["seconds"]}),
         disk=disk_space(workdir, "lerobot" if config.get("backend") == "lerobot" else "native"),
         language_model=_model_use(
@@ -590,11 +590,6 @@ def _bounds(decided: dict[str, Any]) -> tuple[float | None, float | None] | None
     if evidence.get("difference") is None:
         return None
     return evidence.get("lower"), evidence.get("upper")
-
-
-def log_of(folder: Path, key: JobKey) -> Path:
-    """Return the log of a job below the folder of its run."""
-    return folder / f"cycle_{key.cycle}" / f"{key.stage}.log"
 
 
 def _blessed(found: Overview) -> BlessedPolicy | None:

@@ -230,10 +230,11 @@ def routes(site: Site, hub: Hub) -> APIRouter:
     def job_log(
         request: Request, run_id: RunName, cycle: CycleNumber, stage: Stage
     ) -> HTMLResponse:
-        job = store_of(site, run_id).jobs.get(JobKey(run_id=run_id, cycle=cycle, stage=stage))
+        key = JobKey(run_id=run_id, cycle=cycle, stage=stage)
+        job = store_of(site, run_id).jobs.get(key)
         if job is None:
             raise HTTPException(404, f"Cycle {cycle} of run {run_id!r} has no job {stage!r}.")
-        return log_page(request, run_id, f"cycle_{cycle}/{stage}.log", job)
+        return log_page(request, run_id, key.log_in(Path()).as_posix(), job)
 
     @router.get("/runs/{run_id}/log")
     def controller_log(request: Request, run_id: RunName) -> HTMLResponse:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from cadenza.loop.config import JobsConfig, SlurmConfig
 from cadenza.loop.contracts.records import JobKey, JobSpec
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.durable_runner import DurableRunner, LocalHosts, job_folder
+from cadenza.loop.jobs.durable_runner import DurableRunner, LocalHosts
 from cadenza.loop.jobs.ray_runner import RayHosts
 from cadenza.loop.jobs.slurm_runner import SlurmHosts
 from cadenza.loop.jobs.terms import ProgramTable
@@ -109,11 +109,11 @@ class Bench:
 
 def mark_of(spec: JobSpec) -> JobMark:
     key = spec.key
-    return JobMark(f"{key.run_id}/{key.cycle}/{key.stage}", str(job_folder(spec)))
+    return JobMark(f"{key.run_id}/{key.cycle}/{key.stage}", str(files_of(spec).path))
 
 
 def files_of(spec: JobSpec) -> AttemptFolder:
-    return AttemptFolder(job_folder(spec))
+    return AttemptFolder(spec.key.attempts_beside(spec.log_path))
 
 
 def wait_for(condition, *, seconds: float = 800.0):

@@ -171,9 +171,14 @@ class JobPlace:
         return self.workdir.absolute() / f"cycle_{self.cycle}" / self.stage
 
     @property
+    def key(self) -> JobKey:
+        """What the job is for."""
+        return JobKey(run_id=self.run_id, cycle=self.cycle, stage=self.stage)
+
+    @property
     def log_path(self) -> Path:
         """Its log, outside the folder, which some commands want to create themselves."""
-        return self.folder.with_name(f"{self.stage}.log")
+        return self.key.log_in(self.workdir.absolute())
 
 
 def cycle_of(output_dir: Path) -> int:
@@ -266,7 +271,7 @@ class Agent(ABC, Generic[_Settings]):
             raise
         self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
         spec = JobSpec(
-            key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
+            key=place.key,
             command=command,
             log_path=place.log_path,
             **plan.model_dump(exclude={"job"}),

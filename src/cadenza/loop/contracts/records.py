@@ -136,6 +136,14 @@ class JobKey(Record):
     cycle: int = Field(ge=0)
     stage: Name
 
+    def log_in(self, run_folder: Path) -> Path:
+        """Return the log of the job below the folder of its run."""
+        return run_folder / f"cycle_{self.cycle}" / f"{self.stage}.log"
+
+    def attempts_beside(self, log_path: Path) -> Path:
+        """Return the folder of the job's attempts, ``jobs/<stage>`` beside its log."""
+        return log_path.parent / "jobs" / self.stage
+
 
 class JobSpec(Record):
     """One command to run, cleared by the constitution; its output goes to ``log_path``.

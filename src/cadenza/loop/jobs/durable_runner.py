@@ -131,16 +131,6 @@ _OPEN: Final = ("pending", "running")
 _NOBODY: Final = AttemptHost(attempt=0, pid=0, start_ticks=0)
 
 
-def job_folder(spec: JobSpec) -> Path:
-    """Return the folder of a job's attempts: ``jobs/<stage>`` beside its log."""
-    if re.fullmatch(NAME_PATTERN, spec.key.stage) is None:
-        raise InputError(
-            f"stage {spec.key.stage!r}: expected letters, digits, '.', '_' and '-', at most 100; "
-            "it names a folder."
-        )
-    return spec.log_path.absolute().parent / "jobs" / spec.key.stage
-
-
 @dataclass(slots=True)
 class DurableRunner:
     """Runs jobs of one run, each key at most once to its end.
@@ -187,9 +177,14 @@ class _Job:
     """One job on its way to its end; ``row`` is what the store last said of it."""
 
     def __init__(self, runner: DurableRunner, spec: JobSpec) -> None:
+        if re.fullmatch(NAME_PATTERN, spec.key.stage) is None:
+            raise InputError(
+                f"stage {spec.key.stage!r}: expected letters, digits, '.', '_' and '-', at most "
+                "100; it names a folder."
+            )
         self.runner = runner
         self.spec = spec
-        self.folder = AttemptFolder(job_folder(spec))
+        self.folder = AttemptFolder(spec.key.attempts_beside(spec.log_path))
         self.row: JobRow = runner.store.jobs.open(runner.lease, spec)
         self.started = 0  # attempt that this runner started last
         key = spec.key
