@@ -12,6 +12,7 @@ Secrets:   what fails is told by its kind and host, never with the address.
 import json
 import logging
 import os
+import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -19,6 +20,7 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from tempfile import TemporaryFile
+from textwrap import shorten
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,6 +30,7 @@ from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.config import HIDDEN, BackendName, LoopConfig, NotifyConfig, Occasion
 from cadenza.loop.errors import StoreError
 from cadenza.loop.retention import disk_space, shortage
+from cadenza.loop.store.database import shown
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import StoredEvent
 
@@ -54,8 +57,11 @@ _logger = logging.getLogger(__name__)
 Note = Callable[[str, str], None]
 
 
-def news_of(run_id: str, event: StoredEvent) -> tuple[Occasion, str] | None:
-    """Return the occasion that an event is, and one line about it; None if it is none."""
+def news_of(run_id: str, event: StoredEvent, *, place: str) -> tuple[Occasion, str] | None:
+    """Return the occasion that an event is, and one line about it; None if it is none.
+
+    ``place`` are the words of a command that say from any folder where the run is.
+    """
     told: dict[str, Any] = json.loads(event.payload)
     reason = str(told.get("reason", ""))
     match event.kind:
@@ -63,8 +69,10 @@ def news_of(run_id: str, event: StoredEvent) -> tuple[Occasion, str] | None:
             return "promoted", f"run {run_id} promoted the policy of cycle {event.cycle}: {reason}"
         case "approval_requested":
             asked = f"whether to {told.get('gate')} in cycle {event.cycle}: {reason}"
-            how = f"Answer with: cadenza loop approve {run_id} --by NAME --reason TEXT"
-            return "approval", f"run {run_id} waits for approval, {asked} {how}"
+            how = f"cadenza loop approve {run_id} {place} --by NAME --reason TEXT"
+            room = _TEXT_WIDTH - len(how) - 60  # a long reason must not push the command out
+            asked = shorten(f"run {run_id} waits for approval, {asked}", max(room, 100))
+            return "approval", f"{asked} Answer with: {how}"
         case "run_failed":
             return "failed", f"run {run_id} failed: {told.get('error')}"
         case "run_finished":
@@ -90,13 +98,14 @@ def notifications(
     """Tell of the run of a folder during the block; yield what is to be called after each event."""
     notify = config.notify
     webhook = _address(notify, environ)
+    if webhook is None and notify.webhook is not None:
+        problem = (
+            f"the webhook is told nothing: its address is kept nowhere; name it in "
+            f"{WEBHOOK_VARIABLE}, or in the file of --config, and resume the run"
+        )
+        _logger.warning(problem)
+        note("notify_failed", problem)
     if webhook is None and not notify.command:
-        if notify.webhook is not None:
-            _logger.warning(
-                "nobody is told: the address of the webhook is kept nowhere; name it in %s, or in "
-                "the file of --config",
-                WEBHOOK_VARIABLE,
-            )
         yield lambda _: None
         return
     teller = _Teller(config, webhook, note, store, folder)
@@ -127,6 +136,8 @@ class _Teller:
         self._note = note
         self._store = store
         self._folder, self._run_id = folder, folder.name
+        place = ["--workdir", str(folder.parent.absolute())]
+        self._place = shlex.join(["--store", shown(config.store)] if config.store else place)
         self._seq, self._disk_told = self._read_state()
         self._seen = self._seq
         self._woken, self._closing = threading.Event(), threading.Event()
@@ -162,7 +173,7 @@ class _Teller:
     def _tell_events(self) -> None:
         while events := self._store.events.find(self._run_id, after=self._seen, limit=_PAGE):
             for event in events:
-                what, text = news_of(self._run_id, event) or (None, "")
+                what, text = news_of(self._run_id, event, place=self._place) or (None, "")
                 if what is not None and what in self._config.events:
                     if what not in _MUST_BE_TOLD:
                         self._write_state(event.seq)

@@ -12,9 +12,10 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.loop import retention
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.errors import TrainError
-from cadenza.loop.notify import WEBHOOK_VARIABLE
+from cadenza.loop.notify import WEBHOOK_VARIABLE, news_of
 from cadenza.loop.resuming import stored_config
 from cadenza.loop.store import JobStore
+from cadenza.loop.store.rows import StoredEvent
 from tests.e2e.commands import LIMIT_S, Started, wait_for
 from tests.integration.loop.command_line_runs import LITTLE, LoopCommands
 from tests.integration.loop.loop_harness import Loop, config
@@ -101,7 +102,33 @@ def test_questions_failures_and_spent_budgets_are_told(tmp_path, hook):
         stack.failing.clear()
         Loop(store, tmp_path, stack, budgets={"max_gpu_hours": 2.0}, **changes).run()
         assert told(tmp_path)[3:] == ["budget"]
-        assert "cadenza loop approve run --by NAME" in told(tmp_path, "text")[0]
+        how = f"Answer with: cadenza loop approve run --workdir {tmp_path} --by NAME --reason TEXT"
+        assert told(tmp_path, "text")[0].endswith(how)  # it works from every folder
+
+
+def test_a_long_reason_leaves_room_for_the_command_that_answers(tmp_path):
+    reason = {"gate": "promote", "reason": "so " * 500}
+    what = {"stage": "decide", "kind": "approval_requested", "cycle": 0}
+    asked = StoredEvent(
+        **what, payload=json.dumps(reason), step_key="s", ordinal=0, ts=0.0, mono=0.0
+    )
+    _, text = news_of("run", asked, place=f"--workdir {tmp_path}")
+    assert len(text) <= 800
+    assert text.endswith(f"cadenza loop approve run --workdir {tmp_path} --by NAME --reason TEXT")
+
+
+def test_a_resumed_run_whose_webhook_is_unknown_says_so_and_still_tells_the_command(
+    tmp_path, hook, caplog, monkeypatch
+):
+    monkeypatch.delenv(WEBHOOK_VARIABLE, raising=False)
+    with JobStore(tmp_path / "cadenza.db") as store:
+        hidden = {"command": hook, "webhook": "https://h/***", "events": ["finished"]}
+        Loop(store, tmp_path, FakeStack([0.5]), notify=hidden, budgets={"max_cycles": 1}).run()
+    assert told(tmp_path) == ["finished"]
+    [noted] = incidents(tmp_path)
+    assert noted.startswith("the webhook is told nothing: ")
+    assert WEBHOOK_VARIABLE in noted
+    assert noted in caplog.text
 
 
 @pytest.mark.parametrize(
