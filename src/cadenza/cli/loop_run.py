@@ -28,7 +28,6 @@ from cadenza.cli.loop_status import (
     beyond_budget,
     blessed_line,
     command,
-    duration,
     event_line,
     no_output,
     open_store,
@@ -39,6 +38,7 @@ from cadenza.cli.loop_status import (
 )
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.timing import duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress

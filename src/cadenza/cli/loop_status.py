@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from cadenza.cli.output import make_table, print_table, print_text
+from cadenza.core.timing import duration
 from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
@@ -110,18 +111,6 @@ def approval_command(run_id: str, workdir: Path, store: str | None) -> str:
 
 #: Characters of an event's payload that a line shows.
 PAYLOAD_WIDTH: Final = 160
-_MINUTE_S: Final = 60
-_HOUR_S: Final = 3600
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say them: ``"8 s"``, ``"2 min 05 s"``, ``"3 h 20 min"``."""
-    whole = round(seconds)
-    if whole < _MINUTE_S:
-        return f"{whole} s"
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S:02d} s"
-    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S:02d} min"
 
 
 def time_left(seconds: float | None) -> str:
@@ -378,7 +367,7 @@ def _deadline(question: "PendingApproval") -> str:
         return ""
     if question.overdue:
         return ", overdue"
-    return f", decides by itself in {duration(max(0.0, question.deadline - time.time()))}"
+    return f", decides by itself in {duration(question.deadline - time.time())}"
 
 
 def sum_lines(status: "RunStatus") -> "Generator[str]":

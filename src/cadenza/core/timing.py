@@ -1,4 +1,4 @@
-"""How long blocks of code take: mean and variance per name, safe across threads.
+"""How long blocks of code take, by name and safe across threads; durations in words.
 
 Usage:
     timer = TimedBlock()
@@ -17,6 +17,17 @@ from typing import Final
 
 #: Samples that `MovingWindowAccumulator` remembers.
 WINDOW: Final = 100
+_MINUTE_S, _HOUR_S = 60, 3600
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: ``"8 s"``, ``"2 min 05 s"``, ``"3 h 20 min"``."""
+    whole = max(0, round(seconds))
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S:02d} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S:02d} min"
 
 
 class StatisticsAccumulator(ABC):

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from cadenza import __version__
 from cadenza.core.errors import StorageError
 from cadenza.core.files import confined_path
+from cadenza.core.timing import duration
 from cadenza.evaluation.report.svg import ASSETS
 from cadenza.loop.errors import StoreNotFoundError
 from cadenza.loop.resuming import STORE_FILE
@@ -27,7 +28,6 @@ from cadenza.web.security import Access
 MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 #: Most bytes of a file that a page shows.
 MAX_SHOWN: Final = 1 << 16
-_HOUR_S: Final = 3600.0
 #: Progress bars draw over their line: what was drawn over is left out.
 _DRAWN_OVER: Final = re.compile(r"[^\n]*\r(?!\n)")
 _CONTROLS: Final = re.compile("[^\t\n\x20-\x7e\x85\xa0-\U0010ffff]")
@@ -68,7 +68,7 @@ class Site:
             lstrip_blocks=True,
         )
         environment: Any = self.templates  # Jinja has no types for these
-        environment.filters.update(hours=hours, percent=percent, when=when)
+        environment.filters.update(duration=duration, percent=percent, when=when)
         environment.globals.update(navigation=self.NAVIGATION, version=__version__)
 
     def store(self) -> JobStore:
@@ -192,18 +192,6 @@ def when(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def hours(seconds: float | None) -> str:
-    """Return a duration as people say it."""
-    if seconds is None:
-        return "–"
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < _HOUR_S:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def percent(rate: float | None) -> str:

@@ -12,7 +12,6 @@ from cadenza.cli.loop_run import LoopDisplay
 from cadenza.cli.loop_status import (
     command,
     cycle_table,
-    duration,
     event_line,
     headline,
     notes,
@@ -25,21 +24,6 @@ from cadenza.loop.events import Event, EventBus
 from cadenza.loop.jobs.outcomes import JobProgress
 from cadenza.loop.status_report import run_status
 from tests.loop_runs import RUN, begun_run
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (125.0, "2 min 05 s"),
-        (3599.7, "1 h 00 min"),
-        (12_060.0, "3 h 21 min"),
-    ],
-)
-def test_durations_are_said_as_people_say_them(seconds, words):
-    assert duration(seconds) == words
 
 
 def test_the_payload_of_a_line_is_cut_at_160_characters():

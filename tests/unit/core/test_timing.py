@@ -3,7 +3,13 @@ import threading
 
 import pytest
 
-from cadenza.core.timing import BlockTimers, MovingWindowAccumulator, TimedBlock, WelfordAccumulator
+from cadenza.core.timing import (
+    BlockTimers,
+    MovingWindowAccumulator,
+    TimedBlock,
+    WelfordAccumulator,
+    duration,
+)
 
 
 @pytest.mark.parametrize("kind", [WelfordAccumulator, MovingWindowAccumulator])
@@ -64,3 +70,19 @@ def test_block_timers_make_one_timer_per_name(clock):
     with timers.scope("b"):
         clock.now += 5.0
     assert timers.stats() == {"a": (2.0, 0.0), "b": (5.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-3.0, "0 s"),
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (125.0, "2 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (12_060.0, "3 h 21 min"),
+    ],
+)
+def test_durations_are_said_as_people_say_them(seconds, words):
+    assert duration(seconds) == words
