@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -62,7 +62,7 @@ class Findings:
         """Return what ``compute`` gives for this state of files, computed once or ``anew``.
 
         Raises:
-            NotReadyError: It takes long and goes on; ask again.
+            NotReadyError: It takes long and goes on, or gave way to others; ask again.
         """
         key = name, state
         with self._lock:
@@ -75,7 +75,7 @@ class Findings:
                 self._computed.popitem(last=False)[1].cancel()
         try:
             return future.result(WAIT_S)
-        except TimeoutError as error:
+        except (TimeoutError, CancelledError) as error:
             raise NotReadyError(
                 "This is still being computed; load the page again in a moment."
             ) from error

@@ -5,6 +5,8 @@ Memory:   a listener who does not take its messages is dropped once its queue is
           connects again, says what it had last (``Last-Event-ID``), and gets the rest.
 Position: a feed's growing part (events of a run, bytes of a log) is counted; listeners get every
           item behind their own position once.
+Failures: a poller waits for a store that is away; one that fails sends its listeners away, who
+          connect again to a new one.
 Source:   https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
@@ -99,14 +101,17 @@ class _Channel:
                 self._tell(self.state)
             await asyncio.sleep(PAUSE_S)
 
+    def send_all_away(self) -> None:
+        """Tell all listeners to connect again."""
+        for queue in self.listeners:
+            _send_away(queue)
+
     def _tell(self, message: Growth | str) -> None:
         for queue in self.listeners:
             try:
                 queue.put_nowait(message)
             except asyncio.QueueFull:
-                while not queue.empty():
-                    queue.get_nowait()
-                queue.put_nowait(None)
+                _send_away(queue)
 
 
 class Hub:
@@ -138,6 +143,7 @@ class Hub:
         if channel is None:
             channel = self._channels[key] = _Channel(make())
             channel.task = asyncio.create_task(channel.poll())
+            channel.task.add_done_callback(lambda _: self._drop(key, channel))
         queue = asyncio.Queue[Growth | str | None](_WAITING)
         channel.listeners.add(queue)
         try:
@@ -168,15 +174,25 @@ class Hub:
                     position = message.end
         finally:
             channel.listeners.discard(queue)
-            if not channel.listeners and self._channels.get(key) is channel:
-                del self._channels[key]
-                if channel.task is not None:
-                    channel.task.cancel()
+            if not channel.listeners and channel.task is not None:
+                self._drop(key, channel)
+                channel.task.cancel()
 
     def close(self) -> None:
         """Send all listeners away."""
         for channel in self._channels.values():
-            for queue in channel.listeners:
-                while not queue.empty():
-                    queue.get_nowait()
-                queue.put_nowait(None)
+            channel.send_all_away()
+
+    def _drop(self, key: Hashable, channel: _Channel) -> None:
+        """Forget a channel that nobody polls any more."""
+        if self._channels.get(key) is channel:
+            del self._channels[key]
+        channel.is_listening.set()
+        channel.send_all_away()
+
+
+def _send_away(queue: asyncio.Queue[Growth | str | None]) -> None:
+    """Tell a listener to connect again, instead of all that waits for it."""
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(None)

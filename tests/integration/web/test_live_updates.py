@@ -223,6 +223,32 @@ def test_a_stream_ends_when_the_store_is_away_or_its_time_is_over(monkeypatch, l
     asyncio.run(asyncio.wait_for(look(), 30.0))
 
 
+class Broken(Feed):
+    """A feed with a mistake in it."""
+
+    def changes(self):
+        raise RuntimeError("a mistake")
+
+
+def test_a_feed_that_fails_sends_its_listeners_away_and_the_next_gets_a_new_one():
+    made = []
+
+    def make():
+        made.append(Broken())
+        return made[-1]
+
+    async def look():
+        hub = Hub()
+        for _ in range(2):
+            streams = [hub.response("b", make, position=0).body_iterator for _ in range(2)]
+            heard = await asyncio.gather(*(_heard(stream, 1) for stream in streams))
+            assert heard == [[], []]  # both ended
+            assert hub.listeners == 0
+
+    asyncio.run(asyncio.wait_for(look(), 10.0))
+    assert len(made) == 2
+
+
 def test_there_is_an_end_to_how_many_may_look(monkeypatch):
     monkeypatch.setattr(live, "MAX_LISTENERS", 0)
     assert Hub().response("n", Counter, position=0).status_code == 503

@@ -299,6 +299,18 @@ def test_a_page_that_would_wait_long_says_so_and_is_computed_once(workdir, monke
     assert computed == [1]
 
 
+def test_a_page_that_gives_way_to_others_before_its_turn_says_so(workdir, monkeypatch):
+    monkeypatch.setattr("cadenza.web.findings.WAIT_S", 0.01)
+    findings, go_on = Findings(workdir), threading.Event()
+    for page in ("first", "second"):  # as many as are computed at once
+        with pytest.raises(NotReadyError):
+            findings.computed(page, "state", lambda: go_on.wait(30.0))
+    monkeypatch.setattr("cadenza.web.findings._KEPT", 0)
+    with pytest.raises(NotReadyError):
+        findings.computed("third", "state", lambda: "done")
+    go_on.set()
+
+
 def test_the_badge_names_who_signed_by_the_keys_that_the_repository_trusts(
     client, workdir, tmp_path, monkeypatch
 ):
