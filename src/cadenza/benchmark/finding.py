@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +32,23 @@ _MARKS: Final[dict[str, Kind]] = {
 _ENDINGS: Final[dict[str, Kind]] = {".mp4": "film", ".gif": "film", ".run.json": "training"}
 _SPIKE: Final = "spike_run.json"
 _TOLD_BY: Final = (*_MARKS, *_ENDINGS, ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """How files are read, and where tags and trusted keys are looked up.
+
+    Attributes:
+        read: Returns the bytes of a file, if it is one that may be read.
+        repo_root: Git repository with the tags of registrations and the file of trusted keys;
+            None: the one around a bundle, or around the current folder, that holds the tag.
+            Keys are trusted by the current folder only: what lies around a bundle came with it.
+        allowed_signers: Trusted keys; None: those of the repository.
+    """
+
+    read: Callable[[Path], bytes]
+    repo_root: Path | None = None
+    allowed_signers: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,14 @@ Malformed: a damaged, half-written or foreign file gives a sentence, never an er
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from cadenza.benchmark.bundle import BUNDLE_NAME
-from cadenza.benchmark.finding import Kind
+from cadenza.benchmark.finding import Kind, Sources
 from cadenza.benchmark.reporting import (
     SealedRun,
     comparable_runs,
@@ -30,7 +31,9 @@ from cadenza.benchmark.signing import (
 from cadenza.benchmark.spikes import gate
 from cadenza.benchmark.training import read_training
 from cadenza.benchmark.verify import (
+    ELIGIBILITY,
     MALFORMED,
+    REGISTRATION_TAG,
     BundleUnderTest,
     read_bundle_files,
     signature_rows,
@@ -38,8 +41,9 @@ from cadenza.benchmark.verify import (
     verify_files,
 )
 from cadenza.benchmark.zoo.matrix import MATRIX_JSON, diversity_table, matrix_figure
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_bytes
+from cadenza.core.git import tag_object
 from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.analysis import analyse
@@ -64,8 +68,6 @@ _MAX_SENTENCE: Final = 600
 #: Verdicts on sound bundles by the bytes that they are about, as verifying takes most of the time.
 _verdicts: OrderedDict[str, list[Check]] = OrderedDict()
 _MAX_VERDICTS: Final = 200
-#: Returns the bytes of a file, if it is one that may be read.
-Read: TypeAlias = Callable[[Path], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,68 +105,84 @@ class Sheet:
     markdown: str = ""
 
 
-def judge(folder: Path) -> Badge:
-    """Return what verification says of a bundle, read and checked anew, byte by byte.
-
-    Tags and trusted keys are those of the repository in the current folder.
-    """
-    return _judged(folder, use_known=False)[0]
+def judge_all(folders: Sequence[Path], sources: Sources) -> tuple[Badge, ...]:
+    """Return what verification says of every bundle, read and checked anew, byte by byte."""
+    return tuple(_judged(folder, sources, use_known=False)[0] for folder in folders)
 
 
-def judge_all(folders: Sequence[Path]) -> tuple[Badge, ...]:
-    """Return what verification says of every bundle."""
-    return tuple(judge(folder) for folder in folders)
-
-
-def sealed_run(folder: Path, *, strict: bool = False) -> tuple[Badge, SealedRun | str]:
+def sealed_run(
+    folder: Path, sources: Sources, *, strict: bool = False
+) -> tuple[Badge, SealedRun | str]:
     """Return a bundle's badge and its results, or why they do not count.
 
     Bytes that were verified before in this process are not verified again.
     """
-    badge, case = _judged(folder, use_known=True)
+    badge, case = _judged(folder, sources, use_known=True)
     rows = [row for row in badge.checks if not row.name.startswith("signature")]
+    unknown = [REGISTRATION_TAG] if case is not None and case.repo_path is None else []
+    accepted = [] if strict else [ELIGIBILITY, *unknown]
     try:
-        return badge, verified_run(case, rows, source=folder.name, strict=strict)
+        return badge, verified_run(case, rows, source=folder.name, accepted=accepted)
     except MALFORMED as error:
         return badge, sentence(error)
 
 
-def _judged(folder: Path, *, use_known: bool) -> tuple[Badge, BundleUnderTest | None]:
-    trusted, case = Path(ALLOWED_SIGNERS_NAME), None
+def _repository(folder: Path, bundle: bytes, sources: Sources) -> Path | None:
+    """Return where the tag of a bundle's registration is looked up; None if nowhere known."""
+    tag = None
+    with suppress(*MALFORMED):  # a malformed bundle is told by verification
+        tag = ResultBundle.model_validate_json(bundle).prereg_git_tag
+    if sources.repo_root is not None or tag is None:
+        return sources.repo_root
+    for place in folder, Path():  # git looks there and above
+        with suppress(IntegrityError):
+            tag_object(place, tag)
+            return place
+    return None
+
+
+def _judged(
+    folder: Path, sources: Sources, *, use_known: bool
+) -> tuple[Badge, BundleUnderTest | None]:
+    own = (sources.repo_root or Path()) / ALLOWED_SIGNERS_NAME
+    trusted = sources.allowed_signers or (own if own.is_file() else None)
+    case, repository = None, None
     try:
         require_small([folder])
-        signers = read_allowed_signers(trusted) if trusted.is_file() else None
+        signers = None if trusted is None else read_allowed_signers(trusted)
         files = read_bundle_files(folder)
+        repository = _repository(folder, files[BUNDLE_NAME], sources)
         key = f"{bundle_root(files)} {signers} {sha256_bytes(files.get(SIGNATURE_NAME, b''))}"
+        key += f" {repository}"
         rows = _verdicts.get(key) if use_known else None
         if rows is None:
-            case, rows = verify_files(files, repo_path=Path())
+            case, rows = verify_files(files, repo_path=repository)
             rows += [] if case is None else signature_rows(case, signers=signers)
             _verdicts.pop(key, None)
-            if standing(rows)[0] != "bad":
+            if standing(rows, lacks_repository=repository is None)[0] != "bad":
                 _verdicts[key] = rows
             while len(_verdicts) > _MAX_VERDICTS:
                 _verdicts.popitem(last=False)
         else:
             bundle = ResultBundle.model_validate_json(files[BUNDLE_NAME])
-            case = BundleUnderTest(bundle=bundle, files=files, repo_path=Path())
+            case = BundleUnderTest(bundle=bundle, files=files, repo_path=repository)
     except MALFORMED as error:
         rows = [Check(name="bundle", ok=False, detail=sentence(error))]
-    state, text = standing(rows)
+    state, text = standing(rows, lacks_repository=repository is None)
     signed = signed_by(rows)
     return Badge(name=folder.name, state=state, text=text, signed=signed, checks=tuple(rows)), case
 
 
-def show(folders: Sequence[Path], recordings: Path | None, read: Read) -> Shown:
+def show(folders: Sequence[Path], recordings: Path | None, sources: Sources) -> Shown:
     """Return what a report says of the bundles in ``folders`` together."""
     found: list[tuple[Badge, SealedRun | str]] = []
     try:
         require_small(folders)
-        found += (sealed_run(folder) for folder in folders)
+        found += (sealed_run(folder, sources) for folder in folders)
         for problem in (run for _, run in found if isinstance(run, str)):
             raise InputError(problem)
         runs = [run for _, run in found if isinstance(run, SealedRun)]
-        view, no_player = _with_recordings(report_view(runs), runs, recordings, read)
+        view, no_player = _with_recordings(report_view(runs), runs, recordings, sources)
         page = compose(view)
         tiles = headline_tiles(view, page.numbers)
     except MALFORMED as error:
@@ -174,12 +192,12 @@ def show(folders: Sequence[Path], recordings: Path | None, read: Read) -> Shown:
 
 
 def _with_recordings(
-    view: ReportView, runs: Sequence[SealedRun], path: Path | None, read: Read
+    view: ReportView, runs: Sequence[SealedRun], path: Path | None, sources: Sources
 ) -> tuple[ReportView, str]:
     """Return the view with the recorded episodes of one of the runs, or why without."""
     try:
         if path is not None:
-            found = Recordings.model_validate_json(read(path))
+            found = Recordings.model_validate_json(sources.read(path))
             conditions = {one.condition_id for one in view.conditions}
             is_whole = all(one.condition_id in conditions for one in found.rollouts)
             # where methods are compared, episodes of one with and without the filter have no place
@@ -190,10 +208,10 @@ def _with_recordings(
     return view, ""
 
 
-def leaderboards(folders: Sequence[Path], _: Read) -> list[Sheet]:
+def leaderboards(folders: Sequence[Path], sources: Sources) -> list[Sheet]:
     """Return a board per task with its settings, and what is left out; ``folders`` newest first."""
     require_small(folders)
-    found = [(folder.name, sealed_run(folder, strict=True)[1]) for folder in folders]
+    found = [(folder.name, sealed_run(folder, sources, strict=True)[1]) for folder in folders]
     left_out = [(name, run) for name, run in found if isinstance(run, str)]
     kept, older = newest_runs(run for _, run in found if isinstance(run, SealedRun))
     left_out += [(x.bundle.policy_id, "there is a newer result of this method") for x in older]
@@ -210,18 +228,18 @@ def _board(runs: list[SealedRun]) -> list[Sheet]:
     return [Sheet(title=title, tables=tables, figures=figures)]
 
 
-def trainings(cards: Sequence[Path], read: Read) -> list[Sheet]:
+def trainings(cards: Sequence[Path], sources: Sources) -> list[Sheet]:
     """Return the curves of runs that differ in their seed alone, and how each stands."""
-    found = [read_training(card, read=read) for card in cards]
+    found = [read_training(card, read=sources.read) for card in cards]
     facts = [(f"{one.curve.label}, run {one.run_id}", one.standing) for one in found]
     figures = tuple(learning_figures([one.curve for one in found]))
     facts += [] if figures else [("curve", "none yet: no episode has ended")]
     return [Sheet(facts=tuple(facts), figures=figures)]
 
 
-def matrix(folders: Sequence[Path], read: Read) -> list[Sheet]:
+def matrix(folders: Sequence[Path], sources: Sources) -> list[Sheet]:
     """Return the cross-play matrix in a folder."""
-    data = read(folders[0] / MATRIX_JSON)
+    data = sources.read(folders[0] / MATRIX_JSON)
     if len(data) > MAX_MATRIX_BYTES:
         raise InputError(f"{MATRIX_JSON}: expected at most {MAX_MATRIX_BYTES} bytes, got more.")
     content = parse_json_object(data, source=MATRIX_JSON)
@@ -229,14 +247,19 @@ def matrix(folders: Sequence[Path], read: Read) -> list[Sheet]:
     return [Sheet(figures=(matrix_figure(content),), tables=tables)]
 
 
-def spike(folders: Sequence[Path], _: Read) -> list[Sheet]:
+def spike(folders: Sequence[Path], sources: Sources) -> list[Sheet]:
     """Return what `cadenza spike summarise` says of the bundles of a spike."""
     require_small(folders)
-    spikes, damaged = gate.read_spikes(folders, repo_path=Path())
+    spikes, damaged = list[gate.Spike](), dict[Path, str]()
+    for folder in folders:
+        repository = _repository(folder, sources.read(folder / BUNDLE_NAME), sources)
+        found, unverified = gate.read_spikes([folder], repo_path=repository)
+        spikes += found
+        damaged |= unverified
     return [Sheet(markdown=gate.summary_text(spikes, damaged))]
 
 
-def recording(folders: Sequence[Path], _: Read) -> list[Sheet]:
+def recording(folders: Sequence[Path], _: Sources) -> list[Sheet]:
     """Return what a recording of a stream holds, by its sealed journal."""
     require_small(folders)
     kinds = Counter(str(one["kind"]) for one in read_journal(folders[0], allow_unfinished=True))
@@ -246,7 +269,7 @@ def recording(folders: Sequence[Path], _: Read) -> list[Sheet]:
 
 
 #: What computes the parts of a page, by kind, from the files or folders that it is about.
-SHEETS: Final[dict[Kind, Callable[[Sequence[Path], Read], list[Sheet]]]] = {
+SHEETS: Final[dict[Kind, Callable[[Sequence[Path], Sources], list[Sheet]]]] = {
     "training": trainings,
     "seeds": trainings,
     "matrix": matrix,
@@ -255,9 +278,9 @@ SHEETS: Final[dict[Kind, Callable[[Sequence[Path], Read], list[Sheet]]]] = {
 }
 
 
-def sheets(kind: Kind | None, paths: Sequence[Path], read: Read) -> list[Sheet]:
+def sheets(kind: Kind | None, paths: Sequence[Path], sources: Sources) -> list[Sheet]:
     """Return the parts of a page, of the leaderboard without a kind; or one with what is wrong."""
-    return _sheets(lambda: (SHEETS[kind] if kind else leaderboards)(paths, read))
+    return _sheets(lambda: (SHEETS[kind] if kind else leaderboards)(paths, sources))
 
 
 def _sheets(compute: Callable[[], list[Sheet]]) -> list[Sheet]:

@@ -116,12 +116,21 @@ def all_ok(rows: Sequence[CheckResult]) -> bool:
     return bool(rows) and all(row.ok for row in rows)
 
 
-def standing(rows: Sequence[CheckResult]) -> tuple[Literal["good", "warn", "bad"], str]:
-    """Return how a bundle stands, also in words: it verifies, but for its sources, or not."""
+def standing(
+    rows: Sequence[CheckResult], *, lacks_repository: bool = False
+) -> tuple[Literal["good", "warn", "bad"], str]:
+    """Return how a bundle stands, also in words: it verifies, but for its sources, or not.
+
+    Where no repository was found, nothing is known of its registration's tag.
+    """
     failed = [row for row in rows if not row.ok]
     if not failed:
         return "good", f"Sealed and verified: {len(rows)} checks passed"
-    if all(row.name == ELIGIBILITY for row in failed):
+    names = {row.name for row in failed}
+    if lacks_repository and REGISTRATION_TAG in names <= {ELIGIBILITY, REGISTRATION_TAG}:
+        sources = ", and not of a clean commit" if len(names) > 1 else ""
+        return "warn", f"Registration not checked here: no repository holds its tag{sources}"
+    if names == {ELIGIBILITY}:
         return "warn", "Sealed and verified, but not of a clean commit"
     return "bad", f"Does not verify: {len(failed)} of {len(rows)} checks failed"
 
@@ -415,7 +424,7 @@ def _check_registration_file(case: BundleUnderTest) -> Iterator[CheckResult]:
         return
     copy = git_blob_sha(case.files[PREREG_NAME])
     yield CheckResult(name="prereg:copy", ok=copy == blob, detail=f"blob {blob[:12]}")
-    yield from guarded("prereg:tag", lambda: _check_tag(case, tag, blob))
+    yield from guarded(REGISTRATION_TAG, lambda: _check_tag(case, tag, blob))
 
 
 def _check_conformance(case: BundleUnderTest) -> Iterator[CheckResult]:
@@ -430,15 +439,15 @@ def _check_conformance(case: BundleUnderTest) -> Iterator[CheckResult]:
 
 def _check_tag(case: BundleUnderTest, tag: str, blob: str) -> Iterator[CheckResult]:
     if case.repo_path is None:
-        detail = f"no repository given to find {tag}; pass --repo-root"
-        yield CheckResult(name="prereg:tag", ok=False, detail=detail)
+        detail = f"no repository to find {tag} in; name it with --repo-root"
+        yield CheckResult(name=REGISTRATION_TAG, ok=False, detail=detail)
         return
     path = case.bundle.metadata.get(PREREG_PATH_KEY)
     blobs = blobs_at_tag(case.repo_path, tag)
     held = blobs.get(path) == blob if isinstance(path, str) else blob in blobs.values()
     where = f" at {path}" if path else ""
     detail = f"tag {tag}" + ("" if held else f" holds no such file{where}")
-    yield CheckResult(name="prereg:tag", ok=held, detail=detail)
+    yield CheckResult(name=REGISTRATION_TAG, ok=held, detail=detail)
     recorded = case.bundle.metadata.get(TAG_OBJECT_KEY)
     if recorded is not None:
         now = tag_object(case.repo_path, tag)
@@ -450,6 +459,8 @@ def _check_tag(case: BundleUnderTest, tag: str, blob: str) -> Iterator[CheckResu
 _UNLISTED: Final = frozenset({BUNDLE_NAME, SUMS_NAME, SIGNATURE_NAME})
 #: Name of the check that the sources behind a bundle are known.
 ELIGIBILITY: Final = "bundle:eligibility"
+#: Name of the check that a tag of a git repository holds the registration.
+REGISTRATION_TAG: Final = "prereg:tag"
 #: Name of the only row when there is no bundle to check.
 UNREADABLE: Final = "bundle"
 #: File names a bundle may hold: plain, visible, confined to the folder.

@@ -21,6 +21,28 @@ def dash(
         int, typer.Option("--port", min=0, max=65535, help="Port; 0 for a free one.")
     ] = 8321,
     store: StoreUrl = None,
+    repo_root: Annotated[
+        Path | None,
+        typer.Option(
+            "--repo-root",
+            exists=True,
+            file_okay=False,
+            help="Git repository that holds the registration tags; by default the one around a "
+            "bundle or this folder.",
+            show_default=False,
+        ),
+    ] = None,
+    allowed_signers: Annotated[
+        Path | None,
+        typer.Option(
+            "--allowed-signers",
+            exists=True,
+            dir_okay=False,
+            help="Keys that are trusted; by default the file allowed_signers of --repo-root or of "
+            "this folder.",
+            show_default=False,
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -58,7 +80,14 @@ def dash(
 
         token = read_token(host, token_file, is_shared=bool(allowed_host or proxy))
         app = create_app(
-            workdir, knowledge, store=store, host=host, token=token, names=allowed_host or ()
+            workdir,
+            knowledge,
+            store=store,
+            host=host,
+            token=token,
+            names=allowed_host or (),
+            repo_root=repo_root,
+            allowed_signers=allowed_signers,
         )
         listening = _listen(host, port)
         name = f"[{host}]" if ":" in host else host

@@ -40,6 +40,8 @@ def create_app(
     host: str = "127.0.0.1",
     token: str | None = None,
     names: Collection[str] = (),
+    repo_root: Path | None = None,
+    allowed_signers: Path | None = None,
 ) -> FastAPI:
     """Return the dashboard of the runs below ``workdir`` and the pages below ``knowledge_root``.
 
@@ -50,6 +52,9 @@ def create_app(
         host: Where it is served; requests that name another host are refused.
         token: What visitors must know; see `cadenza.web.security.read_token`.
         names: Further names of the host, of a reverse proxy for example.
+        repo_root: Git repository with the tags of registrations and the file ``allowed_signers``;
+            None looks around every bundle, then around the current folder.
+        allowed_signers: Keys that are trusted; None: those of ``repo_root``, or the current folder.
     """
     access = Access(token=token, host=host, names=names)
     site = Site(Path(workdir), Path(knowledge_root), store=store, access=access)
@@ -73,7 +78,11 @@ def create_app(
     )
     app.include_router(api.routes(site))
     app.include_router(pages.routes(site, hub))
-    app.include_router(result_pages.routes(site, hub, findings))
+    app.include_router(
+        result_pages.routes(
+            site, hub, findings, repo_root=repo_root, allowed_signers=allowed_signers
+        )
+    )
     _add_login(app, site)
     app.mount("/static/report", StaticFiles(directory=ASSETS), name="report")
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")

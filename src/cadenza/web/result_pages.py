@@ -12,7 +12,7 @@ from fastapi import Path as InPath
 from markupsafe import Markup
 from starlette.responses import FileResponse, RedirectResponse, Response
 
-from cadenza.benchmark.finding import Finding, Kind, Search
+from cadenza.benchmark.finding import Finding, Kind, Search, Sources
 from cadenza.core.errors import CadenzaError, InputError, NotReadyError, StorageError
 from cadenza.evaluation.report.view import RECORDINGS_NAME, condition_css, player_data
 from cadenza.stream import status
@@ -38,8 +38,15 @@ _HEADINGS: Final[dict[Kind, str]] = {
 MAX_LISTED, MAX_BUNDLES, MAX_FILMS, MAX_RELATED, MAX_BYTES = 100, 100, 24, 12, 1 << 25
 
 
-def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
-    """Return the pages about results."""
+def routes(
+    site: Site,
+    hub: Hub,
+    findings: Findings,
+    *,
+    repo_root: Path | None = None,
+    allowed_signers: Path | None = None,
+) -> APIRouter:
+    """Return the pages about results; whose tags and keys count, `Sources` says."""
     router = APIRouter(include_in_schema=False)
     verified: dict[str, tuple[Any, float, Any]] = {}
 
@@ -55,6 +62,8 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
         if len(data) > MAX_BYTES:
             raise InputError(f"{path.name}: expected at most {MAX_BYTES >> 20} MB, got more.")
         return data
+
+    sources = Sources(read=read, repo_root=repo_root, allowed_signers=allowed_signers)
 
     def computed(what: str, name: str, state: Any, *args: Any, anew: bool = False) -> Any:
         def compute() -> Any:
@@ -87,7 +96,7 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
     @router.get("/results/leaderboard")
     def leaderboard(request: Request) -> Response:
         folders = [one.path for one in findings.search().of("bundle")[:MAX_BUNDLES]]
-        parts = computed("sheets", "", _state(folders), None, folders, read)
+        parts = computed("sheets", "", _state(folders), None, folders, sources)
         return sheets_page(request, "Leaderboard", parts)
 
     def sheets_page(request: Request, title: str, parts: Sequence[Any], **more: Any) -> Response:
@@ -111,7 +120,7 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
         if found.kind == "film":
             return sheets_page(request, found.place, (), films=[found], related=related)
         paths = [one.path for one in every.members(found)[:MAX_BUNDLES]]
-        parts = computed("sheets", found.identity, _state(paths), found.kind, paths, read)
+        parts = computed("sheets", found.identity, _state(paths), found.kind, paths, sources)
         films = every.below("film", found.home)[:MAX_FILMS]
         return sheets_page(request, found.place, parts, films=films, related=related)
 
@@ -123,7 +132,7 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
         recordings = site.workdir.resolve() / found.home / RECORDINGS_NAME
         known = recordings if recordings.is_file() else None
         both = state, state_of([recordings])
-        shown, title, report = computed("show", found.identity, both, folders, known, read)
+        shown, title, report = computed("show", found.identity, both, folders, known, sources)
         seen, verified_at, badges = verified.get(found.identity, (None, 0.0, ()))
         if seen != state:
             verified_at, badges = None, shown.badges
@@ -148,7 +157,7 @@ def routes(site: Site, hub: Hub, findings: Findings) -> APIRouter:
         found = find(result_id, "bundle", "evaluation")
         folders = [one.path for one in findings.search().members(found)[:MAX_BUNDLES]]
         moment, state = time.time(), _state(folders)
-        badges = computed("judge_all", result_id, state, folders, anew=True)
+        badges = computed("judge_all", result_id, state, folders, sources, anew=True)
         while len(verified) >= MAX_LISTED:
             verified.pop(next(iter(verified)))
         verified[result_id] = state, moment, badges

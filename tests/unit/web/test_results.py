@@ -4,21 +4,27 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
+import yaml
 from starlette.testclient import TestClient
 
+from cadenza.benchmark.bundle import build_bundle_files, write_bundle_dir
 from cadenza.benchmark.finding import search
+from cadenza.benchmark.registration import registered_block
 from cadenza.benchmark.verify import sign_verified
 from cadenza.core.errors import NotReadyError
 from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.evaluation.prereg import locked_registration
 from cadenza.evaluation.report.view import RECORDINGS_NAME
 from cadenza.web import create_app
 from cadenza.web.findings import Findings
 from tests.dashboards import CANARY, compared, evaluated, recorded, streamed, token_in, trained
-from tests.unit.benchmark.samples import make_key
+from tests.unit.benchmark.samples import make_key, make_request
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +331,80 @@ def test_the_badge_names_who_signed_by_the_keys_that_the_repository_trusts(
     text = pressed_verify(client, where)
     assert "is not among the allowed signers" in text
     assert 'class="badge bad"' in text
+
+
+@pytest.fixture
+def registered(tmp_path):
+    """A repository whose tag locks what a bundle below ``runs`` was registered with."""
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    request = make_request()
+    document = {
+        "task_id": "crossing",
+        "git_tag": "prereg-x",
+        "parameters": {"evaluation": registered_block(request.plan, request.settings)},
+        "decision_rules": "fewer contacts",
+    }
+    (repo / "p.yaml").write_text(yaml.safe_dump(document))
+    for arguments in (
+        ["init", "--quiet"],
+        ["add", "."],
+        ["commit", "--quiet", "--message", "x"],
+        ["tag", "prereg-x"],
+    ):
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+        subprocess.run(git, cwd=repo, check=True, capture_output=True)
+    copy = locked_registration("prereg-x", Path("p.yaml"), repo_path=repo)
+    folder = tmp_path / "runs" / "mine"
+    write_bundle_dir(folder, build_bundle_files(make_request(prereg=copy)))
+    return repo, tmp_path / "runs"
+
+
+def test_a_registration_is_checked_in_the_repository_around_the_bundle_or_the_named_one(
+    registered, tmp_path
+):
+    repo, runs = registered
+    shutil.copytree(runs, repo / "runs")
+    away = {"repo_root": repo}, {}
+    for workdir, options in ((runs, away[0]), (repo / "runs", away[1])):
+        client = TestClient(create_app(workdir, tmp_path, **options), base_url="http://127.0.0.1")
+        text = client.get(address(workdir, "bundle", "mine")).text
+        assert 'class="badge good"' in text
+        assert "Registered before it was run, under the tag prereg-x" in text
+        assert "Left out" not in client.get("/results/leaderboard").text
+
+
+def test_where_no_repository_holds_the_tag_figures_are_shown_and_the_badge_says_so(
+    registered, tmp_path
+):
+    _, runs = registered
+    client = TestClient(create_app(runs, tmp_path), base_url="http://127.0.0.1")
+    text = client.get(address(runs, "bundle", "mine")).text
+    assert re.search('class="badge warn"[^>]*>Registration not checked here: no repository', text)
+    assert "Success by partner" in text
+    assert "Registered before it was run" not in text
+    board = client.get("/results/leaderboard").text
+    assert "no repository to find prereg-x in; name it with --repo-root" in board
+
+
+def test_a_named_repository_without_the_tag_does_not_verify(registered, tmp_path):
+    repo, runs = registered
+    subprocess.run(["git", "tag", "-d", "prereg-x"], cwd=repo, check=True)  # noqa: S607
+    client = TestClient(create_app(runs, tmp_path, repo_root=repo), base_url="http://127.0.0.1")
+    assert 'class="badge bad"' in client.get(address(runs, "bundle", "mine")).text
+
+
+def test_keys_that_lie_around_a_bundle_are_not_trusted_but_named_ones_are(
+    client, workdir, tmp_path
+):
+    line = make_key(tmp_path / "key")
+    (workdir / "allowed_signers").write_text(f"ada@example.org {line}")
+    sign_verified(workdir / GOAL, tmp_path / "key")
+    where = address(workdir, "bundle", GOAL)
+    assert "signed by ada" not in client.get(where).text
+    app = create_app(workdir, workdir, allowed_signers=workdir / "allowed_signers")
+    named = TestClient(app, base_url="http://127.0.0.1")
+    assert "signed by ada@example.org" in named.get(where).text
 
 
 def test_a_recording_shows_what_its_sealed_journal_holds(client, workdir):
