@@ -8,6 +8,7 @@ import json
 import pytest
 import yaml
 
+from cadenza.loop.incidents import incidents_of
 from cadenza.loop.processes import readable, this_process
 from cadenza.loop.store import JobStore, changes
 from tests.e2e.commands import REPOSITORY, cadenza
@@ -65,6 +66,22 @@ def test_a_run_that_nobody_works_on_is_stopped_at_once(runs):
     ]
     [run] = loop("status", "--json", cwd=runs).json["runs"]
     assert (run["status"], run["stop_reason"]) == ("stopped", "stop requested")
+
+
+def test_who_stops_and_resumes_a_run_and_why_is_noted(runs, monkeypatch):
+    (runs / "runs" / RUN).mkdir(exist_ok=True)
+    monkeypatch.setenv("LOGNAME", "bob")
+    loop("stop", RUN, "--by", "Ada", "--reason", "the lab closes", cwd=runs)
+    loop("resume", RUN, cwd=runs)  # it cannot go on, which comes later
+    loop("resume", RUN, "--by=", cwd=runs)  # whoever starts it has noted it
+    told = [(one["kind"], one["message"], one["by"]) for one in incidents_of(runs / "runs" / RUN)]
+    assert told == [
+        ("stop_asked", "the lab closes", "Ada"),
+        ("resume_asked", "no reason given", "bob"),
+    ]
+    elsewhere = ["--store", f"sqlite:///{runs}/runs/cadenza.db", "--workdir", str(runs / "none")]
+    assert loop("stop", RUN, *elsewhere, cwd=runs).code == 0
+    assert not (runs / "none").exists()
 
 
 def test_a_live_controller_is_asked_to_stop(tmp_path):

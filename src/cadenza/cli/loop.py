@@ -12,14 +12,17 @@ from cadenza.cli.doctor import print_checks
 from cadenza.cli.loop_status import (
     KNOWLEDGE,
     RUNS,
+    By,
     Config,
     Knowledge,
+    Reason,
     RunId,
     StoreUrl,
     Workdir,
     command,
     comparison_rows,
     event_line,
+    login_name,
     looks,
     open_store,
     plain,
@@ -97,6 +100,8 @@ def status(
 @loop_app.command()
 def stop(
     run_id: RunId,
+    by: By = None,
+    reason: Reason = None,
     workdir: Workdir = RUNS,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -105,7 +110,8 @@ def stop(
     with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
         from cadenza.loop.requests import stop_run
 
-        outcome = stop_run(opened, run_id, workdir=workdir)
+        by = login_name() if by is None else by
+        outcome = stop_run(opened, run_id, workdir=workdir, reason=reason, by=by)
         if as_json:
             print_json(outcome.model_dump(mode="json"))
         else:

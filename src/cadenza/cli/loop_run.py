@@ -19,8 +19,10 @@ import typer
 from cadenza.cli.configuration import Settings
 from cadenza.cli.loop_status import (
     RUNS,
+    By,
     Config,
     Quiet,
+    Reason,
     RunId,
     StoreUrl,
     Workdir,
@@ -29,6 +31,7 @@ from cadenza.cli.loop_status import (
     blessed_line,
     command,
     event_line,
+    login_name,
     no_output,
     open_store,
     plain,
@@ -277,6 +280,8 @@ def resume(
     workdir: Workdir = RUNS,
     store: StoreUrl = None,
     config: Config = None,
+    by: By = None,
+    reason: Reason = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -284,6 +289,7 @@ def resume(
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
+        from cadenza.loop.requests import note_request
         from cadenza.loop.resuming import anchored, stored_config
 
         given = None
@@ -293,6 +299,8 @@ def resume(
         with open_store(workdir, store, upgrade=True) as opened:
             opened.get_run(run_id)
             settings = given or stored_config(opened, run_id)
+        by = login_name() if by is None else by  # empty: who asked is noted already
+        note_request(workdir / run_id, "resume_asked", reason, by)
         settings = settings.model_copy(update={"workdir": workdir, "store": store})
     work_on(settings, run_id, as_json=as_json, quiet=quiet)
 

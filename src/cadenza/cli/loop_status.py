@@ -3,6 +3,7 @@
 Here are also the options of all loop commands, and where they find their runs.
 """
 
+import getpass
 import json
 import os
 import shlex
@@ -57,6 +58,10 @@ Config: TypeAlias = Annotated[
 Knowledge: TypeAlias = Annotated[
     Path, typer.Option("--knowledge", "-k", help="Folder of the pages.")
 ]
+By: TypeAlias = Annotated[
+    str | None, typer.Option("--by", help="Who asks; default: the login name.", show_default=False)
+]
+Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", help="Why, for the record.")]
 Quiet: TypeAlias = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show neither events nor progress.")
 ]
@@ -107,6 +112,14 @@ def approval_command(run_id: str, workdir: Path, store: str | None) -> str:
     """Return the command line that answers a run's question, with what is to be filled in."""
     more = ("--by NAME", "--reason TEXT", "[--reject]")
     return command("approve", run_id, workdir, store, *more)
+
+
+def login_name() -> str:
+    """Return the name of who gives a command, or their number where there is no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 #: Characters of an event's payload that a line shows.

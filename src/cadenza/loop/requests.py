@@ -58,7 +58,7 @@ def stop_run(
             f"run {run_id!r}: expected an active run, got one that is {run['status']} "
             f"({run['stop_reason']}); there is nothing to stop."
         )
-    _note(workdir / run_id, "stop_asked", reason, by)
+    note_request(workdir / run_id, "stop_asked", reason, by)
     try:
         lease = store.leases.acquire(run_id, this_process(), ttl_s=_LEASE_S)
     except LeaseHeldError:
@@ -115,9 +115,9 @@ def resume_run(
         )
     folder = (workdir / run_id).absolute()
     make_folder(folder)
-    _note(folder, "resume_asked", reason, by)
+    note_request(folder, "resume_asked", reason, by)
     log = folder / CONTROLLER_LOG
-    command = [sys.executable, "-m", "cadenza", "loop", "resume", run_id]
+    command = [sys.executable, "-m", "cadenza", "loop", "resume", run_id, "--by="]  # noted above
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_BACK}
     if location is not None:  # it may hold a password, which others see in a command
         environment["CADENZA_STORE"] = location
@@ -140,9 +140,9 @@ def _require_said(what: str, reason: str | None, by: str | None) -> None:
         require_plain(f"name of who asks for {what}", by)
 
 
-def _note(folder: Path, kind: str, reason: str | None, by: str | None) -> None:
-    """Keep who asked for something, and why, among the run's incidents."""
-    if reason is not None or by is not None:
+def note_request(folder: Path, kind: str, reason: str | None, by: str | None) -> None:
+    """Keep who asked for something, and why, among the incidents of a run whose folder is here."""
+    if (reason or by) and folder.is_dir():
         IncidentLog(folder).note(kind, reason or "no reason given", by=by)
 
 

@@ -184,7 +184,7 @@ def test_resume_starts_a_controller_of_its_own_that_tells_into_a_log(folders, mo
         outcome = resume_run(store, RUN, workdir=folders[0], location=address, **SAID)
     [(command, options)] = started
     assert command[1:6] == ["-m", "cadenza", "loop", "resume", RUN]
-    assert command[6:] == ["--workdir", str(folders[0])]
+    assert command[6:] == ["--by=", "--workdir", str(folders[0])]  # who asked is noted here
     assert options["start_new_session"]
     assert options["env"]["CADENZA_STORE"] == address
     assert "CADENZA_DASH_TOKEN" not in options["env"]
