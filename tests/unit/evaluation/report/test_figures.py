@@ -329,6 +329,10 @@ def test_figures_of_methods_draw_what_was_computed():
     x = axis(score_figure(view, numbers).svg, "middle")
     (mark,) = elements(score_figure(view, numbers).svg, "mark m1")
     assert x(float(mark.attrib["cx"])) == pytest.approx(100 * some.score.value, abs=0.5)
+    texts = elements(score_figure(view, numbers).svg, "value")
+    for text in texts:  # in a wide fallback font a character of 13 px takes 6.9 px on average
+        assert float(text.attrib["x"]) + 6.9 * len(text.text) <= 840.0
+    assert any(text.text.startswith("IQM 100.0") for text in texts)
     lead = difference_forest(view, numbers)
     assert lead.title == "How far all is ahead"
     (gate,) = elements(lead.svg, "limit")

@@ -65,6 +65,8 @@ AXIS_HEIGHT: Final = 44.0
 HEADER_HEIGHT: Final = 24.0
 LABEL_WIDTH: Final = 222.0
 VALUE_WIDTH: Final = 172.0
+#: Gap before the numbers, and the widest that one of their characters is on average.
+_GAP, _CHARACTER = 18.0, 6.9
 MARK_RADIUS: Final = 4.4
 SEED_RADIUS: Final = 1.7
 
@@ -119,7 +121,9 @@ def dot_plot(rows: Sequence[DotRow], axis: Axis) -> Drawing:
     header = HEADER_HEIGHT if axis.reference is not None else 6.0
     heights = [_row_height(row) for row in rows]
     drawing = Drawing(height=header + sum(heights) + AXIS_HEIGHT)
-    scale = Scale(low=axis.low, high=axis.high, start=LABEL_WIDTH, end=WIDTH - VALUE_WIDTH)
+    longest = max((len(lane.text) for row in rows for lane in row.lanes if lane), default=0)
+    beside = max(VALUE_WIDTH, _GAP + _CHARACTER * longest)
+    scale = Scale(low=axis.low, high=axis.high, start=LABEL_WIDTH, end=WIDTH - beside)
     _draw_axis(drawing, scale, axis, top=header, bottom=header + sum(heights))
     y = header
     previous_group = False
@@ -184,7 +188,7 @@ def _draw_lane(drawing: Drawing, scale: Scale, lane: Lane, y: float, *, grouped:
             drawing.polygon(square, "mark diff", lane.tip)
         else:
             drawing.circle(x, mark_y, radius, f"mark {lane.css}", lane.tip)
-    drawing.text(scale.end + 18, mark_y + 4, lane.text, f"value {lane.css}")
+    drawing.text(scale.end + _GAP, mark_y + 4, lane.text, f"value {lane.css}")
 
 
 def _clip(scale: Scale, value: float) -> float:
