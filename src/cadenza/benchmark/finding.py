@@ -23,7 +23,8 @@ Kind: TypeAlias = Literal[
 MAX_DEPTH, MAX_ENTRIES, MAX_SEARCH_S = 9, 50_000, 5.0
 #: Largest file that may be a stream's status, and most files of JSON beside it.
 MAX_STATUS_BYTES, MAX_JSON = 1 << 18, 50
-#: Files that tell what a folder is, and endings of files that are findings by themselves.
+#: Files that tell what a folder is, and endings of files that are findings by themselves; named
+#: here, as the modules that write them take seconds to import.
 _MARKS: Final[dict[str, Kind]] = {
     "bundle.json": "bundle",
     "matrix.json": "matrix",

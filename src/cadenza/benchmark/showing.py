@@ -179,8 +179,9 @@ def show(folders: Sequence[Path], recordings: Path | None, sources: Sources) -> 
     try:
         require_small(folders)
         found += (sealed_run(folder, sources) for folder in folders)
-        for problem in (run for _, run in found if isinstance(run, str)):
-            raise InputError(problem)
+        problems = [run for _, run in found if isinstance(run, str)]
+        if problems:
+            raise InputError(problems[0])
         runs = [run for _, run in found if isinstance(run, SealedRun)]
         view, no_player = _with_recordings(report_view(runs), runs, recordings, sources)
         page = compose(view)

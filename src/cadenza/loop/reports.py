@@ -54,7 +54,7 @@ def compare_runs(store: JobStore, run_ids: Sequence[str], *, workdir: Path) -> l
         InputError: Fewer than two different runs are named.
         UnknownRowError: There is no such run.
     """
-    if len(set(run_ids)) < len(run_ids) or len(run_ids) == 1:
+    if len(set(run_ids)) < max(2, len(run_ids)):
         raise InputError(f"compare: expected two different runs or more, got {[*run_ids]}.")
     flat = {run_id: _flat(json.loads(store.get_run(run_id)["config_json"])) for run_id in run_ids}
     keys = sorted({key for one in flat.values() for key in one})

@@ -27,8 +27,8 @@ _OVER: Final = ("finished", "failed")
 _LEASE_S: Final = 30.0
 #: Below a run's folder: what controllers print that were started from elsewhere.
 CONTROLLER_LOG: Final = "controller.log"
-#: Variables that no controller needs: the dashboard's token.
-_KEPT_BACK: Final = ("CADENZA_DASH_TOKEN",)
+#: Variable that may hold the dashboard's token; controllers do not get it.
+DASH_VARIABLE: Final = "CADENZA_DASH_TOKEN"
 #: Who ends a job that a dead controller left.
 _ASKED_BY: Final = "`cadenza loop stop`, as no controller worked on the run"
 
@@ -118,7 +118,7 @@ def resume_run(
     note_request(folder, "resume_asked", reason, by)
     log = folder / CONTROLLER_LOG
     command = [sys.executable, "-m", "cadenza", "loop", "resume", run_id, "--by="]  # noted above
-    environment = {name: value for name, value in os.environ.items() if name not in _KEPT_BACK}
+    environment = {name: value for name, value in os.environ.items() if name != DASH_VARIABLE}
     if location is not None:  # it may hold a password, which others see in a command
         environment["CADENZA_STORE"] = location
     with log.open("ab") as file:

@@ -49,7 +49,7 @@ def routes(site: Site) -> APIRouter:
         found = overviews(site.store().database, newest=None, only=("cycles", "checkpoints"))
         return [
             {
-                **_told(one.run),
+                **_public(one.run),
                 "cycles": one.rows["cycles"],
                 "blessed": next((row for row in one.rows["checkpoints"] if row["blessed"]), None),
             }
@@ -58,10 +58,10 @@ def routes(site: Site) -> APIRouter:
 
     @router.get("/runs/{run_id}", summary="One run", responses={404: {}})
     def run(run_id: RunName) -> dict[str, Any]:
-        store = _store_of(site, run_id)
+        store = store_of(site, run_id)
         row = store.get_run(run_id)
         return {
-            **_told(row),
+            **_public(row),
             "config": json.loads(row["config_json"]),
             "cycles": store.cycles_for(run_id),
             "checkpoints": [_checkpoint(one) for one in store.checkpoints_for(run_id)],
@@ -71,7 +71,7 @@ def routes(site: Site) -> APIRouter:
 
     @router.get("/runs/{run_id}/videos", summary="Films of evaluations", responses={404: {}})
     def videos(run_id: RunName) -> list[dict[str, Any]]:
-        return films(_store_of(site, run_id), run_id)
+        return films(store_of(site, run_id), run_id)
 
     @router.get("/video", summary="One film", response_class=FileResponse, responses={404: {}})
     def video(path: Annotated[str, Query(max_length=4096)]) -> FileResponse:
@@ -95,7 +95,7 @@ def routes(site: Site) -> APIRouter:
         left = MAX_BYTES
         for name in page_names(site):
             told.append({"path": name, "content": read_page_text(site, name)})
-            left -= len(told[-1]["content"])
+            left -= len(told[-1]["content"].encode())
             if left < 0:
                 break
         return told
@@ -103,13 +103,14 @@ def routes(site: Site) -> APIRouter:
     return router
 
 
-def _store_of(site: Site, run_id: str) -> JobStore:
+def store_of(site: Site, run_id: str) -> JobStore:
+    """Return the store, which has this run, or answer 404."""
     if not site.has_store() or not site.store().has_run(run_id):
         raise HTTPException(404, f"unknown run {run_id!r}")
     return site.store()
 
 
-def _told(run: Row) -> Row:
+def _public(run: Row) -> Row:
     return {name: run[name] for name in _COLUMNS}
 
 
@@ -157,7 +158,10 @@ def _paths(told: dict[str, Any]) -> list[str]:
 
 
 def film(site: Site, path: str) -> FileResponse:
-    """Return a film below the folder of all runs; relative paths start at its parent, or a 404."""
+    """Return a film below the folder of all runs, or answer 404.
+
+    A relative path starts at the parent of that folder.
+    """
     return OpenFile(_open_film(site, path), "video/mp4")
 
 

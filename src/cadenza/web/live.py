@@ -21,7 +21,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 
 from cadenza.core.errors import CadenzaError
-from cadenza.web.site import shown
+from cadenza.web.site import printable
 
 _logger = logging.getLogger(__name__)
 #: Pause between two looks at a feed, s; between two signs of life to an idle browser, s; time until
@@ -47,7 +47,7 @@ class Growth:
     def after(self, position: int) -> str:
         """Return the message with the items behind ``position``."""
         items = self.items[max(0, position - self.start) :]
-        body = shown(items) if isinstance(items, bytes) else items
+        body = printable(items) if isinstance(items, bytes) else items
         return f"id: {self.end}\nevent: {self.event}\ndata: {json.dumps(body)}\n\n"
 
 

@@ -33,9 +33,9 @@ from cadenza.loop.status_report import (
     run_list,
     run_status,
 )
-from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import NEWEST, newest_ids
 from cadenza.loop.store.rows import JobRow, StoredEvent
+from cadenza.loop.store.schema import RUN_STATUSES, RunState
 from cadenza.web.api import (
     MAX_CYCLE,
     MAX_SEQ,
@@ -46,20 +46,18 @@ from cadenza.web.api import (
     has_film,
     page_names,
     read_page_text,
+    store_of,
 )
 from cadenza.web.figures import intervals, success_chart
 from cadenza.web.live import Feed, Growth, Hub
 from cadenza.web.site import MARKDOWN, MAX_SHOWN, Site, open_inside, read_tail
 
-Status: TypeAlias = Literal["running", "pending_approval", "stopped", "finished", "failed"]
 Action: TypeAlias = Literal["approve", "reject", "stop", "resume"]
 CycleNumber: TypeAlias = Annotated[int, InPath(ge=0, le=MAX_CYCLE)]
 Stage: TypeAlias = Annotated[str, InPath(pattern="^[a-z0-9_]{1,64}$")]
 #: Logs below a run's folder: the controller's, and those of jobs.
 LOG_NAME: Final = r"^(controller|cycle_[0-9]{1,7}/[a-z0-9_]{1,64})\.log$"
 Word: TypeAlias = Annotated[str, Query(max_length=200, pattern="^[^\x00]*$")]
-#: How a run can stand, in the order of the list's filter.
-STATUSES: Final = ("running", "pending_approval", "stopped", "finished", "failed")
 #: Runs on a page of the list; events on a page, at the end of a run's, characters of one there;
 #: episodes and jobs on a cycle's.
 RUNS_SHOWN, EVENTS_SHOWN, LAST_SHOWN, TEXT_SHOWN, EPISODES_SHOWN, JOBS_SHOWN = (
@@ -94,10 +92,21 @@ _BUSY_S, _IDLE_S = 2.0, 5.0
 def routes(site: Site, hub: Hub) -> APIRouter:
     """Return the pages about runs and knowledge."""
     router = APIRouter(include_in_schema=False)
+    _add_runs(router, site, hub)
+    _add_run(router, site, hub)
+    _add_events(router, site)
+    _add_cycles(router, site)
+    _add_logs(router, site, hub)
+    _add_knowledge(router, site)
+    return router
+
+
+def _add_runs(router: APIRouter, site: Site, hub: Hub) -> None:
+    """Add the list of runs, their comparison and metrics."""
 
     @router.get("/")
     def runs(
-        request: Request, status: Status | None = None, before: Word | None = None
+        request: Request, status: RunState | None = None, before: Word | None = None
     ) -> HTMLResponse:
         found = (
             run_list(site.store(), status=status, limit=RUNS_SHOWN + 1, before=before)
@@ -111,13 +120,32 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             more=len(found) > RUNS_SHOWN,
             status=status,
             before=before,
-            statuses=STATUSES,
+            statuses=RUN_STATUSES,
             workdir=site.workdir,
         )
 
     @router.get("/live/runs")
     def live_runs() -> Response:
         return hub.response("runs", lambda: RunsFeed(site), position=0)
+
+    @router.get("/compare")
+    def compare(
+        request: Request, run: Annotated[list[Word], Query(min_length=2, max_length=8)]
+    ) -> HTMLResponse:
+        names = list(dict.fromkeys(name.strip() for name in run))
+        for name in names:
+            store_of(site, name)
+        found = compare_runs(site.store(), names, workdir=site.workdir)
+        return site.page(request, "compare.html.j2", runs=found)
+
+    @router.get("/metrics")
+    def metrics() -> PlainTextResponse:
+        text = metrics_text(site.store(), site.workdir) if site.has_store() else ""
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+def _add_run(router: APIRouter, site: Site, hub: Hub) -> None:
+    """Add the page of a run, and its buttons."""
 
     @router.get("/runs/{run_id}")
     def run(
@@ -135,7 +163,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             request,
             "run.html.j2",
             is_live=cycles is None,
-            events=[told(one) for one in last],
+            events=[event_row(one) for one in last],
             done=_DONE.get(done or ""),
             key=action_key(status),
             others=[one for one in newest_ids(store.database, limit=RUNS_SHOWN) if one != run_id],
@@ -168,6 +196,10 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         position = _position(request, after)
         return hub.response(("run", run_id), lambda: RunFeed(site, run_id), position=position)
 
+
+def _add_events(router: APIRouter, site: Site) -> None:
+    """Add the events of a run."""
+
     @router.get("/runs/{run_id}/events")
     def events(
         request: Request,
@@ -197,7 +229,7 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             request,
             "events.html.j2",
             run_id=run_id,
-            events=[told(one) for one in found],
+            events=[event_row(one) for one in found],
             asked=asked,
             after=after,
             before=before,
@@ -218,13 +250,30 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             request,
             "event.html.j2",
             run_id=run_id,
-            event=told(found[0]),
+            event=event_row(found[0]),
             text=_pretty(found[0].payload),
         )
+
+
+def _add_cycles(router: APIRouter, site: Site) -> None:
+    """Add the cycles of a run, with their films."""
 
     @router.get("/runs/{run_id}/cycles/{cycle}")
     def cycle(request: Request, run_id: RunName, cycle: CycleNumber) -> HTMLResponse:
         return site.page(request, "cycle.html.j2", **cycle_details(site, run_id, cycle))
+
+    @router.get("/runs/{run_id}/films/{number}")
+    def run_film(
+        run_id: RunName, number: Annotated[int, InPath(ge=0, le=MAX_CYCLE)]
+    ) -> FileResponse:
+        found = [path for one in films(store_of(site, run_id), run_id) for path in one["videos"]]
+        if number >= len(found):
+            raise HTTPException(404, f"Run {run_id!r} has no film {number}.")
+        return film(site, found[number])
+
+
+def _add_logs(router: APIRouter, site: Site, hub: Hub) -> None:
+    """Add the logs of a run."""
 
     @router.get("/runs/{run_id}/cycles/{cycle}/log/{stage}")
     def job_log(
@@ -261,29 +310,9 @@ def routes(site: Site, hub: Hub) -> APIRouter:
         path, position = f"{run_id}/{name}", _position(request, after)
         return hub.response(("log", path), lambda: LogFeed(site, path), position=position)
 
-    @router.get("/compare")
-    def compare(
-        request: Request, run: Annotated[list[Word], Query(min_length=2, max_length=8)]
-    ) -> HTMLResponse:
-        names = list(dict.fromkeys(name.strip() for name in run))
-        for name in names:
-            store_of(site, name)
-        found = compare_runs(site.store(), names, workdir=site.workdir)
-        return site.page(request, "compare.html.j2", runs=found)
 
-    @router.get("/metrics")
-    def metrics() -> PlainTextResponse:
-        text = metrics_text(site.store(), site.workdir) if site.has_store() else ""
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
-
-    @router.get("/runs/{run_id}/films/{number}")
-    def run_film(
-        run_id: RunName, number: Annotated[int, InPath(ge=0, le=MAX_CYCLE)]
-    ) -> FileResponse:
-        found = [path for one in films(store_of(site, run_id), run_id) for path in one["videos"]]
-        if number >= len(found):
-            raise HTTPException(404, f"Run {run_id!r} has no film {number}.")
-        return film(site, found[number])
+def _add_knowledge(router: APIRouter, site: Site) -> None:
+    """Add the pages of knowledge."""
 
     @router.get("/knowledge")
     def knowledge(request: Request) -> HTMLResponse:
@@ -311,15 +340,6 @@ def routes(site: Site, hub: Hub) -> APIRouter:
             html=html,
         )
 
-    return router
-
-
-def store_of(site: Site, run_id: str) -> JobStore:
-    """Return the store that has a run, or answer 404."""
-    if not site.has_store() or not site.store().has_run(run_id):
-        raise HTTPException(404, f"There is no run {run_id!r}.")
-    return site.store()
-
 
 def _position(request: Request, after: int) -> int:
     """Return what a browser had last: a number that it heard, else the one of its page."""
@@ -327,7 +347,7 @@ def _position(request: Request, after: int) -> int:
     return int(heard) if heard.isdecimal() and heard.isascii() and len(heard) < 17 else after
 
 
-def told(event: StoredEvent) -> dict[str, Any]:
+def event_row(event: StoredEvent) -> dict[str, Any]:
     """Return an event as a line of the log."""
     text = event.payload
     return {
@@ -499,7 +519,7 @@ class RunFeed(Feed):
             limit=EVENTS_SHOWN,
             width=TEXT_SHOWN + 1,
         )
-        return Growth("events", [told(one) for one in found], position) if found else None
+        return Growth("events", [event_row(one) for one in found], position) if found else None
 
     def changes(self) -> dict[str, Any] | None:
         """Return the part of the run's page that changes."""

@@ -31,11 +31,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.loop.requests import DASH_VARIABLE
 
 #: Shortest token, characters: 20 of 64 are 120 bits.
 MIN_TOKEN: Final = 20
-#: Environment variable that may hold it.
-VARIABLE: Final = "CADENZA_DASH_TOKEN"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Largest form, bytes and fields.
 _MAX_BODY: Final = 1 << 16
@@ -84,14 +83,14 @@ def read_token(host: str, token_file: Path | None, *, is_shared: bool = False) -
                 f"--token-file {token_file}: expected a file with a token, got '{error}'."
             ) from error
     else:
-        source, token = VARIABLE, os.environ.get(VARIABLE, "").strip()
+        source, token = DASH_VARIABLE, os.environ.get(DASH_VARIABLE, "").strip()
     make = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > dash.token"
     if not token and token_file is None:
         if is_loopback(host) and not is_shared:
             return None
         raise ConfigurationError(
             f"--host {host}: expected a token, as others can reach this server, got none; "
-            f"{make}; then add --token-file dash.token (or set {VARIABLE})."
+            f"{make}; then add --token-file dash.token (or set {DASH_VARIABLE})."
         )
     if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigurationError(

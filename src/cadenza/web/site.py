@@ -177,11 +177,11 @@ def read_tail(root: Path, relative: str, *, limit: int = MAX_SHOWN) -> tuple[str
         data = file.read(limit)
     if size > limit:
         data = data.partition(b"\n")[2] or data
-    return shown(data), size
+    return printable(data), size
 
 
-def shown(data: bytes) -> str:
-    """Return the output of a program as it may be shown."""
+def printable(data: bytes) -> str:
+    """Return the output of a program without control characters and what it drew over."""
     return _CONTROLS.sub(
         "\N{REPLACEMENT CHARACTER}", _DRAWN_OVER.sub("", data.decode("utf-8", "replace"))
     )

@@ -29,7 +29,7 @@ def routes_of(app):
     """Return an address of every route and its methods."""
     values = {"run_id": RUN, "cycle": "1", "stage": "train", "seq": "1", "number": "0"}
     values |= {"action": "stop", "name:path": "tasks/crossing.md", "name": "x"}
-    values |= {"result_id": "x", "stream_id": "x"}
+    values |= {"result_id": "x"}
     for path, methods in found_in(app.routes):
         for name, value in values.items():
             path = path.replace(f"{{{name}}}", value)

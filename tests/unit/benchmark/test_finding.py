@@ -5,7 +5,10 @@ import json
 import pytest
 
 from cadenza.benchmark import finding
+from cadenza.benchmark.bundle import BUNDLE_NAME, SPIKE_NAME
 from cadenza.benchmark.finding import search
+from cadenza.benchmark.zoo.matrix import MATRIX_JSON
+from cadenza.stream.recording_files import JOURNAL_NAME
 
 
 def made(root, *places):
@@ -21,12 +24,12 @@ def told(found):
 def test_parts_and_their_groups_are_found(tmp_path):
     made(
         tmp_path,
-        *(f"quick/evaluation/bundles/{name}/bundle.json" for name in ("a", "b")),
+        *(f"quick/evaluation/bundles/{name}/{BUNDLE_NAME}" for name in ("a", "b")),
         *(f"quick/training/seed{k}/artifacts/{k}.run.json" for k in (0, 1)),
-        "spike/1b/bundles/zero/bundle.json",
-        "spike/1b/bundles/zero/spike_run.json",
-        "zoo/matrix.json",
-        "draws/draws.jsonl",
+        f"spike/1b/bundles/zero/{BUNDLE_NAME}",
+        f"spike/1b/bundles/zero/{SPIKE_NAME}",
+        f"zoo/{MATRIX_JSON}",
+        f"draws/{JOURNAL_NAME}",
         "films/one.mp4",
         "alone/artifacts/x.run.json",
     )

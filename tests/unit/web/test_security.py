@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.web.security import VARIABLE, Access, Guard, address_of, read_token
+from cadenza.loop.requests import DASH_VARIABLE
+from cadenza.web.security import Access, Guard, address_of, read_token
 
 WORD = "correct-horse-battery-staple"
 
@@ -126,7 +127,7 @@ def test_a_form_is_of_one_visitor():
 
 
 def test_loopback_alone_goes_without_a_token(tmp_path, monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(DASH_VARIABLE, raising=False)
     assert read_token("127.0.0.1", None) is None
     with pytest.raises(ConfigurationError, match=r"--token-file dash\.token"):
         read_token("10.0.0.1", None)
@@ -135,7 +136,7 @@ def test_loopback_alone_goes_without_a_token(tmp_path, monkeypatch):
     file = tmp_path / "token"
     file.write_text(f"{WORD}\n")
     assert read_token("10.0.0.1", file) == WORD
-    monkeypatch.setenv(VARIABLE, WORD)
+    monkeypatch.setenv(DASH_VARIABLE, WORD)
     assert read_token("192.168.0.2", None) == WORD
     for short in ("", "short", "with a space in it, but long enough", "é" * 30):
         file.write_text(short)

@@ -12,7 +12,7 @@ Layout: a database says in `VERSION` which one it has. `upgrade` makes the table
 
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from sqlalchemy import (
     BigInteger,
@@ -38,7 +38,8 @@ from cadenza.loop.contracts.records import JobStatus
 from cadenza.loop.store.rows import ApprovalRow, JobRow, ReplyRow, StoredEvent
 
 #: How a run can stand.
-RUN_STATUSES: Final = ("running", "pending_approval", "stopped", "finished", "failed")
+RunState: TypeAlias = Literal["running", "pending_approval", "stopped", "finished", "failed"]
+RUN_STATUSES: Final[tuple[str, ...]] = get_args(RunState)
 #: All tables but `VERSION`, with the names of their constraints in both databases.
 METADATA: Final = MetaData(
     naming_convention={
