@@ -152,6 +152,9 @@ def test_runs_are_listed_compared_and_their_logs_shown(runs):
     listed = loop("list", "--status", "running", cwd=runs).out
     assert listed.index("b ") < listed.index(RUN)
     assert "1 of 4" in listed
+    unknown = loop("list", "--status", "foo", cwd=runs)
+    assert unknown.code == 2
+    assert "one of running, pending_approval, stopped, finished, failed, got 'foo'" in unknown.err
     found = loop("list", "--status", "failed", "--json", cwd=runs)
     assert (found.code, found.json) == (0, {"runs": []})
     log = runs / "runs" / RUN / "cycle_1" / "train.log"
@@ -182,6 +185,7 @@ def test_prune_says_what_would_go_and_removes_it_if_told_to(runs):
     would = loop(*words, cwd=runs)
     assert would.out.splitlines() == [
         f"run {RUN}: 2.0 MB in 1 folders",
+        "  cycle_0/data",
         "nothing was removed; do it with --yes",
     ]
     assert (folder / "data").is_dir()

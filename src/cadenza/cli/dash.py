@@ -1,12 +1,13 @@
 """`cadenza dash`: the dashboard of runs and results, in a browser."""
 
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cadenza.cli.loop_status import KNOWLEDGE, RUNS, Knowledge, StoreUrl, Workdir
+from cadenza.cli.loop_status import KNOWLEDGE, RUNS, Knowledge, StoreUrl, Workdir, open_store
 from cadenza.cli.output import print_text, typed_exits
 from cadenza.core.errors import ConfigurationError
 
@@ -74,10 +75,22 @@ def dash(
         from cadenza.core.extras import load_extra
 
         load_extra("uvicorn")
+        from cadenza.loop.errors import StoreError
         from cadenza.web import create_app
         from cadenza.web.security import read_token
         from cadenza.web.server import server_of
 
+        if workdir.exists() and not workdir.is_dir():
+            raise ConfigurationError(
+                f"--workdir {workdir}: expected a folder of runs, got a file; name its folder."
+            )
+        if store is not None:
+            try:
+                open_store(workdir, store).close()
+            except StoreError as error:
+                _warn(str(error))
+        elif not workdir.is_dir():
+            _warn(f"--workdir {workdir.absolute()}: there is no such folder yet, so no runs.")
         token = read_token(host, token_file, is_shared=bool(allowed_host or proxy))
         app = create_app(
             workdir,
@@ -93,6 +106,10 @@ def dash(
         name = f"[{host}]" if ":" in host else host
         print_text(f"dashboard: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)")
         server_of(app, proxies=proxy or ()).run(sockets=[listening])
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"warning: {text}\n")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -50,6 +50,8 @@ loop_app.command("run")(loop_run.run)
 loop_app.command("resume")(loop_run.resume)
 loop_app.command("demo")(loop_run.demo)
 
+#: Most folders of one run that `prune` lists.
+_SHOWN: Final = 20
 #: Exit codes after which a run needs a person, not another try.
 _FINAL: Final = (
     *(ExitCode.USAGE, ExitCode.DAMAGED_DATA, ExitCode.NOT_READY, ExitCode.MISSING_EXTRA),
@@ -218,7 +220,11 @@ def list_runs(
     """List runs, the newest first, one line each."""
     with typed_exits(as_json=as_json), open_store(workdir, store) as opened:
         from cadenza.loop.status_report import run_list
+        from cadenza.loop.store.changes import RUN_STATUSES
 
+        if status not in (None, *RUN_STATUSES):
+            expected = ", ".join(RUN_STATUSES)
+            raise ConfigurationError(f"--status: expected one of {expected}, got {status!r}.")
         runs = run_list(opened, status=status, limit=limit)
         if as_json:
             print_json({"runs": [one.model_dump(mode="json") for one in runs]})
@@ -307,7 +313,12 @@ def prune(
             print_json({"dry_run": dry_run, "runs": going})
             return
         for name, one in going.items():
-            print_text(f"run {name}: {one['bytes'] / 1e6:.1f} MB in {len(one['paths'])} folders")
+            paths = one["paths"]
+            print_text(f"run {name}: {one['bytes'] / 1e6:.1f} MB in {len(paths)} folders")
+            for path in paths[:_SHOWN]:
+                print_text(plain(f"  {path}"))
+            if len(paths) > _SHOWN:
+                print_text(f"  and {len(paths) - _SHOWN} more; all of them: --json")
         print_text("nothing was removed; do it with --yes" if dry_run else "removed")
 
 

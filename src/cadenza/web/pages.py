@@ -33,6 +33,7 @@ from cadenza.loop.status_report import (
     run_list,
     run_status,
 )
+from cadenza.loop.store import database
 from cadenza.loop.store.overview import NEWEST, newest_ids
 from cadenza.loop.store.rows import JobRow, StoredEvent
 from cadenza.loop.store.schema import RUN_STATUSES, RunState
@@ -122,6 +123,7 @@ def _add_runs(router: APIRouter, site: Site, hub: Hub) -> None:
             before=before,
             statuses=RUN_STATUSES,
             workdir=site.workdir,
+            place=database.shown(site.location),
         )
 
     @router.get("/live/runs")

@@ -16,9 +16,11 @@ Limits:   one process; a restart forgets failures, and which sessions were ended
 import hashlib
 import hmac
 import ipaddress
+import logging
 import os
 import re
 import secrets
+import shlex
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection
@@ -32,6 +34,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.requests import DASH_VARIABLE
+
+_logger = logging.getLogger(__name__)
 
 #: Shortest token, characters: 20 of 64 are 120 bits.
 MIN_TOKEN: Final = 20
@@ -72,16 +76,26 @@ def read_token(host: str, token_file: Path | None, *, is_shared: bool = False) -
     ``is_shared`` says that a proxy lets others in.
 
     Raises:
-        ConfigurationError: There is none and others could reach the server, or it is too short.
+        ConfigurationError: There is none and others could reach the server, or it is too short, or
+            its file may be read by others, which is a warning where only this machine is served.
     """
     if token_file is not None:
         source = str(token_file)
         try:
             token = token_file.read_text(encoding="utf-8").strip()
+            is_readable = bool(token_file.stat().st_mode & 0o044)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(
                 f"--token-file {token_file}: expected a file with a token, got '{error}'."
             ) from error
+        if is_readable:
+            problem = (
+                f"--token-file {token_file}: expected a file that only its owner may read, got one "
+                f"that others may; run: chmod 600 {shlex.quote(str(token_file))}"
+            )
+            if is_shared or not is_loopback(host):
+                raise ConfigurationError(f"{problem}.")
+            _logger.warning("warning: %s", problem)
     else:
         source, token = DASH_VARIABLE, os.environ.get(DASH_VARIABLE, "").strip()
     make = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > dash.token"

@@ -93,7 +93,9 @@ class LoopCommands:
 
     def signs_of_life(self):
         """Return a number that grows as soon as a controller is at work."""
-        return self.events() + len(_lines(self.run_folder / "incidents.jsonl"))
+        lines = _lines(self.run_folder / "incidents.jsonl")
+        survived = [one for one in lines if json.loads(one)["kind"] != "resume_asked"]
+        return self.events() + len(survived)  # it is noted before the run is taken over
 
     def hosts(self):
         """Return the live hosts of jobs."""

@@ -135,6 +135,7 @@ def test_loopback_alone_goes_without_a_token(tmp_path, monkeypatch):
         read_token("127.0.0.1", None, is_shared=True)  # a proxy in front of it
     file = tmp_path / "token"
     file.write_text(f"{WORD}\n")
+    file.chmod(0o600)
     assert read_token("10.0.0.1", file) == WORD
     monkeypatch.setenv(DASH_VARIABLE, WORD)
     assert read_token("192.168.0.2", None) == WORD
@@ -144,3 +145,17 @@ def test_loopback_alone_goes_without_a_token(tmp_path, monkeypatch):
             read_token("127.0.0.1", file)
     with pytest.raises(ConfigurationError, match="expected a file"):
         read_token("127.0.0.1", tmp_path / "absent")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+def test_a_token_that_others_may_read_warns_on_loopback_and_is_refused_elsewhere(
+    mode, tmp_path, caplog
+):
+    file = tmp_path / "token"
+    file.write_text(WORD)
+    file.chmod(mode)
+    assert read_token("127.0.0.1", file) == WORD
+    assert f"chmod 600 {file}" in caplog.text
+    for host, is_shared in (("10.0.0.1", False), ("127.0.0.1", True)):
+        with pytest.raises(ConfigurationError, match="chmod 600"):
+            read_token(host, file, is_shared=is_shared)
