@@ -64,7 +64,7 @@ from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
-from cadenza.evaluation.results import EpisodeResult, episode_line
+from cadenza.evaluation.results import EpisodeResult, episode_line, first_problem
 from cadenza.partners.varied_body import INNER
 
 #: Version of the plan's layout; part of every key.
@@ -340,7 +340,9 @@ class EvaluationPlan(PlanModel):
         try:
             plan = cls.model_validate(content)
         except ValidationError as error:
-            raise IntegrityError(f"{source}: expected an evaluation plan, got {error}") from error
+            raise IntegrityError(
+                f"{source}: expected an evaluation plan, got another object: {first_problem(error)}"
+            ) from error
         if plan.to_bytes() != data:
             raise IntegrityError(f"{source}: expected the canonical form of its plan, got another.")
         return plan
@@ -579,7 +581,9 @@ def _parse_episode(line: bytes, source: str) -> EpisodeResult:
     try:
         return EpisodeResult.model_validate(content)
     except ValidationError as error:
-        raise IntegrityError(f"{source}: expected an episode, got {error}") from error
+        raise IntegrityError(
+            f"{source}: expected an episode, got another object: {first_problem(error)}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ from cadenza.core.key_values import apply_settings
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.prereg import LockedRegistration
-from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult, SubStage
+from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult, SubStage, first_problem
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest
@@ -190,10 +190,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             engine=_engine(config, task, env, partners),
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        what = first["msg"].removeprefix("Value error, ").removesuffix(".")
-        raise ConfigurationError(f"evaluation: {where}{what}.") from error
+        raise ConfigurationError(f"evaluation: {first_problem(error)}.") from error
 
 
 def _engine(

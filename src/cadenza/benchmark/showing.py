@@ -36,6 +36,7 @@ from cadenza.benchmark.verify import (
     REGISTRATION_TAG,
     BundleUnderTest,
     read_bundle_files,
+    sentence,
     signature_rows,
     standing,
     verify_files,
@@ -63,8 +64,6 @@ from cadenza.stream.recording_files import read_journal
 
 #: Most bytes of all bundles of a page, and of a matrix, whose page is larger than it.
 MAX_BUNDLES_BYTES, MAX_MATRIX_BYTES = 1 << 26, 1 << 20
-#: Longest sentence about what is malformed, characters.
-_MAX_SENTENCE: Final = 600
 #: Verdicts on sound bundles by the bytes that they are about, as verifying takes most of the time.
 _verdicts: OrderedDict[str, list[Check]] = OrderedDict()
 _MAX_VERDICTS: Final = 200
@@ -307,11 +306,3 @@ def require_small(folders: Iterable[Path]) -> None:
                     f"{folder.name}: expected at most {MAX_BUNDLES_BYTES >> 20} MB for a page, got "
                     "more; `cadenza eval verify` and `cadenza report` read it."
                 )
-
-
-def sentence(error: BaseException) -> str:
-    """Return what is wrong with a file, on one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, (LookupError, TypeError, AttributeError)):
-        text = f"malformed: {type(error).__name__}: {text}"
-    return text if len(text) <= _MAX_SENTENCE else f"{text[:_MAX_SENTENCE]}…"

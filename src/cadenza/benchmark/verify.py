@@ -77,6 +77,7 @@ from cadenza.evaluation.results import (
     BundleSummary,
     EpisodeResult,
     ResultBundle,
+    first_problem,
 )
 from cadenza.evaluation.summary import recompute_summary
 from cadenza.partners.registry import list_registered
@@ -94,8 +95,8 @@ MALFORMED: Final = (
     TypeError,
     ValueError,
 )
-#: Longest detail of a row, characters.
-_MAX_DETAIL: Final = 300
+#: Longest detail of a row, and longest sentence about what is malformed, characters.
+_MAX_DETAIL, _MAX_SENTENCE = 300, 600
 
 
 def guarded(name: str, check: Callable[[], Iterable[CheckResult]]) -> list[CheckResult]:
@@ -106,9 +107,17 @@ def guarded(name: str, check: Callable[[], Iterable[CheckResult]]) -> list[Check
     except MissingExtraError:  # says nothing of the data
         raise
     except MALFORMED as error:
-        detail = " ".join(f"{type(error).__name__}: {error}".split())
-        rows.append(CheckResult(name=name, ok=False, detail=detail[:_MAX_DETAIL]))
+        rows.append(CheckResult(name=name, ok=False, detail=sentence(error)[:_MAX_DETAIL]))
     return rows
+
+
+def sentence(error: BaseException) -> str:
+    """Return what is wrong with a file, on one line."""
+    text = first_problem(error) if isinstance(error, ValidationError) else str(error)
+    text = " ".join(text.split()) or type(error).__name__
+    if isinstance(error, (LookupError, TypeError, AttributeError)):
+        text = f"malformed: {type(error).__name__}: {text}"
+    return text if len(text) <= _MAX_SENTENCE else f"{text[:_MAX_SENTENCE]}…"
 
 
 def all_ok(rows: Sequence[CheckResult]) -> bool:
@@ -252,7 +261,8 @@ def read_journal(data: bytes, *, genesis: str, source: str) -> list[EpisodeResul
         try:
             episode = EpisodeResult.model_validate(content)
         except ValidationError as error:
-            raise IntegrityError(f"{source} line {number}: not an episode: {error}") from error
+            told = first_problem(error)
+            raise IntegrityError(f"{source} line {number}: not an episode: {told}.") from error
         if episode.metadata.get(CHAIN_KEY) != previous:
             raise IntegrityError(
                 f"{source} line {number}: expected the hash of the line before it, got another; "
@@ -537,7 +547,7 @@ def verify_files(
         content = parse_json_object(files[BUNDLE_NAME], source=BUNDLE_NAME)
         bundle = ResultBundle.model_validate(content)
     except MALFORMED as error:
-        detail = " ".join(str(error).split())[:_MAX_DETAIL]
+        detail = sentence(error)[:_MAX_DETAIL]
         return None, [*rows, CheckResult(name="bundle:schema", ok=False, detail=detail)]
     rows.append(
         CheckResult(name="bundle:schema", ok=True, detail=f"version {bundle.schema_version}")

@@ -17,7 +17,14 @@ from pydantic import Field, ValidationError, model_validator
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.yaml_files import read_yaml
-from cadenza.evaluation.results import Archive, EpisodeResult, Finite, Identifier, Sha256
+from cadenza.evaluation.results import (
+    Archive,
+    EpisodeResult,
+    Finite,
+    Identifier,
+    Sha256,
+    first_problem,
+)
 from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.statistics.scores import ScoreTensor, aggregate, tail_case, worst_case
 
@@ -108,9 +115,7 @@ def load_best_responses(path: Path) -> BestResponses:
     try:
         return BestResponses.model_validate(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigurationError(f"{path}: {where}: {first['msg']}.") from error
+        raise ConfigurationError(f"{path}: {first_problem(error)}.") from error
 
 
 def proximities(

@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     JsonValue,
     StrictBool,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -55,6 +56,13 @@ class Archive(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False
     )
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that was refused, with its place, in plain words."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    what = first["msg"].removeprefix("Value error, ").removesuffix(".")
+    return ": ".join([".".join(map(str, first["loc"])), what]) if first["loc"] else what
 
 
 def unique_seeds(name: str, seeds: list[int]) -> list[int]:

@@ -106,6 +106,15 @@ def test_verify_reads_every_byte_anew_even_if_no_file_looks_changed(client, work
     assert "episodes_seed3.jsonl</code> <span" in text
 
 
+def test_a_damaged_byte_is_told_in_plain_words(client, workdir):
+    journal = workdir / GOAL / "episodes_seed3.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"success":', b'"succezs":', 1))
+    text = client.get(address(workdir, "bundle", GOAL)).text
+    assert "line 1: not an episode: succ" in text
+    for inside in ("validation error", "IntegrityError", "[type=", "input_value", "pydantic"):
+        assert inside not in text
+
+
 def test_a_form_of_elsewhere_verifies_nothing(client, workdir):
     where = address(workdir, "bundle", GOAL)
     assert client.post(f"{where}/verify", data={"form": "0" * 64}).status_code == 403
