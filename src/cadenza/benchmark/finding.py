@@ -1,4 +1,4 @@
-"""What lies below a folder: bundles, evaluations, spikes, trainings, matrices, streams, films.
+"""Results below a folder: bundles, evaluations, spikes, trainings, matrices, streams, films.
 
 Search:  breadth first, bounded in depth, entries and time; links and hidden folders are not
          followed, and nothing is read but the heads of small files that may be of a stream.
@@ -64,7 +64,7 @@ class Finding:
 
     @property
     def identity(self) -> str:
-        """A name for addresses: a digest of kind and place."""
+        """Name in addresses: a digest of kind and place."""
         told = f"{self.kind}:{self.place}".encode("utf-8", "replace")
         return hashlib.sha256(told).hexdigest()[:16]
 
@@ -93,7 +93,7 @@ class Search:
         return [one for one in self.findings if one.kind in kinds]
 
     def below(self, kind: Kind, place: str) -> list[Finding]:
-        """Return those of one kind within a folder."""
+        """Return all of one kind within a folder."""
         return [x for x in self.of(kind) if place == "." or x.place.startswith(f"{place}/")]
 
     def members(self, found: Finding) -> list[Finding]:
@@ -108,7 +108,7 @@ class Search:
         return sorted(members, key=lambda one: one.place)
 
     def related(self, found: Finding) -> list[Finding]:
-        """Return groups that are part of the same."""
+        """Return the other groups that belong to the same home."""
         groups = self.of("evaluation", "spike", "matrix", "seeds")
         return [one for one in groups if one.home == found.home and one != found]
 
@@ -154,7 +154,7 @@ def search(root: Path) -> Search:
 
 
 def _of_folder(root: Path, place: str, files: dict[str, float]) -> Iterator[Finding]:
-    """Yield what one folder holds."""
+    """Yield the findings of one folder, without those deeper."""
     has_few = sum(name.endswith(".json") for name in files) <= MAX_JSON
     for name, changed in files.items():
         path = root / place / name

@@ -1,4 +1,4 @@
-"""What a page shows of results that lie around: as reports and verification say, or why nothing.
+"""What a page shows of results in a folder, as reports and verification see them, or why nothing.
 
 Read:      no more than a page can bear; how files are read is the caller's matter.
 Malformed: a damaged, half-written or foreign file gives a sentence, never an error.
@@ -62,9 +62,9 @@ from cadenza.evaluation.report.view import Check, Recordings, ReportView
 from cadenza.evaluation.results import ResultBundle
 from cadenza.stream.recording_files import read_journal
 
-#: Most bytes of all bundles of a page, and of a matrix, whose page is larger than it.
+#: Most bytes of all bundles of a page, and of a matrix.
 MAX_BUNDLES_BYTES, MAX_MATRIX_BYTES = 1 << 26, 1 << 20
-#: Verdicts on sound bundles by the bytes that they are about, as verifying takes most of the time.
+#: Verdicts on sound bundles by the digest of their bytes, as verifying takes most of the time.
 _verdicts: OrderedDict[str, list[Check]] = OrderedDict()
 _MAX_VERDICTS: Final = 200
 

@@ -1,7 +1,7 @@
 """What a run survived, in a file of its own beside the events; one JSON object a line.
 
 The events of a disturbed run equal those of an undisturbed one; takeovers, adopted jobs, killed
-attempts, stops, resumptions and what was removed are told here. A kill may lose or repeat a line.
+attempts, stops, resumptions and removed files are noted here. A kill may lose or repeat a line.
 """
 
 import json
@@ -28,7 +28,7 @@ class IncidentLog:
         self._path = folder / INCIDENTS_FILE
 
     def note(self, kind: str, message: str, **details: Any) -> None:
-        """Append an incident; what a full disk refuses is told in the log alone."""
+        """Append an incident; if the disk refuses it, only the log tells."""
         line = {"ts": time.time(), "kind": kind, "message": message, **details}
         try:
             make_folder(self._path.parent)

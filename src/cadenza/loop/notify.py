@@ -1,12 +1,13 @@
-"""Tells people what happens to a run, by a command or a webhook, without harm to the run.
+"""Tell people what happens to a run, by a command or a webhook, without harm to the run.
 
 Source:    the events in the store, behind the number in ``notified.json`` of the run's folder: what
            a killed controller did not tell, the next one tells.
-How often: ``failed`` and ``approval`` at least once, the number moves on after they were told; all
-           others at most once, it does before. A nearly full disk is told once until there is room.
-Limits:    a thread of its own; each attempt ends after ``timeout_s``, and the third is the last.
-           What was not told stands in ``incidents.jsonl``. The end of a run waits for it.
-Secrets:   what fails is told by its kind and host, never with the address.
+How often: ``failed`` and ``approval`` at least once, as the number moves on after they were told;
+           all others at most once, as it moves before. A nearly full disk is told once until there
+           is room again.
+Limits:    works in a thread; each attempt ends after ``timeout_s``, and the third is the last. What
+           was not told stands in ``incidents.jsonl``. A run that ends waits for the last attempts.
+Secrets:   a failure names the kind and host of a webhook, never its address.
 """
 
 import json
@@ -36,7 +37,7 @@ from cadenza.loop.store.rows import StoredEvent
 
 #: Variable with the address, for a run whose stored configuration has it without its key.
 WEBHOOK_VARIABLE: Final = "CADENZA_NOTIFY_WEBHOOK"
-#: Variable in which a command gets the news in one line.
+#: Variable in which a command gets the text, one line.
 TEXT_VARIABLE: Final = "CADENZA_NOTIFY_TEXT"
 #: File in the folder of a run: what was told so far.
 STATE_FILE: Final = "notified.json"
@@ -116,7 +117,7 @@ def notifications(
 
 
 def _address(config: NotifyConfig, environ: Mapping[str, str]) -> str | None:
-    """Return the whole address of the webhook; None if there is none, or only a hidden one."""
+    """Return the full address of the webhook; None if there is none, or only a hidden one."""
     given = config.webhook
     if given is not None and given.get_secret_value().endswith(HIDDEN):
         named = environ.get(WEBHOOK_VARIABLE)
@@ -146,7 +147,7 @@ class _Teller:
         self.look()
 
     def look(self, _event: object = None) -> None:
-        """Have the thread look at what is new."""
+        """Wake the thread."""
         self._woken.set()
 
     def close(self) -> None:
@@ -194,7 +195,7 @@ class _Teller:
             self._tell("disk", f"run {self._run_id}: {told}", {})
 
     def _tell(self, what: Occasion, text: str, document: dict[str, Any]) -> None:
-        """Give the news to all hooks, each a few times if need be."""
+        """Tell all hooks, each in up to three attempts."""
         line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))[:_TEXT_WIDTH]
         news = {"text": line, "event": what, "run_id": self._run_id, **document}
         body = json.dumps(news).encode()
@@ -239,7 +240,7 @@ class _Teller:
             return f"exit code {code} {said[:200]}".strip()
 
     def _read_state(self) -> tuple[int, bool]:
-        """Return the number of the last event that counts as told, and whether the disk does."""
+        """Return the number of the last event that was told, and whether a full disk was."""
         path = self._folder / STATE_FILE
         with suppress(OSError, IntegrityError, KeyError, TypeError, ValueError):
             state = parse_json_object(path.read_bytes(), source=str(path))

@@ -1,4 +1,4 @@
-"""What is told of runs beside their status: a comparison, metrics, a systemd unit, logs.
+"""Reports on runs beside their status: a comparison, metrics, a systemd unit, logs.
 
 Metrics:  text format 0.0.4; counters end in ``_total``, units are base units (seconds, bytes).
           A run that nobody works on has no heartbeat.
@@ -30,7 +30,7 @@ from cadenza.loop.store.schema import RUN_STATUSES
 
 
 class RunComparison(Record):
-    """One run beside others: where its configuration differs, and what it came to.
+    """One run beside others: where its configuration differs, and what it reached.
 
     Attributes:
         settings: Values of the keys that are not equal in all compared runs, as JSON.
@@ -92,7 +92,7 @@ def _flat(document: Mapping[str, Any], above: str = "") -> dict[str, str]:
 
 #: Most runs that metrics tell of one by one, and kinds of incidents of one of them.
 MAX_RUNS, MAX_KINDS = 200, 30
-#: Rows that metrics are made of.
+#: Rows of the store that metrics read.
 _READ: Final = ("counts", "seconds", "replies", "jobs")
 #: Families by name: type, help.
 _FAMILIES: Final = {
@@ -111,7 +111,7 @@ _FAMILIES: Final = {
 def metrics_text(store: JobStore, workdir: Path) -> str:
     """Return how runs of a store stand, in Prometheus' text format.
 
-    All are counted; of `MAX_RUNS` there is more, those that go on and then the newest.
+    All runs are counted; `MAX_RUNS` have their own samples, active ones first, then the newest.
     """
     counted = run_counts(store.database)
     samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
@@ -168,7 +168,7 @@ def service_of_run(
 ) -> str:
     """Return a systemd user unit that continues a run of the store at ``location``.
 
-    After exit codes in ``final`` a person is needed; it is not started again then.
+    It is not started again after the exit codes in ``final``, which need a person.
     """
     words = ["resume", run_id, "--workdir", str(workdir.absolute())]
     words += [] if location is None else ["--store", shown(location)]

@@ -1,7 +1,7 @@
-"""What people ask of a run from outside: to stop, to go on, or to take a decision that waits.
+"""Requests to a run from outside: to stop, to resume, or to answer an open question.
 
-None needs the lease of the run's controller; all are safe while it works. Who asked, and why, is
-kept: with the decision, or among the run's incidents.
+All are safe while a controller works on the run. Who asked, and why, is kept with the answer, or
+among the run's incidents.
 """
 
 import os
@@ -25,7 +25,7 @@ from cadenza.loop.store.rows import ApprovalRow
 _OVER: Final = ("finished", "failed")
 #: Longest the run is kept from others while it is stopped, s.
 _LEASE_S: Final = 30.0
-#: Below a run's folder: what controllers print that were started from elsewhere.
+#: File in a run's folder: output of the controllers that `resume_run` started.
 CONTROLLER_LOG: Final = "controller.log"
 #: Variable that may hold the dashboard's token; controllers do not get it.
 DASH_VARIABLE: Final = "CADENZA_DASH_TOKEN"
@@ -96,8 +96,8 @@ def resume_run(
 ) -> ResumeOutcome:
     """Start `cadenza loop resume` for a run, in a process of its own that outlives this one.
 
-    ``location`` is the URL of a store outside of ``workdir``. What keeps the run from going on is
-    in the log.
+    ``location`` is the URL of a store outside of ``workdir``. If the run cannot go on, the log says
+    why.
     """
     _require_said("a resumption", reason, by)
     run = store.get_run(run_id)
@@ -147,7 +147,7 @@ def note_request(folder: Path, kind: str, reason: str | None, by: str | None) ->
 
 
 def answer(store: JobStore, run_id: str, *, approve: bool, reason: str, by: str) -> ApprovalRow:
-    """Answer the question that a run waits with."""
+    """Answer the open question of a run."""
     state, _ = store.load_state(run_id)
     asked = [row for row in store.approvals.pending(run_id) if row.cycle == state.cycle]
     if not asked:

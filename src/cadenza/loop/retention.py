@@ -1,13 +1,13 @@
-"""Room on the disk: how much is left, and which files of ended cycles go to make some.
+"""Room on the disk: how much is left, and which files of ended cycles are removed to make some.
 
 What goes:    of cycles before the present one whole folders of stages (data, weights, evaluations
               with their videos, attempts of jobs); of stages that are needed, training states and
               checkpoints but the one in use. Rows of the store, events and logs stay.
-What is kept: every path that a state, or a configuration, of any run of the store names: blessed
-              policy, reference, mix, harvests; and whatever the present cycle of a run has.
+What is kept: every path that the state or configuration of any run of the store names (blessed
+              policy, reference, mix, harvests), and all files of the present cycle of a run.
 Order:        oldest cycle first.
 Safety:       folders are opened one below the other and never through a link; nothing outside the
-              folder of a run is touched. What goes is noted before, in ``incidents.jsonl``.
+              folder of a run is touched. ``incidents.jsonl`` names files before they are removed.
 Limits:       paths that only another store names are not known.
 """
 
@@ -59,7 +59,7 @@ def disk_space(folder: Path, backend: BackendName) -> DiskSpace | None:
 
 
 def shortage(space: DiskSpace | None, folder: Path) -> str:
-    """Return what to tell of a disk that is nearly full; empty for one that is not, or unknown."""
+    """Return a warning about a disk that is nearly full; empty for any other, or an unknown one."""
     if space is None or not space.is_short:
         return ""
     return (
@@ -88,15 +88,16 @@ class Leftover:
 PRUNED: Final = "pruned"
 _SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-#: Folders in the one of a training that only going on with it, or its middle, needs.
+#: Folders of a training that only its continuation needs.
 _STATES: Final = ("work", "training_state")
 _CHECKPOINTS: Final = "checkpoints"
 
 
 def leftovers(store: JobStore, workdir: Path, run_ids: Sequence[str]) -> list[Leftover]:
-    """Return what of the ended cycles of runs no run of the store needs, of each oldest first.
+    """Return the folders of ended cycles that no run of the store needs, oldest of each run first.
 
-    An `IntegrityError` if a stored state is damaged, so that nobody knows what is needed.
+    Raises:
+        IntegrityError: A stored state is damaged, so that nobody knows what is needed.
     """
     needed = {path for row in store.list_runs() for path in _needed(row, store, workdir)}
     return [one for run_id in run_ids for one in _of_run(store, workdir, run_id, needed)]
@@ -126,7 +127,11 @@ def _of_run(store: JobStore, workdir: Path, run_id: str, needed: set[Path]) -> G
 def rules_of_words(
     older_than: str | None, keep_cycles: int | None, max_size: str | None
 ) -> RetentionConfig:
-    """Return the rules that somebody typed; a `ConfigurationError` for none or a malformed one."""
+    """Return the rules of a command line.
+
+    Raises:
+        ConfigurationError: There is none, or one is malformed.
+    """
     if (older_than, keep_cycles, max_size) == (None, None, None):
         raise ConfigurationError(
             "prune: expected a rule, got none; name --older-than 14d, --keep-cycles 5 or "
@@ -142,9 +147,9 @@ def rules_of_words(
 def chosen(
     rules: RetentionConfig, found: Sequence[Leftover], *, total: int, now: float | None = None
 ) -> list[Leftover]:
-    """Return what the rules let go of ``found``, runs whose folders have ``total`` bytes.
+    """Return the folders of ``found`` that the rules remove, of runs with ``total`` bytes.
 
-    Without age and size everything goes but that of the newest ``keep_cycles`` of each run.
+    Without age and size these are all but those of the newest ``keep_cycles`` of each run.
     """
     moment = time.time() if now is None else now
     old = sorted(
@@ -166,7 +171,7 @@ def chosen(
 
 
 def remove(going: Sequence[Leftover]) -> None:
-    """Remove folders of one run, which its incidents tell before."""
+    """Note folders of one run among its incidents, then remove them."""
     if going:
         size = sum(one.bytes for one in going)
         told = f"{size / 1e6:.1f} MB that ended cycles left are removed"
@@ -185,7 +190,7 @@ def prune(
     run_id: str | None,
     dry_run: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Remove what the rules let go of one run, or of all together; return it by run.
+    """Apply the rules to one run, or to all together; return what is removed, by run.
 
     Raises:
         UnknownRowError: There is no such run.
@@ -205,7 +210,7 @@ def prune(
 
 
 def between_cycles(rules: RetentionConfig, store: JobStore, folder: Path) -> None:
-    """Remove what the configuration of a run lets go; what is refused is an incident, no more."""
+    """Apply the rules of a run's configuration; a failure is an incident and stops nothing."""
     if rules == RetentionConfig():
         return
     try:
@@ -216,7 +221,7 @@ def between_cycles(rules: RetentionConfig, store: JobStore, folder: Path) -> Non
 
 
 def removed(folder: Path) -> set[str]:
-    """Return the paths below a run's folder that were removed on purpose and are not there."""
+    """Return the paths below a run's folder that were pruned and are still gone."""
     told = [one for one in incidents_of(folder) if one.get("kind") == PRUNED]
     paths = {str(path) for one in told for path in one.get("paths", ())}
     return {path for path in paths if not (folder / path).exists()}
@@ -264,7 +269,7 @@ def _texts(value: Any) -> Generator[str]:
 
 
 def _parts(folder: Path, needed: set[Path]) -> Generator[Path]:
-    """Yield the folder of a stage if nobody needs it, else what in it nobody does."""
+    """Yield the folder of a stage if nobody needs it, else its parts that nobody needs."""
     if not _is_needed(folder, needed):
         yield folder
         return

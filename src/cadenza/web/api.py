@@ -1,7 +1,7 @@
-"""The seven addresses that LeAgents' dashboard has, with its JSON; programs may rely on them.
+"""The JSON addresses of LeAgents' dashboard, which programs may rely on.
 
 Runs come from the store, so an event's number is the number of its line in ``events.jsonl``.
-Nothing is made by looking: without a store there are no runs.
+Reading creates nothing: without a store there are no runs.
 """
 
 import json
@@ -24,7 +24,7 @@ RunName = Annotated[str, InPath(pattern=NAME_PATTERN, max_length=100, descriptio
 MAX_SEQ: Final = 2**53
 MAX_CYCLE: Final = 1_000_000
 Number = Annotated[int, Query(ge=0, le=MAX_SEQ)]
-#: Columns of a run that are told: LeAgents', and when and by which rules it works.
+#: Public columns of a run: those of LeAgents, its start and the digest of its rules.
 _COLUMNS: Final = (
     "id",
     "created_at",
@@ -34,7 +34,7 @@ _COLUMNS: Final = (
     "constitution_sha256",
     "stop_requested_at",
 )
-#: Most pages of knowledge, bytes of one, and of all together, that are told.
+#: Limits of an answer with knowledge: pages, bytes of one, bytes of all.
 MAX_PAGES, MAX_PAGE_BYTES, MAX_BYTES = 2_000, 1 << 20, 1 << 25
 
 
@@ -186,7 +186,7 @@ def _open_film(site: Site, path: str) -> BinaryIO:
 
 
 def page_names(site: Site) -> list[str]:
-    """Return the names of the pages of knowledge, sorted; links out of their folder are none."""
+    """Return the names of the pages of knowledge, sorted, without links out of their folder."""
     root = site.knowledge.resolve()
     if not root.is_dir():
         return []
@@ -195,7 +195,7 @@ def page_names(site: Site) -> list[str]:
 
 
 def read_page_text(site: Site, name: str) -> str:
-    """Return the text of a page of knowledge, as much of it as is shown; empty if it is gone."""
+    """Return the text of a page of knowledge, cut to `MAX_PAGE_BYTES`; empty if it is gone."""
     try:
         with open_inside(site.knowledge, name) as file:
             return file.read(MAX_PAGE_BYTES).decode("utf-8", "replace")

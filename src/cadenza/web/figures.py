@@ -15,7 +15,7 @@ _PITCH, _TALL = 64.0, 210.0
 
 
 def intervals(name: str, **measured: Measurement | None) -> Markup:
-    """Return shares of success with their intervals above one another, on an axis from 0 to 1."""
+    """Return shares of success with their intervals, one above the other, between 0 and 1."""
     drawing = Drawing(width=_WIDTH, height=_HEIGHT)
     scale = Scale(low=0.0, high=1.0, start=4.0, end=_WIDTH - 4.0)
     for share in (0.0, 0.5, 1.0):
@@ -32,7 +32,7 @@ def intervals(name: str, **measured: Measurement | None) -> Markup:
 
 
 def success_chart(cycles: tuple[CycleStatus, ...]) -> Markup | None:
-    """Return success of each cycle's candidate and reference; None before the first evaluation."""
+    """Return the success of each cycle's two policies; None before the first evaluation."""
     shown = [one for one in cycles if one.candidate is not None][-MAX_CYCLES:]
     if not shown:
         return None

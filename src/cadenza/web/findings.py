@@ -1,8 +1,8 @@
-"""What is found and computed of results, kept for all who look.
+"""Results that were found and pages that were computed of them, kept for all visitors.
 
 A visitor names a finding by its digest, which is looked up in what a search has found: no path
 comes from outside. What a page shows is computed once per state of the files, few at a time; a page
-that would wait long says so instead. The end of the server waits for nothing.
+that would wait long says so instead. The server does not wait for computations when it ends.
 """
 
 import threading
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from cadenza.benchmark.finding import Finding, Kind, Search, search
 from cadenza.core.errors import NotReadyError
 
-#: What computes pages.
+#: Module that computes pages.
 SHOWING: Final = "cadenza.benchmark.showing"
 #: Time for which a search is used again, s, at least, and as a multiple of the time that it took;
 #: time that a page waits for what it shows, s.
@@ -39,7 +39,7 @@ class Findings:
         self._computed: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
     def search(self) -> Search:
-        """Return what is there now, or was a moment ago."""
+        """Return what is there, as of a moment ago at most."""
         with self._lock:
             begun = time.monotonic()
             if self._search is None or self._search[0] < begun:
@@ -81,7 +81,7 @@ class Findings:
             ) from error
 
     def prepare(self) -> None:
-        """Import what computes pages, which takes seconds, before one is asked for."""
+        """Start to import the module that computes pages, which takes seconds."""
         threading.Thread(target=import_module, args=(SHOWING,), daemon=True).start()
 
     def _work(self, future: Future[Any], compute: Callable[[], Any]) -> None:
@@ -95,7 +95,7 @@ class Findings:
 
 
 def state_of(paths: Iterable[Path]) -> Hashable:
-    """Return what changes when one of the files does."""
+    """Return a value that changes when one of the files does."""
     told: list[tuple[str, int, int, int]] = []
     for path in paths:
         try:

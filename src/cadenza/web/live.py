@@ -1,6 +1,6 @@
-"""Live updates as server-sent events: one poller for all who look at the same thing.
+"""Live updates as server-sent events: one poller per feed, however many listen.
 
-Cost:     a feed is read twice a second while anybody listens, whoever and however many they are.
+Cost:     a feed is read twice a second while anybody listens.
 Memory:   a listener who does not take its messages is dropped once its queue is full; its browser
           connects again, says what it had last (``Last-Event-ID``), and gets the rest.
 Position: a feed's growing part (events of a run, bytes of a log) is counted; listeners get every
@@ -52,18 +52,18 @@ class Growth:
 
 
 class Feed:
-    """What listeners look at; its methods run in a thread. By itself, nothing ever happens."""
+    """What listeners look at; its methods run in a thread. This one never changes."""
 
     def end(self) -> int:
         """Return the position behind all that is there."""
         return 0
 
     def read(self, _position: int, /) -> Growth | None:
-        """Return what grew behind a position, a part of it if it is much; None for nothing."""
+        """Return what grew behind a position, at most a part of it; None if nothing did."""
         return None
 
     def changes(self) -> dict[str, Any] | None:
-        """Return how the rest stands, if that changed since the last call."""
+        """Return the state of the rest, if it changed since the last call."""
         return None
 
 
@@ -77,11 +77,11 @@ class _Channel:
         default_factory=set[asyncio.Queue[Growth | str | None]]
     )
     task: asyncio.Task[None] | None = None
-    #: Set once new items are told: who looks for missed ones after that misses none.
+    #: Set once new items are told: a listener that then reads what it missed misses nothing.
     is_listening: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def poll(self) -> None:
-        """Tell the listeners what is new, for ever."""
+        """Tell the listeners what is new until cancelled."""
         position: int | None = None
         while True:
             try:
@@ -122,13 +122,13 @@ class Hub:
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
+        """Number of listeners."""
         return sum(len(channel.listeners) for channel in self._channels.values())
 
     def response(
         self, key: Hashable, make: Callable[[], Feed], *, position: int
     ) -> StreamingResponse:
-        """Return an answer that lasts: what comes behind ``position``, and each state."""
+        """Return an answer that stays open: items behind ``position``, and each new state."""
         if self.listeners >= MAX_LISTENERS:
             return StreamingResponse(iter(()), 503, {"retry-after": "30"}, "text/event-stream")
         messages = self._messages(key, make, position)

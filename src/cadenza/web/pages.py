@@ -84,8 +84,8 @@ _SILENCE: Final = {
     "approve": "it counts as approved",
     "stop": "the run stops",
 }
-#: Columns of a run whose change is shown at once; what the clock, a job's files or the death of a
-#: process change is looked at now and then, s.
+#: Columns of a run whose change is shown at once; changes by the clock, a job's files or the death
+#: of a process are looked for at these intervals, with and without a job, s.
 _STAMP: Final = ("status", "state_version", "stop_requested_at", "lease_owner", "stop_reason")
 _BUSY_S, _IDLE_S = 2.0, 5.0
 
@@ -344,7 +344,7 @@ def _add_knowledge(router: APIRouter, site: Site) -> None:
 
 
 def _position(request: Request, after: int) -> int:
-    """Return what a browser had last: a number that it heard, else the one of its page."""
+    """Return the position that a browser has: of its last message, else of its page."""
     heard = request.headers.get("last-event-id", "")
     return int(heard) if heard.isdecimal() and heard.isascii() and len(heard) < 17 else after
 
@@ -363,7 +363,7 @@ def event_row(event: StoredEvent) -> dict[str, Any]:
 
 
 def _pretty(document: str | None) -> str:
-    """Return a JSON document with one value a line, if it is whole."""
+    """Return a JSON document with one value a line; a damaged one as it is."""
     try:
         text = json.dumps(json.loads(document or "null"), indent=2, ensure_ascii=False)
     except ValueError:
@@ -413,7 +413,7 @@ def _incidents(site: Site, run_id: str) -> list[dict[str, Any]]:
 
 
 def _seconds(value: object) -> float:
-    """Return a time that a file tells; 0 for what is none."""
+    """Return a time that was read from a file; 0 if it is none."""
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
 
 
@@ -540,7 +540,7 @@ class RunFeed(Feed):
 
 
 def action_key(status: RunStatus) -> str:
-    """Return what changes when other buttons are wanted."""
+    """Return a value that changes when the page needs other buttons."""
     asked = [f"{one.cycle}/{one.gate}" for one in status.pending]
     return " ".join([status.status, str(status.worked_on_by is not None), *asked])
 

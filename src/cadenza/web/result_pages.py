@@ -213,7 +213,7 @@ def stream_details(site: Site, found: Finding) -> dict[str, Any]:
 
 
 def _report(site: Site, shown: Any) -> tuple[Any, str, str]:
-    """Return what was found of bundles without their episodes, and the report's title and text."""
+    """Return ``shown`` without its episodes, and the report's title and text."""
     view = shown.view
     if view is None:
         return shown, "", ""
@@ -228,7 +228,7 @@ def _report(site: Site, shown: Any) -> tuple[Any, str, str]:
 
 
 def _state(paths: list[Path]) -> Any:
-    """Return what changes when one of these files does, or one of these folders or beside them."""
+    """Return a value that changes when these files or folders do, or what lies beside the files."""
     beside = [path.parent for path in paths if path.is_file()]  # a training's curve, and its log
     folders = [*paths, *beside, *(folder.parent / "logs" for folder in beside)]
     return state_of([*paths, *(file for folder in folders for file in folder.glob("*"))])

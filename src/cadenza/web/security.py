@@ -1,16 +1,16 @@
 """Who may see the dashboard and press its buttons; checked before any page is reached.
 
-Hosts:    a request must name this server (DNS rebinding: a foreign name that points here).
-Token:    demanded everywhere but on loopback; a cookie that the login sets stands for it, in the
-          header ``Authorization: Bearer`` it serves programs. Compared in constant time; an address
+Hosts:    a request must name this server; a foreign name that points here is DNS rebinding.
+Token:    demanded everywhere but on loopback; browsers send a cookie that the login sets, programs
+          the header ``Authorization: Bearer``. Compared in constant time; an address
           that fails ten times a minute waits.
 Forms:    a POST comes from this origin and holds a number that fits the visitor's cookie.
-Browsers: nothing but this server's own files is run or loaded, no other page frames these.
+Browsers: run and load only this server's own files; no other page frames these.
 Source:   OWASP cheat sheets on cross-site request forgery (signed double submit, fetch metadata),
           on sessions and on content security policy.
-Limits:   one process; a restart forgets failures, and which sessions were ended before their time.
-          Visitors of one address share its failures: those behind a proxy that `server_of` is not
-          told of. TLS is a reverse proxy's.
+Limits:   one process; a restart forgets failures, and which sessions were ended early. Visitors
+          behind a proxy that `server_of` does not know share one address, and its failures. TLS is
+          left to a reverse proxy.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ _MAX_BODY: Final = 1 << 16
 _MAX_FIELDS: Final = 32
 #: Failures of one address within a time, s, and addresses, or ended sessions, that are remembered.
 _FAILURES, _WITHIN_S, _REMEMBERED = 10, 60.0, 1024
-#: Who has one address of IPv6 has all of its network, which is at least this long.
+#: Prefix of an IPv6 network: whoever has one of its addresses has them all.
 _NETWORK_BITS: Final = 64
 #: How long a login lasts, s.
 _SESSION_S: Final = 12 * 3600
@@ -66,7 +66,7 @@ _HEADERS: Final = {
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a server that listens there."""
+    """Return whether a server that listens on ``host`` can be reached from this machine only."""
     return host in _LOOPBACK
 
 
@@ -146,7 +146,7 @@ class Access:
         return self._any_address  # an address cannot be rebound
 
     def has_token(self, given: str) -> bool:
-        """Return whether ``given`` is the token, in a time that tells nothing."""
+        """Return whether ``given`` is the token, compared in constant time."""
         wanted = (self._token or "").encode()
         return hmac.compare_digest(given.encode("utf-8", "replace"), wanted) and bool(wanted)
 
@@ -170,21 +170,21 @@ class Access:
         return f"{told}.{self._sign('session', told)}"
 
     def has_session(self, cookie: str) -> bool:
-        """Return whether a cookie is of a session that lasts."""
+        """Return whether a cookie belongs to a session that is still open."""
         told, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign("session", told).encode()):
             return False
         return int(told.partition(".")[0]) > time.time() and cookie not in self._ended
 
     def end_session(self, cookie: str) -> None:
-        """Let a session end before its time."""
+        """End a session early."""
         if self.has_session(cookie):
             self._ended[cookie] = None
             while len(self._ended) > _REMEMBERED:
                 self._ended.popitem(last=False)
 
     def form_number(self, visitor: str) -> str:
-        """Return what the forms of a visitor hold."""
+        """Return the number that proves a form to be this visitor's."""
         return self._sign("form", visitor)
 
     def is_own_form(self, visitor: str, number: str) -> bool:
@@ -243,9 +243,8 @@ class Guard:
         """Return why a request goes no further; None if it does."""
         access, path = self._access, scope["path"]
         if not access.serves(headers.get("host", "")):
-            return refuse(
-                scope, 421, "this server has another name; see --allowed-host of `cadenza dash`"
-            )
+            told = "this server has another name; `cadenza dash --allowed-host NAME` adds one"
+            return refuse(scope, 421, told)
         if not access.needs_token or path == "/login" or path.startswith("/static/"):
             return None
         address = address_of(scope)
@@ -289,7 +288,7 @@ class Guard:
         scope["form"] = form = dict(fields)
         own = not is_new and self._access.is_own_form(scope["visitor"], form.get("form", ""))
         if not scope["by_token"] and not (own and _is_same_origin(headers)):
-            told = "the form is of another page or time; load the page again, then send it"
+            told = "this form is out of date or foreign; load the page again, then send it"
             return refuse(scope, 403, told), receive
 
         async def replay() -> Message:
@@ -330,7 +329,7 @@ def address_of(scope: Scope) -> str:
 
 
 def _is_same_origin(headers: Headers) -> bool:
-    """Return whether a browser says that its page is this server's; old ones say nothing."""
+    """Return whether the page is this server's by the browser's word; old browsers say nothing."""
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = headers.get("origin")
@@ -338,7 +337,7 @@ def _is_same_origin(headers: Headers) -> bool:
 
 
 def _cookies(headers: Headers) -> dict[str, str]:
-    """Return cookies by name; of two with one name the first, which is of the longer path."""
+    """Return cookies by name; of two with the same name the first, which has the longer path."""
     found: dict[str, str] = {}
     for part in headers.get("cookie", "").split(";"):
         name, _, value = part.partition("=")

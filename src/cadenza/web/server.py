@@ -1,9 +1,9 @@
-"""How the dashboard listens: uvicorn, with an end to everything that a visitor can hold up.
+"""How the dashboard listens: uvicorn, with a limit on everything that a visitor can hold up.
 
-Requests:  head and body must be there in `REQUEST_S`; who takes nothing of an answer for `TAKING_S`
-           is cut off, so that neither half requests nor stuck readers keep a connection.
-Proxies:   the address and scheme that a proxy forwards count if it is one of those named, else
-           everybody behind it has its address, and shares its failures.
+Requests:  head and body must arrive within `REQUEST_S`, and a client must read something of its
+           answer every `TAKING_S`; others are cut off, so that they keep no connection.
+Proxies:   forwarded addresses and schemes count if they come from a proxy that is named; behind
+           any other, all visitors have its address, and share its failures.
 Limits:    connections of all visitors together, not of one: that is a proxy's or a firewall's.
 """
 
@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Longest time for a request to arrive, and for a part of an answer to leave, s.
+#: Longest time for a request to arrive, and for a part of an answer to be read, s.
 REQUEST_S: Final = 20.0
 TAKING_S: Final = 60.0
 #: Longest wait for open pages when the server ends, s.
@@ -26,7 +26,7 @@ _MAX_CONNECTIONS: Final = 512
 
 
 def server_of(app: ASGIApp, *, proxies: Collection[str] = ()) -> uvicorn.Server:
-    """Return a server of the dashboard that believes what these proxies forward."""
+    """Return a server of the dashboard that trusts what these proxies forward."""
     config = uvicorn.Config(
         app,
         http=_Connection,
@@ -42,7 +42,7 @@ def server_of(app: ASGIApp, *, proxies: Collection[str] = ()) -> uvicorn.Server:
 
 
 class _Connection(H11Protocol):
-    """A connection that is cut when its request, or who takes the answer, does not come on."""
+    """A connection that is cut when its request or its reader stalls."""
 
     _incoming: asyncio.TimerHandle | None = None
     _outgoing: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""What all pages share: the store of the runs, files below their folder, and how a page is made."""
+"""What all pages share: the store of the runs, files below their folder, and templates."""
 
 import os
 import re
@@ -53,7 +53,7 @@ class Site:
     def __init__(
         self, workdir: Path, knowledge: Path, *, store: str | None = None, access: Access
     ) -> None:
-        """Show the runs of ``workdir``, whose store may be elsewhere, and the pages they wrote."""
+        """Show the runs of ``workdir`` and their pages; ``store`` is the URL of another store."""
         self.workdir = workdir
         self.knowledge = knowledge
         self.location: Path | str = store or workdir / STORE_FILE
@@ -121,7 +121,7 @@ class Site:
 
 
 def _mark(location: Path | str) -> Any:
-    """Return what changes when another file stands at a path; None for addresses."""
+    """Return a value that changes when the file at a path is replaced; None for addresses."""
     if isinstance(location, str):
         return None
     try:
@@ -151,12 +151,12 @@ def open_inside(root: Path, relative: str) -> BinaryIO:
 
 
 def place_of(descriptor: int) -> str:
-    """Return a path of an open file, which stays its own whatever becomes of its name."""
+    """Return a path that leads to an open file, whatever becomes of its name."""
     return f"/proc/self/fd/{descriptor}"
 
 
 class OpenFile(FileResponse):
-    """An answer from an open file: what comes to its name meanwhile is not sent."""
+    """An answer from an open file, even if another file has its name by then."""
 
     def __init__(self, file: BinaryIO, kind: str) -> None:
         number = file.fileno()
