@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 
 from cadenza.loop.incidents import incidents_of
 from cadenza.loop.store import JobStore
+from cadenza.loop.store.changes import request_approval
 from tests.browser.scenes import FAILED, FINISHED, WAITING
 from tests.dashboards import serving
 from tests.loop_runs import RUN, event
@@ -63,13 +64,37 @@ def test_a_question_is_approved_with_a_reason_that_is_kept(dashboard, workdir, o
     expect(page.get_by_label("Reason").first).to_be_focused()
     say(page, "the film looks <b>right</b>", "Ada")
     page.get_by_role("button", name="Approve").click()
-    expect(page.get_by_role("status").filter(has_text="recorded")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Cycle 0: Ada approved")).to_be_visible()
     kept = page.get_by_role("region", name="Incidents")
     expect(kept).to_contain_text("promote of cycle 0 approved: the film looks <b>right</b> by Ada")
     expect(page.get_by_role("button", name="Approve")).to_have_count(0)
     with store_of(workdir) as store:
         row = store.approvals.get(WAITING, 0, "promote")
     assert (row.status, row.by) == ("approved", "Ada")
+
+
+def test_a_question_that_is_answered_elsewhere_leaves_an_open_page(dashboard, workdir, open_page):
+    page = open_page(dashboard, f"/runs/{WAITING}")
+    say(page, "half a reas", "Bob")
+    page.get_by_label("Reason").first.focus()
+    with store_of(workdir) as store:
+        store.approvals.decide(WAITING, 0, "promote", "rejected", reason="no", by="Ada")
+    expect(page.get_by_role("button", name="Approve")).to_have_count(0)
+    expect(page.get_by_role("region", name="Incidents")).to_contain_text("rejected: no by Ada")
+
+
+def test_what_is_typed_stays_while_the_run_goes_on(dashboard, workdir, open_page):
+    page = open_page(dashboard, f"/runs/{RUN}")
+    page.get_by_text("Stop this run").click()
+    say(page, "the lab closes", "Ada")
+    page.get_by_label("Reason").first.focus()
+    with store_of(workdir) as store:
+        lease = store.leases.acquire(RUN, "someone", ttl_s=60.0, gone=lambda _: True)
+        store.apply(lease, request_approval(1, "promote"))
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    stop = page.get_by_role("form", name="Stop this run").get_by_label("Reason")
+    expect(stop).to_have_value("the lab closes")
+    expect(stop).to_be_focused()
 
 
 def test_a_run_is_stopped_and_another_resumed_whose_log_is_followed(dashboard, workdir, open_page):
@@ -256,7 +281,7 @@ def test_the_keyboard_alone_reaches_all_in_order_and_the_focus_is_seen(
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
     told = []
-    for _ in range(12):
+    for _ in range(13):
         page.keyboard.press("Tab")
         told.append(
             page.evaluate(
@@ -268,20 +293,20 @@ def test_the_keyboard_alone_reaches_all_in_order_and_the_focus_is_seen(
             )
         )
     names = [name for name, _ in told]
-    assert names[:11] == [
+    assert names[:12] == [
         *("cadenza", "Runs", "Results", "Knowledge", "Light or dark", "Runs"),
-        *("reason", "by", "✓ Approve", "✗ Reject", "Stop this run"),
+        *("See cycle 0", "reason", "by", "✓ Approve", "✗ Reject", "Stop this run"),
     ]
     assert all(is_seen for _, is_seen in told)
     page.goto(f"/runs/{WAITING}")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    for words in ("", "", "seen by nobody's mouse", "Ada"):
+    for words in ("", "", "", "seen by nobody's mouse", "Ada"):
         page.keyboard.type(words)
         page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("The answer is recorded: rejected.")).to_be_visible()
+    expect(page.get_by_text("Cycle 0: Ada rejected")).to_be_visible()
     with store_of(workdir) as store:
         assert store.approvals.get(WAITING, 0, "promote").reason == "seen by nobody's mouse"
 
@@ -290,7 +315,7 @@ def test_without_scripts_pages_and_buttons_work(dashboard, workdir, open_page):
     page = open_page(dashboard, f"/runs/{WAITING}", java_script_enabled=False)
     say(page, "no scripts here", "Ada")
     page.get_by_role("button", name="Reject").click()
-    expect(page.get_by_text("The answer is recorded: rejected.")).to_be_visible()
+    expect(page.get_by_text("Cycle 0: Ada rejected")).to_be_visible()
     page.get_by_role("link", name="Knowledge").click()
     page.get_by_role("link", name="tasks/crossing.md").click()
     expect(page.get_by_role("heading", name="Crossing", exact=True)).to_be_visible()

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,7 @@ def dash(
     ] = None,
 ) -> None:
     """Show runs and results in a browser, live; answer, stop and resume runs there."""
-    with typed_exits():
+    with typed_exits(go_on="run the same command to start it again"):
         from cadenza.core.extras import load_extra
 
         load_extra("uvicorn")
@@ -105,7 +106,9 @@ def dash(
         listening = _listen(host, port)
         name = f"[{host}]" if ":" in host else host
         print_text(f"dashboard: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)")
-        server_of(app, proxies=proxy or ()).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):
+            server_of(app, proxies=proxy or ()).run(sockets=[listening])
+        print_text("dashboard stopped")
 
 
 def _warn(text: str) -> None:

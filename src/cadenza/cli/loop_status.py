@@ -334,7 +334,7 @@ def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> "Gen
     for question in status.pending:
         yield (
             f"waits for approval: {question.gate} in cycle {question.cycle}{_deadline(question)}; "
-            f"answer with: {approve}"
+            f"{plain(question.why)}{' ' if question.why else ''}answer with: {approve}"
         )
     if status.status == "failed":
         reason, log = plain(status.stop_reason or ""), status.failed_log

@@ -146,15 +146,23 @@ def note_request(folder: Path, kind: str, reason: str | None, by: str | None) ->
         IncidentLog(folder).note(kind, reason or "no reason given", by=by)
 
 
-def answer(store: JobStore, run_id: str, *, approve: bool, reason: str, by: str) -> ApprovalRow:
-    """Answer the open question of a run."""
-    state, _ = store.load_state(run_id)
-    asked = [row for row in store.approvals.pending(run_id) if row.cycle == state.cycle]
+def answer(
+    store: JobStore, run_id: str, *, approve: bool, reason: str, by: str, cycle: int | None = None
+) -> ApprovalRow:
+    """Answer the open question of a run, or the one it asked in ``cycle``.
+
+    Raises:
+        ApprovalDecidedError: The question of ``cycle`` was answered before.
+        UnknownRowError: Nothing waits, or nothing was asked.
+    """
+    rows = store.approvals.of_run(run_id)
+    if cycle is None:
+        rows, cycle = store.approvals.pending(run_id), store.load_state(run_id)[0].cycle
+    asked = [row for row in rows if row.cycle == cycle]
     if not asked:
         raise UnknownRowError(
             f"run {run_id!r}: expected a decision that waits for approval, got none; "
             "`cadenza loop status` shows what waits."
         )
     status = "approved" if approve else "rejected"
-    gate = asked[0].gate
-    return store.approvals.decide(run_id, state.cycle, gate, status, reason=reason, by=by)
+    return store.approvals.decide(run_id, cycle, asked[-1].gate, status, reason=reason, by=by)

@@ -118,13 +118,17 @@ class LiveJob(Record):
 
 
 class PendingApproval(Record):
-    """A question that waits for a person: when it acts on silence, and whether that has passed."""
+    """A question that waits for a person: when it acts on silence, and whether that has passed.
+
+    ``why`` is the reason of the decision that it would carry out; empty if unknown.
+    """
 
     cycle: int
     gate: str
     requested_at: float
     deadline: float | None
     overdue: bool
+    why: str = ""
 
 
 class Spending(Record):
@@ -436,7 +440,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
     estimates = JobEstimates(jobs, folder=folder)
     running = [estimates.live(job) for job in jobs if job.status == "running"]
     failed = [job.key for job in jobs if job.status == "failed"]
-    head = _head(found)
+    head, why = _head(found), _section(state, "current").get("reason") or ""
     asks = head["worked_on_by"] is not None and head["step"] in _ASKING_STEPS
     return RunStatus(
         **head,
@@ -453,7 +457,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
         pending=tuple(
             PendingApproval.model_validate(
                 ApprovalRow(**row, read_at=found.moment), from_attributes=True
-            )
+            ).model_copy(update={"why": why if row["cycle"] == state.get("cycle") else ""})
             for row in rows["questions"]
         ),
         jobs=tuple(live for live in running if live is not None),

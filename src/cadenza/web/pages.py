@@ -20,6 +20,7 @@ from starlette.responses import (
 
 from cadenza.core.errors import InputError, StorageError
 from cadenza.loop.contracts.records import JobKey
+from cadenza.loop.errors import ApprovalDecidedError
 from cadenza.loop.incidents import incidents_of
 from cadenza.loop.knowledge.pages import read_page
 from cadenza.loop.processes import readable
@@ -34,6 +35,7 @@ from cadenza.loop.status_report import (
     run_status,
 )
 from cadenza.loop.store import database
+from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.overview import NEWEST, newest_ids
 from cadenza.loop.store.rows import JobRow, StoredEvent
 from cadenza.loop.store.schema import RUN_STATUSES, RunState
@@ -51,7 +53,7 @@ from cadenza.web.api import (
 )
 from cadenza.web.figures import intervals, success_chart
 from cadenza.web.live import Feed, Growth, Hub
-from cadenza.web.site import MARKDOWN, MAX_SHOWN, Site, open_inside, read_tail
+from cadenza.web.site import MARKDOWN, MAX_SHOWN, Site, open_inside, read_tail, when
 
 Action: TypeAlias = Literal["approve", "reject", "stop", "resume"]
 CycleNumber: TypeAlias = Annotated[int, InPath(ge=0, le=MAX_CYCLE)]
@@ -73,8 +75,6 @@ RUNS_SHOWN, EVENTS_SHOWN, LAST_SHOWN, TEXT_SHOWN, EPISODES_SHOWN, JOBS_SHOWN = (
 _LONGEST: Final = {"reason": 500, "by": 100}
 #: What the page of a run says after a button was pressed.
 _DONE: Final = {
-    "approve": "The answer is recorded: approved.",
-    "reject": "The answer is recorded: rejected.",
     "stop": "The run was asked to stop; its job goes on when the run is resumed.",
     "resume": "A controller was started; the log of the controller says if it cannot go on.",
 }
@@ -154,6 +154,7 @@ def _add_run(router: APIRouter, site: Site, hub: Hub) -> None:
         request: Request,
         run_id: RunName,
         done: Action | None = None,
+        cycle: Annotated[int | None, Query(ge=0, le=MAX_CYCLE)] = None,
         cycles: Literal["all"] | None = None,
     ) -> HTMLResponse:
         store = store_of(site, run_id)
@@ -166,7 +167,7 @@ def _add_run(router: APIRouter, site: Site, hub: Hub) -> None:
             "run.html.j2",
             is_live=cycles is None,
             events=[event_row(one) for one in last],
-            done=_DONE.get(done or ""),
+            done=_DONE.get(done or "") or _answered(store, run_id, cycle),
             key=action_key(status),
             others=[one for one in newest_ids(store.database, limit=RUNS_SHOWN) if one != run_id],
             silence=_SILENCE.get(config.get("approval", {}).get("on_timeout", ""), ""),
@@ -183,14 +184,20 @@ def _add_run(router: APIRouter, site: Site, hub: Hub) -> None:
                     f"{name}: expected at most {longest} characters, got {len(said[name])}; say it "
                     "in fewer."
                 )
+        of_cycle = ""
         if action == "stop":
             stop_run(store, run_id, workdir=site.workdir, **said)
         elif action == "resume":
             location = site.location if isinstance(site.location, str) else None
             resume_run(store, run_id, workdir=site.workdir, location=location, **said)
         else:
-            answer(store, run_id, approve=action == "approve", **said)
-        return RedirectResponse(f"/runs/{run_id}?done={action}", status_code=303)
+            cycle = number_in("cycle", form.get("cycle", ""))
+            try:
+                row = answer(store, run_id, approve=action == "approve", cycle=cycle, **said)
+            except ApprovalDecidedError as error:
+                raise HTTPException(409, _answered(store, run_id, cycle)) from error
+            of_cycle = f"&cycle={row.cycle}"
+        return RedirectResponse(f"/runs/{run_id}?done={action}{of_cycle}", status_code=303)
 
     @router.get("/live/runs/{run_id}")
     def live_run(request: Request, run_id: RunName, after: Number = 0) -> Response:
@@ -343,6 +350,22 @@ def _add_knowledge(router: APIRouter, site: Site) -> None:
         )
 
 
+def number_in(name: str, text: str) -> int | None:
+    """Return a number that somebody typed; None for nothing."""
+    if text and not (text.isdecimal() and text.isascii() and len(text) < 16):
+        raise InputError(f"{name}: expected a number such as 3, got {text[:50]!r}.")
+    return int(text) if text else None
+
+
+def _answered(store: JobStore, run_id: str, cycle: int | None) -> str:
+    """Return who answered the question of a cycle, when and why; empty if nobody did."""
+    for row in store.approvals.of_run(run_id) if cycle is not None else ():
+        if row.cycle == cycle and row.decided_at is not None:
+            at = when(row.decided_at)[11:16]
+            return f"Cycle {cycle}: {row.by} {row.status} this at {at}: {row.reason}"
+    return ""
+
+
 def _position(request: Request, after: int) -> int:
     """Return the position that a browser has: of its last message, else of its page."""
     heard = request.headers.get("last-event-id", "")
@@ -437,6 +460,8 @@ def cycle_details(site: Site, run_id: str, cycle: int) -> dict[str, Any]:
     if cycle not in rows:
         raise HTTPException(404, f"Run {run_id!r} has no cycle {cycle}.")
     decisions = store.events.find(run_id, kind="decision", cycle=cycle, limit=1)
+    if not decisions:
+        decisions = store.events.find(run_id, kind="approval_requested", cycle=cycle, limit=1)
     tasks: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
     for one in cycle_evaluation(store, run_id, cycle):
         tasks[one.task][one.subject] = one.measured

@@ -1,6 +1,7 @@
 """What the pages show, and what their buttons do."""
 
 import json
+import re
 
 import pytest
 from starlette.testclient import TestClient
@@ -9,12 +10,18 @@ from cadenza.loop.errors import LeaseHeldError
 from cadenza.loop.incidents import IncidentLog, incidents_of
 from cadenza.loop.requests import resume_run, stop_run
 from cadenza.loop.retention import PRUNED
+from cadenza.loop.state import CycleState, LoopState
 from cadenza.loop.store import JobStore
-from cadenza.loop.store.changes import request_approval, set_config
+from cadenza.loop.store.changes import (
+    request_approval,
+    set_config,
+    set_run_status,
+    set_stage,
+)
 from cadenza.web import create_app
 from cadenza.web.site import when
 from tests.dashboards import WORD, furnished, token_in
-from tests.loop_runs import CONFIG, REASON, RUN
+from tests.loop_runs import CONFIG, REASON, RUN, event
 
 SAID = {"reason": "the lab closes", "by": "Ada"}
 
@@ -35,10 +42,20 @@ def pressed(client, action, **fields):
     return client.post(f"/runs/{RUN}/{action}", data={"form": number, **SAID, **fields})
 
 
-def ask(folders):
+WHY = "It is better: 0.750 against 0.300 on 20 shared initial states."
+
+
+def ask(folders, cycle=0):
+    """Ask as a controller does that waits for its answer."""
     with JobStore(folders[0] / "cadenza.db") as store:
         lease = store.leases.acquire(RUN, "someone", ttl_s=60.0, gone=lambda _: True)
-        store.apply(lease, request_approval(0, "promote"))
+        current = CycleState(decision="promote", reason=WHY)
+        state = LoopState(run_id=RUN, cycle=cycle, step="approve", current=current)
+        version = store.load_state(RUN)[1]
+        told = event("decide", "approval_requested", cycle, {"gate": "promote", "reason": WHY}, 9)
+        waits = [set_stage(cycle, "approve"), set_run_status("pending_approval")]
+        rows = [request_approval(cycle, "promote"), *waits]
+        store.commit(lease, version, state, events=[told], rows=rows)
 
 
 def test_a_run_shows_decision_interval_job_and_events(client):
@@ -113,12 +130,47 @@ def test_a_log_shows_its_end_only(client, folders):
 def test_an_answer_is_recorded_with_name_and_reason_and_only_once(client, folders):
     ask(folders)
     assert "Waits for approval: promote" in client.get(f"/runs/{RUN}").text
-    answer = pressed(client, "reject")
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{RUN}?done=reject")
+    answer = pressed(client, "reject", cycle="0")
+    place = f"/runs/{RUN}?done=reject&cycle=0"
+    assert (answer.status_code, answer.headers["location"]) == (303, place)
+    assert "Cycle 0: Ada rejected this at " in client.get(place).text
     with JobStore(folders[0] / "cadenza.db") as store:
         row = store.approvals.get(RUN, 0, "promote")
     assert (row.status, row.reason, row.by) == ("rejected", "the lab closes", "Ada")
+    late = pressed(client, "approve", cycle="0", by="Bob")
+    assert late.status_code == 409
+    assert re.search(r"Cycle 0: Ada rejected this at \d\d:\d\d: the lab closes", late.text)
     assert pressed(client, "approve").status_code == 404
+    assert pressed(client, "approve", cycle="0x").status_code == 400
+
+
+def test_a_question_says_what_is_decided_wherever_it_waits(client, folders):
+    ask(folders, 1)
+    text = client.get(f"/runs/{RUN}").text
+    form = text.partition('action="/runs/crossing-1/approve"')[2].partition("</form>")[0]
+    assert WHY in form
+    assert f'href="/runs/{RUN}/cycles/1"' in form
+    table = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert WHY in table
+    assert "waits for approval" in table
+    page = client.get(f"/runs/{RUN}/cycles/1").text
+    assert WHY in page
+    assert "waits for approval" in page
+    assert "approve" not in text.partition("<tbody>")[2].partition("</tbody>")[0]
+
+
+def test_an_answer_goes_to_the_question_that_the_form_showed(client, folders):
+    ask(folders)
+    pressed(client, "reject", cycle="0")
+    ask(folders, 1)
+    assert pressed(client, "approve", cycle="0").status_code == 409
+    with JobStore(folders[0] / "cadenza.db") as store:
+        assert store.approvals.get(RUN, 1, "promote").status == "pending"
+
+
+def test_a_stage_does_not_look_like_a_decision(client):
+    assert '<span class="soft">step: train</span>' in client.get(f"/runs/{RUN}").text
+    assert '<span class="soft">step: train</span>' in client.get(f"/runs/{RUN}/cycles/1").text
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,22 @@ function refresh(html) {
 }
 document.addEventListener("selectionchange", () => { if (fresh !== null) refresh(fresh); });
 
+// What somebody types stays if its form does: a question that was answered elsewhere goes, typed in or not.
 async function reload(id) {
   const page = await fetch(location.href);
   if (!page.ok) return;
   const found = new DOMParser().parseFromString(await page.text(), "text/html").getElementById(id);
-  if (found) document.getElementById(id).replaceWith(found);
+  if (!found) return;
+  const old = document.getElementById(id);
+  const focused = document.activeElement;
+  old.replaceWith(found);
+  for (const form of found.querySelectorAll("form")) {
+    const before = [...old.querySelectorAll("form")].find((one) => one.ariaLabel === form.ariaLabel);
+    if (!before) continue;
+    for (const field of form.querySelectorAll("input:not([type=hidden])")) field.value = before.elements[field.name].value;
+    if (before.closest("details")?.open) form.closest("details").open = true;
+    if (before.contains(focused)) form.elements[focused.name]?.focus();
+  }
 }
 
 function stick(log, add) {
@@ -92,6 +103,7 @@ function showRows(rows) {
   }
 }
 
+if (location.search.includes("done=")) history.replaceState(null, "", location.pathname); // it is said once
 for (const log of document.querySelectorAll(".log")) log.scrollTop = log.scrollHeight;
 for (const chart of document.querySelectorAll("#live .wide")) chart.scrollLeft = chart.scrollWidth;
 
@@ -108,7 +120,7 @@ const hear = {
     if (state.rows) showRows(state.rows);
     if (document.getElementById("live") && state.live) refresh(state.live);
     const actions = document.getElementById("actions");
-    if (actions && state.actions !== undefined && actions.dataset.key !== state.actions && !actions.contains(document.activeElement)) {
+    if (actions && state.actions !== undefined && actions.dataset.key !== state.actions) {
       actions.dataset.key = state.actions;
       reload("actions");
     }
