@@ -201,6 +201,11 @@ def test_prune_says_what_would_go_and_removes_it_if_told_to(runs):
     assert run["removed"] == ["cycle_0/data"]
     assert loop(*words, "--yes", cwd=runs).out == "removed\n"
     assert loop("prune", cwd=runs).code == 2
+    for flag, text, expected in (
+        ("--older-than", "3x", "older_than: expected a number and m, h or d, as 30d, got '3x'"),
+        ("--max-size", "3", "max_size: expected a number and kB, MB, GB or TB, as 50GB, got '3'"),
+    ):
+        assert expected in loop("prune", flag, text, cwd=runs).err
 
 
 def test_a_unit_continues_a_run_or_begins_one_of_a_configuration(runs):

@@ -34,6 +34,11 @@ _EXPECTED: Final = {
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
 }
+#: Texts of a pattern in words, by their keys.
+_READS: Final = {
+    "older_than": "a number and m, h or d, as 30d",
+    "max_size": "a number and kB, MB, GB or TB, as 50GB",
+}
 
 
 def problems(
@@ -96,7 +101,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     if kind in _EXPECTED:
         return f"{place}: expected {_EXPECTED[kind]}, got {given}{_hint(kind, detail['input'])}."
     if kind == "string_pattern_mismatch":
-        return f"{place}: expected a text like {context['pattern']}, got {given}."
+        expected = _READS.get(str(detail["loc"][-1]), f"a text like {context['pattern']}")
+        return f"{place}: expected {expected}, got {given}."
     if kind == "literal_error":
         return f"{place}: expected {context['expected']}, got {given}."
     text = re.sub(
