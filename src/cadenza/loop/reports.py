@@ -33,6 +33,7 @@ class RunComparison(Record):
     """One run beside others: where its configuration differs, and what it reached.
 
     Attributes:
+        decisions: What was decided, with what a person refused, in the order of cycles.
         settings: Values of the keys that are not equal in all compared runs, as JSON.
         blessed: Success of the blessed policy in its own cycle; None if the run started from it.
     """
@@ -63,14 +64,16 @@ def compare_runs(store: JobStore, run_ids: Sequence[str], *, workdir: Path) -> l
     for run_id, settings in flat.items():
         status = run_status(store, run_id, workdir=workdir, newest=None)
         best, model = status.blessed, status.language_model
-        cycles = {cycle.idx: cycle for cycle in status.cycles}
+        cycles, refused = {one.idx: one for one in status.cycles}, store.approvals.refusals(run_id)
         own = None if best is None or best.cycle is None else cycles.get(best.cycle)
         found.append(
             RunComparison(
                 run_id=run_id,
                 status=status.status,
                 settings={key: settings.get(key, "") for key in differing},
-                decisions=tuple(one.decision for one in status.cycles if one.decision),
+                decisions=tuple(
+                    one.decision + refused.get(one.idx, "") for one in status.cycles if one.decision
+                ),
                 policy=None if best is None else best.policy_type,
                 blessed=None if own is None else own.candidate,
                 hours=status.spending.wall_hours,

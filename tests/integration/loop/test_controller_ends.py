@@ -9,6 +9,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.errors import StaleLeaseError, TrainError
 from cadenza.loop.jobs.terms import StopLevel
+from cadenza.loop.reports import compare_runs
 from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.loop_harness import outcome_of
 from tests.integration.loop.test_controller import new, payloads, store, workdir
@@ -87,7 +88,7 @@ def answer_later(loop, status, *, cycle=0, gate="promote"):
     ("status", "decision", "blessed"), [("approved", "promote", 1), ("rejected", "iterate", 0)]
 )
 def test_promotion_waits_for_a_person(new, status, decision, blessed):
-    loop = new(0.5, approval={"gates": ["promote"]})
+    loop = new(0.5, approval={"gates": ["promote"]}, pages=True)
     thread = answer_later(loop, status)
     summary = loop.run()
     thread.join()
@@ -97,6 +98,11 @@ def test_promotion_waits_for_a_person(new, status, decision, blessed):
     assert (decided["approved"], decided["by"]) == (status == "approved", "eve")
     assert "seen" in payloads(loop, "decision")[0]["reason"]
     assert (loop.state().baseline is not None) == bool(blessed)
+    told = decision if blessed else "iterate (promote refused by eve)"  # no result of statistics
+    assert f"run/0: {told} 0.520" in next(loop.folder.parent.glob("pages/*.md")).read_text()
+    loop.store.create_run("other", "{}")
+    [compared, _] = compare_runs(loop.store, ["run", "other"], workdir=loop.folder.parent)
+    assert compared.decisions == (told,)
 
 
 def test_answer_at_the_last_moment_holds_against_the_timeout(new, monkeypatch):

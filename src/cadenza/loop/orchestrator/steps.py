@@ -255,13 +255,14 @@ class CycleSteps:
         """Write down what the cycle showed."""
         current, writer = state.current, self.workers.knowledge
         if writer is not None:
-            row = self.session.store.cycles_for(state.run_id)[state.cycle]
+            store = self.session.store
+            row, refused = store.cycles_for(state.run_id)[state.cycle], store.approvals.refusals
             writer.ingest(
                 run_id=state.run_id,
                 cycle=state.cycle,
                 policy=needed(current.candidate).policy_type,
                 report=needed(current.candidate_report),
-                decision=needed(current.decision),
+                decision=needed(current.decision) + refused(state.run_id).get(state.cycle, ""),
                 at=row["finished_at"],
             )
         improves = self.workers.improve is not None

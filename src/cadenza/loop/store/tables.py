@@ -463,6 +463,11 @@ class Approvals(Part):
             found = connection.execute(by_time).mappings().all()
         return [ApprovalRow(**row, read_at=moment) for row in found]
 
+    def refusals(self, run_id: str) -> dict[int, str]:
+        """Return by cycle what was refused and by whom, to tell behind its decision."""
+        refused = [row for row in self.of_run(run_id) if row.status == "rejected"]
+        return {row.cycle: f" ({row.gate} refused by {row.by})" for row in refused}
+
 
 def _question(connection: Connection, run_id: str, cycle: int, gate: str) -> ApprovalRow:
     asked = select(approvals).filter_by(run_id=run_id, cycle=cycle, gate=gate)
