@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast
 from pydantic import Field, ValidationError, computed_field
 
 from cadenza.core.errors import CadenzaError
-from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
+from cadenza.loop.contracts.records import OUTLOOK, Device, JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptRequest
 from cadenza.loop.jobs.outcomes import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.processes import is_gone
@@ -61,7 +61,7 @@ class CycleStatus(Record):
 
     Attributes:
         stage: What it does, or did last.
-        reason: Why its decision was made, in one sentence.
+        reason: Why its decision was made, in one sentence; what was ahead then is left out.
         baseline: What the reference solved on the initial states of the candidate; None without
             one.
         difference: Bounds of the difference that the decision was made on; None without them.
@@ -554,7 +554,7 @@ def _cycles(found: Overview, jobs: Sequence[JobRow]) -> tuple[CycleStatus, ...]:
                 rung=row["rung"],
                 stage=row["stage"],
                 decision=row["decision"] or decided.get("decision"),
-                reason=decided.get("reason"),
+                reason=(decided.get("reason") or "").partition(f" {OUTLOOK}")[0] or None,
                 candidate=tallies.get((idx, "candidate")),
                 baseline=tallies.get((idx, "baseline")),
                 difference=_bounds(decided),

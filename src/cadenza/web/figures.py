@@ -37,10 +37,12 @@ def success_chart(cycles: tuple[CycleStatus, ...]) -> Markup | None:
     if not shown:
         return None
     left, bottom = 46.0, _TALL - 26.0
-    drawing = Drawing(width=max(420.0, left + _PITCH * len(shown) + 10.0), height=_TALL)
+    drawing = Drawing(width=max(300.0, left + _PITCH * len(shown) + 46.0), height=_TALL)
     y = Scale(low=0.0, high=1.0, start=bottom, end=18.0)
-    x = Scale(low=0.0, high=1.0, start=left, end=drawing.width - 6.0)
+    x = Scale(low=0.0, high=1.0, start=left, end=drawing.width - 42.0)
     draw_shares(drawing, x, y)
+    for share in (0.0, 0.5, 1.0):  # for whom the left end is scrolled away
+        drawing.text(x.end + 6.0, y(share) + 4.0, f"{share:.0%}", "tick")
     drawing.text(4.0, _TALL - 8.0, "cycle", "tick")
     best = max(shown, key=lambda one: one.candidate.rate if one.candidate else 0.0)
     words: list[str] = []

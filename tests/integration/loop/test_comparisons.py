@@ -164,6 +164,7 @@ def test_reasons_and_status_tell_what_the_next_comparison_can_show(new, workdir)
     )
     assert "The next comparison has a level of 0.25 %: +10 points would be blessed in" in last
     status = run_status(loop.store, "run", workdir=workdir)
+    assert not any("next comparison" in cycle.reason for cycle in status.cycles)
     assert status.error_failed == 3
     assert status.error_spent == pytest.approx(0.05 * (1 - 1 / 4))
     assert status.next_comparison in last

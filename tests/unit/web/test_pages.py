@@ -11,6 +11,7 @@ from cadenza.loop.incidents import IncidentLog, incidents_of
 from cadenza.loop.requests import resume_run, stop_run
 from cadenza.loop.retention import PRUNED
 from cadenza.loop.state import CycleState, LoopState
+from cadenza.loop.status_report import CycleStatus, Measurement
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.changes import (
     request_approval,
@@ -19,6 +20,7 @@ from cadenza.loop.store.changes import (
     set_stage,
 )
 from cadenza.web import create_app
+from cadenza.web.figures import success_chart
 from cadenza.web.site import when
 from tests.dashboards import WORD, furnished, token_in
 from tests.loop_runs import CONFIG, REASON, RUN, event
@@ -286,3 +288,18 @@ def test_metrics_are_in_the_format_of_prometheus(client):
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'cadenza_loop_runs{status="running"} 1' in answer.text
+
+
+def measured_cycles(count):
+    """Return cycles whose candidates were measured."""
+    one = Measurement(rate=0.5, low=0.4, high=0.6, n_episodes=10)
+    told = {"rung": "bc", "stage": "learn", "decision": "iterate", "reason": None, "seconds": {}}
+    told |= {"difference": None, "checkpoint": None, "started_at": 1.0, "finished_at": 2.0}
+    return tuple(CycleStatus(idx=k, candidate=one, baseline=one, **told) for k in range(count))
+
+
+def test_a_chart_of_few_cycles_is_no_wider_than_a_phone():
+    widths = [float(re.search(r'width="([0-9.]+)"', success_chart(c))[1])
+              for c in map(measured_cycles, (1, 3, 20))]  # fmt: skip
+    assert widths[0] == 300.0
+    assert widths[1] <= 340.0 < widths[2]

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 #: Longest note we keep, characters; notes come from language models too.
 MAX_NOTES: Final = 500
+#: How a decision's reason begins to tell what the comparison after it can show.
+OUTLOOK: Final = "The next comparison has a level of"
 
 #: What a proposal asks of the data stage.
 ProposalAction: TypeAlias = Literal["reuse_seed", "recollect_failing"]

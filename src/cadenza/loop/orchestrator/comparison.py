@@ -35,7 +35,7 @@ from cadenza.evaluation.statistics.sequential import (
 )
 from cadenza.loop.config import LoopConfig, Metric
 from cadenza.loop.constitution.suites import suite_sizes, tasks_played
-from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.contracts.records import OUTLOOK, EpisodeOutcome
 from cadenza.loop.orchestrator.decision import SEEN_DELTAS, Decision, Judgement, Shown, judge
 from cadenza.loop.orchestrator.evidence import Evidence, in_rounds, paired_rounds, score_of
 from cadenza.loop.state import Comparison, LoopState, needed
@@ -414,7 +414,7 @@ def outlook(
     else:
         chance = chance_of_signs(share, level, most)
     told = (
-        f"The next comparison has a level of {100.0 * level:.3g} %: {_told(gain, config)} would be "
+        f"{OUTLOOK} {100.0 * level:.3g} %: {_told(gain, config)} would be "
         f"blessed in about {100.0 * chance:.0f} %."
     )
     if chance >= WEAK:
