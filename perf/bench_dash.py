@@ -110,7 +110,7 @@ def _look(workdir: Path, port: int, runs: int) -> tuple[dict[str, list[float]], 
         target=_listen, args=(port, open_pages, theirs)
     )
     listeners.start()
-    ours.recv()  # all are connected
+    ours.recv()
     rng = np.random.default_rng(0)
     pages: dict[str, list[float]] = {name: [] for name in _PAGES}
     told: list[float] = []
@@ -126,6 +126,8 @@ def _look(workdir: Path, port: int, runs: int) -> tuple[dict[str, list[float]], 
     ours.send(ROUNDS)
     heard = ours.recv()
     listeners.join()
+    if any(len(heard.get(ordinal, ())) < OF_LARGE for ordinal in range(ROUNDS)):
+        raise RuntimeError("expected every update on every page of the large run, got fewer.")
     return pages, [max(heard[ordinal]) - at for ordinal, at in enumerate(told)]
 
 
@@ -159,11 +161,13 @@ def _listen(port: int, paths: list[str], pipe: Connection) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
         connection.request("GET", path)
         streams.append(connection.getresponse())
+    for stream in streams:
+        while not stream.readline().startswith(b"event: state"):
+            pass
     threads = [Thread(target=_hear, args=(one, heard), daemon=True) for one in streams]
     for thread in threads:
         thread.start()
-    time.sleep(2.0)  # each has its first state
-    pipe.send("connected")
+    pipe.send("each has its first state")
     rounds = pipe.recv()
     deadline = time.monotonic() + 30.0
     while sum(map(len, heard.values())) < rounds * OF_LARGE and time.monotonic() < deadline:
