@@ -1,8 +1,9 @@
 """The pages of results: what evaluations, spikes, populations, trainings and streams left."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -36,6 +37,17 @@ _HEADINGS: Final[dict[Kind, str]] = {
 #: Findings of one kind on the overview; bundles, films and related groups of one page; bytes of a
 #: file that is no bundle's.
 MAX_LISTED, MAX_BUNDLES, MAX_FILMS, MAX_RELATED, MAX_BYTES = 100, 100, 24, 12, 1 << 25
+#: Most results whose last verification is remembered.
+_MAX_VERIFIED: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Verification:
+    """What the button *Verify* found, for the state of the files that it read."""
+
+    state: Hashable
+    moment: float
+    badges: tuple[Any, ...]
 
 
 def routes(
@@ -48,7 +60,7 @@ def routes(
 ) -> APIRouter:
     """Return the pages about results; whose tags and keys count, `Sources` says."""
     router = APIRouter(include_in_schema=False)
-    verified: dict[str, tuple[Any, float, Any]] = {}
+    verified: OrderedDict[str, _Verification] = OrderedDict()
 
     def find(identity: str, *kinds: Kind) -> Finding:
         found = findings.get(identity, *kinds)
@@ -95,14 +107,16 @@ def routes(
 
     @router.get("/results/leaderboard")
     def leaderboard(request: Request) -> Response:
-        folders = [one.path for one in findings.search().of("bundle")[:MAX_BUNDLES]]
+        bundles = findings.search().of("bundle")
+        folders = [one.path for one in bundles[:MAX_BUNDLES]]
         parts = computed("sheets", "", _state(folders), None, folders, sources)
-        return sheets_page(request, "Leaderboard", parts)
+        return sheets_page(request, "Leaderboard", parts, left_out=len(bundles) - len(folders))
 
     def sheets_page(request: Request, title: str, parts: Sequence[Any], **more: Any) -> Response:
         # made with `html` off: it escapes
         told = [(one, Markup(MARKDOWN.render(one.markdown))) for one in parts]  # noqa: S704
         found: dict[str, Any] = {"title": title, "sheets": told, "films": (), "related": ()}
+        found["left_out"] = 0
         return site.page(request, "sheets.html.j2", **found | more)
 
     @router.get("/results/{result_id}")
@@ -119,30 +133,35 @@ def routes(
             return site.page(request, "stream.html.j2", found=found, part=Markup(part))  # noqa: S704
         if found.kind == "film":
             return sheets_page(request, found.place, (), films=[found], related=related)
-        paths = [one.path for one in every.members(found)[:MAX_BUNDLES]]
+        members = every.members(found)
+        paths = [one.path for one in members[:MAX_BUNDLES]]
         parts = computed("sheets", found.identity, _state(paths), found.kind, paths, sources)
         films = every.below("film", found.home)[:MAX_FILMS]
-        return sheets_page(request, found.place, parts, films=films, related=related)
+        more: dict[str, Any] = {"films": films, "related": related}
+        return sheets_page(request, found.place, parts, left_out=len(members) - len(paths), **more)
 
     def bundle_page(
         request: Request, found: Finding, every: Search, *, related: list[Finding]
     ) -> Response:
-        members = every.members(found)[:MAX_BUNDLES]
+        whole = every.members(found)
+        members = whole[:MAX_BUNDLES]
         folders, state = [one.path for one in members], _state([one.path for one in members])
         recordings = site.workdir.resolve() / found.home / RECORDINGS_NAME
         known = recordings if recordings.is_file() else None
         both = state, state_of([recordings])
         shown, title, report = computed("show", found.identity, both, folders, known, sources)
-        seen, verified_at, badges = verified.get(found.identity, (None, 0.0, ()))
-        if seen != state:
-            verified_at, badges = None, shown.badges
-        elif any(badge.state == "bad" for badge in badges):
-            report = ""
+        last = verified.get(found.identity)
+        if last is None or last.state != state:
+            badges, verified_at = shown.badges, None
+        else:
+            badges, verified_at = last.badges, last.moment
+            report = "" if any(badge.state == "bad" for badge in badges) else report
         return site.page(
             request,
             "result.html.j2",
             found=found,
             members=members,
+            left_out=len(whole) - len(members),
             shown=shown,
             title=title or found.place,
             report=Markup(report),  # noqa: S704 -- a template's text
@@ -158,9 +177,9 @@ def routes(
         folders = [one.path for one in findings.search().members(found)[:MAX_BUNDLES]]
         moment, state = time.time(), _state(folders)
         badges = computed("judge_all", result_id, state, folders, sources, anew=True)
-        while len(verified) >= MAX_LISTED:
-            verified.pop(next(iter(verified)))
-        verified[result_id] = state, moment, badges
+        verified[result_id] = _Verification(state, moment, badges)
+        if len(verified) > _MAX_VERIFIED:
+            verified.popitem(last=False)
         return RedirectResponse(f"/results/{result_id}#verification", status_code=303)
 
     @router.get("/results/{result_id}/film")

@@ -219,6 +219,14 @@ def test_the_leaderboard_ranks_the_newest_of_each_method_and_says_what_it_leaves
     assert "expected a bundle that verifies" in text
 
 
+def test_a_page_says_how_many_results_it_leaves_out(client, workdir, monkeypatch):
+    pages = "/results/leaderboard", address(workdir, "evaluation", "one/evaluation")
+    assert not [page for page in pages if "than a page shows" in client.get(page).text]
+    monkeypatch.setattr("cadenza.web.result_pages.MAX_BUNDLES", 1)
+    for page in pages:
+        assert "1 more result than a page shows" in client.get(page).text
+
+
 def test_a_training_shows_its_returns_and_evaluations_also_while_it_runs(client, workdir):
     places = [trained(workdir / f"{done}", 7, finished=done) for done in (True, False)]
     for place, state in zip(places, ("finished", "running"), strict=True):
