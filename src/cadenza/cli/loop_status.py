@@ -151,10 +151,6 @@ _QUIET_S: Final = 60.0
 _GOING_ON: Final = ("running", "pending_approval")
 #: Runs of these statuses can be resumed.
 _RESUMABLE: Final = ("running", "pending_approval", "stopped", "failed")
-#: Reasons of ends by a budget that may be raised, with its key.
-_RAISABLE: Final = {
-    f"budget: {key}": key for key in ("max_cycles", "max_gpu_hours", "max_wall_hours")
-}
 
 
 def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
@@ -252,7 +248,9 @@ def _score(measured: "Measurement | None") -> str:
 
 def beyond_budget(stop_reason: str | None, resume: str) -> str:
     """Return how to continue a run that ran out of cycles or hours; empty for another end."""
-    key = _RAISABLE.get(stop_reason or "")
+    from cadenza.loop.status_report import raisable_budget
+
+    key = raisable_budget(stop_reason)
     if key is None:
         return ""
     return (

@@ -392,6 +392,12 @@ def all_statuses(store: JobStore, *, workdir: Path, newest: int | None = NEWEST)
     return [_status(found, workdir) for found in overviews(store.database, newest=newest)]
 
 
+def raisable_budget(stop_reason: str | None) -> str | None:
+    """Return the key of the budget that ended a run and may be raised; None for another end."""
+    key = (stop_reason or "").removeprefix("budget: ")
+    return key if key in ("max_cycles", "max_gpu_hours", "max_wall_hours") else None
+
+
 def run_list(
     store: JobStore, *, status: str | None = None, limit: int = 100, before: str | None = None
 ) -> list[RunSummary]:

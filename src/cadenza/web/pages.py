@@ -1,6 +1,7 @@
 """The pages about runs and knowledge, and what keeps them live."""
 
 import json
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from cadenza.loop.status_report import (
     Measurement,
     RunStatus,
     cycle_evaluation,
+    raisable_budget,
     run_list,
     run_status,
 )
@@ -400,10 +402,15 @@ def details(site: Site, status: RunStatus) -> dict[str, Any]:
     measured = [
         one.candidate for one in status.cycles if blessed is not None and one.idx == blessed.cycle
     ]
-    log = status.failed_log
+    log, where = status.failed_log, ["--workdir", str(site.workdir.absolute())]
+    if isinstance(site.location, str):
+        where += ["--store", database.shown(site.location)]
     return {
         "run": status,
         "blessed": measured[0] if measured else None,
+        "blessed_path": "" if blessed is None else _below(site.workdir, blessed.path),
+        "more_of": raisable_budget(status.stop_reason),
+        "where": shlex.join(where),
         "controller": readable(status.worked_on_by) if status.worked_on_by else None,
         "drawings": {
             one.idx: intervals(f"cycle-{one.idx}", candidate=one.candidate, baseline=one.baseline)
@@ -416,6 +423,12 @@ def details(site: Site, status: RunStatus) -> dict[str, Any]:
         "incidents": _incidents(site, status.run_id),
         "pages": [_page_of(site, page) for page in status.knowledge_pages],
     }
+
+
+def _below(folder: Path, path: str) -> str:
+    """Return a path as it is below a folder; another one as it is."""
+    root = folder.absolute()
+    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
 
 
 def _incidents(site: Site, run_id: str) -> list[dict[str, Any]]:
@@ -442,9 +455,8 @@ def _seconds(value: object) -> float:
 
 def _page_of(site: Site, page: str) -> tuple[str, bool]:
     """Return the name of a page that a run wrote to, and whether it is among those shown."""
-    root = site.knowledge.absolute()
-    name = str(Path(page).relative_to(root)) if Path(page).is_relative_to(root) else page
-    return name, (root / name).is_file()
+    name = _below(site.knowledge, page)
+    return name, (site.knowledge / name).is_file()
 
 
 def _job_of(log: str) -> tuple[str, str]:

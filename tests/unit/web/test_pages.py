@@ -246,6 +246,23 @@ def test_resume_starts_a_controller_of_its_own_that_tells_into_a_log(folders, mo
     assert incidents_of(folders[0] / RUN)[-1]["kind"] == "resume_asked"
 
 
+def test_a_run_out_of_cycles_shows_its_policy_and_how_to_go_on(client, folders):
+    assert "Blessed policy: <code>cycle_0/train/policy</code>" in client.get(f"/runs/{RUN}").text
+    assert "--config COPY.yaml" not in client.get(f"/runs/{RUN}").text
+    with JobStore(folders[0] / "cadenza.db") as store:
+        store.finish_run(RUN, "finished", "budget: max_cycles")
+    text = client.get(f"/runs/{RUN}").text
+    assert "<code>budgets.max_cycles</code>" in text
+    assert f"cadenza loop resume {RUN} --workdir {folders[0]} --config COPY.yaml" in text
+
+
+def test_a_page_of_knowledge_tells_its_provenance_in_words(client, folders):
+    front = "name: x\nprovenance:\n- run: a\n  cycle: 0\n- run: b\n  cycle: 2\n"
+    (folders[1] / "tasks" / "x.md").write_text(f"---\n{front}---\n# X\n")
+    text = client.get("/knowledge/tasks/x.md").text
+    assert "<dd>run a, cycle 0; run b, cycle 2</dd>" in text
+
+
 def test_two_runs_are_compared(client, folders):
     with JobStore(folders[0] / "cadenza.db") as store:
         store.create_run("other", json.dumps({"budgets": {"max_cycles": 9}}))
