@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.evaluation.report.view import Recordings, Rollout
 from cadenza.web import create_app
-from cadenza.web.server import server_of
+from cadenza.web.server import make_server
 from tests.loop_runs import begun_run
 
 WORD = "correct-horse-battery-staple"
@@ -20,7 +20,7 @@ def serving(workdir, knowledge, *, proxies=(), port=0, **options):
     """Serve a dashboard for the block, on a free port unless one is named; give its address."""
     app = create_app(workdir, knowledge, **options)
     listening = socket.create_server(("127.0.0.1", port), backlog=512)
-    server = server_of(app, proxies=proxies)
+    server = make_server(app, proxies=proxies)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

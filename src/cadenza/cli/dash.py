@@ -79,7 +79,7 @@ def dash(
         from cadenza.loop.errors import StoreError
         from cadenza.web import create_app
         from cadenza.web.security import read_token
-        from cadenza.web.server import server_of
+        from cadenza.web.server import make_server
 
         if workdir.exists() and not workdir.is_dir():
             raise ConfigurationError(
@@ -107,7 +107,7 @@ def dash(
         name = f"[{host}]" if ":" in host else host
         print_text(f"dashboard: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)")
         with suppress(KeyboardInterrupt):
-            server_of(app, proxies=proxy or ()).run(sockets=[listening])
+            make_server(app, proxies=proxy or ()).run(sockets=[listening])
         print_text("dashboard stopped")
 
 

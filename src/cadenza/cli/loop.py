@@ -249,14 +249,14 @@ def logs(
 ) -> None:
     """Show the events of a run, or the output of one of its jobs."""
     with typed_exits(go_on="the run continues"), open_store(workdir, store) as opened:
-        from cadenza.loop.reports import told_events, told_output
+        from cadenza.loop.reports import tail_events, tail_log
 
         if job is None:
-            for one in told_events(opened, run_id, cycle=cycle, last=tail, follow=follow):
+            for one in tail_events(opened, run_id, cycle=cycle, last=tail, follow=follow):
                 text = event_line(one.cycle, one.stage, one.kind, json.loads(one.payload))
                 print_text(plain(f"{utc(one.ts)} {text}"))
             return
-        for text in told_output(
+        for text in tail_log(
             opened, run_id, job, workdir=workdir, cycle=cycle, last=tail, follow=follow
         ):
             for line in text.splitlines():
@@ -306,7 +306,7 @@ def prune(
     with typed_exits(as_json=as_json):
         from cadenza.loop import retention
 
-        rules = retention.rules_of_words(older_than, keep_cycles, max_size)
+        rules = retention.parse_rules(older_than, keep_cycles, max_size)
         with open_store(workdir, store) as opened:
             going = retention.prune(opened, workdir, rules, run_id=run_id, dry_run=dry_run)
         if as_json:

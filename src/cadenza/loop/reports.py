@@ -232,7 +232,7 @@ def _quoted(word: str) -> str:
 _PAUSE_S: Final = 0.5
 
 
-def told_events(
+def tail_events(
     store: JobStore, run_id: str, *, cycle: int | None, last: int, follow: bool
 ) -> Generator[StoredEvent]:
     """Yield the ``last`` events of a run, or of a cycle; with ``follow`` new ones as they come.
@@ -252,7 +252,7 @@ def told_events(
         time.sleep(_PAUSE_S if works else 0.0)
 
 
-def told_output(
+def tail_log(
     store: JobStore,
     run_id: str,
     stage: str,

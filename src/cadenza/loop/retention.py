@@ -124,7 +124,7 @@ def _of_run(store: JobStore, workdir: Path, run_id: str, needed: set[Path]) -> G
                 )
 
 
-def rules_of_words(
+def parse_rules(
     older_than: str | None, keep_cycles: int | None, max_size: str | None
 ) -> RetentionConfig:
     """Return the rules of a command line.
@@ -144,7 +144,7 @@ def rules_of_words(
         raise ConfigurationError(" ".join(problems(error, RetentionConfig))) from error
 
 
-def chosen(
+def select_leftovers(
     rules: RetentionConfig, found: Sequence[Leftover], *, total: int, now: float | None = None
 ) -> list[Leftover]:
     """Return the folders of ``found`` that the rules remove, of runs with ``total`` bytes.
@@ -198,7 +198,7 @@ def prune(
     """
     run_ids = [row["id"] for row in store.list_runs()] if run_id is None else [run_id]
     total = sum(size_of(workdir / name) for name in run_ids)
-    going = chosen(rules, leftovers(store, workdir, run_ids), total=total)
+    going = select_leftovers(rules, leftovers(store, workdir, run_ids), total=total)
     told: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(one.run_id for one in going):
         of_run = [one for one in going if one.run_id == name]

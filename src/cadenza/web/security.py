@@ -9,8 +9,8 @@ Browsers: run and load only this server's own files; no other page frames these.
 Source:   OWASP cheat sheets on cross-site request forgery (signed double submit, fetch metadata),
           on sessions and on content security policy.
 Limits:   one process; a restart forgets failures, and which sessions were ended early. Visitors
-          behind a proxy that `server_of` does not know share one address, and its failures. TLS is
-          left to a reverse proxy.
+          behind a proxy that `make_server` does not know share one address, and its failures. TLS
+          is left to a reverse proxy.
 """
 
 import hashlib

@@ -25,7 +25,7 @@ _GRACE_S: Final = 1
 _MAX_CONNECTIONS: Final = 512
 
 
-def server_of(app: ASGIApp, *, proxies: Collection[str] = ()) -> uvicorn.Server:
+def make_server(app: ASGIApp, *, proxies: Collection[str] = ()) -> uvicorn.Server:
     """Return a server of the dashboard that trusts what these proxies forward."""
     config = uvicorn.Config(
         app,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cadenza.loop.config import RetentionConfig
-from cadenza.loop.retention import chosen, leftovers, remove, removed, size_of
+from cadenza.loop.retention import leftovers, remove, removed, select_leftovers, size_of
 from cadenza.loop.store import JobStore
 from tests.integration.loop.loop_harness import Loop, outcome_of
 from tests.loop_fakes import FakeStack
@@ -62,7 +62,7 @@ def test_age_number_and_size_choose_the_oldest_first(ended):
     total, last = size_of(folder / "run"), max(one.ended_at for one in found)
 
     def cycles(now=last, **rules):
-        going = chosen(RetentionConfig(**rules), found, total=total, now=now)
+        going = select_leftovers(RetentionConfig(**rules), found, total=total, now=now)
         return [cycle_of(one) for one in going], going
 
     assert cycles()[0] == []

@@ -15,10 +15,10 @@ from cadenza.loop.reports import (
     compare_runs,
     metrics_text,
     service_unit,
-    told_events,
-    told_output,
+    tail_events,
+    tail_log,
 )
-from cadenza.loop.retention import rules_of_words
+from cadenza.loop.retention import parse_rules
 from tests.loop_runs import CONFIG, RUN, begun_run
 
 
@@ -110,21 +110,19 @@ def test_logs_end_with_what_nobody_works_on_and_follow_what_comes(tmp_path):
     log.parent.mkdir(parents=True)
     log.write_text("".join(f"line {number}\n" for number in range(5)))
     with begun_run(tmp_path) as store:
-        kinds = [one.kind for one in told_events(store, RUN, cycle=None, last=1, follow=True)]
+        kinds = [one.kind for one in tail_events(store, RUN, cycle=None, last=1, follow=True)]
         assert kinds == ["knowledge_updated"]
-        assert not [*told_events(store, RUN, cycle=1, last=9, follow=False)]
+        assert not [*tail_events(store, RUN, cycle=1, last=9, follow=False)]
         place = {"workdir": tmp_path, "cycle": None, "last": 2}
-        assert "".join(told_output(store, RUN, "train", follow=False, **place)) == (
-            "line 3\nline 4\n"
-        )
-        told = told_output(store, RUN, "train", follow=True, **place)
+        assert "".join(tail_log(store, RUN, "train", follow=False, **place)) == ("line 3\nline 4\n")
+        told = tail_log(store, RUN, "train", follow=True, **place)
         next(told)
         with log.open("a") as file:
             file.write("line 5\n")
         assert next(told) == "line 5\n"  # the job runs, so more may come
         told.close()
         with pytest.raises(UnknownNameError, match="it has eval_candidate_0 of cycle 0, "):
-            [*told_output(store, RUN, "../../etc", follow=False, **place)]
+            [*tail_log(store, RUN, "../../etc", follow=False, **place)]
 
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path, monkeypatch):
@@ -158,4 +156,4 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path, monkeypatch):
 )
 def test_rules_that_say_nothing_or_are_malformed_are_refused(words):
     with pytest.raises(ConfigurationError, match="expected a"):
-        rules_of_words(*words)
+        parse_rules(*words)
