@@ -16,6 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from cadenza.core.errors import CadenzaError
+from cadenza.core.strict_json import parse_json_object
+
 Kind: TypeAlias = Literal[
     "evaluation", "bundle", "spike", "matrix", "seeds", "training", "stream", "recording", "film"
 ]
@@ -111,6 +114,16 @@ class Search:
         """Return the other groups that belong to the same home."""
         groups = self.of("evaluation", "spike", "matrix", "seeds")
         return [one for one in groups if one.home == found.home and one != found]
+
+
+@lru_cache(maxsize=1000)
+def claimed(read: Callable[[Path], bytes], bundle: Finding) -> tuple[str, str]:
+    """Return the task and policy that a bundle names, unchecked; nothing of a damaged one."""
+    try:
+        told = parse_json_object(read(bundle.path / "bundle.json"), source="bundle.json")
+    except CadenzaError:
+        return "", ""
+    return str(told.get("task_id", ""))[:80], str(told.get("policy_id", ""))[:80]
 
 
 def search(root: Path) -> Search:

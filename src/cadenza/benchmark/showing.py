@@ -57,6 +57,7 @@ from cadenza.evaluation.report.render import (
     headline_tiles,
     leaderboard_tables,
     method_figures,
+    overall_score,
 )
 from cadenza.evaluation.report.view import Check, Recordings, ReportView
 from cadenza.evaluation.results import ResultBundle
@@ -82,11 +83,18 @@ class Badge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a report says of bundles; ``problem`` says why nothing, ``no_player`` why no episode."""
+    """What a report says of bundles; ``problem`` says why nothing, ``no_player`` why no episode.
+
+    ``recorded`` is the policy whose recorded episodes lie beside the bundles, and ``plays`` whether
+    they are among what is shown.
+    """
 
     badges: tuple[Badge, ...] = ()
     problem: str = ""
     no_player: str = ""
+    recorded: str = ""
+    plays: bool = False
+    score: str = ""
     view: ReportView | None = None
     page: Page | None = None
     tiles: tuple[Tile, ...] = ()
@@ -182,30 +190,40 @@ def show(folders: Sequence[Path], recordings: Path | None, sources: Sources) -> 
         if problems:
             raise InputError(problems[0])
         runs = [run for _, run in found if isinstance(run, SealedRun)]
-        view, no_player = _with_recordings(report_view(runs), runs, recordings, sources)
+        view, recorded, no_player = _with_recordings(report_view(runs), runs, recordings, sources)
         page = compose(view)
         tiles = headline_tiles(view, page.numbers)
     except MALFORMED as error:
         return Shown(badges=tuple(badge for badge, _ in found), problem=sentence(error))
-    badges = tuple(badge for badge, _ in found)
-    return Shown(badges=badges, no_player=no_player, view=view, page=page, tiles=tiles)
+    return Shown(
+        badges=tuple(badge for badge, _ in found),
+        no_player=no_player,
+        recorded=recorded,
+        plays=bool(view.rollouts),
+        score=overall_score(view, page.numbers),
+        view=view,
+        page=page,
+        tiles=tiles,
+    )
 
 
 def _with_recordings(
     view: ReportView, runs: Sequence[SealedRun], path: Path | None, sources: Sources
-) -> tuple[ReportView, str]:
-    """Return the view with the recorded episodes of one of the runs, or why without."""
+) -> tuple[ReportView, str, str]:
+    """Return the view with the recorded episodes of a run, whose these are, or why without."""
+    recorded = ""
     try:
         if path is not None:
             found = Recordings.model_validate_json(sources.read(path))
+            recorded = found.policy_id
             conditions = {one.condition_id for one in view.conditions}
             is_whole = all(one.condition_id in conditions for one in found.rollouts)
             # where methods are compared, episodes of one with and without the filter have no place
-            if is_whole and found.policy_id in {run.bundle.policy_id for run in runs}:
+            if is_whole and recorded in {run.bundle.policy_id for run in runs}:
                 view = found.shown_in(view)
     except MALFORMED as error:
-        return view, sentence(error)
-    return view, ""
+        return view, recorded, sentence(error)
+    return view, recorded, ""
 
 
 def leaderboards(folders: Sequence[Path], sources: Sources) -> list[Sheet]:

@@ -78,11 +78,7 @@ def create_app(
     )
     app.include_router(api.routes(site))
     app.include_router(pages.routes(site, hub))
-    app.include_router(
-        result_pages.routes(
-            site, hub, findings, repo_root=repo_root, allowed_signers=allowed_signers
-        )
-    )
+    app.include_router(result_pages.routes(site, hub, findings, repo_root, allowed_signers))
     _add_login(app, site)
     app.mount("/static/report", StaticFiles(directory=ASSETS), name="report")
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")

@@ -77,8 +77,16 @@ class Findings:
             return future.result(WAIT_S)
         except (TimeoutError, CancelledError) as error:
             raise NotReadyError(
-                "This is still being computed; load the page again in a moment."
+                "This is still being computed; the page loads itself again in a moment."
             ) from error
+
+    def known(self, name: str, state: Hashable) -> Any:
+        """Return what was computed for this state of files, None if nothing or not yet."""
+        with self._lock:
+            future = self._computed.get((name, state))
+        if future is None or not future.done() or future.cancelled() or future.exception():
+            return None
+        return future.result()
 
     def prepare(self) -> None:
         """Start to import the module that computes pages, which takes seconds."""

@@ -13,7 +13,7 @@ from fastapi import Path as InPath
 from markupsafe import Markup
 from starlette.responses import FileResponse, RedirectResponse, Response
 
-from cadenza.benchmark.finding import Finding, Kind, Search, Sources
+from cadenza.benchmark.finding import Finding, Kind, Search, Sources, claimed
 from cadenza.core.errors import CadenzaError, InputError, NotReadyError, StorageError
 from cadenza.evaluation.report.view import RECORDINGS_NAME, condition_css, player_data
 from cadenza.stream import status
@@ -51,12 +51,7 @@ class _Verification:
 
 
 def routes(
-    site: Site,
-    hub: Hub,
-    findings: Findings,
-    *,
-    repo_root: Path | None = None,
-    allowed_signers: Path | None = None,
+    site: Site, hub: Hub, findings: Findings, repo_root: Path | None, allowed_signers: Path | None
 ) -> APIRouter:
     """Return the pages about results; whose tags and keys count, `Sources` says."""
     router = APIRouter(include_in_schema=False)
@@ -86,7 +81,18 @@ def routes(
         try:
             return findings.computed(f"{what} {name}", state, compute, anew=anew)
         except NotReadyError as error:
-            raise HTTPException(503, str(error), {"Retry-After": "5", "Refresh": "5"}) from error
+            again = {"Retry-After": "5", "Refresh": f"5; url=/results/{name or 'leaderboard'}"}
+            raise HTTPException(503, str(error), again) from error
+
+    def shown_state(found: Finding, folders: list[Path]) -> tuple[Any, Path]:
+        recordings = site.workdir.resolve() / found.home / RECORDINGS_NAME
+        return (_state(folders), state_of([recordings])), recordings
+
+    def about(found: Finding) -> tuple[str, str, str, Any]:
+        """Return a bundle's task and policy, and of a computed page its score and badge."""
+        known = findings.known(f"show {found.identity}", shown_state(found, [found.path])[0])
+        badge = known[0].badges[0] if known and known[0].badges else None
+        return *claimed(read, found), known[0].score if known else "", badge
 
     @router.get("/results")
     def overview(request: Request, text: Annotated[str, Query(max_length=200)] = "") -> Response:
@@ -99,6 +105,7 @@ def routes(
         return site.page(
             request,
             "results.html.j2",
+            about={one.identity: about(one) for one in groups[_HEADINGS["bundle"]][:MAX_LISTED]},
             groups=[(name, len(some), some[:MAX_LISTED]) for name, some in groups.items() if some],
             text=text,
             is_partial=found.is_partial,
@@ -145,10 +152,9 @@ def routes(
     ) -> Response:
         whole = every.members(found)
         members = whole[:MAX_BUNDLES]
-        folders, state = [one.path for one in members], _state([one.path for one in members])
-        recordings = site.workdir.resolve() / found.home / RECORDINGS_NAME
-        known = recordings if recordings.is_file() else None
-        both = state, state_of([recordings])
+        folders, beside = [one.path for one in members], every.below("bundle", found.home)
+        both, recordings = shown_state(found, folders)
+        state, known = both[0], recordings if recordings.is_file() else None
         shown, title, report = computed("show", found.identity, both, folders, known, sources)
         last = verified.get(found.identity)
         if last is None or last.state != state:
@@ -166,6 +172,7 @@ def routes(
             title=title or found.place,
             report=Markup(report),  # noqa: S704 -- a template's text
             badges=badges,
+            recorded=next((one for one in beside if one.path.name == shown.recorded), None),
             verified_at=verified_at,
             films=every.below("film", found.home)[:MAX_FILMS],
             related=related,

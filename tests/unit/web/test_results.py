@@ -78,6 +78,38 @@ def test_recorded_episodes_are_played_on_the_page_of_their_policy_only(client, w
     assert "Rollout player" not in other
 
 
+def test_a_page_without_recorded_episodes_says_where_some_are_and_what_records_them(
+    client, workdir
+):
+    zero = address(workdir, "bundle", "one/evaluation/bundles/zero")
+    text = client.get(zero).text
+    assert "No recorded episodes here" in text
+    assert f'<a href="{address(workdir, "bundle", GOAL)}">{GOAL}</a> has some' in text
+    assert "cadenza quickstart" in text
+    assert "No recorded episodes" not in client.get(address(workdir, "bundle", GOAL)).text
+    (workdir / "one" / RECORDINGS_NAME).unlink()
+    assert "has some" not in client.get(zero).text
+
+
+def row_of(text, where):
+    return re.search(f'<tr><th[^>]*><a href="{where}".*?</tr>', text)[0]
+
+
+def test_the_overview_tells_task_and_policy_and_figures_once_they_were_computed(client, workdir):
+    where = address(workdir, "bundle", GOAL)
+    damaged = "one/evaluation/bundles/zero"
+    (workdir / damaged / "bundle.json").write_bytes(b"[1")
+    row = row_of(client.get("/results").text, where)
+    assert "<td>crossing</td><td>goal_pd</td>" in row
+    assert "badge" not in row
+    client.get(where)
+    row = row_of(client.get("/results").text, where)
+    assert re.search(r'<td class="n">[\d.]+\s%\s\[[\d., \s]+\]</td>', row)
+    assert ">verified</span>" in row
+    row = row_of(client.get("/results").text, address(workdir, "bundle", damaged))
+    assert "<td></td><td></td>" in row
+
+
 def test_several_policies_are_shown_together_with_every_partner(client, workdir):
     text = client.get(address(workdir, "evaluation", "one/evaluation")).text
     assert text.count('class="badge good"') == 2
@@ -332,6 +364,13 @@ def test_a_page_that_gives_way_to_others_before_its_turn_says_so(workdir, monkey
     with pytest.raises(NotReadyError):
         findings.computed("third", "state", lambda: "done")
     go_on.set()
+
+
+def test_a_page_that_waits_loads_itself_again_and_leads_back(client, monkeypatch):
+    monkeypatch.setattr("cadenza.web.findings.WAIT_S", 0.0)
+    answer = client.get("/results/leaderboard")
+    assert (answer.status_code, answer.headers["refresh"]) == (503, "5; url=/results/leaderboard")
+    assert '<a href="/results">All results</a>' in answer.text
 
 
 def test_the_badge_names_who_signed_by_the_keys_that_the_repository_trusts(

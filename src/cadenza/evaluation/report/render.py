@@ -115,6 +115,13 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
+def overall_score(view: ReportView, numbers: Numbers) -> str:
+    """Return success, or return, over all partners under the main condition, with its interval."""
+    return score_text(
+        score_of(view, numbers.overall.cells[_main_condition(view)]), view.has_success
+    )
+
+
 def verdict(view: ReportView, numbers: Numbers) -> str:
     """Return one sentence: contacts, outcomes by group, and what the filter gained and lost.
 
