@@ -129,7 +129,9 @@ def examine(
     backend = "native" if config is None else config.backend
     if config is not None:
         checks = refusals(config, store, workdir, environ=environ)
-        checks["device"] = lambda: make_backend(config).capabilities.get("device", "cpu")
+        checks["device"] = lambda: make_backend(config, environ=environ).capabilities.get(
+            "device", "cpu"
+        )
     else:
         checks = {
             "constitution": lambda: shown_rules(None, load_constitution(None).sha256),

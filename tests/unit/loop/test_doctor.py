@@ -206,6 +206,19 @@ def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
     }
 
 
+def test_lerobot_is_looked_for_where_the_given_variables_say(tmp_path, monkeypatch):
+    monkeypatch.setenv("CADENZA_LEROBOT_PYTHON", "/bin/sh")  # of this process: nobody asks it
+    wanted = lerobot_config("pusht", seed_dataset="lerobot/pusht")
+    found = examined(tmp_path, wanted)
+    assert (found["lerobot"].fix, found["back end"].level) == (ABSENT, "ok")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 9\n")
+    python.chmod(0o700)
+    asked = examined(tmp_path, wanted, {"CADENZA_LEROBOT_PYTHON": str(python)})
+    assert asked["back end"].level == "fail"
+    assert str(python) in asked["back end"].detail
+
+
 @pytest.mark.parametrize(("reference", "told"), [(None, True), ("none", False), ("a/b", False)])
 def test_a_first_policy_of_a_hub_that_nobody_plays_is_pointed_out(reference, told):
     wanted = config(reference=reference, policy_ladder=[{"name": "bc", "init": "hub/policy"}])

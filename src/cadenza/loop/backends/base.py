@@ -4,6 +4,7 @@ A back end decides nothing and runs nothing. It turns a request into a `JobPlan`
 the constitution judges the job, the loop runs it and asks the back end to read the outcome.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -102,18 +103,20 @@ class OwnPrograms(Protocol):
         ...
 
 
-def make_backend(config: LoopConfig) -> Backend:
-    """Return the back end of a run.
+def make_backend(config: LoopConfig, *, environ: Mapping[str, str] = os.environ) -> Backend:
+    """Return the back end of a run; ``environ`` says where LeRobot is.
 
     Raises:
         ConfigurationError: Its settings do not fit it.
         MissingExtraError: There is no LeRobot environment.
     """
     if config.backend == "lerobot":
-        from cadenza.loop.backends.lerobot import LeRobotBackend as Made
-    else:
-        from cadenza.loop.backends.native import NativeBackend as Made
-    return Made(config)
+        from cadenza.loop.backends.lerobot import LeRobotBackend
+
+        return LeRobotBackend(config, environ=environ)
+    from cadenza.loop.backends.native import NativeBackend
+
+    return NativeBackend(config)
 
 
 def program_table(backend: Backend) -> ProgramTable:

@@ -263,15 +263,16 @@ class LeRobotBackend:
         config: LoopConfig,
         *,
         environment: LeRobotEnvironment | None = None,
+        environ: Mapping[str, str] = os.environ,
         measures: bool = True,
     ) -> None:
-        """Take the settings of a run; ``environment`` None looks for LeRobot.
+        """Take the settings of a run; without ``environment``, ``environ`` says where LeRobot is.
 
         ``measures`` off: the configuration says nowhere that policies are measured, so nothing is
         compared with an environment, nor is one asked whether it follows its seeds.
         """
         self._config = config
-        self._given = environment
+        self._given, self._environ = environment, environ
         self._measures = measures
 
     @property
@@ -290,7 +291,7 @@ class LeRobotBackend:
     @property
     def programs(self) -> Mapping[str, tuple[str, ...]]:
         """Executables of LeRobot and of our scripts, for the runner."""
-        return lerobot_programs(self._environment or LeRobotEnvironment.find())
+        return lerobot_programs(self._environment or LeRobotEnvironment.find(self._environ))
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
         """Return the job that chooses episodes; None where all or the first ones are taken."""
@@ -560,7 +561,7 @@ class LeRobotBackend:
         if self._given is not None:
             return self._given
         try:
-            return LeRobotEnvironment.find()
+            return LeRobotEnvironment.find(self._environ)
         except MissingExtraError:
             return None
 
@@ -573,7 +574,7 @@ class LeRobotBackend:
     def _has_gpu(self) -> bool:
         """Whether jobs have one; with Slurm the nodes count, not where jobs are submitted."""
         jobs = self._config.jobs
-        return jobs.slurm.gpus > 0 if jobs.runner == "slurm" else machine_has_gpu(os.environ)
+        return jobs.slurm.gpus > 0 if jobs.runner == "slurm" else machine_has_gpu(self._environ)
 
     def _translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
         """Return further ``words`` in the names of this release."""

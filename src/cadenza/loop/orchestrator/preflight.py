@@ -113,7 +113,7 @@ def refusals(
     checks: dict[str, Callable[[], str]] = {
         "constitution": lambda: _rules_found(config),
         "inputs": lambda: _inputs_found(config),
-        "back end": lambda: _back_end_found(config),
+        "back end": lambda: _back_end_found(config, environ),
         "store": lambda: store_found(store),
         "disk": room,
         "language model": lambda: type(make_llm(config.llm)).__name__,
@@ -144,8 +144,8 @@ def _inputs_found(config: LoopConfig) -> str:
     return f"{config.seed_dataset}: {where}"
 
 
-def _back_end_found(config: LoopConfig) -> str:
-    backend = make_backend(config)
+def _back_end_found(config: LoopConfig, environ: Mapping[str, str]) -> str:
+    backend = make_backend(config, environ=environ)
     require_commands_allowed(config, rules_of(config), backend)
     return f"{backend.name}, its commands are allowed"
 
