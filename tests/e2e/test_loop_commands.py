@@ -72,6 +72,8 @@ def test_who_stops_and_resumes_a_run_and_why_is_noted(runs, monkeypatch):
     (runs / "runs" / RUN).mkdir(exist_ok=True)
     monkeypatch.setenv("LOGNAME", "bob")
     loop("stop", RUN, "--by", "Ada", "--reason", "the lab closes", cwd=runs)
+    [run] = loop("status", "--json", cwd=runs).json["runs"]
+    assert (run["status"], run["stop_reason"]) == ("stopped", "Ada asked for it: the lab closes")
     loop("resume", RUN, cwd=runs)  # it cannot go on, which comes later
     loop("resume", RUN, "--by=", cwd=runs)  # whoever starts it has noted it
     told = [(one["kind"], one["message"], one["by"]) for one in incidents_of(runs / "runs" / RUN)]

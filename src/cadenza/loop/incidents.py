@@ -49,3 +49,13 @@ def incidents_of(folder: Path) -> list[dict[str, Any]]:
         with suppress(IntegrityError):
             found.append(parse_json_object(line, source=INCIDENTS_FILE))
     return found
+
+
+def who_stopped(folder: Path) -> str | None:
+    """Return who asked a run to stop since it was last resumed, and why; None if nobody said."""
+    for one in reversed(incidents_of(folder)):
+        if one.get("kind") == "stop_asked":
+            return f"{one.get('by') or 'somebody'} asked for it: {one.get('message')}".rstrip(".")
+        if one.get("kind") in ("stopped", "resume_asked", "resumed"):
+            return None
+    return None

@@ -13,7 +13,7 @@ from typing import Final
 from cadenza.core.files import make_folder
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
-from cadenza.loop.incidents import IncidentLog
+from cadenza.loop.incidents import IncidentLog, who_stopped
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.processes import readable, this_process
 from cadenza.loop.state import STOP_REQUESTED
@@ -71,7 +71,7 @@ def stop_run(
             if job.status == "running" and folder.is_dir():
                 AttemptFolder(folder).change_request(stop_by=_ASKED_BY)
                 asked.append(f"cycle {job.key.cycle} {job.key.stage}")
-        store.finish_run(run_id, "stopped", STOP_REQUESTED)
+        store.finish_run(run_id, "stopped", who_stopped(workdir / run_id) or STOP_REQUESTED)
     finally:
         store.leases.release(lease)
     return StopOutcome(run_id=run_id, controller=None, jobs=tuple(asked))

@@ -90,6 +90,8 @@ _SILENCE: Final = {
 #: of a process are looked for at these intervals, with and without a job, s.
 _STAMP: Final = ("status", "state_version", "stop_requested_at", "lease_owner", "stop_reason")
 _BUSY_S, _IDLE_S = 2.0, 5.0
+#: Time that a controller has to begin before its run counts as left alone again, s.
+_STARTS_S: Final = 30.0
 
 
 def routes(site: Site, hub: Hub) -> APIRouter:
@@ -170,7 +172,6 @@ def _add_run(router: APIRouter, site: Site, hub: Hub) -> None:
             is_live=cycles is None,
             events=[event_row(one) for one in last],
             done=_DONE.get(done or "") or _answered(store, run_id, cycle),
-            key=action_key(status),
             others=[one for one in newest_ids(store.database, limit=RUNS_SHOWN) if one != run_id],
             silence=_SILENCE.get(config.get("approval", {}).get("on_timeout", ""), ""),
             **details(site, status),
@@ -405,6 +406,10 @@ def details(site: Site, status: RunStatus) -> dict[str, Any]:
     log, where = status.failed_log, ["--workdir", str(site.workdir.absolute())]
     if isinstance(site.location, str):
         where += ["--store", database.shown(site.location)]
+    incidents = _incidents(site, status.run_id)
+    begun = [one["ts"] for one in incidents[:1] if one.get("kind") == "resume_asked"]
+    starting = status.worked_on_by is None and begun > [time.time() - _STARTS_S]
+    asked = [f"{one.cycle}/{one.gate}" for one in status.pending]
     return {
         "run": status,
         "blessed": measured[0] if measured else None,
@@ -420,7 +425,9 @@ def details(site: Site, status: RunStatus) -> dict[str, Any]:
         "chart": success_chart(status.cycles),
         "failed_job": None if log is None else _job_of(log),
         "shortage": shortage(status.disk, site.workdir),
-        "incidents": _incidents(site, status.run_id),
+        "incidents": incidents,
+        "starting": starting,
+        "key": " ".join([status.status, str(status.worked_on_by is not None or starting), *asked]),
         "pages": [_page_of(site, page) for page in status.knowledge_pages],
     }
 
@@ -569,17 +576,12 @@ class RunFeed(Feed):
             return None
         status = run_status(store, self._run_id, workdir=self._site.workdir)
         self._stamp, self._due = stamp, moment + (_BUSY_S if status.jobs else _IDLE_S)
-        html = self._site.render("_run.html.j2", **details(self._site, status))
+        shown = details(self._site, status)
+        html = self._site.render("_run.html.j2", **shown)
         if html == self._shown:
             return None
         self._shown = html
-        return {"live": html, "actions": action_key(status)}
-
-
-def action_key(status: RunStatus) -> str:
-    """Return a value that changes when the page needs other buttons."""
-    asked = [f"{one.cycle}/{one.gate}" for one in status.pending]
-    return " ".join([status.status, str(status.worked_on_by is not None), *asked])
+        return {"live": html, "actions": shown["key"]}
 
 
 class LogFeed(Feed):

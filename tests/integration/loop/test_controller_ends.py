@@ -10,6 +10,7 @@ from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.errors import StaleLeaseError, TrainError
 from cadenza.loop.jobs.terms import StopLevel
 from cadenza.loop.reports import compare_runs
+from cadenza.loop.requests import stop_run
 from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.loop_harness import outcome_of
 from tests.integration.loop.test_controller import new, payloads, store, workdir
@@ -133,15 +134,15 @@ def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new, monkeypatch):
 
     def stop():
         waits.wait(120.0)
-        loop.store.request_stop("run")
+        stop_run(loop.store, "run", workdir=loop.folder.parent, reason="a demo", by="Bob")
 
     thread = threading.Thread(target=stop)
     thread.start()
-    assert loop.run().stop_reason == "stop requested"
+    assert loop.run().stop_reason == "Bob asked for it: a demo"
     thread.join()
-    assert statuses(loop)[0] == "stopped"
+    assert statuses(loop) == ("stopped", "Bob asked for it: a demo")
     assert stop_reasons(loop) == [
-        "run 'run': asked to stop while it waits; `cadenza loop stop` asked for it."
+        "run 'run': asked to stop while it waits; Bob asked for it: a demo."
     ]
     thread = answer_later(loop, "approved")
     assert loop.run().decisions == ["promote"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 from starlette.testclient import TestClient
@@ -320,3 +321,19 @@ def test_a_chart_of_few_cycles_is_no_wider_than_a_phone():
               for c in map(measured_cycles, (1, 3, 20))]  # fmt: skip
     assert widths[0] == 300.0
     assert widths[1] <= 340.0 < widths[2]
+
+
+def test_a_run_starts_until_its_controller_works_or_its_time_is_over(client, folders):
+    with JobStore(folders[0] / "cadenza.db") as store:
+        store.leases.release(store.leases.acquire(RUN, "me", ttl_s=60.0, gone=lambda _: True))
+        stop_run(store, RUN, workdir=folders[0], reason="need the machine for a demo", by="Bob")
+    text = client.get(f"/runs/{RUN}").text
+    assert "Bob asked for it: need the machine for a demo" in text
+    assert "Resume</button>" in text
+    log = folders[0] / RUN / "incidents.jsonl"
+    line = {"kind": "resume_asked", "message": "the demo is over", "by": "Bob"}
+    for age_s, is_starting in ((1.0, True), (31.0, False)):
+        log.write_text(json.dumps({**line, "ts": time.time() - age_s}) + "\n")
+        text = client.get(f"/runs/{RUN}").text
+        assert ("</span> starting</span>" in text) == is_starting
+        assert ("Resume</button>" in text) != is_starting

@@ -31,6 +31,7 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.events.bus import EventBus, EventJournal, LogFile, require_free_log
+from cadenza.loop.incidents import who_stopped
 from cadenza.loop.jobs.terms import (
     BudgetMeter,
     StopCheck,
@@ -213,7 +214,8 @@ class LoopController:
         except UnansweredError as error:
             return self._stopped(session, str(error), reason=str(error).rstrip("."))
         except StopRequestedError as error:
-            return self._stopped(session, self._why_stopped(session, error))
+            why, reason = self._why_stopped(session, error)
+            return self._stopped(session, why, reason=reason)
         except BudgetExceededError as error:
             with session.step("budget"):
                 session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
@@ -289,17 +291,19 @@ class LoopController:
 
     # Ends
 
-    def _why_stopped(self, session: RunSession, error: StopRequestedError) -> str:
-        """Return what stopped the run, and who asked for it."""
+    def _why_stopped(self, session: RunSession, error: StopRequestedError) -> tuple[str, str]:
+        """Return what stopped the run and who asked for it, and the reason that the store keeps."""
         why = str(error).rstrip(".")
         if self.store.stop_requested(session.run_id):
-            return f"{why}; `cadenza loop stop` asked for it."
+            who = who_stopped(session.folder)
+            told = who or "a request in the store asked for it"
+            return f"{why}; {told}.", who or STOP_REQUESTED
         if self._stop():
-            return (
-                f"{why}; a signal to the controller asked for it (Ctrl-C, SIGTERM, or its terminal "
-                "was closed)."
+            why += (
+                "; a signal to the controller asked for it (Ctrl-C, SIGTERM, or its terminal was "
+                "closed)"
             )
-        return f"{why}."
+        return f"{why}.", STOP_REQUESTED
 
     def _stopped(
         self, session: RunSession, why: str, *, reason: str = STOP_REQUESTED
