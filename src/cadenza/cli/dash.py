@@ -82,16 +82,12 @@ def dash(
         from cadenza.web.server import make_server
 
         if workdir.exists() and not workdir.is_dir():
-            raise ConfigurationError(
-                f"--workdir {workdir}: expected a folder of runs, got a file; name its folder."
-            )
-        if store is not None:
-            try:
+            raise ConfigurationError(f"--workdir {workdir}: expected a folder of runs, got a file.")
+        try:
+            if store is not None or not workdir.is_dir():
                 open_store(workdir, store).close()
-            except StoreError as error:
-                _warn(str(error))
-        elif not workdir.is_dir():
-            _warn(f"--workdir {workdir.absolute()}: there is no such folder yet, so no runs.")
+        except StoreError as error:  # it may come, or come back
+            sys.stderr.write(f"warning: {error}\n")
         token = read_token(host, token_file, is_shared=bool(allowed_host or proxy))
         app = create_app(
             workdir,
@@ -109,10 +105,6 @@ def dash(
         with suppress(KeyboardInterrupt):
             make_server(app, proxies=proxy or ()).run(sockets=[listening])
         print_text("dashboard stopped")
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"warning: {text}\n")
 
 
 def _listen(host: str, port: int) -> socket.socket:
