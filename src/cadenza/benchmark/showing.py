@@ -102,8 +102,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """One part of a page of another kind; ``markdown`` is of the library, what is in it escaped."""
+    """One part of a page of another kind; ``markdown`` is of the library, what is in it escaped.
 
+    ``heading`` is for the whole page.
+    """
+
+    heading: str = ""
     title: str = ""
     problem: str = ""
     facts: tuple[tuple[str, str], ...] = ()
@@ -252,7 +256,8 @@ def trainings(cards: Sequence[Path], sources: Sources) -> list[Sheet]:
     facts = [(f"{one.curve.label}, run {one.run_id}", one.standing) for one in found]
     figures = tuple(learning_figures([one.curve for one in found]))
     facts += [] if figures else [("curve", "none yet: no episode has ended")]
-    return [Sheet(facts=tuple(facts), figures=figures)]
+    heading = f"{found[0].what}, {', '.join(one.curve.label for one in found)}" if found else ""
+    return [Sheet(heading=heading, facts=tuple(facts), figures=figures)]
 
 
 def matrix(folders: Sequence[Path], sources: Sources) -> list[Sheet]:

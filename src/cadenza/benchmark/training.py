@@ -250,9 +250,10 @@ def learning_curve(curve: RewardCurve, *, label: str) -> LearningCurve:
 
 
 class StoredTraining(NamedTuple):
-    """A run as its files tell: its id, how it stands, and its curve, while it runs that so far."""
+    """A run as its files tell: its id, algorithm and task, how it stands, and its curve so far."""
 
     run_id: str
+    what: str
     standing: str
     curve: LearningCurve
 
@@ -265,8 +266,8 @@ def read_training(card: Path, *, read: Callable[[Path], bytes]) -> StoredTrainin
     run_id = card.name.removesuffix(".run.json")
     told = parse_json_object(read(card), source=card.name)
     config = told["config"]
-    standing = f"{told['status']}: {config['algo']} on {config['env']['task']}, "
-    standing += f"{config['total_frames']} steps"
+    what = f"{config['algo']} on {config['env']['task']}"
+    standing = f"{told['status']}: {what}, {config['total_frames']} steps"
     curve = card.with_name(f"{run_id}.curve.json")
     log = card.parents[1] / "logs" / f"{run_id}.jsonl"
     label = f"seed {config['seed']}"
@@ -278,7 +279,7 @@ def read_training(card: Path, *, read: Callable[[Path], bytes]) -> StoredTrainin
             x for x in lines if x.endswith(b"\n")
         )  # of a run that goes on, the last may not be
         found = _logged_curve((parse_json_object(x, source=log.name) for x in whole), label)
-    return StoredTraining(run_id, standing, found)
+    return StoredTraining(run_id, what, standing, found)
 
 
 def _stored_curve(content: Mapping[str, Any], label: str) -> LearningCurve:

@@ -122,8 +122,9 @@ def routes(
     def sheets_page(request: Request, title: str, parts: Sequence[Any], **more: Any) -> Response:
         # made with `html` off: it escapes
         told = [(one, Markup(MARKDOWN.render(one.markdown))) for one in parts]  # noqa: S704
-        found: dict[str, Any] = {"title": title, "sheets": told, "films": (), "related": ()}
-        found["left_out"] = 0
+        heading = next((one.heading for one in parts if one.heading), title)
+        found: dict[str, Any] = {"title": heading, "place": "" if heading == title else title}
+        found |= {"sheets": told, "films": (), "related": (), "left_out": 0}
         return site.page(request, "sheets.html.j2", **found | more)
 
     @router.get("/results/{result_id}")

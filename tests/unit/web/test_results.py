@@ -265,6 +265,7 @@ def test_a_training_shows_its_returns_and_evaluations_also_while_it_runs(client,
         text = page_of(client, workdir, "training", place)
         assert "3 of 4 solved" in text
         assert f"{state}: ego_aht_happo on push, 400 steps" in text
+        assert f'<h1>ego_aht_happo on push, seed 7</h1><p class="soft">{place}</p>' in text
     assert "1 training episode;" in text
 
 
@@ -272,6 +273,7 @@ def test_trainings_with_several_seeds_show_their_mean(client, workdir):
     for seed in (0, 2):
         trained(workdir / "many" / "training" / f"seed{seed}", seed)
     text = page_of(client, workdir, "seeds", "many")
+    assert "<h1>ego_aht_happo on push, seed 0, seed 2</h1>" in text
     assert "seed 2, 400 steps: 4.5" in text  # (3 + 4 + 5 + 6) / 4; of seed 0 it is 2.5
     assert "2 seeds, 400 steps; mean at the last common step 3.50" in text
     assert "2 seeds, 400 steps; mean at the last common step 0.75" in text
