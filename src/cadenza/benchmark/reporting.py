@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+from pydantic import ValidationError
+
 from cadenza.benchmark.admission import PLANS
 from cadenza.benchmark.bundle import BUNDLE_NAME, PREREG_NAME, rehearsal_of
 from cadenza.benchmark.cells import EvaluationPlan
@@ -26,14 +28,16 @@ from cadenza.core.tables import Table
 from cadenza.evaluation.best_responses import BestResponses
 from cadenza.evaluation.prereg import LockedRegistration, PreregDocument
 from cadenza.evaluation.report.view import (
+    RECORDINGS_NAME,
     Check,
     ConditionView,
     Fact,
     PartnerView,
+    Recordings,
     ReportView,
     Statement,
 )
-from cadenza.evaluation.results import EpisodeResult, ResultBundle
+from cadenza.evaluation.results import EpisodeResult, ResultBundle, first_problem
 from cadenza.partners.registry import partner_card
 from cadenza.partners.zoo_member import ZOO_MEMBER
 from cadenza.safety.reporting.rendering import INTERVAL_NOTE, report_tables
@@ -247,6 +251,31 @@ def report_view(
         repro_command=commands.pop() if len(commands) == 1 else "",
         seed_kind="training seed" if by_training else "evaluation seed",
     )
+
+
+def with_recordings(
+    view: ReportView, runs: Sequence[SealedRun], data: bytes
+) -> tuple[ReportView, str]:
+    """Return the view with the recorded episodes in ``data``, and the policy that they are of.
+
+    Those of another policy, or without a place where methods are compared, are left out.
+
+    Raises:
+        IntegrityError: ``data`` holds none.
+        InputError: One is incomplete, or there is more than a page can show.
+    """
+    try:
+        found = Recordings.model_validate_json(data)
+    except ValidationError as error:
+        raise IntegrityError(
+            f"{RECORDINGS_NAME}: expected recorded episodes: {first_problem(error)}; remove "
+            "the file, or let `cadenza quickstart` write it."
+        ) from error
+    conditions = {one.condition_id for one in view.conditions}
+    # where methods are compared, episodes of one with and without the filter have no place
+    is_whole = all(one.condition_id in conditions for one in found.rollouts)
+    is_of_a_run = found.policy_id in {run.bundle.policy_id for run in runs}
+    return found.shown_in(view) if is_whole and is_of_a_run else view, found.policy_id
 
 
 def _by_training(runs: Sequence[SealedRun]) -> bool:

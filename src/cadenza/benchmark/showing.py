@@ -20,6 +20,7 @@ from cadenza.benchmark.reporting import (
     newest_runs,
     report_view,
     verified_run,
+    with_recordings,
 )
 from cadenza.benchmark.signing import (
     ALLOWED_SIGNERS_NAME,
@@ -59,7 +60,7 @@ from cadenza.evaluation.report.render import (
     method_figures,
     overall_score,
 )
-from cadenza.evaluation.report.view import Check, Recordings, ReportView
+from cadenza.evaluation.report.view import Check, ReportView
 from cadenza.evaluation.results import ResultBundle
 from cadenza.stream.recording_files import read_journal
 
@@ -194,7 +195,12 @@ def show(folders: Sequence[Path], recordings: Path | None, sources: Sources) -> 
         if problems:
             raise InputError(problems[0])
         runs = [run for _, run in found if isinstance(run, SealedRun)]
-        view, recorded, no_player = _with_recordings(report_view(runs), runs, recordings, sources)
+        view, recorded, no_player = report_view(runs), "", ""
+        try:
+            if recordings is not None:
+                view, recorded = with_recordings(view, runs, sources.read(recordings))
+        except MALFORMED as error:
+            no_player = sentence(error)
         page = compose(view)
         tiles = headline_tiles(view, page.numbers)
     except MALFORMED as error:
@@ -209,25 +215,6 @@ def show(folders: Sequence[Path], recordings: Path | None, sources: Sources) -> 
         page=page,
         tiles=tiles,
     )
-
-
-def _with_recordings(
-    view: ReportView, runs: Sequence[SealedRun], path: Path | None, sources: Sources
-) -> tuple[ReportView, str, str]:
-    """Return the view with the recorded episodes of a run, whose these are, or why without."""
-    recorded = ""
-    try:
-        if path is not None:
-            found = Recordings.model_validate_json(sources.read(path))
-            recorded = found.policy_id
-            conditions = {one.condition_id for one in view.conditions}
-            is_whole = all(one.condition_id in conditions for one in found.rollouts)
-            # where methods are compared, episodes of one with and without the filter have no place
-            if is_whole and recorded in {run.bundle.policy_id for run in runs}:
-                view = found.shown_in(view)
-    except MALFORMED as error:
-        return view, recorded, sentence(error)
-    return view, recorded, ""
 
 
 def leaderboards(folders: Sequence[Path], sources: Sources) -> list[Sheet]:

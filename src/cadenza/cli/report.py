@@ -44,15 +44,24 @@ def report(
 ) -> None:
     """Write one self-contained report about one result, or compare several of one task."""
     with typed_exits():
-        from cadenza.benchmark.reporting import find_bundles, load_run, report_view
+        from cadenza.benchmark.reporting import (
+            find_bundles,
+            load_run,
+            report_view,
+            with_recordings,
+        )
         from cadenza.core.files import atomic_write_text
         from cadenza.evaluation.best_responses import load_best_responses
         from cadenza.evaluation.report.render import FORMATS
+        from cadenza.evaluation.report.view import RECORDINGS_NAME
 
         chosen = format_of(out, form)
         best = best_responses and load_best_responses(best_responses)
         runs = [load_run(folder, repo_path=repository) for folder in find_bundles(paths)]
         view = report_view(runs, best_responses=best)
+        for recorded in (path / RECORDINGS_NAME for path in paths):
+            if recorded.is_file():
+                view, _ = with_recordings(view, runs, recorded.read_bytes())
         atomic_write_text(out, FORMATS[chosen](view))
         print_text(f"report: {out}")
 

@@ -13,6 +13,8 @@ from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from cadenza.evaluation.best_responses import BestResponses
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import FORMATS, ReportRecord, render_leaderboards
+from cadenza.evaluation.report.view import RECORDINGS_NAME
+from tests.dashboards import recorded
 from tests.e2e.in_process import here
 from tests.unit.benchmark.samples import make_cell_episodes, make_plan, make_request
 
@@ -199,6 +201,19 @@ def test_leaderboard_command_finds_drift_and_shows_proximity(evaluation, tmp_pat
         0.75,
         0.0,
     ]
+
+
+def test_a_report_plays_the_recorded_episodes_beside_its_bundles(tmp_path):
+    seal(tmp_path / "evaluation" / "bundles" / "ego")
+    path, page = tmp_path / RECORDINGS_NAME, tmp_path / "r.html"
+    for policy, plays in (("ego", True), ("another", False)):
+        path.write_text(recorded(policy, partner="chaser").model_dump_json())
+        assert here("report", ".", "--out", "r.html", cwd=tmp_path).code == 0
+        assert ('id="rollouts"' in page.read_text()) is plays
+    path.write_text('{"policy_id": 3}')
+    refused = here("report", ".", "--out", "r.html", cwd=tmp_path)
+    assert refused.code != 0
+    assert "recordings.json: expected recorded episodes: policy_id: Input should be" in refused.err
 
 
 def test_one_page_holds_one_task(evaluation):
