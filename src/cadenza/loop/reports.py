@@ -232,6 +232,40 @@ def _quoted(word: str) -> str:
 _PAUSE_S: Final = 0.5
 
 
+def event_in_words(kind: str, payload: str) -> str:
+    """Return one sentence about an event; a payload that is cut, or no object, as it is."""
+    try:
+        told: Any = json.loads(payload)
+        said = {
+            name: plain_text(str(told.get(name)))
+            for name in ("decision", "gate", "by", "reason", "stage")
+        }
+    except (ValueError, AttributeError):
+        return payload
+    match kind:
+        case "decision":
+            return f"{said['decision']}: {said['reason']}"
+        case "approval_requested":
+            return f"waits for approval, whether to {said['gate']}: {said['reason']}"
+        case "approval_decided":
+            status = "approved" if told.get("approved") else "rejected"
+            return f"{said['by']} {status}, asked whether to {said['gate']}: {said['reason']}"
+        case "undecided":
+            return f"goes on measuring: {said['reason']}"
+        case "job_started":
+            return said["stage"]
+        case _:
+            return ", ".join(f"{plain_text(name)}={_short(value)}" for name, value in told.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"({len(cast('dict[str, Any]', value))} values)"
+    if isinstance(value, list):
+        return " ".join(_short(one) for one in cast("list[Any]", value))
+    return f"{value:.6g}" if isinstance(value, float) else plain_text(str(value))
+
+
 def tail_events(
     store: JobStore, run_id: str, *, cycle: int | None, last: int, follow: bool
 ) -> Generator[StoredEvent]:

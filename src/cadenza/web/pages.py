@@ -25,7 +25,7 @@ from cadenza.loop.errors import ApprovalDecidedError
 from cadenza.loop.incidents import incidents_of
 from cadenza.loop.knowledge.pages import read_page
 from cadenza.loop.processes import readable
-from cadenza.loop.reports import compare_runs, metrics_text
+from cadenza.loop.reports import compare_runs, event_in_words, metrics_text
 from cadenza.loop.requests import CONTROLLER_LOG, answer, resume_run, stop_run
 from cadenza.loop.retention import removed, shortage
 from cadenza.loop.status_report import (
@@ -63,16 +63,10 @@ Stage: TypeAlias = Annotated[str, InPath(pattern="^[a-z0-9_]{1,64}$")]
 #: Logs below a run's folder: the controller's, and those of jobs.
 LOG_NAME: Final = r"^(controller|cycle_[0-9]{1,7}/[a-z0-9_]{1,64})\.log$"
 Word: TypeAlias = Annotated[str, Query(max_length=200, pattern="^[^\x00]*$")]
-#: Runs on a page of the list; events on a page, at the end of a run's, characters of one there;
-#: episodes and jobs on a cycle's.
-RUNS_SHOWN, EVENTS_SHOWN, LAST_SHOWN, TEXT_SHOWN, EPISODES_SHOWN, JOBS_SHOWN = (
-    50,
-    200,
-    30,
-    220,
-    500,
-    200,
-)
+#: Runs on a page of the list; events on a page, at the end of a run's; characters that are read of
+#: one, and shown; episodes and jobs on a cycle's.
+RUNS_SHOWN, EVENTS_SHOWN, LAST_SHOWN, TEXT_READ, TEXT_SHOWN = 50, 200, 30, 4000, 220
+EPISODES_SHOWN, JOBS_SHOWN = 500, 200
 #: Longest answers of a form, characters.
 _LONGEST: Final = {"reason": 500, "by": 100}
 #: What the page of a run says after a button was pressed.
@@ -162,7 +156,7 @@ def _add_run(router: APIRouter, site: Site, hub: Hub) -> None:
         cycles: Literal["all"] | None = None,
     ) -> HTMLResponse:
         store = store_of(site, run_id)
-        last = store.events.find(run_id, limit=LAST_SHOWN, width=TEXT_SHOWN + 1)
+        last = store.events.find(run_id, limit=LAST_SHOWN, width=TEXT_READ)
         newest = None if cycles else NEWEST
         status = run_status(store, run_id, workdir=site.workdir, newest=newest)
         config = json.loads(store.get_run(run_id)["config_json"])
@@ -218,10 +212,10 @@ def _add_events(router: APIRouter, site: Site) -> None:
         run_id: RunName,
         stage: Word = "",
         kind: Word = "",
-        cycle: Annotated[str, Query(pattern="^[0-9]{0,6}$")] = "",
+        cycle: Word = "",
         text: Word = "",
-        after: Annotated[str, Query(pattern="^[0-9]{0,15}$")] = "",
-        before: Annotated[str, Query(pattern="^[0-9]{0,15}$")] = "",
+        after: Word = "",
+        before: Word = "",
     ) -> HTMLResponse:
         store = store_of(site, run_id)
         last = store.events.last_seq(run_id)
@@ -229,12 +223,12 @@ def _add_events(router: APIRouter, site: Site) -> None:
             run_id,
             stage=stage or None,
             kind=kind or None,
-            cycle=int(cycle) if cycle else None,
+            cycle=number_in("cycle", cycle),
             text=text,
-            after=int(after) if after else None,
-            before=int(before) if before else None,
+            after=number_in("after", after, MAX_SEQ),
+            before=number_in("before", before, MAX_SEQ),
             limit=EVENTS_SHOWN,
-            width=TEXT_SHOWN + 1,
+            width=TEXT_READ,
         )
         asked = {"stage": stage, "kind": kind, "cycle": cycle, "text": text}
         return site.page(
@@ -243,6 +237,7 @@ def _add_events(router: APIRouter, site: Site) -> None:
             run_id=run_id,
             events=[event_row(one) for one in found],
             asked=asked,
+            words=store.events.words(run_id),
             after=after,
             before=before,
             last=last,
@@ -353,11 +348,12 @@ def _add_knowledge(router: APIRouter, site: Site) -> None:
         )
 
 
-def number_in(name: str, text: str) -> int | None:
+def number_in(name: str, text: str, most: int = MAX_CYCLE) -> int | None:
     """Return a number that somebody typed; None for nothing."""
-    if text and not (text.isdecimal() and text.isascii() and len(text) < 16):
-        raise InputError(f"{name}: expected a number such as 3, got {text[:50]!r}.")
-    return int(text) if text else None
+    number = int(text) if text.isdecimal() and text.isascii() and len(text) < 20 else most + 1
+    if text and number > most:
+        raise InputError(f"{name}: expected a whole number up to {most}, got {text[:50]!r}.")
+    return number if text else None
 
 
 def _answered(store: JobStore, run_id: str, cycle: int | None) -> str:
@@ -376,16 +372,11 @@ def _position(request: Request, after: int) -> int:
 
 
 def event_row(event: StoredEvent) -> dict[str, Any]:
-    """Return an event as a line of the log."""
-    text = event.payload
-    return {
-        "seq": event.seq,
-        "ts": event.ts,
-        "stage": event.stage,
-        "kind": event.kind,
-        "cycle": event.cycle,
-        "text": text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…",
-    }
+    """Return an event as a line of the log; ``payload`` is what a filter by text looks at."""
+    text = event_in_words(event.kind, event.payload)
+    row = {name: getattr(event, name) for name in ("seq", "ts", "stage", "kind", "cycle")}
+    text = text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…"
+    return {**row, "text": text, "payload": event.payload[:TEXT_SHOWN]}
 
 
 def _pretty(document: str | None) -> str:
@@ -394,7 +385,7 @@ def _pretty(document: str | None) -> str:
         text = json.dumps(json.loads(document or "null"), indent=2, ensure_ascii=False)
     except ValueError:
         text = document or ""
-    return text[:MAX_SHOWN]
+    return database.plain_text(text[:MAX_SHOWN])
 
 
 def details(site: Site, status: RunStatus) -> dict[str, Any]:
@@ -563,7 +554,7 @@ class RunFeed(Feed):
             self._run_id,
             after=position,
             limit=EVENTS_SHOWN,
-            width=TEXT_SHOWN + 1,
+            width=TEXT_READ,
         )
         return Growth("events", [event_row(one) for one in found], position) if found else None
 

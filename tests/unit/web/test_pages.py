@@ -113,11 +113,36 @@ def test_a_page_that_would_unfold_to_gigabytes_is_shown_as_it_is(client, folders
 def test_events_are_filtered_and_paged_by_number(client):
     shown = client.get(f"/runs/{RUN}/events", params={"kind": "decision"}).text
     assert "decide/decision" in shown
-    assert "knowledge_updated" not in shown
+    assert "knowledge/knowledge_updated" not in shown
     shown = client.get(f"/runs/{RUN}/events", params={"before": 2}).text
-    assert "knowledge_updated" not in shown
+    assert "knowledge/knowledge_updated" not in shown
     assert "success_rate" in client.get(f"/runs/{RUN}/events/1").text
     assert client.get(f"/runs/{RUN}/events/3").status_code == 404
+
+
+def test_events_say_how_many_fit_and_which_words_there_are(client):
+    shown = client.get(f"/runs/{RUN}/events", params={"kind": "decision"}).text
+    assert "1 of 2 events" in shown
+    assert '<datalist id="stages"><option value="decide"></option><option value="know' in shown
+    for name in ("cycle", "after", "before"):
+        wrong = client.get(f"/runs/{RUN}/events", params={name: "first"})
+        assert wrong.status_code == 400
+        assert f"{name}: expected a whole number" in wrong.text
+
+
+def test_events_are_sentences_and_never_cut_json(client, folders):
+    with JobStore(folders[0] / "cadenza.db") as store:
+        lease = store.leases.acquire(RUN, "someone", ttl_s=60.0, gone=lambda _: True)
+        command = {"stage": "train", "cmd": ["cadenza", *["--word"] * 200]}
+        odd = {"loss": 0.123456789, "of": {"a": 1}, "text": "\ud800<b>\x1b"}
+        told = [event("train", "job_started", 1, command, 7), event("train", "report", 1, odd, 8)]
+        store.events.append(lease, told)
+    text = client.get(f"/runs/{RUN}").text
+    assert f'<span class="text">promote: {REASON}</span>' in text
+    assert '<span class="text">train</span>' in text
+    assert "--word" not in text
+    assert "loss=0.123457, of=(1 values), text=" in text
+    assert "--word" in client.get(f"/runs/{RUN}/events/3").text
 
 
 def test_a_log_shows_its_end_only(client, folders):

@@ -222,6 +222,15 @@ class EventTable(Part):
         with self._database.read() as connection:
             return _last_seq(connection, run_id)
 
+    def words(self, run_id: str) -> dict[str, list[str]]:
+        """Return the stages and kinds that a run's events have, sorted; their indexes suffice."""
+        of_run, found = events.c.run_id == run_id, dict[str, list[str]]()
+        with self._database.read() as connection:
+            for column in (events.c.stage, events.c.kind):
+                distinct = select(column).where(of_run).distinct().order_by(column)
+                found[column.name] = [*connection.scalars(distinct)]
+        return found
+
     def published_up_to(self, run_id: str) -> int:
         """Return the number up to which all events are marked as published."""
         first = select(func.min(events.c.seq)).select_from(events)

@@ -66,7 +66,7 @@ function addEvents(log, events) {
     if (one.seq <= Number(wanted.seq || 0)) continue;
     wanted.seq = one.seq;
     if (["stage", "kind", "cycle"].some((name) => wanted[name] && wanted[name] !== String(one[name]))) continue;
-    if (wanted.text && !one.text.toLowerCase().includes(wanted.text.toLowerCase())) continue;
+    if (wanted.text && !`${one.payload} ${one.text}`.toLowerCase().includes(wanted.text.toLowerCase())) continue;
     const line = document.createElement("li");
     line.className = "new";
     const link = document.createElement("a");
