@@ -1,6 +1,9 @@
 """`cadenza dash`: what it refuses or warns of before it serves; the port is taken, so it ends."""
 
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +35,12 @@ def test_a_folder_or_named_store_that_is_missing_is_told_at_the_start(started, t
         done = started(*words)
         assert "warning" not in done.err
         assert "free address" in done.err
+
+
+def test_ctrl_c_is_the_normal_end_of_a_dashboard(tmp_path):
+    command = [sys.executable, "-m", "cadenza", "dash", "--port", "0", "--workdir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dash:
+        assert dash.stdout.readline().startswith("dashboard: http://127.0.0.1:")
+        dash.send_signal(signal.SIGINT)
+        assert dash.stdout.read() == "dashboard stopped\n"
+    assert dash.returncode == 0

@@ -101,8 +101,8 @@ def dash(
         )
         listening = _listen(host, port)
         name = f"[{host}]" if ":" in host else host
-        print_text(f"dashboard: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)")
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+            print_text(f"dashboard: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)")
             make_server(app, proxies=proxy or ()).run(sockets=[listening])
         print_text("dashboard stopped")
 

@@ -177,10 +177,7 @@ def _add_run(router: APIRouter, site: Site, hub: Hub) -> None:
         said = {name: form.get(name, "") for name in _LONGEST}
         for name, longest in _LONGEST.items():
             if len(said[name]) > longest:
-                raise InputError(
-                    f"{name}: expected at most {longest} characters, got {len(said[name])}; say it "
-                    "in fewer."
-                )
+                raise InputError(f"{name}: expected at most {longest} characters; say it in fewer.")
         of_cycle = ""
         if action == "stop":
             stop_run(store, run_id, workdir=site.workdir, **said)
@@ -551,10 +548,7 @@ class RunFeed(Feed):
     def read(self, position: int, /) -> Growth | None:
         """Return events behind number ``position``."""
         found = self._site.store().events.find(
-            self._run_id,
-            after=position,
-            limit=EVENTS_SHOWN,
-            width=TEXT_READ,
+            self._run_id, after=position, limit=EVENTS_SHOWN, width=TEXT_READ
         )
         return Growth("events", [event_row(one) for one in found], position) if found else None
 
