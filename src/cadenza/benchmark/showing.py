@@ -4,6 +4,7 @@ Read:      no more than a page can bear; how files are read is the caller's matt
 Malformed: a damaged, half-written or foreign file gives a sentence, never an error.
 """
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -117,9 +118,10 @@ class Sheet:
     markdown: str = ""
 
 
-def judge_all(folders: Sequence[Path], sources: Sources) -> tuple[Badge, ...]:
-    """Return what verification says of every bundle, read and checked anew, byte by byte."""
-    return tuple(_judged(folder, sources, use_known=False)[0] for folder in folders)
+def judge_all(folders: Sequence[Path], sources: Sources) -> tuple[float, tuple[Badge, ...]]:
+    """Return now, and what verification says of every bundle, read anew, byte by byte."""
+    moment = time.time()
+    return moment, tuple(_judged(folder, sources, use_known=False)[0] for folder in folders)
 
 
 def sealed_run(

@@ -1,9 +1,7 @@
 """The pages of results: what evaluations, spikes, populations, trainings and streams left."""
 
-import time
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -37,17 +35,6 @@ _HEADINGS: Final[dict[Kind, str]] = {
 #: Findings of one kind on the overview; bundles, films and related groups of one page; bytes of a
 #: file that is no bundle's.
 MAX_LISTED, MAX_BUNDLES, MAX_FILMS, MAX_RELATED, MAX_BYTES = 100, 100, 24, 12, 1 << 25
-#: Most results whose last verification is remembered.
-_MAX_VERIFIED: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class _Verification:
-    """What the button *Verify* found, for the state of the files that it read."""
-
-    state: Hashable
-    moment: float
-    badges: tuple[Any, ...]
 
 
 def routes(
@@ -55,7 +42,6 @@ def routes(
 ) -> APIRouter:
     """Return the pages about results; whose tags and keys count, `Sources` says."""
     router = APIRouter(include_in_schema=False)
-    verified: OrderedDict[str, _Verification] = OrderedDict()
 
     def find(identity: str, *kinds: Kind) -> Finding:
         found = findings.get(identity, *kinds)
@@ -157,12 +143,10 @@ def routes(
         both, recordings = shown_state(found, folders)
         state, known = both[0], recordings if recordings.is_file() else None
         shown, title, report = computed("show", found.identity, both, folders, known, sources)
-        last = verified.get(found.identity)
-        if last is None or last.state != state:
-            badges, verified_at = shown.badges, None
-        else:
-            badges, verified_at = last.badges, last.moment
-            report = "" if any(badge.state == "bad" for badge in badges) else report
+        last = findings.known(f"judge_all {found.identity}", state)
+        verified_at, badges = last or (None, shown.badges)
+        if last and any(badge.state == "bad" for badge in badges):
+            report = ""
         return site.page(
             request,
             "result.html.j2",
@@ -183,11 +167,7 @@ def routes(
     def verify(result_id: ResultId) -> Response:
         found = find(result_id, "bundle", "evaluation")
         folders = [one.path for one in findings.search().members(found)[:MAX_BUNDLES]]
-        moment, state = time.time(), _state(folders)
-        badges = computed("judge_all", result_id, state, folders, sources, anew=True)
-        verified[result_id] = _Verification(state, moment, badges)
-        if len(verified) > _MAX_VERIFIED:
-            verified.popitem(last=False)
+        computed("judge_all", result_id, _state(folders), folders, sources, anew=True)
         return RedirectResponse(f"/results/{result_id}#verification", status_code=303)
 
     @router.get("/results/{result_id}/film")
