@@ -10,7 +10,7 @@ from cadenza.benchmark import admission
 from cadenza.benchmark.admission import AdmissionPlan, AdmissionRow, admit, as_markdown, play_row
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.films import film
-from cadenza.benchmark.policies import ZeroPolicy, load_policy
+from cadenza.benchmark.policies import load_policy
 from cadenza.benchmark.tasks import COCARRY_MJ
 from cadenza.core.errors import ConfigurationError, InputError
 from tests.campaigns import nightly, size
@@ -99,7 +99,7 @@ def test_co_carry_needs_a_partner_and_an_ego_that_feels_it(small_plan):
 
 
 def test_what_is_unknown_or_cannot_play_side_by_side_is_refused(monkeypatch):
-    monkeypatch.delattr(ZeroPolicy, "act_rows")
+    monkeypatch.setattr(admission, "load_policy", lambda *_, **__: object())
     with pytest.raises(
         ConfigurationError, match="expected one of cocarry_mj, handover_mj, got 'crossing'"
     ):
