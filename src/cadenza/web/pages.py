@@ -537,7 +537,7 @@ class RunFeed(Feed):
     def __init__(self, site: Site, run_id: str) -> None:
         self._site = site
         self._run_id = run_id
-        self._shown = ""
+        self._shown: dict[str, Any] = {}
         self._stamp: Any = None
         self._due = 0.0
 
@@ -561,12 +561,13 @@ class RunFeed(Feed):
             return None
         status = run_status(store, self._run_id, workdir=self._site.workdir)
         self._stamp, self._due = stamp, moment + (_BUSY_S if status.jobs else _IDLE_S)
-        shown = details(self._site, status)
-        html = self._site.render("_run.html.j2", **shown)
-        if html == self._shown:
+        found = details(self._site, status)
+        html = self._site.render("_run.html.j2", **found)
+        shown = {"live": html, "actions": found["key"]}
+        if shown == self._shown:
             return None
-        self._shown = html
-        return {"live": html, "actions": shown["key"]}
+        self._shown = shown
+        return shown
 
 
 class LogFeed(Feed):
