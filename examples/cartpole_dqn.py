@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from cadenza.core.schedules import LinearSchedule
 from cadenza.learn import Trainer
+from cadenza.learn.agents.judging import Evaluation, evaluate_policy
 from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy, EpsilonSchedule, QLoss, QTarget
 from cadenza.learn.callbacks import BackPropStepsTerminator, TerminalLogger
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
-from cadenza.learn.judging import Evaluation, evaluate_policy
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsNStepMemoryTable
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp

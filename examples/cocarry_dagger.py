@@ -15,7 +15,7 @@ import typer
 
 import cadenza
 from cadenza.benchmark.imitation import Successes, imitation_batch, success_by_partner
-from cadenza.learn.judging import Evaluation
+from cadenza.learn.agents.judging import Evaluation
 
 TASK = "cocarry_mj"
 ROLES = ("cocarry_leader", "cocarry_shared", "cocarry_follower")

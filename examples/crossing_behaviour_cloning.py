@@ -23,7 +23,7 @@ from cadenza.benchmark.jobs.cloning import LEARNING_RATE, Clone, cloning_loss, s
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.judging import Evaluation
+from cadenza.learn.agents.judging import Evaluation
 from cadenza.learn.nn.portable import save_policy_file
 from cadenza.partners.registry import partner_card
 from cadenza.stream import OnlineDataEngine, OnlineDataset

@@ -17,13 +17,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.optim import Adam
 
 from cadenza.learn import Callback, Trainer
+from cadenza.learn.agents.judging import Evaluation
 from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.env.hit_the_middle import HitTheMiddle
 from cadenza.learn.env.stepping import ReplayableEnv
-from cadenza.learn.judging import Evaluation
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy

@@ -22,10 +22,10 @@ from torch import nn
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn import Callback, Trainer
+from cadenza.learn.agents.judging import evaluate_policy
 from cadenza.learn.algorithms.sac import QLoss, soft_actor_critic
 from cadenza.learn.callbacks import BackPropStepsTerminator, TerminalLogger
 from cadenza.learn.configs import SACConfig
-from cadenza.learn.judging import evaluate_policy
 from cadenza.learn.memory import MemoryLoader
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy

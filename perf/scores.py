@@ -39,7 +39,7 @@ from cadenza.core.files import atomic_write_json
 from cadenza.core.progress import progress_bar
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
-from cadenza.learn.judging import Evaluation, evaluate_policy
+from cadenza.learn.agents.judging import Evaluation, evaluate_policy
 
 #: Two robots that cover two landmarks together.
 PUSH = "cooperative_push"

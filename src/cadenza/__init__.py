@@ -1,7 +1,7 @@
 """cadenza: robot policies that work with partners they have never met.
 
-Start at:    ``cadenza.SAC("Pendulum-v1").learn(20_000)`` (`cadenza.learn.api`), `cadenza.guard` for
-             the safety filter, or `cadenza quickstart` for the whole idea in minutes.
+Start at:    ``cadenza.SAC("Pendulum-v1").learn(20_000)`` (`cadenza.learn.agents`), `cadenza.guard`
+             for the safety filter, or `cadenza quickstart` for the whole idea in minutes.
 Floors:      `cli > web > loop > benchmark > aht > envs, partners, stream, evaluation > comm >
              learn, safety > core`; a folder imports only from lower floors.
 """
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from . import safety as safety
     from . import stream as stream
     from .envs.registration import register_envs as register_envs
-    from .learn.imitation_api import DAgger as DAgger
-    from .learn.replay_api import DQN as DQN
-    from .learn.replay_api import MBPO as MBPO
-    from .learn.replay_api import SAC as SAC
-    from .learn.replay_api import TD3 as TD3
-    from .learn.replay_api import HLGauss as HLGauss
-    from .learn.rollout_api import GRPO as GRPO
-    from .learn.rollout_api import PPO as PPO
-    from .learn.team_api import HAPPO as HAPPO
-    from .learn.team_api import HATD3 as HATD3
-    from .learn.team_api import MAPPO as MAPPO
+    from .learn.agents.dagger_agent import DAgger as DAgger
+    from .learn.agents.replay import DQN as DQN
+    from .learn.agents.replay import MBPO as MBPO
+    from .learn.agents.replay import SAC as SAC
+    from .learn.agents.replay import TD3 as TD3
+    from .learn.agents.replay import HLGauss as HLGauss
+    from .learn.agents.rollout import GRPO as GRPO
+    from .learn.agents.rollout import PPO as PPO
+    from .learn.agents.team import HAPPO as HAPPO
+    from .learn.agents.team import HATD3 as HATD3
+    from .learn.agents.team import MAPPO as MAPPO
     from .safety.wrappers.guard import guard as guard
 else:
     __dir__, __getattr__ = lazy_names(__name__)

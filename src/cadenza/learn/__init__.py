@@ -1,6 +1,6 @@
 """Learning: the engine (callbacks, trainer, memory, algorithms, networks) behind every learner.
 
-Start at:    `api` and its neighbours, one object per algorithm; beneath them `Callback` and
+Start at:    `agents`, one object per algorithm; beneath them `Callback` and
              `Trainer`, and `algorithms` for what can be learned with them;
              `docs/learning-engine.md` for the ideas.
 Promise:     equal inputs and generators give equal bits on the CPU; no global random state is read.

@@ -22,8 +22,8 @@ from cadenza.core.errors import (
 )
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
+from cadenza.learn.agents.judging import SELECTION_SEED, BestPolicy, Evaluation
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
-from cadenza.learn.judging import SELECTION_SEED, BestPolicy, Evaluation
 from tests.campaigns import size
 from tests.unit.learn.counting_envs import CountingEnv
 
@@ -574,7 +574,7 @@ def test_environment_with_other_spaces_is_refused(tmp_path):
 def test_progress_moves_during_the_warm_up(monkeypatch):
     seen = []
     bar = nullcontext(lambda done, total, detail: seen.append((done, total)))
-    monkeypatch.setattr("cadenza.learn.api.progress_bar", lambda label: bar)
+    monkeypatch.setattr("cadenza.learn.agents.agent.progress_bar", lambda label: bar)
     cadenza.DQN("CartPole-v1", **{**REPLAY, "warmup_steps": 500}).learn(50)
     assert seen[0] == (1, 50)
 
@@ -656,9 +656,9 @@ def test_registered_environments_are_the_tasks():
 
 
 def test_evaluation_gives_students_interval():
-    judged = cadenza.learn.judging.Evaluation.of([1.0, 2.0, 3.0, 6.0], [1, 1, 1, 1])
+    judged = cadenza.learn.agents.judging.Evaluation.of([1.0, 2.0, 3.0, 6.0], [1, 1, 1, 1])
     assert judged.mean == 3.0
     half = 3.182446305284263 * np.std([1, 2, 3, 6], ddof=1) / 2.0  # t table, 3 degrees, 97.5 %
     assert (judged.low, judged.high) == pytest.approx((3.0 - half, 3.0 + half))
     assert str(judged) == "3.0 [-0.4, 6.4]"
-    assert "no interval" in str(cadenza.learn.judging.Evaluation.of([5.0, 5.0], [1, 1]))
+    assert "no interval" in str(cadenza.learn.agents.judging.Evaluation.of([5.0, 5.0], [1, 1]))

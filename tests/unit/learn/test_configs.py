@@ -7,7 +7,7 @@ import pytest
 
 import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.api import Agent
+from cadenza.learn.agents.agent import Agent
 from cadenza.learn.configs import (
     DQNConfig,
     GRPOConfig,

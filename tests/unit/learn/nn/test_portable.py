@@ -390,7 +390,7 @@ def test_file_plays_in_a_fresh_process_without_environment_or_learner(tmp_path):
         f"folder = Path({str(tmp_path)!r})\n"
         "network = load_policy_file(folder / 'agent.policy.safetensors')\n"
         "np.save(folder / 'actions.npy', network.act(np.load(folder / 'rows.npy')))\n"
-        "heavy = ('cadenza.learn.api', 'cadenza.learn.algorithms', 'cadenza.learn.env.')\n"
+        "heavy = ('cadenza.learn.agents', 'cadenza.learn.algorithms', 'cadenza.learn.env.')\n"
         "assert not [name for name in sys.modules if name.startswith(heavy)]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""The front door of the off-policy algorithms, which learn from a replay memory; see `learn.api`.
+"""The front door of the off-policy algorithms, which learn from a replay memory; see `agent`.
 
 Axes:  N = environments, O = flattened observation, A = action components.
 """
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.agent import Deployed, ReplayConfig, ReplayLoop, SoloAgent
 from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
 from cadenza.learn.algorithms.mbpo import MBPOLearner
 from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.algorithms.sac import SACLearner
 from cadenza.learn.algorithms.td3 import TD3Learner
-from cadenza.learn.api import Deployed, ReplayConfig, ReplayLoop, SoloAgent
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.configs import (
     DQNConfig,

@@ -1,4 +1,4 @@
-"""The front door of PPO and GRPO, which learn from rollouts of their own policy; see `learn.api`.
+"""The front door of PPO and GRPO, which learn from rollouts of their own policy; see `agent`.
 
     agent = cadenza.PPO("CartPole-v1", num_envs=4, seed=0).learn(100_000)
 
@@ -19,11 +19,11 @@ from torch import nn
 
 from cadenza.core.arrays import require_finite
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.agent import Deployed, RolloutLoop, SoloAgent
 from cadenza.learn.algorithms.grpo import GRPOLearner, group_seeds, reset_groups
 from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
-from cadenza.learn.api import Deployed, RolloutLoop, SoloAgent
 from cadenza.learn.configs import (
     GRPOConfig,
     GRPOSettings,

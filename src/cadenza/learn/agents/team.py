@@ -1,4 +1,4 @@
-"""The front door of teams: several robots that learn together, see `cadenza.learn.api`.
+"""The front door of teams: several robots that learn together, see `agent`.
 
     team = cadenza.HAPPO(lambda n: VectorMPECooperativePushEnv(n, root_seed=0)).learn(100_000)
     print(team.evaluate(episodes=100))
@@ -29,11 +29,7 @@ from cadenza.core.checks import WIDEST_RANGE, is_scalable, shown, whole_number
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
-from cadenza.learn.algorithms.happo import HAPPOLearner
-from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOLearner
-from cadenza.learn.api import (
+from cadenza.learn.agents.agent import (
     AgentConfig,
     Deployed,
     Evaluation,
@@ -41,6 +37,11 @@ from cadenza.learn.api import (
     RolloutLoop,
     SteppedAgent,
 )
+from cadenza.learn.agents.judging import episode_limit, require_limit
+from cadenza.learn.algorithms.happo import HAPPOLearner
+from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
+from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.configs import (
     ActorCriticConfig,
     HAPPOConfig,
@@ -60,7 +61,6 @@ from cadenza.learn.env.making import (
 )
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.export import onnx_graph
-from cadenza.learn.judging import episode_limit, require_limit
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.layers import Layer

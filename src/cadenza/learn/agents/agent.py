@@ -7,7 +7,7 @@
 
 An agent is a callback of the engine's `Trainer`: a loader steps the environments and yields
 batches, `backward` learns from them. Callbacks of the engine work beside it. Here is what all
-agents share; the algorithms are in `replay_api`, `rollout_api`, `team_api` and `imitation_api`.
+agents share; the algorithms are in `replay`, `rollout`, `team` and `dagger_agent`.
 
 Promise:  equal seeds give equal bits on the CPU, and a saved and loaded agent continues bit for bit
           if its environments replay their running episodes exactly; otherwise one warning says
@@ -59,6 +59,7 @@ from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ending_on_signals
 from cadenza.core.spaces import BoxSpace
+from cadenza.learn.agents.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.callback import Callback
@@ -67,7 +68,6 @@ from cadenza.learn.configs import FrozenModel, OffPolicyConfig, OnPolicyConfig
 from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, flat_rows
 from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
 from cadenza.learn.export import onnx_graph
-from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.loaded_state import (
     OwnStream,
     RandomSource,

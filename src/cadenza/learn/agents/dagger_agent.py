@@ -1,4 +1,4 @@
-"""The front door of DAgger, which learns what an expert would do; see `learn.api`.
+"""The front door of DAgger, which learns what an expert would do; see `agent`.
 
     agent = cadenza.DAgger("Pendulum-v1", expert=swing_up, seed=0).learn(20_000)
 
@@ -20,8 +20,8 @@ from torch import nn
 from cadenza.core.arrays import require_finite, require_shape
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.agent import Deployed, SoloAgent
 from cadenza.learn.algorithms.dagger import DAggerLearner
-from cadenza.learn.api import Deployed, SoloAgent
 from cadenza.learn.configs import DAggerConfig, DAggerSettings
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec
