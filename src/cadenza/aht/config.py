@@ -23,7 +23,6 @@ from cadenza.core.key_values import apply_settings, merged, resolved
 from cadenza.core.yaml_files import read_yaml
 from cadenza.learn.configs import (
     DQNConfig,
-    FrozenModel,
     HATD3Config,
     HLGaussConfig,
     MBPOConfig,
@@ -31,6 +30,7 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
+from cadenza.learn.settings import FrozenModel
 from cadenza.safety.runtime.options import SafetyOptions
 
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.

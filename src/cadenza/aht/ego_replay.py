@@ -36,9 +36,9 @@ from cadenza.learn.algorithms.mbpo import MBPOLearner
 from cadenza.learn.algorithms.off_policy import ReplayLearner
 from cadenza.learn.algorithms.sac import SACLearner
 from cadenza.learn.algorithms.td3 import TD3Learner
-from cadenza.learn.configs import OffPolicyConfig
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.portable import PortableNetwork
+from cadenza.learn.settings import OffPolicyConfig
 
 
 class EgoReplayTrainer(EgoSeatTrainer):

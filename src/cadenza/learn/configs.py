@@ -1,161 +1,66 @@
-"""Settings of every algorithm: the only place where their defaults and ranges stand.
+"""Settings of every algorithm, one class each, and their bases of `cadenza.learn.settings`."""
 
-Python, YAML and command line read these classes; beside each, its keywords for type checkers and
-editors, as its agents take them (``**settings: Unpack[SACSettings]``). A wrong value raises a
-`ConfigurationError` where a class is called, and is part of a ``pydantic.ValidationError`` where a
-whole file is validated.
-"""
+from typing import Literal, Self, TypedDict
 
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    Self,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
+from pydantic import Field, model_validator
+
+from cadenza.learn.settings import (
+    SHARED_DEFAULTS,
+    ActorCriticConfig,
+    ActorCriticSettings,
+    CompilableConfig,
+    CompilableSettings,
+    Count,
+    FrozenModel,
+    Horizon,
+    OffPolicyConfig,
+    OffPolicySettings,
+    OnPolicyAgentConfig,
+    OnPolicyAgentSettings,
+    OnPolicyConfig,
+    OnPolicySettings,
+    Width,
+    Widths,
 )
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
-
-from cadenza.core.checks import is_whole
-from cadenza.core.errors import ConfigurationError, did_you_mean
-
-
-def _whole(value: object) -> int:
-    """Return a whole number as an int: True is none, and neither are 2.0 and "2"."""
-    if not is_whole(value):
-        raise PydanticCustomError("int_type", "Input should be a valid integer")
-    return int(value)
-
-
-Count = Annotated[int, BeforeValidator(_whole)]
-Width = Annotated[Count, Field(ge=1)]
-
-
-def _horizon(value: object) -> bool | int:
-    """Return a flag, or a number of steps above one."""
-    if isinstance(value, bool):
-        return value
-    if not is_whole(value) or value < 0:
-        raise PydanticCustomError("horizon", "Input should be true, false or a number of steps")
-    return int(value) if value > 1 else bool(value)
-
-
-Horizon = Annotated[bool | int, BeforeValidator(_horizon)]
-#: Widths of hidden layers, as a caller writes them.
-Widths: TypeAlias = list[int] | tuple[int, ...]
-Config = TypeVar("Config")
-
-
-class FrozenModel(BaseModel):
-    """Base of settings: immutable, unknown keys refused, NaN and infinity refused.
-
-    Raises:
-        ConfigurationError: A setting is unknown or missing, of another type, or out of range.
-    """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False
-    )
-
-    if not TYPE_CHECKING:  # who know the constructor by its fields
-
-        def __init__(self, **settings: Any) -> None:
-            try:
-                super().__init__(**settings)
-            except ValidationError as error:
-                told = [_sentence(type(self), dict(entry)) for entry in error.errors()]
-                raise ConfigurationError("; ".join(told)) from error
-
-        # As BaseModel marks its own: a part of a larger model is validated without this constructor
-        __init__.__pydantic_base_init__ = True
-
-
-def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
-    """Return what one entry of a ``ValidationError`` says about ``model``."""
-    key = ".".join([model.__name__, *map(str, entry["loc"])])
-    if entry["type"] == "extra_forbidden":
-        return f"{key}: unknown setting{did_you_mean(str(entry['loc'][-1]), model.model_fields)}"
-    if entry["type"] == "missing":
-        return f"{key}: expected a value, got none"
-    if entry["type"] == "value_error":  # a sentence of ours, which names the setting or its section
-        told, loc = entry["msg"].removeprefix("Value error, "), entry["loc"]
-        whole = told.partition(":")[0] not in model.model_fields
-        return told if (told.startswith(str(loc[-1])) if loc else whole) else f"{key}.{told}"
-    expected = entry["msg"].partition(", got")[0].partition(" should ")[2]
-    expected = expected.removeprefix("be ").removeprefix("have ").removesuffix(", not 0")
-    return f"{key}: expected {expected}, got {entry['input']!r}"
-
-
-class OffPolicyConfig(FrozenModel):
-    """What all algorithms with a replay memory share.
-
-    Attributes:
-        learning_rate: Adam's step size of every network, > 0.
-        gamma: Discount per step, in [0, 1].
-        tau: Share that target networks move per update, in (0, 1].
-        batch_size: Transitions per update, >= 1.
-        hidden_sizes: Widths of the hidden layers of every network, at least one.
-        max_gradient_norm: Global norm to which gradients are shortened, > 0.
-        memory_size: Most transitions kept, >= 1.
-        warmup_steps: Environment steps with random actions before the first update, >= 0.
-        train_every: Environment steps between updates, >= 1.
-        updates: Updates at a time, >= 1.
-    """
-
-    learning_rate: float = Field(default=3e-4, gt=0.0)
-    gamma: float = Field(default=0.99, ge=0.0, le=1.0)
-    tau: float = Field(default=0.005, gt=0.0, le=1.0)
-    batch_size: Count = Field(default=256, ge=1)
-    hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), min_length=1)
-    max_gradient_norm: float = Field(default=10.0, gt=0.0)
-    memory_size: Count = Field(default=100_000, ge=1)
-    warmup_steps: Count = Field(default=1_000, ge=0)
-    train_every: Count = Field(default=1, ge=1)
-    updates: Count = Field(default=1, ge=1)
-
-
-class OffPolicySettings(TypedDict, total=False):
-    """Keywords of `OffPolicyConfig`."""
-
-    learning_rate: float
-    gamma: float
-    tau: float
-    batch_size: int
-    hidden_sizes: Widths
-    max_gradient_norm: float
-    memory_size: int
-    warmup_steps: int
-    train_every: int
-    updates: int
-
-
-#: Defaults that the engine's losses and targets have in common with the settings.
-SHARED_DEFAULTS: Final = OffPolicyConfig()
-
-
-class CompilableConfig(OffPolicyConfig):
-    """What algorithms whose updates can be compiled share.
-
-    Attributes:
-        compile: Compile the updates; needs a C++ compiler.
-        precision: ``bf16`` rounds the inputs of large products, where the processor can.
-    """
-
-    compile: bool = False
-    precision: Literal["float32", "bf16"] = "float32"
-
-
-class CompilableSettings(OffPolicySettings, total=False):
-    """Keywords of `CompilableConfig`."""
-
-    compile: bool
-    precision: Literal["float32", "bf16"]
+__all__ = [
+    "SHARED_DEFAULTS",
+    "ActorCriticConfig",
+    "ActorCriticSettings",
+    "CompilableConfig",
+    "CompilableSettings",
+    "Count",
+    "DAggerConfig",
+    "DAggerSettings",
+    "DQNConfig",
+    "DQNSettings",
+    "FrozenModel",
+    "GRPOConfig",
+    "GRPOSettings",
+    "HAPPOConfig",
+    "HAPPOSettings",
+    "HATD3Config",
+    "HATD3Settings",
+    "HLGaussConfig",
+    "HLGaussSettings",
+    "Horizon",
+    "MBPOConfig",
+    "MBPOSettings",
+    "OffPolicyConfig",
+    "OffPolicySettings",
+    "OnPolicyAgentConfig",
+    "OnPolicyAgentSettings",
+    "OnPolicyConfig",
+    "OnPolicySettings",
+    "PPOConfig",
+    "PPOSettings",
+    "SACConfig",
+    "SACSettings",
+    "TD3Config",
+    "TD3Settings",
+    "Width",
+    "Widths",
+]
 
 
 class SACConfig(CompilableConfig):
@@ -359,89 +264,6 @@ class DQNSettings(CompilableSettings, total=False):
     double: bool
     huber_delta: float | None
     target_period: int
-
-
-class OnPolicyConfig(FrozenModel):
-    """What all algorithms that learn from their own rollouts share.
-
-    Attributes:
-        rollout_length: Steps per environment between updates, >= 1.
-        batch_size: Transitions per minibatch, >= 1.
-        epochs: Passes over a rollout, >= 1.
-        learning_rate: Adam's step size, > 0.
-        decay_learning_rate: Lower it linearly to zero: true over the steps that were asked for so
-            far, a number over so many environment steps, whichever calls of `learn` take them.
-        gamma: Discount per step, in [0, 1].
-        clip_epsilon: Half-width of the trusted ratio interval, > 0.
-        entropy_coefficient: Weight of the entropy bonus, >= 0.
-        hidden_sizes: Widths of the hidden layers of every network.
-    """
-
-    rollout_length: Count = Field(default=2048, ge=1)
-    batch_size: Count = Field(default=64, ge=1)
-    epochs: Count = Field(default=10, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0.0)
-    decay_learning_rate: Horizon = False
-    gamma: float = Field(default=0.99, ge=0.0, le=1.0)
-    clip_epsilon: float = Field(default=0.2, gt=0.0)
-    entropy_coefficient: float = Field(default=0.0, ge=0.0)
-    hidden_sizes: tuple[Width, ...] = (64, 64)
-
-
-class OnPolicySettings(TypedDict, total=False):
-    """Keywords of `OnPolicyConfig`."""
-
-    rollout_length: int
-    batch_size: int
-    epochs: int
-    learning_rate: float
-    decay_learning_rate: bool | int
-    gamma: float
-    clip_epsilon: float
-    entropy_coefficient: float
-    hidden_sizes: Widths
-
-
-class ActorCriticConfig(OnPolicyConfig):
-    """What on-policy algorithms with a critic share.
-
-    Attributes:
-        gae_lambda: Weight of longer advantage estimates, in [0, 1].
-        normalize_rewards: Divide rewards by the running spread of the discounted return.
-    """
-
-    gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
-    normalize_rewards: bool = False
-
-
-class ActorCriticSettings(OnPolicySettings, total=False):
-    """Keywords of `ActorCriticConfig`."""
-
-    gae_lambda: float
-    normalize_rewards: bool
-
-
-class OnPolicyAgentConfig(OnPolicyConfig):
-    """What PPO and GRPO share.
-
-    Attributes:
-        max_gradient_norm: Global norm to which gradients are shortened, > 0.
-        squash_actions: Squash continuous actions into their bounds by tanh and count that in their
-            densities, instead of clipping them.
-        initial_log_std: First log-deviation of continuous actions.
-    """
-
-    max_gradient_norm: float = Field(default=0.5, gt=0.0)
-    squash_actions: bool = False
-    initial_log_std: float = 0.0
-
-
-class OnPolicyAgentSettings(OnPolicySettings, total=False):
-    """Keywords of `OnPolicyAgentConfig`."""
-
-    max_gradient_norm: float
-    squash_actions: bool
-    initial_log_std: float
 
 
 class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):

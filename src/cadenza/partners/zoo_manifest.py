@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from cadenza.core.errors import InputError, IntegrityError, UnknownNameError, did_you_mean
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
-from cadenza.learn.configs import FrozenModel
+from cadenza.learn.settings import FrozenModel
 
 #: Share of the ids that `compute_split` makes public.
 PUBLIC_SHARE: Final = 0.7

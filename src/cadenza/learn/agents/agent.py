@@ -64,7 +64,6 @@ from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.configs import FrozenModel, OffPolicyConfig, OnPolicyConfig
 from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, flat_rows
 from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
 from cadenza.learn.export import onnx_graph
@@ -87,6 +86,7 @@ from cadenza.learn.nn.portable import (
     save_policy_file,
     space_facts,
 )
+from cadenza.learn.settings import FrozenModel, OffPolicyConfig, OnPolicyConfig
 from cadenza.learn.trainer import Trainer
 
 #: Layout version of what `Agent.save` writes.

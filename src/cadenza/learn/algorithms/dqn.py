@@ -41,12 +41,13 @@ from cadenza.learn.algorithms.targets import (
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging, LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import SHARED_DEFAULTS, DQNConfig
+from cadenza.learn.configs import DQNConfig
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.nn.layers import Decision, EncoderFactory, NoisyModule
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.optimizers import adam
+from cadenza.learn.settings import SHARED_DEFAULTS
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
 _ORDER_TARGET = 1

@@ -26,11 +26,11 @@ from torch.nn import functional
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
-from cadenza.learn.configs import SHARED_DEFAULTS
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
 from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, relu_mlp
+from cadenza.learn.settings import SHARED_DEFAULTS
 
 
 class _ConditionedPerceptron(nn.Module, ABC):

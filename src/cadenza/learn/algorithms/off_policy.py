@@ -26,13 +26,13 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.loss import NORM_MARGIN, LossCallback, compiled_alone
-from cadenza.learn.configs import CompilableConfig
 from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.optimizers import FusedAdam, adam_, set_rate
+from cadenza.learn.settings import CompilableConfig
 from cadenza.learn.trainer import PlannedHook, Trainer
 
 Precision = Literal["float32", "bf16"]

@@ -45,13 +45,14 @@ from cadenza.learn.algorithms.targets import (
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import SHARED_DEFAULTS, HLGaussConfig, SACConfig
+from cadenza.learn.configs import HLGaussConfig, SACConfig
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import MAX_MEAN, GaussianMlpPolicy, squashed_mean
 from cadenza.learn.nn.initialization import default_init_
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Network
 from cadenza.learn.optimizers import FusedAdam, adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
+from cadenza.learn.settings import SHARED_DEFAULTS
 
 __all__ = [
     "AgentProxyWrapper",

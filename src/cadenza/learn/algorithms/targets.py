@@ -16,7 +16,7 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import SHARED_DEFAULTS
+from cadenza.learn.settings import SHARED_DEFAULTS
 
 
 def make_gamma_matrix(gamma: float, roll_length: int) -> Tensor:

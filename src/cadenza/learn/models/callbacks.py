@@ -31,12 +31,12 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeSt
 from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
-from cadenza.learn.configs import SHARED_DEFAULTS
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.model_env import ModelEnv
 from cadenza.learn.proxies import MemoryProxy
+from cadenza.learn.settings import SHARED_DEFAULTS
 from cadenza.learn.trainer import TrainingShutdownException
 
 #: Windows of a check; each is averaged over num_bp // 10 batches.
