@@ -7,7 +7,7 @@ state, too; ``mappo`` judges with a central critic that also sees the partner's 
 Axes:        N = environments, O = own state, S = what the critic sees, A = action.
 Randomness:  for HARL's actor the stream ``training.ego_ppo.torch`` initialises the networks and
              then draws the actions, ``training.ego_ppo.minibatch`` shuffles; otherwise see
-             `cadenza.learn.algorithms.ppo.PPOLearner`.
+             `cadenza.learn.agents.ppo.PPOLearner`.
 Limits:      state values are computed for the whole rollout at its end, in one batch: only rounding
              (1e-7) tells them from those of the single steps.
 """
@@ -35,9 +35,9 @@ from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
-from cadenza.learn.algorithms.happo import HAPPOLearner
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOLearner
+from cadenza.learn.agents.happo import HAPPOLearner
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY

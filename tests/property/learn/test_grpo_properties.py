@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.learn.algorithms.grpo import group_advantages, rollout_mask
-from cadenza.learn.algorithms.on_policy import k3_divergence
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.grpo import group_advantages, rollout_mask
+from cadenza.learn.agents.on_policy import k3_divergence
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 
 EPSILON = 1e-8
 

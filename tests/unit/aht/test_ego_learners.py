@@ -8,7 +8,7 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.train import load_algorithm
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.memory.builder import TransitionMemory
 from tests.unit.aht.seats import HIGH, LOW, Frozen, Seats, drive, observation
 

@@ -9,7 +9,7 @@ from cadenza.aht import ego_ppo
 from cadenza.aht.ego_ppo import EgoPPOTrainer
 from cadenza.core.errors import CheckpointError, InputError, NotReadyError
 from cadenza.learn import advantages
-from cadenza.learn.algorithms import happo
+from cadenza.learn.agents import happo
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,
     OBSERVATION_DIM,

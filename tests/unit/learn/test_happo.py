@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.happo import (
+from cadenza.learn.agents.happo import (
     ActorBatch,
     HAPPOLearner,
     actor_optimizer,

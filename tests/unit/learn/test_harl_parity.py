@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from cadenza.learn.algorithms.happo import ActorBatch, actor_optimizer, update_actor
+from cadenza.learn.agents.happo import ActorBatch, actor_optimizer, update_actor
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from tools import record_harl_update as recorder
 

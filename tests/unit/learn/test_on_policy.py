@@ -6,8 +6,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.grpo import GRPOLearner
-from cadenza.learn.algorithms.on_policy import (
+from cadenza.learn.agents.grpo import GRPOLearner
+from cadenza.learn.agents.on_policy import (
     PolicyTerms,
     Transitions,
     clipped_surrogate,
@@ -17,8 +17,8 @@ from cadenza.learn.algorithms.on_policy import (
     run_epochs,
     total_loss,
 )
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOBatch, PPOLearner
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.ppo import PPOBatch, PPOLearner
 from cadenza.learn.configs import GRPOConfig, PPOConfig
 from cadenza.learn.nn.policy_networks import CategoricalHead, Policy
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import CheckpointError, InputError, NotReadyError
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 
 
 def shape(**changes):

@@ -8,9 +8,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
-from cadenza.learn.algorithms.on_policy import policy_terms
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOLearner, normalized, value_error
+from cadenza.learn.agents.on_policy import policy_terms
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.ppo import PPOLearner, normalized, value_error
 from cadenza.learn.configs import PPOConfig
 from cadenza.learn.env.stepping import ActionCodec, ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
@@ -98,7 +98,7 @@ def test_next_step_autoreset_learns_from_executed_actions_only(monkeypatch):
         seen.append(batch)
         return policy_terms(network, batch, *rest)
 
-    monkeypatch.setattr("cadenza.learn.algorithms.ppo.policy_terms", spy)
+    monkeypatch.setattr("cadenza.learn.agents.ppo.policy_terms", spy)
     envs = vector(CountingEnv, mode=AutoresetMode.NEXT_STEP, count=1)
     trained(envs, 8, rollout_length=8, batch_size=8, epochs=1)
     # Steps 1, 2, 3, (reset), 1, 2, 3, (reset): six of eight rows hold decisions.

@@ -25,8 +25,8 @@ from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv, PairStep
 from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOLearner, scaled
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.ppo import PPOLearner, scaled
 from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, TanhMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
 from cadenza.learn.running_normalizer import EPSILON, RewardScaler

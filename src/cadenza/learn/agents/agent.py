@@ -60,8 +60,8 @@ from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ending_on_signals
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.judging import BestPolicy, Evaluation, evaluate_policy
+from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.algorithms.off_policy import EncoderFactory
-from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, flat_rows

@@ -20,10 +20,10 @@ from torch import nn
 from cadenza.core.arrays import require_finite
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import Deployed, RolloutLoop, SoloAgent
-from cadenza.learn.algorithms.grpo import GRPOLearner, group_seeds, reset_groups
-from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOLearner
+from cadenza.learn.agents.grpo import GRPOLearner, group_seeds, reset_groups
+from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.configs import (
     GRPOConfig,
     GRPOSettings,

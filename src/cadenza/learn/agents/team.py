@@ -37,11 +37,11 @@ from cadenza.learn.agents.agent import (
     RolloutLoop,
     SteppedAgent,
 )
+from cadenza.learn.agents.happo import HAPPOLearner
 from cadenza.learn.agents.judging import episode_limit, require_limit
-from cadenza.learn.algorithms.happo import HAPPOLearner
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.configs import (
     ActorCriticConfig,
     HAPPOConfig,

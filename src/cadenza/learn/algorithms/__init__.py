@@ -1,6 +1,6 @@
 """Update rules as functions of networks, optimisers and batches.
 
-Start at:    one file per algorithm; `on_policy` for what PPO, GRPO and HAPPO share.
+Start at:    one file per algorithm; those that learn from rollouts are in `learn.agents`.
 Promise:     no file, no log, no hidden random state: everything drawn comes from an argument.
 May import:  `core`, `learn.nn`, `learn.advantages`.
 """

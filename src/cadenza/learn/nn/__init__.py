@@ -3,7 +3,7 @@
 Start at:    `ActionValueMlp` and `GaussianMlpPolicy` (off-policy), `policy_networks.Policy`
              and `gaussian_actor.GaussianActor` (on-policy), `layers` (encoders), `curl`.
 Promise:     equal generator states give bitwise equal weights; the global generator is untouched.
-May import:  `core`.  Must not import: `learn.algorithms`.
+May import:  `core`.  Must not import: `learn.agents`, `learn.algorithms`.
 """
 
 from typing import TYPE_CHECKING

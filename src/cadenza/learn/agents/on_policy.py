@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import OnPolicyAgentConfig, OnPolicyConfig
 from cadenza.learn.loaded_state import (
     complete_state,

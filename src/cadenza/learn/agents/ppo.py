@@ -1,6 +1,6 @@
 """Proximal policy optimisation.
 
-Equations, with return R and value V; the rest in `cadenza.learn.algorithms.on_policy`:
+Equations, with return R and value V; the rest in `cadenza.learn.agents.on_policy`:
     L_V = mean[ ℓ(V − R) ]; with a clip range d the larger of ℓ(V − R) and ℓ(V' − R),
     V' = V_old + clip(V − V_old, −d, d)
 Source:      arXiv:1707.06347; advantages arXiv:1506.02438; implementation choices arXiv:2006.05990.
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes, Transitions, policy_terms
-from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes, Transitions, policy_terms
+from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import PPOConfig
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.running_normalizer import CLIP, EPSILON, RunningNormalizer

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, GroupResetError, InputError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.grpo import (
+from cadenza.learn.agents.grpo import (
     GRPOLearner,
     group_advantages,
     group_seeds,
@@ -19,8 +19,8 @@ from cadenza.learn.algorithms.grpo import (
     reset_groups,
     rollout_mask,
 )
-from cadenza.learn.algorithms.on_policy import k3_divergence, policy_terms
-from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.on_policy import k3_divergence, policy_terms
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.env.stepping import ReplayableEnv, VectorSteps
 from tests.campaigns import size
@@ -91,7 +91,7 @@ def minibatches(monkeypatch):
         seen.append((copy.deepcopy(network), batch))
         return policy_terms(network, batch, *rest)
 
-    monkeypatch.setattr("cadenza.learn.algorithms.grpo.policy_terms", spy)
+    monkeypatch.setattr("cadenza.learn.agents.grpo.policy_terms", spy)
     return seen
 
 

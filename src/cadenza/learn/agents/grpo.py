@@ -7,7 +7,7 @@ Equations, for environment i of group g at step t, with m = 1 where a step count
     G_t = r_t + γ c_t,   c_t = G_{t+1} within an episode, else what is known of its continuation
     Â_t = m_t (G_t − mean_g G_t) / (std_g G_t + ε),  moments over the members of g with m_t = 1
     L = mean[ k3(log π_ref(a|s) − log π(a|s)) ] over the steps with m = 1; the rest in
-    `cadenza.learn.algorithms.on_policy`
+    `cadenza.learn.agents.on_policy`
 Source:      arXiv:2402.03300, section 4.1, equations 3 and 4.
 Axes:        T = step, N = environment, M = members of a group, G = N / M groups, B = batch,
              O = observation, A = action components.
@@ -30,14 +30,14 @@ from torch import Tensor
 from cadenza.core.arrays import Float32Array, require_finite, require_shape
 from cadenza.core.errors import ConfigurationError, GroupResetError, InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.on_policy import (
+from cadenza.learn.agents.on_policy import (
     OnPolicyLearner,
     Sizes,
     Transitions,
     k3_divergence,
     policy_terms,
 )
-from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.env.stepping import VectorSteps
 from cadenza.learn.nn.policy_networks import Policy

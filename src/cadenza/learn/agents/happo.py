@@ -3,7 +3,7 @@
 Equations, with ratios ρ_i = Π_d exp(ℓ_i,d − ℓ_i,old,d) of robot i, ℓ_i = log π_i(a_i|o_i) per
 dimension of its action, and robots in a random order i_1 ... i_n:
     M_1 = 1,   M_{m+1} = M_m · ρ_{i_m} after that robot's own update
-    robot i_m minimises L_π of `cadenza.learn.algorithms.on_policy` with factor M_m, less k times
+    robot i_m minimises L_π of `cadenza.learn.agents.on_policy` with factor M_m, less k times
     its entropy mean_B[ Σ_d entropy_d ];  clip the global gradient norm;  Adam
 With one robot M = 1, which is PPO.
 Source:      arXiv:2109.11251, lemma 1 and algorithm 4; arXiv:2304.09870, section 4.
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.learn.advantages import normalize_advantages
-from cadenza.learn.algorithms.on_policy import (
+from cadenza.learn.agents.on_policy import (
     Transitions,
     clipped_surrogate,
     descend,
@@ -36,7 +36,7 @@ from cadenza.learn.algorithms.on_policy import (
     run_epochs,
     set_learning_rate,
 )
-from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
