@@ -12,7 +12,7 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.generic import BackPropStepsTerminator
 from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable
 from cadenza.learn.memory.loader import MemoryLoader
-from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
+from cadenza.learn.memory.strategy import PrioritizedSampleStrategy
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.trainer import Trainer
 from tests.campaigns import size

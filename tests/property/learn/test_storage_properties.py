@@ -12,10 +12,10 @@ from cadenza.learn.memory.column import (
     TagColumn,
     VirtualColumn,
 )
-from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.memory.strategy import (
     CoverageBasedSampleStrategy,
     FifoEjectionStrategy,
+    PrioritizedSampleStrategy,
     UniformEjectionStrategy,
     UniformSampleStrategy,
 )

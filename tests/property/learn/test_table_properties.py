@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable
 from cadenza.learn.memory.column import Column, NextElementMapper, TagColumn, VirtualColumn
-from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.memory.segment_tree import (
     ArrayMinTree,
     ArraySumTree,
@@ -22,6 +21,7 @@ from cadenza.learn.memory.strategy import (
     CoverageBasedSampleStrategy,
     FifoEjectionStrategy,
     FifoSampleStrategy,
+    PrioritizedSampleStrategy,
     UniformEjectionStrategy,
     UniformSampleStrategy,
 )

@@ -6,9 +6,9 @@ Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
 Promise:     a window never crosses an episode's end; no two batches share memory; the same seed and
              the same episodes give the same batches, also after a resume.
 May import:  `core` and `learn.loaded_state`.
-Layout:      `table` keeps episodes in an `arena`; `ring` gives out its rows and finds windows in
-             them; `column` and `layout` say what columns mean; strategies choose windows and
-             ejected episodes; `files` writes and reads files.
+Layout:      `column` says what columns mean; `ring` holds the rows of episodes and finds windows
+             in them; a `strategy` chooses windows and ejected episodes; `files` writes and reads
+             files.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .loader import MemoryWarmup as MemoryWarmup
     from .loading import MemoryImporterCallback as MemoryImporterCallback
     from .proxy import MemoryTableProxy as MemoryTableProxy
+    from .strategy import PrioritizedSampleStrategy as PrioritizedSampleStrategy
     from .table import MemoryTable as MemoryTable
     from .wrappers import LoggingProxyWrapper as LoggingProxyWrapper
     from .wrappers import MemoryExporterProxyWrapper as MemoryExporterProxyWrapper

@@ -13,16 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
-from cadenza.learn.memory.arena import EpisodeContents
 from cadenza.learn.memory.column import (
     Column,
     IndexArray,
-    from_numpy,
-)
-from cadenza.learn.memory.layout import (
     StoredColumn,
     TableLayout,
+    from_numpy,
 )
+from cadenza.learn.memory.ring import EpisodeContents
 from cadenza.learn.memory.strategy import (
     EjectionStrategy,
     SampleStrategy,

@@ -22,19 +22,22 @@ from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.memory.adaptors import Adaptor
 from cadenza.learn.memory.archive import ReadOptions
-from cadenza.learn.memory.arena import EpisodeContents, Gatherer, RecordArena
-from cadenza.learn.memory.column import Column, IndexArray, SampleResult, from_numpy
+from cadenza.learn.memory.column import (
+    Column,
+    IndexArray,
+    SampleResult,
+    SequenceRows,
+    TableLayout,
+    checked_sequence,
+    from_numpy,
+    require_finite_rows,
+)
 from cadenza.learn.memory.files import (
     TableSerializationVersion,
     read_snapshot,
     write_snapshot,
 )
-from cadenza.learn.memory.layout import (
-    SequenceRows,
-    TableLayout,
-    checked_sequence,
-    require_finite_rows,
-)
+from cadenza.learn.memory.ring import EpisodeContents, Gatherer, RecordArena
 from cadenza.learn.memory.snapshot import (
     ContentMark,
     IdPolicy,

@@ -9,7 +9,7 @@ import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
+from cadenza.learn.memory.strategy import PrioritizedSampleStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from tests.unit.learn.memory.test_uniform_and_fifo_strategies import tracked
 
