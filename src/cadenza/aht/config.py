@@ -21,12 +21,12 @@ from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json
 from cadenza.core.key_values import apply_settings, merged, resolved
 from cadenza.core.yaml_files import read_yaml
+from cadenza.learn.agents.ppo import PPOConfig
 from cadenza.learn.configs import (
     DQNConfig,
     HATD3Config,
     HLGaussConfig,
     MBPOConfig,
-    PPOConfig,
     SACConfig,
     TD3Config,
 )
@@ -107,7 +107,7 @@ class PartnerConfig(FrozenModel):
 class HAPPOHyperparams(FrozenModel):
     """PPO/HAPPO settings that upstream configurations carry, with upstream's names and defaults.
 
-    Learners take `cadenza.learn.configs.HAPPOConfig`, whose names all algorithms of the package
+    Learners take `cadenza.learn.agents.happo.HAPPOConfig`, whose names all algorithms of the package
     share; it is made of this and of `PPOExtrasConfig`.
 
     Attributes:

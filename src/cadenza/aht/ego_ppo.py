@@ -35,10 +35,9 @@ from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
-from cadenza.learn.agents.happo import HAPPOLearner
+from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOLearner
-from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of

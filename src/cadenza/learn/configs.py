@@ -1,9 +1,12 @@
 """Settings of every algorithm, one class each, and their bases of `cadenza.learn.settings`."""
 
-from typing import Literal, Self, TypedDict
+from typing import Self, TypedDict
 
 from pydantic import Field, model_validator
 
+from cadenza.learn.agents.grpo import GRPOConfig, GRPOSettings
+from cadenza.learn.agents.happo import HAPPOConfig, HAPPOSettings
+from cadenza.learn.agents.ppo import PPOConfig, PPOSettings
 from cadenza.learn.settings import (
     SHARED_DEFAULTS,
     ActorCriticConfig,
@@ -264,108 +267,6 @@ class DQNSettings(CompilableSettings, total=False):
     double: bool
     huber_delta: float | None
     target_period: int
-
-
-class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
-    """PPO and MAPPO; the defaults are those of the paper's continuous-control experiments.
-
-    Attributes:
-        clip_value: Half-width of the trusted value interval, > 0; None trusts every value.
-        value_loss: Squared error, or Huber's with threshold 10.
-        value_coefficient: Weight of the value loss, >= 0.
-        normalize_advantages: Per minibatch.
-        target_kl: Skip an update's remaining epochs once the mean KL of one exceeds this, > 0; None
-            never skips.
-        normalize_observations: Scale observations by their running moments.
-    """
-
-    clip_value: float | None = Field(default=None, gt=0.0)
-    value_loss: Literal["mse", "huber"] = "mse"
-    value_coefficient: float = Field(default=0.5, ge=0.0)
-    normalize_advantages: bool = True
-    target_kl: float | None = Field(default=None, gt=0.0)
-    normalize_observations: bool = False
-
-
-class PPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
-    """Keywords of `PPOConfig`."""
-
-    clip_value: float | None
-    value_loss: Literal["mse", "huber"]
-    value_coefficient: float
-    normalize_advantages: bool
-    target_kl: float | None
-    normalize_observations: bool
-
-
-class GRPOConfig(OnPolicyAgentConfig):
-    """Group-relative policy optimisation.
-
-    Attributes:
-        group_size: Environments whose returns are compared, >= 2; must divide their number.
-        reset_every_rollout: Begin every rollout with new episodes, alike within each group. Without
-            it only the first one is: later comparisons are between different states.
-        truncate_at_first_done: Learn from an environment's first episode of a rollout only, and end
-            the rollout as soon as every environment has ended one.
-        kl_coefficient: Weight of the divergence from the reference policy, >= 0; 0 keeps none.
-        refresh_reference_every: Updates after which the reference policy becomes the current one,
-            >= 1; None keeps the first.
-        advantage_epsilon: Added to the standard deviation of a group's returns, > 0.
-    """
-
-    group_size: Count = Field(default=4, ge=2)
-    reset_every_rollout: bool = True
-    truncate_at_first_done: bool = True
-    kl_coefficient: float = Field(default=0.02, ge=0.0)
-    refresh_reference_every: Count | None = Field(default=None, ge=1)
-    advantage_epsilon: float = Field(default=1e-8, gt=0.0)
-
-    @model_validator(mode="after")
-    def _only_a_reference_is_refreshed(self) -> Self:
-        if self.refresh_reference_every is not None and self.kl_coefficient == 0.0:
-            raise ValueError(
-                "refresh_reference_every: expected None without a reference policy "
-                f"(kl_coefficient = 0), got {self.refresh_reference_every}"
-            )
-        return self
-
-
-class GRPOSettings(OnPolicyAgentSettings, total=False):
-    """Keywords of `GRPOConfig`."""
-
-    group_size: int
-    reset_every_rollout: bool
-    truncate_at_first_done: bool
-    kl_coefficient: float
-    refresh_reference_every: int | None
-    advantage_epsilon: float
-
-
-class HAPPOConfig(ActorCriticConfig):
-    """HAPPO; the defaults are HARL's for teams.
-
-    The ego's HAPPO has the names and defaults of upstream's files instead, in
-    `cadenza.aht.config.HAPPOHyperparams`, which becomes one of these when a learner is made.
-
-    Attributes:
-        critic_max_gradient_norm: Global norm for the critic's gradient, > 0; None leaves it.
-        max_action_std: Bound of the actions' standard deviation, in units of the action, > 0.
-    """
-
-    rollout_length: Count = Field(default=200, ge=1)
-    batch_size: Count = Field(default=256, ge=1)
-    epochs: Count = Field(default=5, ge=1)
-    learning_rate: float = Field(default=5e-4, gt=0.0)
-    entropy_coefficient: float = Field(default=0.01, ge=0.0)
-    critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)
-    max_action_std: float = Field(default=0.5, gt=0.0)
-
-
-class HAPPOSettings(ActorCriticSettings, total=False):
-    """Keywords of `HAPPOConfig`."""
-
-    critic_max_gradient_norm: float | None
-    max_action_std: float
 
 
 class DAggerConfig(FrozenModel):

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.files import canonical_json, sha256_bytes
-from cadenza.learn.configs import PPOConfig
+from cadenza.learn.agents.ppo import PPOConfig
 from cadenza.learn.settings import Count, FrozenModel
 
 Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted", "physical"]

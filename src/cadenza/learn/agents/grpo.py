@@ -20,11 +20,12 @@ Limits:      without a tail value a cut-off episode is worth what was collected 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from cadenza.core.arrays import Float32Array, require_finite, require_shape
@@ -38,12 +39,55 @@ from cadenza.learn.agents.on_policy import (
     policy_terms,
 )
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.env.stepping import VectorSteps
 from cadenza.learn.nn.policy_networks import Policy
+from cadenza.learn.settings import Count, OnPolicyAgentConfig, OnPolicyAgentSettings
 
 #: Rows of last observations, (B, O), to the values that continue their returns, (B,).
 TailValue = Callable[[Float32Array], Float32Array]
+
+
+class GRPOConfig(OnPolicyAgentConfig):
+    """Group-relative policy optimisation.
+
+    Attributes:
+        group_size: Environments whose returns are compared, >= 2; must divide their number.
+        reset_every_rollout: Begin every rollout with new episodes, alike within each group. Without
+            it only the first one is: later comparisons are between different states.
+        truncate_at_first_done: Learn from an environment's first episode of a rollout only, and end
+            the rollout as soon as every environment has ended one.
+        kl_coefficient: Weight of the divergence from the reference policy, >= 0; 0 keeps none.
+        refresh_reference_every: Updates after which the reference policy becomes the current one,
+            >= 1; None keeps the first.
+        advantage_epsilon: Added to the standard deviation of a group's returns, > 0.
+    """
+
+    group_size: Count = Field(default=4, ge=2)
+    reset_every_rollout: bool = True
+    truncate_at_first_done: bool = True
+    kl_coefficient: float = Field(default=0.02, ge=0.0)
+    refresh_reference_every: Count | None = Field(default=None, ge=1)
+    advantage_epsilon: float = Field(default=1e-8, gt=0.0)
+
+    @model_validator(mode="after")
+    def _only_a_reference_is_refreshed(self) -> Self:
+        if self.refresh_reference_every is not None and self.kl_coefficient == 0.0:
+            raise ValueError(
+                "refresh_reference_every: expected None without a reference policy "
+                f"(kl_coefficient = 0), got {self.refresh_reference_every}"
+            )
+        return self
+
+
+class GRPOSettings(OnPolicyAgentSettings, total=False):
+    """Keywords of `GRPOConfig`."""
+
+    group_size: int
+    reset_every_rollout: bool
+    truncate_at_first_done: bool
+    kl_coefficient: float
+    refresh_reference_every: int | None
+    advantage_epsilon: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

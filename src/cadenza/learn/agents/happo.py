@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
@@ -37,9 +38,9 @@ from cadenza.learn.agents.on_policy import (
     set_learning_rate,
 )
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
+from cadenza.learn.settings import ActorCriticConfig, ActorCriticSettings, Count
 
 #: Largest global norm of the actor's gradient (HARL's default).
 MAX_GRADIENT_NORM: Final = 10.0
@@ -59,6 +60,35 @@ FIGURES: Final = (
 
 _LOG_SQRT_2PI: Final = math.log(math.sqrt(2.0 * math.pi))
 _UNIT_ENTROPY: Final = 0.5 + 0.5 * math.log(2.0 * math.pi)
+
+
+class HAPPOConfig(ActorCriticConfig):
+    """HAPPO; the defaults are HARL's for teams.
+
+    The ego's HAPPO has the names and defaults of upstream's files instead, in
+    `cadenza.aht.config.HAPPOHyperparams`, which becomes one of these when a learner is made.
+
+    Attributes:
+        critic_max_gradient_norm: Global norm for the critic's gradient, > 0; None leaves it.
+        max_action_std: Bound of the actions' standard deviation, in units of the action, > 0.
+    """
+
+    rollout_length: Count = Field(default=200, ge=1)
+    batch_size: Count = Field(default=256, ge=1)
+    epochs: Count = Field(default=5, ge=1)
+    learning_rate: float = Field(default=5e-4, gt=0.0)
+    entropy_coefficient: float = Field(default=0.01, ge=0.0)
+    critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)
+    max_action_std: float = Field(default=0.5, gt=0.0)
+
+
+class HAPPOSettings(ActorCriticSettings, total=False):
+    """Keywords of `HAPPOConfig`."""
+
+    critic_max_gradient_norm: float | None
+    max_action_std: float
+
+
 _DEFAULTS: Final = HAPPOConfig()
 
 

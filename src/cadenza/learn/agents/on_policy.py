@@ -40,7 +40,6 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.configs import OnPolicyAgentConfig, OnPolicyConfig
 from cadenza.learn.loaded_state import (
     complete_state,
     generator_state,
@@ -56,6 +55,7 @@ from cadenza.learn.nn.policy_networks import (
     SquashedGaussianHead,
 )
 from cadenza.learn.optimizers import set_rate
+from cadenza.learn.settings import OnPolicyAgentConfig, OnPolicyConfig
 
 #: Adam's denominator guard; the value of the PPO reference implementation.
 ADAM_EPSILON: Final = 1e-5

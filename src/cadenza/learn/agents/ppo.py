@@ -15,20 +15,58 @@ from typing import Any, ClassVar, Final, Literal, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes, Transitions, policy_terms
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.configs import PPOConfig
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.running_normalizer import CLIP, EPSILON, RunningNormalizer
+from cadenza.learn.settings import (
+    ActorCriticConfig,
+    ActorCriticSettings,
+    OnPolicyAgentConfig,
+    OnPolicyAgentSettings,
+)
 
 #: Added to the standard deviation of a minibatch's advantages, in their unit.
 ADVANTAGE_EPSILON: Final = 1e-8
 #: Error beyond which the Huber value loss grows linearly, in the unit of returns (MAPPO's value,
 #: arXiv:2103.01955, table 7).
 HUBER_DELTA: Final = 10.0
+
+
+class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
+    """PPO and MAPPO; the defaults are those of the paper's continuous-control experiments.
+
+    Attributes:
+        clip_value: Half-width of the trusted value interval, > 0; None trusts every value.
+        value_loss: Squared error, or Huber's with threshold 10.
+        value_coefficient: Weight of the value loss, >= 0.
+        normalize_advantages: Per minibatch.
+        target_kl: Skip an update's remaining epochs once the mean KL of one exceeds this, > 0; None
+            never skips.
+        normalize_observations: Scale observations by their running moments.
+    """
+
+    clip_value: float | None = Field(default=None, gt=0.0)
+    value_loss: Literal["mse", "huber"] = "mse"
+    value_coefficient: float = Field(default=0.5, ge=0.0)
+    normalize_advantages: bool = True
+    target_kl: float | None = Field(default=None, gt=0.0)
+    normalize_observations: bool = False
+
+
+class PPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
+    """Keywords of `PPOConfig`."""
+
+    clip_value: float | None
+    value_loss: Literal["mse", "huber"]
+    value_coefficient: float
+    normalize_advantages: bool
+    target_kl: float | None
+    normalize_observations: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,23 +20,23 @@ from torch import nn
 from cadenza.core.arrays import require_finite
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import Deployed, RolloutLoop, SoloAgent
-from cadenza.learn.agents.grpo import GRPOLearner, group_seeds, reset_groups
+from cadenza.learn.agents.grpo import (
+    GRPOConfig,
+    GRPOLearner,
+    GRPOSettings,
+    group_seeds,
+    reset_groups,
+)
 from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.ppo import PPOLearner
-from cadenza.learn.configs import (
-    GRPOConfig,
-    GRPOSettings,
-    OnPolicyAgentConfig,
-    PPOConfig,
-    PPOSettings,
-)
+from cadenza.learn.agents.ppo import PPOConfig, PPOLearner, PPOSettings
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.encoders import Network
 from cadenza.learn.nn.portable import Output
 from cadenza.learn.running_normalizer import RewardScaler
+from cadenza.learn.settings import OnPolicyAgentConfig
 
 RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
 

@@ -37,19 +37,14 @@ from cadenza.learn.agents.agent import (
     RolloutLoop,
     SteppedAgent,
 )
-from cadenza.learn.agents.happo import HAPPOLearner
+from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner, HAPPOSettings
 from cadenza.learn.agents.judging import episode_limit, require_limit
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.ppo import PPOLearner
+from cadenza.learn.agents.ppo import PPOConfig, PPOLearner, PPOSettings
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.configs import (
-    ActorCriticConfig,
-    HAPPOConfig,
-    HAPPOSettings,
     HATD3Config,
     HATD3Settings,
-    PPOConfig,
-    PPOSettings,
 )
 from cadenza.learn.env.held_state import HeldState
 from cadenza.learn.env.making import (
@@ -66,6 +61,7 @@ from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.running_normalizer import RewardScaler
+from cadenza.learn.settings import ActorCriticConfig
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
 
