@@ -207,6 +207,55 @@ def test_exported_file_decides_as_the_agent_does(tmp_path, name, env, config):
     np.testing.assert_allclose(actions, agent.predict(observations), atol=1e-5)
 
 
+OBSERVATIONS = {
+    "parts": spaces.Dict(
+        camera=spaces.Box(0, 255, (12, 12, 3), np.uint8),
+        arm=spaces.Dict(joints=spaces.Box(-1, 1, (3,), np.float32), force=spaces.Box(-9, 9, ())),
+        linear=spaces.Discrete(4, start=-1),  # torch calls values so
+        actions=spaces.MultiBinary((2, 2)),
+    ),
+    "tuple": spaces.Tuple((spaces.MultiDiscrete([[2], [5]]), spaces.Box(-1, 1, (2, 2)))),
+    "number": spaces.Discrete(5, start=3),
+    "counts": spaces.MultiDiscrete([3, 4], start=[1, 0]),
+}
+INPUTS = {
+    "parts": ["obs.actions", "obs.arm.force", "obs.arm.joints", "obs.camera", "obs.linear"],
+    "tuple": ["obs.0", "obs.1"],
+    "number": ["obs"],
+    "counts": ["obs"],
+}
+
+
+def by_input(space, samples, name="obs"):
+    """Return samples side by side, by the names of the inputs that take them."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        keys = space.keys() if isinstance(space, spaces.Dict) else range(len(space))
+        parts = [by_input(space[k], [s[k] for s in samples], f"{name}.{k}") for k in keys]
+        return {each: rows for part in parts for each, rows in part.items()}
+    return {name: np.stack(samples)}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_exported_file_has_an_input_for_every_part_of_an_observation(tmp_path, name):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    space = OBSERVATIONS[name]
+
+    class World(gym.Env):
+        observation_space, action_space = space, spaces.Box(-2, 2, (2,))
+
+    agent = cadenza.PPO(World, rollout_length=16, seed=3)
+    session = onnxruntime.InferenceSession(agent.export_onnx(tmp_path / "policy.onnx"))
+    assert sorted(part.name for part in session.get_inputs()) == INPUTS[name]
+    space.seed(0)
+    samples = [space.sample() for _ in range(5)]
+    rows = by_input(space, samples)
+    assert all(part.shape[1:] == list(rows[part.name].shape[1:]) for part in session.get_inputs())
+    (actions,) = session.run(None, rows)
+    np.testing.assert_allclose(actions, [agent.predict(each) for each in samples], atol=1e-5)
+    assert np.ptp(actions, axis=0).min() > 1e-3
+    assert session.get_modelmeta().custom_metadata_map["algorithm"] == "PPO"
+
+
 @pytest.mark.parametrize(("name", "config"), TEAMS)
 def test_exported_team_decides_as_the_team_does(tmp_path, name, config):
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -58,7 +58,6 @@ from cadenza.core.progress import ProgressReport, progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ending_on_signals
-from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.algorithms.off_policy import EncoderFactory
@@ -76,7 +75,7 @@ from cadenza.learn.loaded_state import (
     require_version,
 )
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of
+from cadenza.learn.nn.encoders import Network, encoder_factory, parts_of
 from cadenza.learn.nn.portable import (
     POLICY_FACT,
     Output,
@@ -352,6 +351,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
             "task": {} if self.envs.id is None else {"id": self.envs.id},
             "facts": {"algorithm": self.name, "seed": self.seed, "step": self.steps},
         }
+
+    def _onnx_metadata(self) -> dict[str, Any]:
+        """Return the same for an ONNX file."""
+        told = self._policy_facts()
+        return {**told["facts"], "task": told["task"].get("id", "")}
 
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write everything the future depends on, atomically, with a checksum beside it.
@@ -756,25 +760,19 @@ class SoloAgent(SteppedAgent[AgentConfig]):
     def export_onnx(self, path: str | Path) -> Path:
         """Write the greedy policy as an ONNX file; return its path.
 
-        The file takes observations in the environment's shape, with a leading axis N, and gives
-        actions in the environment's units. ONNX Runtime agreed on random inputs before it appears.
+        The file takes observations with a leading axis N: ``obs``, or one input for every part of a
+        Dict or Tuple (``obs.camera``, ``obs.arm.joints``, ``obs.0``), and gives ``actions`` in the
+        environment's units. ONNX Runtime agreed on random inputs before it appears.
 
         Raises:
             MissingExtraError: The extra ``onnx`` is not installed.
-            ConfigurationError: Observations are no Box.
             OnnxExportError: The network cannot be exported.
         """
         onnx_graph.require_onnx()
         space = self.envs.space
-        if not is_box(space):
-            raise ConfigurationError(f"export_onnx: expected Box observations, got {space}.")
-        dtype = np.uint8 if is_image(space) and space.dtype == np.uint8 else np.float32
-        signature = onnx_graph.PolicySignature(
-            inputs={"obs": BoxSpace(dtype, space.shape)},
-            outputs=("actions",),
-            device=torch.device("cpu"),
-        )
-        return onnx_graph.write_policy(self.deployed(), signature, Path(path))
+        policy = onnx_graph.ObservationParts(self.deployed(), space)
+        signature = onnx_graph.observation_signature(space)
+        return onnx_graph.write_policy(policy, signature, Path(path), self._onnx_metadata())
 
     def networks(self) -> dict[str, PortableNetwork]:
         """Return the policy as plain data; see `Agent.networks`."""

@@ -442,7 +442,7 @@ class TeamAgent(SteppedAgent[AgentConfig]):
             device=torch.device("cpu"),
         )
         deployed = _DeployedTeam(self.robots(), self.team)
-        return onnx_graph.write_policy(deployed, signature, Path(path))
+        return onnx_graph.write_policy(deployed, signature, Path(path), self._onnx_metadata())
 
     def networks(self) -> dict[str, PortableNetwork]:
         """Return every robot's policy as plain data, by robot."""

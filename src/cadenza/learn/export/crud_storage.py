@@ -11,7 +11,8 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,7 +71,7 @@ class CRUDStorage(Generic[T]):
     Raises:
         PreconditionError: Empty extension, one with a dot, a prefix or extension that leads out of
             the folder, or ``keep_last`` below one.
-        StorageError: ``directory`` cannot be a folder (``errno`` is ENOTDIR if it is a file).
+        StorageError: ``directory`` cannot be a folder.
     """
 
     def __init__(
@@ -81,25 +82,32 @@ class CRUDStorage(Generic[T]):
         *,
         keep_last: int | None = None,
     ) -> None:
-        _check_names(prefix, extension)
+        if not extension or "." in extension:
+            raise PreconditionError(
+                f"CRUDStorage.extension: expected a non-empty text without dots, got {extension!r}."
+            )
+        for part, text in (("prefix", prefix), ("extension", extension)):
+            if {"/", os.sep, "\0"} & set(text):
+                raise PreconditionError(
+                    f"CRUDStorage.{part}: expected a text without path separators, got {text!r}; "
+                    "give the folder as directory."
+                )
         if keep_last is not None and keep_last < 1:
             raise PreconditionError(
                 f"CRUDStorage.keep_last: expected >= 1 or None (keep all), got {keep_last}."
             )
-        self._directory = _opened(Path(directory))
-        self._prefix = prefix
-        self._extension = extension
-        self._keep_last = keep_last
+        self._directory = Path(directory).absolute()
+        with _storing(f"a folder at {self._directory}"):
+            make_folder(self._directory)
+            if not self._directory.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
+        self._prefix, self._extension, self._keep_last = prefix, extension, keep_last
         self._lock = threading.RLock()
         self._items: dict[StorageItemHandle[T], StorageItem[T]] = {}
         self._next_handle = 0
 
     def create_with_data(self, data: bytes | bytearray) -> StorageItem[T]:
-        """Create a file with the given content.
-
-        Raises:
-            StorageError: As `create_with_saver`.
-        """
+        """Create a file with the given content; errors as of `create_with_saver`."""
 
         def save(path: str) -> None:
             atomic_write_bytes(Path(path), bytes(data))
@@ -117,8 +125,8 @@ class CRUDStorage(Generic[T]):
             StorageError: The folder has vanished, the saver wrote no file, or the file system
                 refused.
         """
-        self._require_directory()
-        scratch = _scratch_folder(self._directory)
+        with _storing(f"to write to {self._directory}"):
+            scratch = Path(mkdtemp(prefix=_SCRATCH_PREFIX, dir=self._directory))
         try:
             draft = scratch / self._file_name(self._next_handle, datetime.now(UTC))
             saver(str(draft))
@@ -127,8 +135,10 @@ class CRUDStorage(Generic[T]):
                     f"CRUDStorage: expected the saver to write {draft.name}, got no such file; "
                     "write to exactly the path the saver is given."
                 )
-            _make_durable(draft)
-            return self._publish(draft)
+            with _storing(f"to create a file in {self._directory}"):
+                with draft.open("rb") as file:
+                    os.fsync(file.fileno())
+                return self._publish(draft)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -141,15 +151,10 @@ class CRUDStorage(Generic[T]):
             StorageError: There is no such file, or it does not lie directly in the folder.
         """
         path = Path(filepath).absolute()
-        if not path.is_file():
-            raise StorageError(
-                f"CRUDStorage.create_from_filepath: expected an existing file, got {path}; write "
-                "it first."
-            )
-        if path.parent.resolve() != self._directory.resolve():
+        if not path.is_file() or path.parent.resolve() != self._directory.resolve():
             raise StorageError(
                 f"CRUDStorage.create_from_filepath: expected a file in {self._directory}, got "
-                f"{path}; move it there first."
+                f"{path}; write it there first."
             )
         with self._lock:
             path = self._directory / path.name
@@ -170,7 +175,6 @@ class CRUDStorage(Generic[T]):
                     f"CRUDStorage.update: expected the handle of a stored item, got {handle}; "
                     f"known handles: {[known.handle for known in self._items]}."
                 )
-            self._require_directory()
             atomic_write_bytes(Path(item.filepath), bytes(data))
 
     def items(self) -> Sequence[StorageItem[T]]:
@@ -196,26 +200,24 @@ class CRUDStorage(Generic[T]):
         """
         with self._lock:
             item = self._items.pop(handle, None)
-            if item is None:
-                return False
-            try:
-                Path(item.filepath).unlink()
-            except FileNotFoundError as error:
-                raise StorageError(
-                    errno.ENOENT,
-                    f"CRUDStorage.delete: expected the file of handle {handle}, got none at "
-                    f"{item.filepath}; it was removed from outside, and the item is forgotten",
-                ) from error
-            return True
+            if item is not None:
+                with _storing(f"the file of handle {handle} at {item.filepath}"):
+                    Path(item.filepath).unlink()
+            return item is not None
 
     def _publish(self, draft: Path) -> StorageItem[T]:
         """Give ``draft`` the next free name, register it, and delete what is too many."""
         with self._lock:
             handle, now = self._next_handle, datetime.now(UTC)
-            while not _link_if_free(draft, self._directory / self._file_name(handle, now)):
-                handle += 1
+            while True:
+                path = self._directory / self._file_name(handle, now)
+                try:
+                    path.hardlink_to(draft)
+                    break
+                except FileExistsError:
+                    handle += 1
             fsync_folder(self._directory)
-            item = self._register(handle, self._directory / self._file_name(handle, now), now)
+            item = self._register(handle, path, now)
             surplus = 0 if self._keep_last is None else len(self._items) - self._keep_last
             for oldest in list(self._items)[: max(0, surplus)]:
                 Path(self._items.pop(oldest).filepath).unlink(missing_ok=True)
@@ -232,75 +234,17 @@ class CRUDStorage(Generic[T]):
         time = timestamp.astimezone().strftime(_TIME_FORMAT)
         return f"{self._prefix}{time}_{handle}.{self._extension}"
 
-    def _require_directory(self) -> None:
-        if not self._directory.is_dir():
-            raise StorageError(
-                errno.ENOENT,
-                f"CRUDStorage: expected the folder {self._directory}, got none; it was removed "
-                "after the storage was opened, so open a new one",
-            )
 
-
-def _check_names(prefix: str, extension: str) -> None:
-    """Raise unless file names made of these parts stay in the folder."""
-    if not extension or "." in extension:
-        raise PreconditionError(
-            f"CRUDStorage.extension: expected a non-empty text without dots, got {extension!r}; "
-            "write e.g. 'bin'."
-        )
-    for part, text in (("prefix", prefix), ("extension", extension)):
-        if "/" in text or os.sep in text or "\0" in text:
-            raise PreconditionError(
-                f"CRUDStorage.{part}: expected a text without path separators, got {text!r}; "
-                "give the folder as directory."
-            )
-
-
-def _opened(directory: Path) -> Path:
-    """Return the absolute path of ``directory``, which exists afterwards."""
-    path = directory.absolute()
+@contextmanager
+def _storing(what: str) -> Generator[None]:
+    """Turn what the file system refuses into a `StorageError` with its ``errno``."""
     try:
-        make_folder(path)
+        yield
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(
             error.errno,
-            f"CRUDStorage: expected a folder at {path}, got '{error.strerror}'; choose another one",
+            f"CRUDStorage: expected {what}, got '{error.strerror}'; free space, or choose a folder "
+            "of yours on a file system with hard links",
         ) from error
-    if not path.is_dir():
-        raise StorageError(
-            errno.ENOTDIR,
-            f"CRUDStorage: expected a folder at {path}, got a file; choose another one",
-        )
-    return path
-
-
-def _scratch_folder(directory: Path) -> Path:
-    """Return a new folder, on the same file system, in which a file may grow."""
-    try:
-        return Path(mkdtemp(prefix=_SCRATCH_PREFIX, dir=directory))
-    except OSError as error:
-        raise StorageError(
-            error.errno,
-            f"CRUDStorage: expected to write to {directory}, got '{error.strerror}'; free space or "
-            "correct the permissions",
-        ) from error
-
-
-def _make_durable(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _link_if_free(source: Path, target: Path) -> bool:
-    """Give ``source`` the further name ``target``; return False if that name is taken."""
-    try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise StorageError(
-            error.errno,
-            f"CRUDStorage: expected to create {target}, got '{error.strerror}'; choose a folder "
-            "on a file system with hard links and free space",
-        ) from error
-    return True

@@ -9,25 +9,17 @@ File:    inputs in the proxy's order, then ``epsilon`` if asked for; one output 
          Runtime has computed it on random inputs and agreed with the policy.
 """
 
-import contextlib
 import copy
 import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
-from torch import nn
 
-from cadenza.core import __version__
-from cadenza.core.errors import (
-    CadenzaError,
-    ConfigurationError,
-    InputError,
-    NotReadyError,
-)
+from cadenza.core.errors import CadenzaError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.spaces import BoxSpace, MDPSpace
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import Callback
@@ -37,20 +29,14 @@ from cadenza.learn.export.crud_storage import CRUDStorage, StorageItem, StorageI
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.proxies import AgentProxy
 
-if TYPE_CHECKING:
-    import onnx
-
 #: Name of the noise input.
 EPSILON: Final = "epsilon"
 #: How long `OnnxExporter.export_threadsafe` waits by default, s: longer than any one batch takes.
 WAIT_S: Final = 300.0
 _MS_PER_S: Final = 1e3
+_NAME: Final = "cadenza.learn.export.OnnxExporter"
 #: Facts about one export by name; values become text.
 Metadata = Mapping[str, Any]
-
-
-class MetadataKeyError(InputError, TypeError):
-    """A name in the metadata is no text."""
 
 
 class ExportTimeoutError(CadenzaError, TimeoutError):
@@ -100,14 +86,10 @@ class QueuedExport:
 
 
 def as_text(metadata: Metadata) -> dict[str, str]:
-    """Return ``metadata`` with its values as text.
-
-    Raises:
-        MetadataKeyError: A name is no text.
-    """
+    """Return ``metadata`` with its values as text; refuse names that are none by `InputError`."""
     for key in metadata:
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- users err
-            raise MetadataKeyError(
+            raise InputError(
                 f"ONNX metadata: expected names of type str, got {key!r} ({type(key).__name__}); "
                 "convert it with str()."
             )
@@ -165,7 +147,7 @@ class OnnxExporter(LoggingMixin, Callback):
         """Store ``value``, as text, in every file from now on.
 
         Raises:
-            MetadataKeyError: ``key`` is no text.
+            InputError: ``key`` is no text.
         """
         with self._lock:
             self._metadata |= as_text({key: value})
@@ -191,7 +173,7 @@ class OnnxExporter(LoggingMixin, Callback):
         """Refuse the requests that wait and those to come."""
         with self._lock:
             self._is_closed = True
-        for request in self._drained():
+        while (request := self._next_request()) is not None:
             request.reject(_closed_error())
 
     def process_pending_exports(self) -> None:
@@ -203,7 +185,7 @@ class OnnxExporter(LoggingMixin, Callback):
             NotReadyError: Another thread calls.
         """
         self._require_owner("process_pending_exports")
-        for request in self._drained():
+        while (request := self._next_request()) is not None:
             request.process(self)
 
     def export_threadsafe(
@@ -216,7 +198,7 @@ class OnnxExporter(LoggingMixin, Callback):
         Raises:
             NotReadyError: The training thread itself calls, or training has ended.
             ExportTimeoutError: The request was not served in time.
-            MetadataKeyError: A name in ``metadata`` is no text.
+            InputError: A name in ``metadata`` is no text.
             Exception: Whatever made the export fail.
         """
         if threading.get_ident() == self._owner:
@@ -238,7 +220,7 @@ class OnnxExporter(LoggingMixin, Callback):
 
         Raises:
             NotReadyError: Another thread calls.
-            MetadataKeyError: A name in ``metadata`` is no text.
+            InputError: A name in ``metadata`` is no text.
             OnnxExportError: The policy cannot be traced, or the file does not agree with it.
             StorageError: The file system refused.
         """
@@ -259,10 +241,11 @@ class OnnxExporter(LoggingMixin, Callback):
         with scope("create"):
             with scope("policycopy"):
                 policy = copy.deepcopy(self._agent_proxy.policy).eval()
+            first = next(policy.parameters(), torch.empty(0))
             signature = onnx_graph.PolicySignature(
                 inputs=self._inputs,
                 outputs=self._agent_proxy.output_names,
-                device=self._device or _device_of(policy),
+                device=self._device or first.device,
             )
             generator = torch.Generator().manual_seed(self._seed)
             with scope("trace"):
@@ -270,7 +253,8 @@ class OnnxExporter(LoggingMixin, Callback):
                     policy, signature, opset=self._opset, generator=generator
                 )
             with self._lock:
-                _describe(model, self._version, {**self._metadata, **metadata})
+                told = {**self._metadata, **metadata}
+            onnx_graph.describe(model, self._version, _NAME, told)
             data = model.SerializeToString()
             with scope("parity"):
                 error = onnx_graph.check_parity(
@@ -307,13 +291,9 @@ class OnnxExporter(LoggingMixin, Callback):
         require_parts("OnnxExporter", state, ("version",))
         self._version = int(state["version"])
 
-    def _drained(self) -> list[QueuedExport]:
-        """Remove and return all waiting requests, oldest first."""
-        requests: list[QueuedExport] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                requests.append(self._queue.get_nowait())
-        return requests
+    def _next_request(self) -> QueuedExport | None:
+        """Remove and return the oldest request that waits."""
+        return None if self._queue.empty() else self._queue.get()
 
     def _require_owner(self, method: str) -> None:
         if threading.get_ident() != self._owner:
@@ -350,22 +330,3 @@ def _input_boxes(
             )
         boxes[EPSILON] = BoxSpace(torch.float32, spaces.actions.shape)
     return boxes
-
-
-def _device_of(policy: nn.Module) -> torch.device:
-    """Return where the first parameter of ``policy`` is; the CPU if there is none."""
-    first = next(policy.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
-
-
-def _describe(model: "onnx.ModelProto", version: int, metadata: Mapping[str, str]) -> None:
-    """Write producer, version and metadata into ``model``, in order."""
-    model.producer_name = "cadenza"
-    model.producer_version = __version__
-    model.domain = "cadenza.learn"
-    model.model_version = version
-    model.doc_string = "exported by cadenza.learn.export.OnnxExporter"
-    del model.metadata_props[:]
-    for key, value in metadata.items():
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, value

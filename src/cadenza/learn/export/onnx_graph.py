@@ -2,6 +2,9 @@
 
 How:     the policy is traced with `torch.export` and translated to one fixed operator set; then
          graph and policy run on the same random inputs, the graph in ONNX Runtime.
+Inputs:  one for each part of an observation: ``obs``, or ``obs.camera``, ``obs.arm.joints``,
+         ``obs.0`` where it is a Dict or a Tuple, in the order in which parts are flattened. The
+         prefix keeps them apart from the names that torch gives to values inside.
 Axes:    N = rows (agents), the only dynamic axis, named ``N`` in the graph.
 Error:   |graph - policy| / max(1, |policy|), the largest over all elements of all outputs.
 Limits:  the policy's control flow may not depend on the number of rows.
@@ -13,17 +16,21 @@ import logging
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cadenza.core import __version__
 from cadenza.core.errors import CadenzaError, InputError, MissingExtraError, UnknownNameError
-from cadenza.core.files import atomic_write_bytes, make_folder
+from cadenza.core.files import atomic_write_bytes
 from cadenza.core.spaces import BoxSpace
+from cadenza.learn.nn.encoders import AnySpace, has_parts, is_box, is_image, parts_of
+from cadenza.learn.nn.portable import choice_counts, space_facts
 from cadenza.learn.proxies import named_outputs, torch_dtype
 
 if TYPE_CHECKING:
@@ -57,20 +64,91 @@ class OnnxParityError(OnnxExportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicySignature:
-    """What a policy takes, boxes by name without the row axis, what it gives, and its device."""
+    """What a policy takes and gives.
+
+    Attributes:
+        inputs: Boxes by name, without the row axis.
+        outputs: Names.
+        device: Where the policy computes.
+        choices: By name of an input of choices, how many there are in each place, and the first.
+    """
 
     inputs: Mapping[str, BoxSpace]
     outputs: Sequence[str]
     device: torch.device
+    choices: Mapping[str, tuple[Sequence[int], Sequence[int]]] = field(
+        default_factory=dict[str, tuple[Sequence[int], Sequence[int]]]
+    )
 
     def random_inputs(self, rows: int, generator: torch.Generator) -> Tensors:
         """Return one random tensor (rows, *shape) per input.
 
-        Floats are standard normal, bytes span all levels, other integers are zeros and ones.
+        Floats are standard normal, choices any of those there are, bytes span all levels, other
+        integers are zeros and ones.
         """
-        return tuple(
-            _random_tensor(box, rows, generator).to(self.device) for box in self.inputs.values()
-        )
+
+        def drawn(name: str, box: BoxSpace) -> Tensor:
+            shape, dtype = (rows, *box.shape), torch_dtype(box.dtype)
+            if name in self.choices:
+                counts, first = map(torch.tensor, self.choices[name])
+                share = torch.rand((rows, len(counts)), generator=generator)
+                return ((share * counts).long() + first).reshape(shape).to(dtype)
+            if dtype.is_floating_point:
+                return torch.randn(shape, generator=generator, dtype=dtype)
+            bound = _IMAGE_LEVELS if dtype == torch.uint8 else 2
+            return torch.randint(bound, shape, generator=generator).to(dtype)
+
+        return tuple(drawn(name, box).to(self.device) for name, box in self.inputs.items())
+
+
+def observation_signature(space: AnySpace) -> PolicySignature:
+    """Return inputs for every part of observations of ``space``, and the output ``actions``.
+
+    Images of bytes stay bytes and choices integers; all else is float32.
+    """
+    inputs: dict[str, BoxSpace] = {}
+    choices: dict[str, tuple[Sequence[int], Sequence[int]]] = {}
+    for name, part in _leaves(space, "obs").items():
+        facts = space_facts(part)
+        if counts := choice_counts(facts):
+            choices[name] = counts, np.ravel(facts["start"]).tolist()
+        keeps = not is_box(part) or (is_image(part) and part.dtype == np.uint8)
+        inputs[name] = BoxSpace(part.dtype if keeps else np.float32, part.shape)  # pyright: ignore[reportArgumentType] # leaves have both
+    cpu = torch.device("cpu")
+    return PolicySignature(inputs=inputs, outputs=("actions",), device=cpu, choices=choices)
+
+
+def _leaves(space: AnySpace, name: str) -> dict[str, AnySpace]:
+    """Return the parts of ``space`` that have none of their own, by the names of their inputs."""
+    if not has_parts(space):
+        return {name: space}
+    parts = [_leaves(part, f"{name}.{key}") for key, part in parts_of(space).items()]
+    return {name: leaf for each in parts for name, leaf in each.items()}
+
+
+class ObservationParts(nn.Module):
+    """Parts of observations, (N, *shape) each, to what ``policy`` makes of flat rows, (N, O)."""
+
+    def __init__(self, policy: nn.Module, space: AnySpace) -> None:
+        super().__init__()
+        self.policy = policy
+        self._facts = [space_facts(part) for part in _leaves(space, "").values()]
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Return the policy's actions."""
+        flat = [_flat(part, facts) for part, facts in zip(parts, self._facts, strict=True)]
+        return self.policy(torch.cat(flat, dim=1))
+
+
+def _flat(part: Tensor, facts: Mapping[str, Any]) -> Tensor:
+    """Return rows, (N, O), one-hot where they are choices; `portable.flat_rows` in torch."""
+    rows, counts = part.reshape(part.shape[0], -1), choice_counts(facts)
+    if not counts:
+        return rows.float()
+    first = np.ravel(facts["start"]).tolist()
+    known = [start + torch.arange(count) for start, count in zip(first, counts, strict=True)]
+    columns = torch.split(rows, 1, dim=1)
+    return torch.cat([(c == each).float() for c, each in zip(columns, known, strict=True)], dim=1)
 
 
 def require_onnx() -> None:
@@ -84,10 +162,7 @@ def require_onnx() -> None:
 
 
 class DeclaredOutputs(nn.Module):
-    """A policy that returns exactly its declared outputs.
-
-    Results are taken as an agent proxy takes them, see `named_outputs`.
-    """
+    """A policy that returns exactly its declared outputs, taken as `named_outputs` takes them."""
 
     def __init__(self, policy: nn.Module, outputs: Sequence[str]) -> None:
         super().__init__()
@@ -144,14 +219,25 @@ def trace_policy(
     return program.model_proto
 
 
-def write_policy(policy: nn.Module, signature: PolicySignature, path: Path) -> Path:
+def describe(model: "onnx.ModelProto", version: int, by: str, metadata: Mapping[str, Any]) -> None:
+    """Write producer, version and metadata into ``model``, in order."""
+    model.producer_name, model.producer_version = "cadenza", __version__
+    model.domain, model.model_version = "cadenza.learn", version
+    model.doc_string = f"exported by {by}"
+    del model.metadata_props[:]
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=str(value))
+
+
+def write_policy(
+    policy: nn.Module, signature: PolicySignature, path: Path, metadata: Mapping[str, Any]
+) -> Path:
     """Write ``policy`` as an ONNX file once ONNX Runtime has agreed with it; return ``path``."""
     generator = torch.Generator().manual_seed(0)
-    graph = trace_policy(
-        policy.eval(), signature, opset=OPSET, generator=generator
-    ).SerializeToString()
+    model = trace_policy(policy.eval(), signature, opset=OPSET, generator=generator)
+    describe(model, 0, "Agent.export_onnx", metadata)
+    graph = model.SerializeToString()
     check_parity(graph, policy, signature, tolerance=TOLERANCE, generator=generator)
-    make_folder(path.parent)
     atomic_write_bytes(path, graph)
     return path
 
@@ -198,17 +284,7 @@ def check_parity(
     return worst
 
 
-def _random_tensor(box: BoxSpace, rows: int, generator: torch.Generator) -> Tensor:
-    shape, dtype = (rows, *box.shape), torch_dtype(box.dtype)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator, dtype=dtype)
-    bound = _IMAGE_LEVELS if dtype == torch.uint8 else 2
-    return torch.randint(bound, shape, generator=generator).to(dtype)
-
-
-def _largest_error(
-    name: str, theirs: "np.ndarray[Any, np.dtype[Any]]", ours: "np.ndarray[Any, np.dtype[Any]]"
-) -> float:
+def _largest_error(name: str, theirs: NDArray[Any], ours: NDArray[Any]) -> float:
     """Return the largest error of ``theirs``, relative where ``ours`` exceeds one."""
     if theirs.shape != ours.shape:
         raise OnnxParityError(

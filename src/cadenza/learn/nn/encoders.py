@@ -125,6 +125,14 @@ class ByteFeatures(nn.Module):
         return obs.flatten(start_dim=1) / 255.0
 
 
+class FlatFeatures(nn.Module):
+    """Numbers of any shape, flat."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return (B, F); of single numbers, (B,), too."""
+        return obs.reshape(obs.shape[0], -1)
+
+
 class DictFeatures(nn.Module):
     """Features of every part, side by side."""
 
@@ -227,6 +235,8 @@ def _shaped_layers(space: AnySpace, features: nn.Module) -> "list[nn.Module | La
         width = spaces.flatdim(space)
         scale = {"mean": torch.zeros(width), "spread": torch.full((width,), 255.0)}
         return [Layer("standardise", {"limit": 1.0}, scale)]
+    if isinstance(features, FlatFeatures):
+        return [Layer("flatten")]
     if isinstance(features, nn.Flatten) or not is_box(space):
         return [features]
     return [Layer("shape", {"sizes": list(space.shape)}), features]
@@ -238,7 +248,7 @@ def _features(space: AnySpace, generator: torch.Generator) -> nn.Module:
         return ImageFeatures(space, generator)
     if has_parts(space):
         return DictFeatures(space, generator)
-    return ByteFeatures() if _is_bytes(space) else nn.Flatten()
+    return ByteFeatures() if _is_bytes(space) else FlatFeatures()
 
 
 def _image_shape(space: AnyBox) -> tuple[int, int, int]:

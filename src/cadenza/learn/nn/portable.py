@@ -649,10 +649,10 @@ def flat_width(facts: Mapping[str, Any]) -> int:
     """Return O of the space that `space_facts` described."""
     if "parts" in facts:
         return sum(flat_width(part) for _, part in facts["parts"])
-    return sum(_counts(facts)) or math.prod(facts["shape"])
+    return sum(choice_counts(facts)) or math.prod(facts["shape"])
 
 
-def _counts(facts: Mapping[str, Any]) -> list[int]:
+def choice_counts(facts: Mapping[str, Any]) -> list[int]:
     """Return how many choices there are in each place; none where observations are numbers."""
     return [facts["n"]] if facts["kind"] == "discrete" else facts.get("counts", [])
 
@@ -670,7 +670,7 @@ def flat_rows(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:
             return np.concatenate(parts, axis=1)
         values = np.asarray(observations)
         rows = values.reshape(len(values), -1)
-        counts = _counts(facts)
+        counts = choice_counts(facts)
         if not counts or (rows.shape[1] == sum(counts) and values.dtype.kind == "f"):
             return rows  # numbers, or choices that are one-hot already
         choices = zip(counts, (rows - np.reshape(facts["start"], -1)).T, strict=True)
