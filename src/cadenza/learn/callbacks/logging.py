@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -26,6 +26,14 @@ from cadenza.core.strict_json import strict_event
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin, without_window
 from cadenza.learn.loaded_state import require_parts
+
+_logger = logging.getLogger(__name__)
+
+#: Bins of a written histogram.
+_BINS: Final = 20
+_BYTES_PER_MIB: Final = 2**20
+#: Steps between two measurements of the process.
+_CYCLE: Final = 1_000
 
 
 def with_suffix(key: str, suffix: str | None) -> str:
@@ -57,7 +65,8 @@ def histogram_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, N
     """Yield the finite values of every histogram that has any, as one axis of float64."""
     for loggable in loggables:
         for key, values in list(loggable.hist_logs.items()):
-            numbers = _flat(values)
+            given = values.cpu().double() if isinstance(values, torch.Tensor) else list(values)
+            numbers = np.asarray(given, dtype=np.float64).reshape(-1)
             numbers = numbers[np.isfinite(numbers)]
             if numbers.size:
                 yield without_window(key), numbers
@@ -67,7 +76,7 @@ def image_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, NDArr
     """Yield every image, (height, width, channels)."""
     for loggable in loggables:
         for key, image in list(loggable.image_logs.items()):
-            yield key, cast("NDArray[Any]", cast("Any", image.cpu()).numpy())
+            yield key, np.asarray(image.cpu())
 
 
 def video_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, NDArray[Any], int]]:
@@ -77,24 +86,21 @@ def video_values(loggables: Iterable[LoggingMixin]) -> Iterator[tuple[str, NDArr
             yield key, frames, frames_per_second
 
 
-def _flat(values: torch.Tensor | Sequence[float] | Iterable[float]) -> NDArray[np.float64]:
-    if isinstance(values, torch.Tensor):
-        return np.asarray(cast("Any", values.cpu().double().reshape(-1)).numpy(), dtype=np.float64)
-    return np.asarray(list(values), dtype=np.float64)
+class PullingLogger(Callback):
+    """Pulls what objects have logged, every ``log_interval`` steps."""
 
-
-class Throughput:
-    """Steps and samples per second since training began in this process."""
-
-    def __init__(self) -> None:
+    def __init__(self, loggables: Sequence[LoggingMixin], log_interval: int) -> None:
+        """Choose whose logs are written, and how often in steps."""
+        super().__init__(cycle=log_interval)
+        self._loggables = loggables
         self._start: tuple[float, int, int] | None = None
 
-    def begin(self, bp_step: int, bp_samples: int) -> None:
-        """Start the clock at these counts."""
+    def begin_training(self, bp_step: int, bp_samples: int) -> None:
+        """Start the clock."""
         self._start = (time.monotonic(), bp_step, bp_samples)
 
     def rates(self, bp_step: int, bp_samples: int) -> dict[str, float]:
-        """Return samples and steps per second; empty before `begin` or while no time has passed."""
+        """Return samples and steps per second since training began; empty if no time has passed."""
         if self._start is None:
             return {}
         start, first_step, first_samples = self._start
@@ -107,41 +113,10 @@ class Throughput:
         }
 
 
-_logger = logging.getLogger(__name__)
-
-#: Suffixes of keys, by what the x axis counts.
-_STEPS: Final = "bp_step"
-_SAMPLES: Final = "bp_samples"
-
-
-class EventWriter(Protocol):
-    """The part of ``torch.utils.tensorboard.SummaryWriter`` that logging needs."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> Any:
-        """Write a number."""
-        ...
-
-    def add_histogram(self, tag: str, values: Any, global_step: int, /) -> Any:
-        """Write a histogram of numbers."""
-        ...
-
-    def add_image(self, tag: str, img_tensor: Any, global_step: int, /, *, dataformats: str) -> Any:
-        """Write an image."""
-        ...
-
-    def add_video(self, tag: str, vid_tensor: Any, global_step: int, /, *, fps: int) -> Any:
-        """Write a video."""
-        ...
-
-    def flush(self) -> Any:
-        """Hand over what is buffered."""
-        ...
-
-
 def write_events(
-    writer: EventWriter, loggables: Sequence[LoggingMixin], x: int, suffix: str | None = None
+    writer: Any, loggables: Sequence[LoggingMixin], x: int, suffix: str | None = None
 ) -> None:
-    """Write everything that is kept, at the step ``x``; see `with_suffix`."""
+    """Write everything that is kept, at the step ``x``, to a `SummaryWriter`; see `with_suffix`."""
     for key, value in (*last_scalars(loggables), *window_values(loggables)):
         writer.add_scalar(with_suffix(key, suffix), value, x)
     for key, image in image_values(loggables):
@@ -152,43 +127,36 @@ def write_events(
         writer.add_histogram(with_suffix(key, suffix), values, x)
 
 
-class TensorboardLogger(Callback):
+class TensorboardLogger(PullingLogger):
     """Writes what objects log to TensorBoard, every ``log_interval`` steps."""
 
     def __init__(
         self,
         loggables: Sequence[LoggingMixin],
-        writer: EventWriter,
+        writer: Any,
         log_interval: int,
         log_by_samples: bool = False,
     ) -> None:
-        """Choose whose logs are written where, and how often; the x axis may count samples."""
-        super().__init__(cycle=log_interval)
-        self._loggables = loggables
+        """Choose a `SummaryWriter`, and whether the x axis counts samples instead of steps."""
+        super().__init__(loggables, log_interval)
         self._writer = writer
         self._by_samples = log_by_samples
-        self._throughput = Throughput()
-
-    def begin_training(self, bp_step: int, bp_samples: int) -> None:
-        """Start the clock."""
-        self._throughput.begin(bp_step, bp_samples)
 
     def end_cycle(self, bp_step: int, bp_samples: int) -> None:
         """Write everything."""
-        suffix, x = (_SAMPLES, bp_samples) if self._by_samples else (_STEPS, bp_step)
+        suffix, x = ("bp_samples", bp_samples) if self._by_samples else ("bp_step", bp_step)
         write_events(self._writer, self._loggables, x, suffix)
-        for key, value in self._throughput.rates(bp_step, bp_samples).items():
+        for key, value in self.rates(bp_step, bp_samples).items():
             self._writer.add_scalar(key, value, x)
         self._writer.flush()
 
 
-class TerminalLogger(Callback):
+class TerminalLogger(PullingLogger):
     """Writes what objects log to the Python log, at INFO, every ``log_interval`` steps."""
 
     def __init__(self, callbacks: Sequence[LoggingMixin], log_interval: int) -> None:
         """Choose whose logs are written, and how often in steps."""
-        super().__init__(cycle=log_interval)
-        self._loggables = callbacks
+        super().__init__(callbacks, log_interval)
 
     def log_scalars(self, step: int, suffix: str | None = None) -> None:
         """Write one line per scalar: ``key@step:<tab>value``; see `with_suffix`."""
@@ -201,23 +169,12 @@ class TerminalLogger(Callback):
         for key, value in window_values(self._loggables):
             _logger.info("%s@%s:\t%.4f", key, bp_step, value)
         for key, values in histogram_values(self._loggables):
-            _logger.info(
-                "%s@%s:\tmean %.4f, std %.4f, min %.4f, max %.4f, n %d",
-                key,
-                bp_step,
-                values.mean(),
-                values.std(),
-                values.min(),
-                values.max(),
-                values.size,
-            )
+            what = "mean %.4f, std %.4f, min %.4f, max %.4f, n %d"
+            moments = (values.mean(), values.std(), values.min(), values.max(), values.size)
+            _logger.info(f"%s@%s:\t{what}", key, bp_step, *moments)
 
 
-#: Bins of a written histogram.
-_BINS: Final = 20
-
-
-class JsonlLogger(Callback):
+class JsonlLogger(PullingLogger):
     """Appends what objects log to a JSONL file, every ``log_interval`` steps.
 
     As a restoree of a checkpoint it cuts, after a resume, the lines that were written behind the
@@ -228,12 +185,10 @@ class JsonlLogger(Callback):
         self, loggables: Sequence[LoggingMixin], path: str | Path, log_interval: int
     ) -> None:
         """Choose whose logs are written, where, and how often in steps."""
-        super().__init__(cycle=log_interval)
-        self._loggables = loggables
+        super().__init__(loggables, log_interval)
         self._path = Path(path)
         self._sink: JsonlSink | None = None
         self._offset: int | None = None
-        self._throughput = Throughput()
 
     def begin_training(self, bp_step: int, bp_samples: int) -> None:
         """Open the file.
@@ -242,7 +197,7 @@ class JsonlLogger(Callback):
             StorageError: The file system refused, another process writes the file, or it is shorter
                 than when the checkpoint was made.
         """
-        self._throughput.begin(bp_step, bp_samples)
+        super().begin_training(bp_step, bp_samples)
         self._sink = JsonlSink(self._path, resume_offset=self._offset)
 
     def end_cycle(self, bp_step: int, bp_samples: int) -> None:
@@ -257,7 +212,7 @@ class JsonlLogger(Callback):
         scalars = {
             **dict(last_scalars(self._loggables)),
             **dict(window_values(self._loggables)),
-            **self._throughput.rates(bp_step, bp_samples),
+            **self.rates(bp_step, bp_samples),
         }
         histograms = {key: _summary(values) for key, values in histogram_values(self._loggables)}
         line = {"bp_step": bp_step, "bp_samples": bp_samples, "scalars": scalars}
@@ -282,21 +237,9 @@ class JsonlLogger(Callback):
 
 def _summary(values: NDArray[Any]) -> dict[str, Any]:
     """Return the moments and the counted bins of finite values."""
+    moments = {name: getattr(values, name)() for name in ("mean", "std", "min", "max")}
     counts, edges = np.histogram(values, bins=_BINS)
-    return {
-        "count": values.size,
-        "mean": values.mean(),
-        "std": values.std(),
-        "min": values.min(),
-        "max": values.max(),
-        "edges": edges,
-        "counts": counts,
-    }
-
-
-_BYTES_PER_MIB: Final = 2**20
-#: Steps between two measurements.
-_CYCLE: Final = 1_000
+    return {"count": values.size, **moments, "edges": edges, "counts": counts}
 
 
 class SystemLogger(LoggingMixin, Callback):

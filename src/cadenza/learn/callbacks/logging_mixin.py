@@ -11,12 +11,10 @@ from collections import deque
 from collections.abc import (
     Callable,
     Generator,
-    ItemsView,
     Iterable,
     Iterator,
     Mapping,
     MutableMapping,
-    ValuesView,
 )
 from contextlib import contextmanager
 from functools import wraps
@@ -82,14 +80,6 @@ class LazyScalars(MutableMapping[str, float]):
     def __len__(self) -> int:
         """Return the number of keys."""
         return len(self._values)
-
-    def items(self) -> ItemsView[str, float]:
-        """Return keys and floats."""
-        return ItemsView(self)
-
-    def values(self) -> ValuesView[float]:
-        """Return the floats."""
-        return ValuesView(self)
 
     def __repr__(self) -> str:
         """Show the values."""

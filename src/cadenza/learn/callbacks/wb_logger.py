@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cadenza.core.errors import ConfigurationKeyError, MissingExtraError, PreconditionError
-from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging import (
-    Throughput,
+    PullingLogger,
     histogram_values,
     image_values,
     last_scalars,
@@ -27,10 +26,11 @@ wandb: Any = _wandb
 
 _PROJECT = "wandb_project"
 _RUN = "wandb_run"
+_ID = "wandb_id"
 _SUFFIX = "bp_step"
 
 
-class WBLogger(Callback):
+class WBLogger(PullingLogger):
     """Sends what objects log to Weights & Biases, every ``log_interval`` steps."""
 
     def __init__(
@@ -38,11 +38,14 @@ class WBLogger(Callback):
     ) -> None:
         """Start a run that ``wandb_project`` and ``wandb_run`` of ``config`` name.
 
+        ``wandb_id`` identifies it: if the project has a run of this id, that run goes on. All else
+        is stored as the run's configuration.
+
         Raises:
             ConfigurationKeyError: One of the two names is missing.
             PreconditionError: This process already has a run.
         """
-        super().__init__(cycle=log_interval)
+        super().__init__(callbacks, log_interval)
         absent = [key for key in (_PROJECT, _RUN) if key not in config]
         if absent:
             raise ConfigurationKeyError(
@@ -54,24 +57,18 @@ class WBLogger(Callback):
                 f"WBLogger: expected no active run, got {wandb.run.name!r}; call wandb.finish() "
                 "or use one logger."
             )
-        self._loggables = callbacks
-        self._throughput = Throughput()
         self._wandb_run: Any = wandb.init(
             project=config[_PROJECT],
             name=config[_RUN],
-            config={key: value for key, value in config.items() if key not in (_PROJECT, _RUN)},
+            id=config.get(_ID),
+            resume=None if config.get(_ID) is None else "allow",
+            config={k: v for k, v in config.items() if k not in (_PROJECT, _RUN, _ID)},
         )
-
-    def begin_training(self, bp_step: int, bp_samples: int) -> None:
-        """Start the clock."""
-        self._throughput.begin(bp_step, bp_samples)
 
     def end_cycle(self, bp_step: int, bp_samples: int) -> None:
         """Send everything as one record."""
         record: dict[str, Any] = {}
-        for key, value in last_scalars(self._loggables):
-            record[with_suffix(key, _SUFFIX)] = value
-        for key, value in window_values(self._loggables):
+        for key, value in (*last_scalars(self._loggables), *window_values(self._loggables)):
             record[with_suffix(key, _SUFFIX)] = value
         for key, image in image_values(self._loggables):
             record[with_suffix(key, _SUFFIX)] = wandb.Image(image)
@@ -79,7 +76,7 @@ class WBLogger(Callback):
             record[with_suffix(key, _SUFFIX)] = wandb.Video(frames, fps=rate)
         for key, values in histogram_values(self._loggables):
             record[with_suffix(key, _SUFFIX)] = wandb.Histogram(values)
-        record |= self._throughput.rates(bp_step, bp_samples)
+        record |= self.rates(bp_step, bp_samples)
         self._wandb_run.log({**record, "log/bp_step": bp_step})
 
     def end_training(self) -> None:

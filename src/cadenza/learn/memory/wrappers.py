@@ -14,7 +14,7 @@ from cadenza.core.files import confined_path
 from cadenza.core.timing import TimedBlock
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callback import accepts_other_names
-from cadenza.learn.callbacks.logging import EventWriter, histogram_values, write_events
+from cadenza.learn.callbacks.logging import histogram_values, write_events
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.memory.files import SegmentedFile
 from cadenza.learn.memory.proxy import MemoryTableProxyWrapper
@@ -40,7 +40,7 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         ConfigurationError: ``log_interval`` is below 1.
     """
 
-    def __init__(self, inner: Any, writer: EventWriter, log_interval: int) -> None:
+    def __init__(self, inner: Any, writer: Any, log_interval: int) -> None:
         if log_interval < 1:
             raise ConfigurationError(
                 f"LoggingProxyWrapper: expected log_interval >= 1, got {log_interval}."

@@ -72,6 +72,16 @@ def test_configuration_without_a_name_is_refused(wb, key):
         wb.WBLogger([], config, 5)
 
 
+def test_run_of_a_known_id_goes_on(wb):
+    wb.WBLogger([], CONFIG, 2)
+    assert (wb.wandb.run.options["id"], wb.wandb.run.options["resume"]) == (None, None)
+    wb.wandb.run = None
+    wb.WBLogger([], {**CONFIG, "wandb_id": "abc123"}, 2)
+    options = wb.wandb.run.options
+    assert (options["id"], options["resume"]) == ("abc123", "allow")
+    assert options["config"] == {"depth": 3}
+
+
 def test_everything_goes_into_one_record_per_interval(wb):
     logs = Logs()
     logs.log_histogram("weights/q", [1.0, 2.0])
