@@ -60,7 +60,7 @@ def read_agent(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not source.is_file() or not (checksum.is_file() or pending_path(source).is_file()):
         raise CheckpointError(
             f"{source}: expected a file that Agent.save wrote, with its checksum {checksum.name} "
-            f"beside it, got {_found_at(source)}."
+            f"beside it, got {found_at(source)}."
         )
     try:
         content, _ = load_checkpoint(
@@ -77,7 +77,7 @@ def read_agent(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, state
 
 
-def _found_at(path: Path) -> str:
+def found_at(path: Path) -> str:
     """Return what is there instead of an agent, and what to do with it."""
     if path.is_dir():
         agents = sorted(p.stem for p in path.glob("*.json") if p.with_suffix("").is_file())

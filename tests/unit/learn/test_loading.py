@@ -137,12 +137,17 @@ def told():
         yield lambda: [str(w.message) for w in caught if "not bit for bit" in str(w.message)]
 
 
-def trained(name, env=Robot, steps=70):
+def made(name, env=Robot):
     if name == "DQN":
         env = lambda: gym.wrappers.TransformAction(  # noqa: E731
             Robot(), lambda choice: np.array([choice - 0.5]), spaces.Discrete(2)
         )
-    return getattr(cadenza, name)(env, seed=3, **SETTINGS[name]).learn(steps, progress=False), env
+    return getattr(cadenza, name)(env, seed=3, **SETTINGS[name]), env
+
+
+def trained(name, env=Robot, steps=70):
+    agent, env = made(name, env)
+    return agent.learn(steps, progress=False), env
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -364,6 +369,65 @@ def test_agent_of_stable_baselines3_is_named(tmp_path):
         archive.writestr("_stable_baselines3_version", "2.0")
     with pytest.raises(CheckpointError, match="a model of Stable-Baselines3"):
         cadenza.PPO.load(tmp_path / "sb3.zip")
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *TEAMS])
+def test_load_finds_the_class_of_an_agent_and_plays_its_policy_without_it(name, tmp_path):
+    if name in TEAMS:
+        agent = getattr(cadenza, name)(pushes, num_envs=2, **TEAMS[name])
+        rows = np.random.default_rng(0).normal(size=(64, 20)).astype(np.float32)
+        parts, suffixes = np.split(rows, 2, axis=1), [f".{uid}" for uid in agent.envs.uids]
+        wanted = agent.predict(rows)
+    else:
+        agent = made(name)[0]
+        rows = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+        parts, suffixes, wanted = [rows], [""], [agent.predict(rows)]
+    agent.save(tmp_path / "agent")
+    loaded = cadenza.load(tmp_path / "agent")
+    assert type(loaded) is type(agent)
+    np.testing.assert_array_equal(loaded.predict(rows), agent.predict(rows))
+    for part, suffix, actions in zip(parts, suffixes, wanted, strict=True):
+        policy = cadenza.load(str(tmp_path / f"agent{suffix}.policy.safetensors"))
+        assert f"algorithm='{name}'" in repr(policy)
+        np.testing.assert_allclose(policy.predict(part), actions, atol=1e-6)
+        np.testing.assert_allclose(policy.predict(part[5]), actions[5], atol=1e-6)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_policy_file_takes_one_observation_or_several(space, tmp_path):
+    class World(gym.Env):
+        observation_space, action_space = space, spaces.Discrete(3, start=1)
+
+    (path,) = cadenza.PPO(World).export_policy(tmp_path / "agent")
+    policy = cadenza.load(path)
+    space.seed(0)
+    samples = [space.sample() for _ in range(9)]
+    side_by_side = gym.vector.utils.concatenate(
+        space, samples, gym.vector.utils.create_empty_array(space, 9)
+    )
+    together = policy.predict(side_by_side)
+    assert together.tolist() == [policy.predict(each) for each in samples]
+    with pytest.raises(InputError, match="policy: expected observations"):
+        policy.predict({"other": np.zeros(3)})
+    if isinstance(space, spaces.Box) and space.dtype == np.float64:
+        with pytest.raises(InputError, match="finite"):
+            policy.predict(np.array([0.0, np.nan]))
+
+
+def test_load_says_what_else_a_file_is(tmp_path):
+    class Mine(cadenza.PPO):
+        """A class of the user's own."""
+
+    Mine("CartPole-v1").save(tmp_path / "mine")
+    torch.save({"w": torch.zeros(2)}, tmp_path / "weights")
+    for name, words in {
+        "mine": r"got one of Mine; write Mine\.load",
+        "weights": "a file of torch.save",
+        "nothing.policy.safetensors": "no such file",
+        ".": "name a file in it: mine",
+    }.items():
+        with pytest.raises(CheckpointError, match=f"a policy file or an agent of SAC, .*{words}"):
+            cadenza.load(tmp_path / name)
 
 
 FOLDER = {"evaluate_every": 50, "evaluation_episodes": 1, "progress": False}

@@ -35,7 +35,7 @@ from safetensors import SafetensorError
 from safetensors import torch as tensor_files
 from torch import Tensor, nn
 
-from cadenza.core.arrays import BLOCK_ROWS
+from cadenza.core.arrays import BLOCK_ROWS, require_finite
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
@@ -265,9 +265,11 @@ class Output:
         return np.clip(y, low, high).astype(dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PortableNetwork:
     """A policy without chance, as plain data.
+
+    `predict` plays it as an agent's own `predict` does, `act` plays rows.
 
     Attributes:
         layers: From flat observations to y.
@@ -307,6 +309,13 @@ class PortableNetwork:
         self._require_fit()
         object.__setattr__(self, "content_id", self.digest())
 
+    def __repr__(self) -> str:
+        """Return what it is and where it comes from, without its weights."""
+        told = {**self.task, **({} if self.seat is None else {"seat": self.seat}), **self.facts}
+        shown = "".join(f", {name}={value!r}" for name, value in told.items())
+        does = f"{self.num_choices} choices" if self.num_choices else f"{self.action_dim} numbers"
+        return f"<policy of {self.observation_dim} observed numbers to {does}{shown}>"
+
     @property
     def observation_dim(self) -> int:
         """O."""
@@ -339,6 +348,18 @@ class PortableNetwork:
         filled[:count] = rows
         with torch.inference_mode():
             return _run(self.layers, torch.as_tensor(filled), count)[:count].numpy()
+
+    def predict(self, observation: Any) -> NDArray[Any]:
+        """Return the action for one observation, or for several with a leading axis N.
+
+        Raises:
+            InputError: The observation is of another kind or size, or is not finite.
+        """
+        is_single = _is_single(observation, self.observation)
+        rows = flat_rows(_beside(observation) if is_single else observation, self.observation)
+        require_finite("policy: observation", rows)
+        actions = self.act(rows)
+        return actions[0] if is_single else actions
 
     def act(self, observations: Any, noise: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return actions as the environment takes them, (N, *shape).
@@ -655,6 +676,26 @@ def flat_width(facts: Mapping[str, Any]) -> int:
 def choice_counts(facts: Mapping[str, Any]) -> list[int]:
     """Return how many choices there are in each place; none where observations are numbers."""
     return [facts["n"]] if facts["kind"] == "discrete" else facts.get("counts", [])
+
+
+def _is_single(observation: Any, facts: Mapping[str, Any]) -> bool:
+    """Return whether there is one observation, without an axis N."""
+    while "parts" in facts:
+        name, facts = facts["parts"][0]
+        try:
+            observation = observation[name]
+        except (KeyError, IndexError, TypeError):
+            return False  # `flat_rows` says what is wrong
+    return np.ndim(observation) == len(facts.get("shape", ()))
+
+
+def _beside(observation: Any) -> Any:
+    """Return one observation with an axis N."""
+    parts = observation
+    if isinstance(observation, Mapping | tuple):
+        named = parts.items() if isinstance(observation, Mapping) else enumerate(parts)
+        return {name: _beside(part) for name, part in named}
+    return np.asarray(observation)[None]
 
 
 def flat_rows(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:

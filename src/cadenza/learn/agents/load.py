@@ -1,0 +1,57 @@
+"""`cadenza.load`: what a file holds, an agent or a policy, as an object that plays."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cadenza.core.checkpoints import pending_path, sidecar_path, stated_metadata
+from cadenza.core.errors import CheckpointError
+from cadenza.core.files import is_safetensors
+from cadenza.learn.agents.agent import SoloAgent
+from cadenza.learn.agents.dagger_agent import DAgger
+from cadenza.learn.agents.replay import DQN, MBPO, SAC, TD3, HLGauss
+from cadenza.learn.agents.rollout import GRPO, PPO
+from cadenza.learn.agents.team import HAPPO, HATD3, MAPPO, TeamAgent
+from cadenza.learn.loaded_state import found_at
+from cadenza.learn.nn.portable import (
+    POLICY_FACT,
+    PortableNetwork,
+    load_policy_file,
+    policy_path,
+)
+
+_KINDS: Final = (SAC, HLGauss, MBPO, TD3, DQN, PPO, GRPO, MAPPO, HAPPO, HATD3, DAgger)
+
+
+def load(
+    path: str | Path, env: Any = None, **parts: Any
+) -> SoloAgent[Any] | TeamAgent[Any] | PortableNetwork:
+    """Return what is in a file: the agent that `Agent.save` wrote, or a policy.
+
+    A policy (``*.policy.safetensors``) plays by `PortableNetwork.predict`, without environment.
+
+    Args:
+        path: File.
+        env: Environments that the agent learns in from now on, as of `Agent.load`.
+        **parts: Of an agent, as of `Agent.load`.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or neither of both.
+        ConfigurationError: A setting is unknown, out of range, or built into what was learned.
+        InputError: The agent's ``network`` is needed.
+    """
+    path = Path(path)
+    if is_safetensors(path):
+        return load_policy_file(path)
+    known = {kind.__name__: kind for kind in _KINDS}
+    is_told = path.is_file() and (sidecar_path(path).is_file() or pending_path(path).is_file())
+    told: Mapping[str, Any] = stated_metadata(path).extra if is_told else {}
+    found = str(told.get("algorithm", ""))
+    if found not in known:
+        came = f"one of {found}; write {found}.load(...)" if found else found_at(path)
+        if not found and POLICY_FACT in told:
+            came = f"a checkpoint of a training; name {policy_path(path).name} beside it"
+        raise CheckpointError(
+            f"{path}: expected a policy file or an agent of {', '.join(known)}, got {came}."
+        )
+    return known[found].load(path, env, **parts)
