@@ -21,7 +21,7 @@ from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json
 from cadenza.core.key_values import apply_settings, merged, resolved
 from cadenza.core.yaml_files import read_yaml
-from cadenza.learn.agents.ppo import PPOConfig
+from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.learn.configs import (
     DQNConfig,
     HATD3Config,
@@ -107,8 +107,8 @@ class PartnerConfig(FrozenModel):
 class HAPPOHyperparams(FrozenModel):
     """PPO/HAPPO settings that upstream configurations carry, with upstream's names and defaults.
 
-    Learners take `cadenza.learn.agents.happo.HAPPOConfig`, whose names all algorithms of the package
-    share; it is made of this and of `PPOExtrasConfig`.
+    Learners take `cadenza.learn.agents.happo.HAPPOConfig`, whose names all algorithms of the
+    package share; it is made of this and of `PPOExtrasConfig`.
 
     Attributes:
         lr: Adam step size of actor and critic, > 0.
@@ -414,7 +414,7 @@ class EgoAHTConfig(FrozenModel):
         default_factory=TensorboardConfig, json_schema_extra=extension("sink")
     )
     partners: tuple[PartnerConfig, ...] = Field(default=(), json_schema_extra=extension())
-    ppo: PPOConfig = Field(default_factory=PPOConfig, json_schema_extra=extension())
+    ppo: MAPPOConfig = Field(default_factory=MAPPOConfig, json_schema_extra=extension())
     sac: SACConfig = Field(default_factory=SACConfig, json_schema_extra=extension())
     hlgauss: HLGaussConfig = Field(default_factory=HLGaussConfig, json_schema_extra=extension())
     td3: TD3Config = Field(default_factory=TD3Config, json_schema_extra=extension())

@@ -6,11 +6,13 @@ from pydantic import Field, model_validator
 
 from cadenza.learn.agents.grpo import GRPOConfig, GRPOSettings
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOSettings
-from cadenza.learn.agents.ppo import PPOConfig, PPOSettings
+from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOConfig, PPOSettings
 from cadenza.learn.settings import (
     SHARED_DEFAULTS,
     ActorCriticConfig,
     ActorCriticSettings,
+    ChoosingConfig,
+    ChoosingSettings,
     CompilableConfig,
     CompilableSettings,
     Count,
@@ -30,6 +32,8 @@ __all__ = [
     "SHARED_DEFAULTS",
     "ActorCriticConfig",
     "ActorCriticSettings",
+    "ChoosingConfig",
+    "ChoosingSettings",
     "CompilableConfig",
     "CompilableSettings",
     "Count",
@@ -47,6 +51,8 @@ __all__ = [
     "HLGaussConfig",
     "HLGaussSettings",
     "Horizon",
+    "MAPPOConfig",
+    "MAPPOSettings",
     "MBPOConfig",
     "MBPOSettings",
     "OffPolicyConfig",

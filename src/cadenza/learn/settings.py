@@ -216,7 +216,7 @@ class ActorCriticSettings(OnPolicySettings, total=False):
 
 
 class OnPolicyAgentConfig(OnPolicyConfig):
-    """What PPO and GRPO share.
+    """What PPO, MAPPO and GRPO share.
 
     Attributes:
         max_gradient_norm: Global norm to which gradients are shortened, > 0.
@@ -236,3 +236,20 @@ class OnPolicyAgentSettings(OnPolicySettings, total=False):
     max_gradient_norm: float
     squash_actions: bool
     initial_log_std: float
+
+
+class ChoosingConfig(OnPolicyAgentConfig):
+    """What PPO and GRPO share.
+
+    Attributes:
+        factored_choices: Make each of several choices (MultiDiscrete, MultiBinary) by itself, even
+            where there are at most 4 096 combinations: without it these are numbered as one choice.
+    """
+
+    factored_choices: bool = False
+
+
+class ChoosingSettings(OnPolicyAgentSettings, total=False):
+    """Keywords of `ChoosingConfig`."""
+
+    factored_choices: bool

@@ -17,7 +17,14 @@ from cadenza.aht.train import load_algorithm
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 from cadenza.learn import configs
-from cadenza.learn.configs import DAggerConfig, GRPOConfig, HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.configs import (
+    DAggerConfig,
+    GRPOConfig,
+    HAPPOConfig,
+    HATD3Config,
+    MAPPOConfig,
+    PPOConfig,
+)
 from tests.campaigns import size
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
@@ -192,12 +199,12 @@ TRAININGS = {
     "PPO": (PPOConfig, partial(signs, "PPO")),
     "GRPO": (GRPOConfig, partial(signs, "GRPO")),
     "DAgger": (DAggerConfig, imitated),
-    "MAPPO": (PPOConfig, partial(team, "MAPPO", ON_POLICY)),
+    "MAPPO": (MAPPOConfig, partial(team, "MAPPO", ON_POLICY)),
     "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
-#: What the training loop reads.
-ELSEWHERE = {"flush_partial_rollout"}
+#: What the training loop reads, and what concerns choices: tests/unit/learn/test_choices.py.
+ELSEWHERE = {"flush_partial_rollout", "factored_choices"}
 
 
 @cache

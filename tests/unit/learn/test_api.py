@@ -505,17 +505,22 @@ class Lock(gym.Env):
         return np.ones(2, np.float32), reward, False, self.count == 8, {}
 
 
-@pytest.mark.parametrize("name", ["DQN", "PPO"])
-def test_several_choices_at_once_are_numbered_as_one(name):
-    config = {
-        "DQN": {**REPLAY, "epsilon_frames": 300},
-        "PPO": {**ROLLOUT, "num_envs": 4, "epochs": 8},
-    }[name]
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("DQN", {**REPLAY, "epsilon_frames": 300}),
+        ("PPO", {**ROLLOUT, "num_envs": 4, "epochs": 8}),
+        ("PPO", {**ROLLOUT, "num_envs": 4, "epochs": 8, "factored_choices": True}),
+    ],
+)
+def test_several_choices_at_once_are_learned(name, config):
     agent = getattr(cadenza, name)(Lock, gamma=0.0, learning_rate=3e-3, **config)
     assert agent.learn(800, progress=False).evaluate(2).mean == 8.0
     rows = np.ones((3, 2), np.float32)
     deployed = agent.deployed()(torch.from_numpy(rows))
     assert deployed.tolist() == agent.predict(rows).tolist() == [[1, 3]] * 3
+    kind = "factors" if "factored_choices" in config else "choice"
+    assert agent.networks()[""].output.kind == kind
 
 
 def shown(observation_space, action_space=None):
@@ -535,7 +540,7 @@ REFUSED = [
     (lambda: cadenza.PPO(shown(spaces.Text(3))), ConfigurationError, "got Text"),
     (lambda: cadenza.PPO(shown(spaces.Dict(a=spaces.Text(3)))), ConfigurationError, "got Text"),
     (
-        lambda: cadenza.PPO(shown(VECTOR, spaces.MultiBinary(20))),
+        lambda: cadenza.DQN(shown(VECTOR, spaces.MultiBinary(20))),
         ConfigurationError,
         "at most 4096",
     ),

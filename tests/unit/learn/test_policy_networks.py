@@ -4,9 +4,14 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Categorical, Independent, Normal
+from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
-from cadenza.learn.nn.policy_networks import CategoricalHead, DiagonalGaussianHead, Policy
+from cadenza.learn.nn.policy_networks import (
+    CategoricalHead,
+    DiagonalGaussianHead,
+    FactoredHead,
+    Policy,
+)
 
 
 def generator(seed=0):
@@ -29,6 +34,39 @@ def test_categorical_head_draws_with_the_right_frequencies():
     shares = torch.bincount(drawn, minlength=4) / rows
     # Five standard deviations of a share: 5 sqrt(p (1 - p) / n) <= 0.0174.
     torch.testing.assert_close(shares, probabilities, atol=0.0174, rtol=0.0)
+
+
+def test_factored_head_agrees_with_torch():
+    counts = (3, 1, 4, 2)
+    output = torch.randn((7, 10), generator=generator(), requires_grad=True)
+    parts = [Categorical(logits=part) for part in output.split(counts, dim=1)]
+    actions = torch.stack([part.sample() for part in parts], dim=1)
+    head, each = FactoredHead(counts), list(zip(parts, actions.T, strict=True))
+    log_probs, entropies = head.log_prob(output, actions), head.entropy(output)
+    torch.testing.assert_close(log_probs, sum(part.log_prob(chosen) for part, chosen in each))
+    torch.testing.assert_close(entropies, sum(part.entropy() for part in parts))
+    assert torch.equal(head.mode(output), torch.stack([p.logits.argmax(1) for p in parts], dim=1))
+    (slope,) = torch.autograd.grad((log_probs + entropies).sum(), output)
+    assert slope.isfinite().all()
+
+
+def test_factored_choices_of_two_are_bernoulli():
+    logits = torch.randn((5, 3), generator=generator())
+    output = torch.stack((torch.zeros_like(logits), logits), dim=-1).flatten(1)  # off, on, off, ...
+    reference = Independent(Bernoulli(logits=logits), 1)
+    actions = torch.randint(2, (5, 3), generator=generator(1))
+    head = FactoredHead((2, 2, 2))
+    torch.testing.assert_close(head.log_prob(output, actions), reference.log_prob(actions.float()))
+    torch.testing.assert_close(head.entropy(output), reference.entropy())
+
+
+def test_factored_head_draws_each_component_with_its_frequencies():
+    wanted = [torch.tensor([0.1, 0.2, 0.7]), torch.tensor([0.6, 0.4])]
+    rows = 20_000
+    drawn = FactoredHead((3, 2)).sample(torch.cat(wanted).log().expand(rows, 5), generator(3))
+    for component, probabilities in enumerate(wanted):
+        shares = torch.bincount(drawn[:, component], minlength=len(probabilities)) / rows
+        torch.testing.assert_close(shares, probabilities, atol=0.0174, rtol=0.0)  # as above
 
 
 def test_gaussian_head_agrees_with_torch():

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.files import canonical_json, sha256_bytes
-from cadenza.learn.agents.ppo import PPOConfig
+from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.learn.settings import Count, FrozenModel
 
 Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted", "physical"]
@@ -14,9 +14,9 @@ Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted", "phys
 UNTRAINED: Final = frozenset({"scripted", "physical"})
 
 
-def _ppo() -> PPOConfig:
+def _ppo() -> MAPPOConfig:
     """Return settings with which both planar tasks are learned within 300 000 steps."""
-    return PPOConfig(
+    return MAPPOConfig(
         rollout_length=200,
         batch_size=1024,
         epochs=8,
@@ -66,7 +66,7 @@ class ZooConfig(FrozenModel):
     alpha: float = Field(default=0.01, ge=0.0)
     beta: float = Field(default=1.0, ge=0.0)
     preferences: tuple[float, ...] | None = Field(default=None, min_length=1)
-    ppo: PPOConfig = Field(default_factory=_ppo)
+    ppo: MAPPOConfig = Field(default_factory=_ppo)
 
     @model_validator(mode="after")
     def _population_is_a_population(self) -> Self:

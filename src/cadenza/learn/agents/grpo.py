@@ -41,13 +41,17 @@ from cadenza.learn.agents.on_policy import (
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.env.stepping import VectorSteps
 from cadenza.learn.nn.policy_networks import Policy
-from cadenza.learn.settings import Count, OnPolicyAgentConfig, OnPolicyAgentSettings
+from cadenza.learn.settings import (
+    ChoosingConfig,
+    ChoosingSettings,
+    Count,
+)
 
 #: Rows of last observations, (B, O), to the values that continue their returns, (B,).
 TailValue = Callable[[Float32Array], Float32Array]
 
 
-class GRPOConfig(OnPolicyAgentConfig):
+class GRPOConfig(ChoosingConfig):
     """Group-relative policy optimisation.
 
     Attributes:
@@ -79,7 +83,7 @@ class GRPOConfig(OnPolicyAgentConfig):
         return self
 
 
-class GRPOSettings(OnPolicyAgentSettings, total=False):
+class GRPOSettings(ChoosingSettings, total=False):
     """Keywords of `GRPOConfig`."""
 
     group_size: int

@@ -51,6 +51,7 @@ from cadenza.learn.nn.policy_networks import (
     ActionHead,
     CategoricalHead,
     DiagonalGaussianHead,
+    FactoredHead,
     Policy,
     SquashedGaussianHead,
 )
@@ -220,10 +221,13 @@ def run_epochs(
 
 
 class Sizes(TypedDict, total=False):
-    """Sizes of a learner, and where it lives; it has either ``choices`` or ``action_dim``."""
+    """Sizes of a learner, and where it lives; it has either ``choices`` or ``action_dim``.
+
+    Several ``choices`` are made at once, each by itself.
+    """
 
     observation_dim: Required[int]
-    choices: int | None
+    choices: int | Sequence[int] | None
     action_dim: int | None
     seed: int
     device: torch.device | str
@@ -235,8 +239,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
 
     It knows neither environments nor files: rows of observations in, rows of decisions out.
     ``greedy`` is the policy without chance, sharing its weights: unscaled observations (B, O) to
-    choices (B,), or actions (B, A), squashed ones in [−1, 1], others before clipping. ``scaling``
-    comes before its networks; without ``critic_dim`` there is no critic.
+    choices, (B,) or (B, D), or actions (B, A), squashed ones in [−1, 1], others before clipping.
+    ``scaling`` comes before its networks; without ``critic_dim`` there is no critic.
 
     Raises:
         ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
@@ -294,7 +298,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
 
     @torch.no_grad()
     def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
-        """Return one decision per row as the actor sees it, (N,) int64 or (N, A) float32.
+        """Return one decision per row as the actor sees it: int64 (N,) or (N, D), float32 (N, A).
 
         Deterministic ones are the most probable choice or the mean; they draw nothing.
         """
@@ -404,7 +408,9 @@ class OnPolicyLearner(ABC, Generic[Config]):
         figures = (terms.policy, other, terms.entropy, terms.approx_kl, terms.clip_fraction, norm)
         return torch.stack([figure.detach() for figure in figures])
 
-    def _action_head(self, choices: int | None, action_dim: int | None) -> ActionHead:
+    def _action_head(
+        self, choices: int | Sequence[int] | None, action_dim: int | None
+    ) -> ActionHead:
         """Return the distribution of actions of one kind of action space."""
         owner, config = type(self).__name__, self.config
         if (choices is None) == (action_dim is None):
@@ -418,7 +424,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
                     f"{owner}: expected continuous actions with squash_actions, got "
                     f"choices = {choices}; switch squash_actions off."
                 )
-            return CategoricalHead(choices)
+            is_one = isinstance(choices, int)
+            return CategoricalHead(choices) if is_one else FactoredHead(choices)
         kind = SquashedGaussianHead if config.squash_actions else DiagonalGaussianHead
         return kind(action_dim or 0, config.initial_log_std)
 

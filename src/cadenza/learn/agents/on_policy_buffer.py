@@ -33,7 +33,8 @@ class BufferShape:
         rows: N.
         observation_dim: O.
         critic_dim: S; None if the critic sees what the actor sees.
-        action_dim: A; None for discrete actions.
+        action_dim: A; None for one choice.
+        choices: Several choices at once, A of them.
         means: Keep the mean of the distribution that each action was drawn from, too.
     """
 
@@ -42,6 +43,7 @@ class BufferShape:
     observation_dim: int
     critic_dim: int | None = None
     action_dim: int | None = None
+    choices: bool = False
     means: bool = False
 
 
@@ -86,7 +88,9 @@ class OnPolicyBuffer:
         self.actions: NDArray[Any] = (
             np.zeros((steps, rows), np.int64)
             if shape.action_dim is None
-            else np.zeros((steps, rows, shape.action_dim), np.float32)
+            else np.zeros(
+                (steps, rows, shape.action_dim), np.int64 if shape.choices else np.float32
+            )
         )
         self.means: NDArray[Any] = np.zeros_like(self.actions) if shape.means else self.actions
         self.rewards: Float32Array = np.zeros((steps, rows), np.float32)

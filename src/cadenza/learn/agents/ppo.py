@@ -26,6 +26,8 @@ from cadenza.learn.running_normalizer import CLIP, EPSILON, RunningNormalizer
 from cadenza.learn.settings import (
     ActorCriticConfig,
     ActorCriticSettings,
+    ChoosingConfig,
+    ChoosingSettings,
     OnPolicyAgentConfig,
     OnPolicyAgentSettings,
 )
@@ -37,8 +39,8 @@ ADVANTAGE_EPSILON: Final = 1e-8
 HUBER_DELTA: Final = 10.0
 
 
-class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
-    """PPO and MAPPO; the defaults are those of the paper's continuous-control experiments.
+class MAPPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
+    """PPO for teams and egos; the defaults are the paper's for continuous control.
 
     Attributes:
         clip_value: Half-width of the trusted value interval, > 0; None trusts every value.
@@ -58,8 +60,8 @@ class PPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
     normalize_observations: bool = False
 
 
-class PPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
-    """Keywords of `PPOConfig`."""
+class MAPPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
+    """Keywords of `MAPPOConfig`."""
 
     clip_value: float | None
     value_loss: Literal["mse", "huber"]
@@ -67,6 +69,14 @@ class PPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
     normalize_advantages: bool
     target_kl: float | None
     normalize_observations: bool
+
+
+class PPOConfig(MAPPOConfig, ChoosingConfig):
+    """PPO for one agent."""
+
+
+class PPOSettings(MAPPOSettings, ChoosingSettings, total=False):
+    """Keywords of `PPOConfig`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,7 +148,7 @@ class Scaling(nn.Module):
         return [Layer("standardise", {"limit": CLIP}, tensors)]
 
 
-class PPOLearner(OnPolicyLearner[PPOConfig]):
+class PPOLearner(OnPolicyLearner[MAPPOConfig]):
     """Actor, critic and the scaling of what they see; without ``critic_dim`` both see the same."""
 
     STREAM: ClassVar[str] = "learn.ppo"
@@ -152,7 +162,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
     )
 
     def __init__(
-        self, config: PPOConfig, *, critic_dim: int | None = None, **sizes: Unpack[Sizes]
+        self, config: MAPPOConfig, *, critic_dim: int | None = None, **sizes: Unpack[Sizes]
     ) -> None:
         self._moments = RunningNormalizer(sizes["observation_dim"])
         self._critic_moments = RunningNormalizer(critic_dim) if critic_dim else None

@@ -36,9 +36,9 @@ from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.encoders import Network
 from cadenza.learn.nn.portable import Output
 from cadenza.learn.running_normalizer import RewardScaler
-from cadenza.learn.settings import OnPolicyAgentConfig
+from cadenza.learn.settings import ChoosingConfig
 
-RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
+RolloutConfig = TypeVar("RolloutConfig", bound=ChoosingConfig)
 
 
 class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
@@ -47,11 +47,15 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     def _build(self) -> None:
         self._begin()
         self._port = ActionCodec(
-            self.envs.action_space, owner=self.name, squash=self.config.squash_actions
+            self.envs.action_space,
+            owner=self.name,
+            squash=self.config.squash_actions,
+            factored=self.config.factored_choices,
         )
+        factors = self._port.factors
         sizes: Sizes = {
             "observation_dim": spaces.flatdim(self.envs.space),
-            "choices": self._port.choices,
+            "choices": factors or self._port.choices,
             "action_dim": self._port.components,
             "encoder": self._encoder,
             "seed": self.seed,
@@ -62,7 +66,8 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
                 capacity=self.config.rollout_length,
                 rows=self.envs.num_envs,
                 observation_dim=sizes["observation_dim"],
-                action_dim=self._port.components,
+                action_dim=len(factors) if factors else self._port.components,
+                choices=factors is not None,
             )
         )
 
@@ -114,7 +119,10 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     def deployed(self) -> nn.Module:
         """Return a module from observations to greedy actions."""
         codec = ActionCodec(
-            self.envs.action_space, owner=self.name, unit=self.config.squash_actions
+            self.envs.action_space,
+            owner=self.name,
+            unit=self.config.squash_actions,
+            factored=self.config.factored_choices,
         )
         return Deployed(self.learner.greedy, codec)
 

@@ -40,7 +40,7 @@ from cadenza.learn.agents.agent import (
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner, HAPPOSettings
 from cadenza.learn.agents.judging import episode_limit, require_limit
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.ppo import PPOConfig, PPOLearner, PPOSettings
+from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOLearner
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.configs import (
     HATD3Config,
@@ -521,7 +521,7 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
         self._forget_episodes()
 
 
-class MAPPO(RolloutTeam[PPOConfig]):
+class MAPPO(RolloutTeam[MAPPOConfig]):
     """One PPO policy plays every robot, one central critic judges the joint state.
 
     Every robot's row is its own state and a one-hot of which robot it is; the rows of all robots,
@@ -529,10 +529,10 @@ class MAPPO(RolloutTeam[PPOConfig]):
     for others use `HAPPO`.
 
     Source: arXiv:2103.01955; parameter sharing with agent identity: its section 3.
-    Settings: `PPOConfig`.
+    Settings: `MAPPOConfig`.
     """
 
-    Config = PPOConfig
+    Config = MAPPOConfig
     learner: PPOLearner
 
     def __init__(
@@ -541,7 +541,7 @@ class MAPPO(RolloutTeam[PPOConfig]):
         *,
         seed: int = 0,
         num_envs: int | None = None,
-        **settings: Unpack[PPOSettings],
+        **settings: Unpack[MAPPOSettings],
     ) -> None:
         super().__init__(env, seed=seed, num_envs=num_envs, **settings)
 

@@ -460,7 +460,9 @@ class ActionCodec:
 
     Args:
         space: Discrete, Box of rank 1 or more, or MultiDiscrete or MultiBinary, whose combinations
-            are numbered as choices.
+            are numbered as one choice.
+        factored: Leave several choices a choice per component where there are more than
+            `MAX_COMBINATIONS` combinations (False) or always (True); None refuses so many.
         squash: Decisions reach a Box through tanh instead of being clipped to it.
         unit: Decisions for a Box are in [−1, 1].
 
@@ -475,8 +477,11 @@ class ActionCodec:
         owner: str = "ActionCodec",
         squash: bool = False,
         unit: bool = False,
+        factored: bool | None = None,
     ) -> None:
         self.choices: int | None = None
+        #: Values of every component where each is a choice of its own.
+        self.factors: tuple[int, ...] | None = None
         self.components: int | None = None
         self._combinations: NDArray[Any] | None = None
         self._space: Any = space
@@ -487,7 +492,11 @@ class ActionCodec:
             self.components = int(np.prod(space.shape))
             wide = np.promote_types(self._space.dtype, np.float32)  # a float16 overflows on the way
             self._bounds = self._space.low.astype(wide), self._space.high.astype(wide)
-        elif (counts := _counts(space)) and math.prod(counts) <= MAX_COMBINATIONS:
+        elif (counts := _counts(space)) and (
+            factored or (factored is False and math.prod(counts) > MAX_COMBINATIONS)
+        ):
+            self.factors = tuple(counts)
+        elif counts and math.prod(counts) <= MAX_COMBINATIONS:
             self.choices = math.prod(counts)
             rows = np.stack(np.unravel_index(np.arange(self.choices), counts), axis=1)
             shaped = rows.reshape(-1, *self._space.shape) + getattr(self._space, "start", 0)
@@ -498,7 +507,8 @@ class ActionCodec:
                 f"MultiBinary one of at most {MAX_COMBINATIONS} combinations, got {space}; wrap "
                 "every environment in gymnasium.wrappers.TransformAction."
             )
-        if (squash or (unit and self.choices is None)) and not (
+        chooses = self.choices is not None or self.factors is not None
+        if (squash or (unit and not chooses)) and not (
             self.components is not None and is_scalable(self._space.low, self._space.high)
         ):
             raise ConfigurationError(
@@ -509,7 +519,10 @@ class ActionCodec:
             )
 
     def to_env(self, actions: Actions) -> Actions:
-        """Return actions (N, *space.shape) for decisions, (N,) or (N, A), in NumPy or in torch."""
+        """Return actions (N, *space.shape) for decisions, (N,), (N, A) or a choice per component.
+
+        In NumPy or in torch.
+        """
         if self._combinations is not None:
             table: Any = self._combinations
             table = torch.tensor(table) if isinstance(actions, torch.Tensor) else table
@@ -517,6 +530,12 @@ class ActionCodec:
         if self.choices is not None:
             return actions + int(self._space.start)
         shaped: Any = actions.reshape(actions.shape[0], *self._space.shape)
+        if self.factors is not None:
+            start: Any = getattr(self._space, "start", np.zeros((), self._space.dtype))
+            if isinstance(actions, torch.Tensor):
+                start = torch.tensor(start)
+                return (shaped + start).to(start.dtype)
+            return (shaped + start).astype(self._space.dtype)
         if isinstance(actions, torch.Tensor):
             kind: Any = torch.tensor(self._space.low).dtype
             low, high = (torch.tensor(end) for end in self._bounds)
@@ -537,6 +556,9 @@ class ActionCodec:
         """Return how a policy file makes an action of a decision; it is `to_env`."""
         if self.choices is not None:
             return Output(kind="choice", choices=self.to_env(np.arange(self.choices)))
+        if self.factors is not None:
+            first = self.to_env(np.zeros((1, len(self.factors)), np.int64))[0]
+            return Output(kind="factors", low=first, counts=np.array(self.factors))
         kind = "tanh" if self._squash else "unit" if self._scales else "mean"
         return Output(kind=kind, low=self._bounds[0], high=self._bounds[1], log_std=log_std)
 

@@ -3,14 +3,16 @@
 Equations, with separate trunks of tanh layers f and g:
     discrete:    π(a|s) = softmax(W f(s) + b)_a
     continuous:  π(a|s) = Π_d Normal(a_d; μ_d, σ_d),   μ = W f(s) + b,   σ = exp(log_std)
-    squashed:    u as a in the line above,   a = tanh(u)
+    factored:    π(a|s) = Π_d softmax((W f(s) + b)_d)_{a_d}, a choice per component d
+    squashed:    u as a in the line of continuous actions,   a = tanh(u)
                  log π(a) = Σ_d [ log N(u_d; μ_d, σ_d) − log(1 − tanh² u_d) ]
                  H(π) = Σ_d [ ½ + ½ log 2π + log σ_d + E_ε log(1 − tanh²(μ_d + σ_d ε)) ]
     value:       V(s) = w g(s) + c
 Source:  orthogonal weights with gains √2, 0.01 and 1 and zero biases: arXiv:2006.05990 and
          arXiv:2005.12729, whose ablations single them out. Squashing: arXiv:1812.05905, appendix C;
          the expectation by Gauss–Hermite quadrature.
-Axes:    B = batch, O = observation, S = critic observation, A = action components, K = choices.
+Axes:    B = batch, O = observation, S = critic observation, A = action components, K = choices,
+         D = components of several choices, J = their logits.
 Limits:  samples are not clipped; of squashed ones the pre-action u stands for the action
          everywhere, so that no tanh has to be undone. The caller clips or squashes for the
          environment. The constant for stretching [−1, 1] to other bounds is left out, and cancels
@@ -36,6 +38,9 @@ HIDDEN_GAIN: Final = math.sqrt(2.0)
 POLICY_GAIN: Final = 0.01
 VALUE_GAIN: Final = 1.0
 
+#: Logit of what is never chosen: its probability is 0 in float32, and p log p is 0, not NaN.
+NEVER: Final = -1e8
+
 #: Nodes of the quadrature: within 1e-4 nats per component for σ up to 1, 1e-2 up to e².
 QUADRATURE_NODES: Final = 32
 _HALF_LOG_2PI: Final = 0.5 * math.log(2.0 * math.pi)
@@ -51,7 +56,7 @@ class ActionHead(Protocol):
         ...
 
     def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
-        """Return one drawn action per row; (B,) int64 if discrete, else (B, A) float32."""
+        """Return one drawn action per row; int64 (B,) or (B, D), or float32 (B, A)."""
         ...
 
     def mode(self, output: Tensor) -> Tensor:
@@ -93,6 +98,46 @@ class CategoricalHead(nn.Module):
         """Return the entropy, nats, shape (B,)."""
         log_probs = torch.log_softmax(output, dim=-1)
         return -(log_probs.exp() * log_probs).sum(-1)
+
+
+class FactoredHead(nn.Module):
+    """One of K_d choices in every component d, drawn independently; of two it is a Bernoulli."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        super().__init__()
+        if min(counts, default=0) < 1:
+            raise InputError(f"FactoredHead: expected choices >= 1, got {list(counts)}.")
+        self.outputs = sum(counts)
+        places = torch.arange(max(counts)).expand(len(counts), -1)  # (D, max K)
+        absent = places >= torch.tensor(counts)[:, None]
+        first = torch.tensor([sum(counts[:d]) for d in range(len(counts))])
+        # Constants, so no part of the state.
+        self.register_buffer("_places", (first[:, None] + places) * ~absent, persistent=False)
+        self.register_buffer("_absent", absent, persistent=False)
+
+    def _table(self, output: Tensor) -> Tensor:
+        """Return the logits of every component, (B, D, max K); absent ones are never chosen."""
+        return output[:, self.get_buffer("_places")].masked_fill(self.get_buffer("_absent"), NEVER)
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """Return drawn choices, (B, D) int64; see `CategoricalHead.sample`."""
+        table = self._table(output)
+        exponential = torch.empty_like(table).exponential_(generator=generator)
+        return torch.argmax(table - exponential.log_(), dim=-1)
+
+    def mode(self, output: Tensor) -> Tensor:
+        """Return the most probable choices, (B, D) int64."""
+        return torch.argmax(self._table(output), dim=-1)
+
+    def log_prob(self, output: Tensor, actions: Tensor) -> Tensor:
+        """Return log π(a|s), summed over components, shape (B,); ``actions`` are (B, D) int64."""
+        log_probs = torch.log_softmax(self._table(output), dim=-1)
+        return log_probs.gather(-1, actions.unsqueeze(-1)).sum((-1, -2))
+
+    def entropy(self, output: Tensor) -> Tensor:
+        """Return the entropy, summed over components, nats, shape (B,)."""
+        log_probs = torch.log_softmax(self._table(output), dim=-1)
+        return -(log_probs.exp() * log_probs).sum((-1, -2))
 
 
 class DiagonalGaussianHead(nn.Module):

@@ -57,7 +57,9 @@ MAX_DEPTH: Final = 8
 MAX_ROW: Final = 2**24
 _KEY: Final = "cadenza"
 _LENGTH_BYTES: Final = 8  # of a safetensors header's length, at the begin of the file
-_OUTPUTS: Final = ("choice", "mean", "unit", "tanh")
+#: Arrays of an `Output`.
+_ARRAYS: Final = ("low", "high", "choices", "counts")
+_OUTPUTS: Final = ("choice", "mean", "unit", "tanh", "factors")
 
 
 @runtime_checkable
@@ -230,13 +232,15 @@ class Output:
     """How y, the last layer's (N, A) or (N, C), becomes an action.
 
     choice: choices[argmax y]           mean: clip(y, low, high)
+    factors: low + argmax of y in every component, whose logits stand side by side
     unit:   low + (y + 1) / 2 · (high − low), clipped        tanh: unit of tanh y
 
     Attributes:
-        kind: One of the four.
-        low: Smallest action, of the action's shape; without choices.
+        kind: One of the five.
+        low: Smallest action, of the action's shape; not beside ``choices``.
         high: Largest action.
         choices: Actions to choose from, (C, *shape).
+        counts: Choices of every component, (A,).
         log_std: ln σ of draws y + σ ε, (A,); None for a policy that draws nothing. Choices are
             drawn without it: argmax of y + Gumbel noise.
     """
@@ -245,17 +249,27 @@ class Output:
     low: NDArray[Any] | None = None
     high: NDArray[Any] | None = None
     choices: NDArray[Any] | None = None
+    counts: NDArray[Any] | None = None
     log_std: Tensor | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether y are logits or values of choices."""
+        return self.choices is not None or self.counts is not None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what there is, by name."""
-        found = ((name, getattr(self, name)) for name in ("low", "high", "choices", "log_std"))
+        found = ((name, getattr(self, name)) for name in (*_ARRAYS, "log_std"))
         return {name: torch.as_tensor(value) for name, value in found if value is not None}
 
     def decide(self, y: NDArray[Any], shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return actions, (N, *shape)."""
         if self.choices is not None:
             return self.choices[y.argmax(axis=-1)]
+        if self.counts is not None:
+            parts = np.split(y, np.cumsum(self.counts)[:-1], axis=-1)
+            picked = np.stack([part.argmax(axis=-1) for part in parts], axis=-1)
+            return (picked.reshape(len(y), *shape) + self.low).astype(dtype)
         low, high = cast("Any", self.low), cast("Any", self.high)
         y = y.reshape(len(y), *shape)
         if self.kind == "tanh":
@@ -331,6 +345,12 @@ class PortableNetwork:
         """C, or None for a policy that acts by numbers."""
         return None if self.output.choices is None else len(self.output.choices)
 
+    @property
+    def width(self) -> int:
+        """Numbers of y, which is A or C unless there are several choices."""
+        counts = self.output.counts
+        return self.num_choices or (self.action_dim if counts is None else int(counts.sum()))
+
     def outputs(self, observations: Any) -> NDArray[Any]:
         """Return y, (N, A) or one logit or value per choice (N, C); see `act`."""
         rows = flat_rows(observations, self.observation)
@@ -366,14 +386,14 @@ class PortableNetwork:
 
         Args:
             observations: (N, *shape), flat rows (N, O), or by name where there are several.
-            noise: Standard normal, (N, A), or Gumbel for choices, (N, C); None acts without chance,
-                as a policy without ``log_std`` always does.
+            noise: Standard normal, (N, A), or Gumbel of y's shape for choices; None acts without
+                chance, as a policy without ``log_std`` always does.
 
         Raises:
             InputError: Observations are of another size.
         """
         y, output = self.outputs(observations), self.output
-        if noise is not None and output.choices is not None:
+        if noise is not None and output.chooses:
             y = y + noise
         elif noise is not None and output.log_std is not None:
             y = (y + output.log_std.exp().numpy() * noise).astype(np.float32)
@@ -381,7 +401,7 @@ class PortableNetwork:
 
     def _require_fit(self) -> None:
         """Try the shapes of all layers and of the output, without numbers."""
-        width, wanted = self.observation_dim, self.num_choices or self.action_dim
+        width, wanted = self.observation_dim, self.width
         try:
             x = torch.zeros((BLOCK_ROWS, width), device="meta")
             y = tuple(_run(_frozen(self.layers, device="meta"), x, 1).shape)
@@ -395,8 +415,13 @@ class PortableNetwork:
         spread = ends.pop("log_std", (wanted,))
         bounds = {"choices": (wanted, *shape)}
         if self.output.kind != "choice":
-            bounds = {"low": shape, "high": shape}
-        known = self.output.kind in _OUTPUTS
+            is_factored = self.output.kind == "factors"
+            bounds = {
+                "low": shape,
+                **({"counts": (self.action_dim,)} if is_factored else {"high": shape}),
+            }
+        counts = self.output.counts
+        known = self.output.kind in _OUTPUTS and (counts is None or bool((counts > 0).all()))
         if not known or y != (BLOCK_ROWS, wanted) or spread != (wanted,) or ends != bounds:
             raise CheckpointError(
                 f"policy: expected an output of {', '.join(_OUTPUTS)} of {wanted} numbers, with "
@@ -541,7 +566,7 @@ def _refusing(source: str) -> Generator[None]:
 def _assembled(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> PortableNetwork:
     """Return the policy of a header and all of its tensors."""
     layers = _read_layers(header["layers"], "layers", tensors, 0)
-    ends = {name: tensors.pop(f"output.{name}", None) for name in ("low", "high", "choices")}
+    ends = {name: tensors.pop(f"output.{name}", None) for name in _ARRAYS}
     arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
     spread = tensors.pop("output.log_std", None)
     known = {name: header[name] for name in ("observation", "action", "seat", "facts")}

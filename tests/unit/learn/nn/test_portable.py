@@ -65,6 +65,7 @@ def numbers(dtype=np.float32):
 
 
 CHOICES = spaces.Discrete(4, start=1)
+SEVERAL = spaces.MultiDiscrete([[3, 2], [4, 2]], start=[[1, 0], [-2, 5]])
 AGENTS = {
     "SAC": lambda: cadenza.SAC(world(numbers(), BOX), **SIZES),
     "TD3": lambda: cadenza.TD3(world(numbers(), BOX), **SIZES),
@@ -83,6 +84,8 @@ AGENTS = {
     "gray images": lambda: cadenza.PPO(
         world(bytes_of(12, 12), spaces.MultiDiscrete([3, 2])), **SIZES
     ),
+    "factors": lambda: cadenza.PPO(world(numbers(), SEVERAL), factored_choices=True, **SIZES),
+    "switches": lambda: cadenza.GRPO(world(numbers(), spaces.MultiBinary((7, 2))), **SIZES),
     "stacked images": lambda: cadenza.PPO(world(bytes_of(2, 12, 12, 1), CHOICES), **SIZES),
     "few bytes": lambda: cadenza.PPO(world(bytes_of(3, 3), CHOICES), **SIZES),
     "parts": lambda: cadenza.SAC(world(PARTS, BOX), **SIZES),
