@@ -1,5 +1,6 @@
 """Files of memories under random damage, and proxies under random lives of agents."""
 
+import io
 import logging
 import zipfile
 
@@ -10,12 +11,29 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.types import EpisodeState
-from cadenza.learn.memory.files import TableSerializationVersion, read_snapshot, write_snapshot
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from tests.unit.learn.memory.memory_episodes import observation, response, table
-from tests.unit.learn.memory.memory_file_parts import assert_equal, options, snapshot, write_v1
+from tests.unit.learn.memory.memory_file_parts import (
+    V2_FILES,
+    assert_equal,
+    memory,
+    restored,
+    write_v1,
+)
 
-VERSIONS = st.sampled_from([TableSerializationVersion.V1, TableSerializationVersion.V2])
+#: What was written, and by which version.
+FILES = ("v1.zip", "v2.zip", "v2_deflated.zip", "v3.safetensors", "v3_deflated.zip")
+ANY_FILE = st.sampled_from(FILES)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    write_v1(memory(), folder / "v1.zip")
+    memory().store(folder / "v3")
+    memory().store(folder / "v3_deflated", compress=True)
+    folders = {name: V2_FILES if name.startswith("v2") else folder for name in FILES}
+    return {name: (where / name).read_bytes() for name, where in folders.items()}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,60 +43,56 @@ def _no_warnings_about_settings():
     logging.disable(logging.NOTSET)
 
 
-def stored(folder, version, compress):
-    name = f"{version.name}{compress}"
-    if not (folder / f"{name}.zip").exists():
-        if version is TableSerializationVersion.V1:
-            write_v1(snapshot(), folder / f"{name}.zip")
-        else:
-            write_snapshot(snapshot(), folder / name, compress=compress)
-    return (folder / f"{name}.zip").read_bytes()
-
-
-def assert_refused_or_unharmed(folder, content):
-    (folder / "damaged.zip").write_bytes(content)
+def assert_refused_or_unharmed(folder, name, content):
+    file = folder / f"damaged{name[name.index('.') :]}"
+    file.write_bytes(content)
     try:
-        got = read_snapshot(folder / "damaged", options())
+        got = restored(file)
     except (IntegrityError, ConfigurationError):
         return
-    assert_equal(got, snapshot())
+    finally:
+        file.unlink()
+    assert_equal(got, memory())
 
 
 @given(
-    version=VERSIONS,
-    compress=st.booleans(),
+    name=ANY_FILE,
     changes=st.lists(
         st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4
     ),
 )
-def test_changed_bytes_are_refused_or_change_nothing(tmp_path_factory, version, compress, changes):
-    folder = tmp_path_factory.getbasetemp()
-    content = bytearray(stored(folder, version, compress))
+def test_changed_bytes_are_refused_or_change_nothing(tmp_path_factory, stored, name, changes):
+    content = bytearray(stored[name])
     for place, value in changes:
         content[int(place * len(content))] = value
-    assert_refused_or_unharmed(folder, bytes(content))
+    assert_refused_or_unharmed(tmp_path_factory.getbasetemp(), name, bytes(content))
 
 
-@given(version=VERSIONS, compress=st.booleans(), share=st.floats(0, 1, exclude_max=True))
-def test_truncated_files_are_refused(tmp_path_factory, version, compress, share):
-    folder = tmp_path_factory.getbasetemp()
-    content = stored(folder, version, compress)
-    (folder / "damaged.zip").write_bytes(content[: int(share * len(content))])
-    with pytest.raises(IntegrityError, match=r"damaged\.zip: expected"):
-        read_snapshot(folder / "damaged", options())
+@given(name=ANY_FILE, share=st.floats(0, 1, exclude_max=True))
+def test_truncated_files_are_refused(tmp_path_factory, stored, name, share):
+    file = tmp_path_factory.getbasetemp() / f"damaged{name[name.index('.') :]}"
+    file.write_bytes(stored[name][: int(share * len(stored[name]))])
+    with pytest.raises(IntegrityError, match=r"damaged\.(zip|safetensors): expected"):
+        restored(file)
+    file.unlink()
 
 
-@given(version=VERSIONS, entry=st.integers(0, 8), data=st.binary(max_size=200))
-def test_entries_of_anything_are_refused_or_change_nothing(tmp_path_factory, version, entry, data):
-    folder = tmp_path_factory.getbasetemp()
-    stored(folder, version, False)
-    with zipfile.ZipFile(folder / f"{version.name}False.zip") as archive:
+@given(
+    name=st.sampled_from([name for name in FILES if name.endswith("zip")]),
+    entry=st.integers(0, 8),
+    data=st.binary(max_size=200),
+)
+def test_entries_of_anything_are_refused_or_change_nothing(
+    tmp_path_factory, stored, name, entry, data
+):
+    with zipfile.ZipFile(io.BytesIO(stored[name])) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
-    name = list(entries)[entry]
-    with zipfile.ZipFile(folder / "spoiled.zip", "w") as archive:
+    spoiled = list(entries)[entry % len(entries)]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for each, content in entries.items():
-            archive.writestr(each, data if each == name else content)
-    assert_refused_or_unharmed(folder, (folder / "spoiled.zip").read_bytes())
+            archive.writestr(each, data if each == spoiled else content)
+    assert_refused_or_unharmed(tmp_path_factory.getbasetemp(), name, buffer.getvalue())
 
 
 @given(

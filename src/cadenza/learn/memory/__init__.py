@@ -8,7 +8,7 @@ Promise:     a window never crosses an episode's end; no two batches share memor
 May import:  `core` and `learn.loaded_state`.
 Layout:      `column` says what columns mean; `ring` holds the rows of episodes and finds windows
              in them; a `strategy` chooses windows and ejected episodes; `files` writes and reads
-             files.
+             files, `loading` also those of other layouts.
 """
 
 from typing import TYPE_CHECKING

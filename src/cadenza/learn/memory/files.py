@@ -1,239 +1,640 @@
-"""Reading and writing the files of memory tables.
+"""The content of a table apart from the table: snapshots, states for checkpoints, files.
 
-Every file is ``<path>.zip``. Reading checks the whole file against the table that asks before it
-hands anything over. We write version 2; older ones are in `emote_formats`.
+A table copies its content under its lock and goes on; files are written from the copy. A file is
+read into one and checked before a table takes it over, completely or not at all (`contents_of`).
 
-Whole:    in this order ``version`` (ASCII ``2``); per stored column i ``columns/<i>.counts.npy``,
-          int64 (E,), rows per episode, and ``columns/<i>.npy``, (R, *shape), rows of all episodes;
-          ``manifest.json``, canonical JSON of everything else, with the SHA-256 of each entry;
-          ``manifest.sha256``, its SHA-256 in hex.
-Pieces:   an export that writes only what is new: ``<path>.zip`` is an index, with ``index`` (``1``)
-          instead of rows, and ``<path>.segments/<16 hex>.zip`` are segments, whole files that never
-          change. Per segment the index has its file name, the SHA-256 of its manifest, and the
-          positions of the episodes that were stored when the index was written.
+File:     ``<path>.safetensors`` with the tensors ``rows/<column>``, (R, *shape), rows of all
+          episodes, and ``counts/<column>``, int64 (E,), rows per episode, of each stored column,
+          and ``manifest``, canonical JSON of everything else in bytes. Types that safetensors does
+          not know are bytes, too. Its metadata are ``format`` and ``sha256``: that of the header's
+          other entries in canonical JSON, then of the data.
+Deflated: ``<path>.zip`` with this file as its only entry, ``memory.safetensors``.
+Pieces:   an export that writes only what is new: ``<path>.safetensors`` is an index without rows,
+          whose manifest lists ``segments``, whole files in ``<path>.segments`` that never change:
+          file name, its ``sha256``, and the positions of the episodes that were stored when the
+          index was written.
 Promise:  the index is replaced after the segments it lists are durable, and segments that it no
           longer lists are removed after that; killed at any point, the file on disk is whole.
+Older:    files with other layouts, and Emote's, are read by `cadenza.learn.memory.loading`.
+Axes:     E = episodes, R = rows of a column in all episodes.
 """
 
-import enum
+import logging
 import re
 import secrets
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, cast
+from typing import IO, Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
+import safetensors
+import torch
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import atomic_writer, canonical_json, confined_path, sha256_bytes
-from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
-from cadenza.learn.memory.archive import (
-    MAX_ROWS,
-    VERSION_ENTRY,
-    ArchiveReader,
-    ArchiveWriter,
-    ColumnHeader,
-    FileHeader,
-    ReadOptions,
-    check_columns,
-    first_kept,
-    is_object,
-    open_archive,
-    read_settings,
-    take,
-    warn_about_settings,
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
+from cadenza.core.files import atomic_writer, canonical_json, confined_path
+from cadenza.core.strict_json import parse_json_object
+from cadenza.learn.memory.column import (
+    Column,
+    IndexArray,
+    StoredColumn,
+    TableLayout,
+    VirtualColumn,
+    from_numpy,
+    numpy_dtype,
 )
-from cadenza.learn.memory.column import Column, VirtualColumn, numpy_dtype
-from cadenza.learn.memory.emote_formats import read_legacy, read_v1
-from cadenza.learn.memory.snapshot import (
-    ContentMark,
-    StoredRows,
-    TableChanges,
-    TableSnapshot,
-)
+from cadenza.learn.memory.ring import EpisodeContents
 
-_FORMAT: Final = "cadenza-memory"
-_VERSION: Final = 2
-MANIFEST: Final = "manifest.json"
-SEAL: Final = "manifest.sha256"
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+
+#: What happens to the ids of a file: kept, or replaced by fresh ones.
+IdPolicy: TypeAlias = Literal["keep", "remap"]
 
 
-def write_v2(snapshot: TableSnapshot, file: IO[bytes], *, compress: bool = False) -> None:
-    """Write ``snapshot`` in version 2, with deflated rows if ``compress``."""
-    checksums: dict[str, dict[str, str]] = {}
-    with ArchiveWriter(file, compress=compress) as archive:
-        archive.add_bytes(VERSION_ENTRY, str(_VERSION).encode())
-        for position, (name, part) in enumerate(snapshot.stored.items()):
-            counts_entry, rows_entry = _entries(position)
-            checksums[name] = {
-                "counts_sha256": archive.add_array(counts_entry, part.counts),
-                "rows_sha256": archive.add_array(rows_entry, part.rows),
-            }
-        add_manifest(archive, manifest_of(snapshot, checksums))
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
+class StoredRows:
+    """Rows of one stored column, (R, *shape), episode after episode, and rows per episode, (E,)."""
+
+    rows: NDArray[Any]
+    counts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        counts = self.counts
+        total = sum(counts.tolist())  # Python's integers do not overflow
+        if counts.ndim != 1 or (counts < 0).any() or total != len(self.rows):
+            raise InputError(
+                f"rows: expected counts >= 0 of shape (E,) that sum to {len(self.rows)} rows, got "
+                f"shape {counts.shape} and sum {total}."
+            )
+
+    def chosen(self, positions: IndexArray) -> "StoredRows":
+        """Return the rows of the episodes at ``positions``."""
+        first = np.cumsum(self.counts) - self.counts
+        counts = self.counts[positions]
+        return StoredRows(rows=self.rows[row_indices(first[positions], counts)], counts=counts)
 
 
-def add_manifest(archive: ArchiveWriter, manifest: Mapping[str, Any]) -> None:
-    """Add the manifest and its checksum."""
-    data = canonical_json(manifest)
-    archive.add_bytes(MANIFEST, data)
-    archive.add_bytes(SEAL, sha256_bytes(data).encode())
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableSnapshot:
+    """A table's episodes, from the oldest to the newest, and settings.
+
+    Rows are there for the columns that hold data, in declared order; strategies by class name and
+    ``state()``; columns by class name (``kind``) and `Column.state`.
+    """
+
+    length_key: str
+    maxlen: int
+    identities: tuple[int, ...]
+    stored: Mapping[str, StoredRows]
+    sampler_type: str = ""
+    ejector_type: str = ""
+    sampler_state: Mapping[str, Any] | None = None
+    ejector_state: Mapping[str, Any] | None = None
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the number of transitions of each episode, shape (E,)."""
+        return self.stored[self.length_key].counts
+
+    def with_fresh_identities(self) -> "TableSnapshot":
+        """Return the same episodes with the ids -1, -2, ..., which no collector gives out.
+
+        The strategies' states stay behind, since they name the old ids.
+        """
+        identities = tuple(range(-1, -len(self.identities) - 1, -1))
+        return replace(self, identities=identities, sampler_state=None, ejector_state=None)
+
+    def episodes(self) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
+        """Yield id and rows by column name of each episode, from the oldest; the rows are views."""
+        parts = {
+            name: np.split(part.rows, np.cumsum(part.counts)[:-1])
+            for name, part in self.stored.items()
+        }
+        for index, identity in enumerate(self.identities):
+            yield identity, {name: rows[index] for name, rows in parts.items()}
 
 
-def manifest_of(
-    snapshot: TableSnapshot, checksums: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
-    """Return the manifest of ``snapshot``, with the checksums of its stored columns by name."""
-    return {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "length_key": snapshot.length_key,
-        "maxlen": snapshot.maxlen,
-        "identities": list(snapshot.identities),
-        "sampler_type": snapshot.sampler_type,
-        "sampler_state": snapshot.sampler_state,
-        "ejector_type": snapshot.ejector_type,
-        "ejector_state": snapshot.ejector_state,
-        "columns": [
-            _column_record(column, checksums.get(column.name)) for column in snapshot.columns
-        ],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableChanges:
+    """What came to a table from arrival ``first_serial`` on and is there still, and what is there.
+
+    Serials are numbers of arrival, ascending; identities go from the oldest to the newest.
+    """
+
+    added: TableSnapshot
+    added_serials: NDArray[np.int64]
+    identities: tuple[int, ...]
+    serials: NDArray[np.int64]
 
 
-def _entries(position: int) -> tuple[str, str]:
-    return f"columns/{position}.counts.npy", f"columns/{position}.npy"
+def take_changes(
+    contents: EpisodeContents, maxlen: int, strategies: Sequence[Any], first_serial: int = 0
+) -> TableChanges:
+    """Return copies of the episodes from arrival ``first_serial`` on, with settings."""
+    layout, rows = contents.layout, contents.rows
+    live = rows.live_slots()
+    serials = rows.slots.serial[live]
+    slots = live[serials >= first_serial]
+    stored: dict[str, StoredRows] = {}
+    for name in layout.stored:
+        counts = contents.counts(name, slots)
+        at = row_indices(rows.slots.start[slots], counts)
+        stored[name] = StoredRows(rows=contents.arena.gather(name, at), counts=counts)
+    sampler, ejector = strategies
+    added = TableSnapshot(
+        columns={column.name: _described(column) for column in layout.columns},
+        length_key=layout.length_key,
+        maxlen=maxlen,
+        identities=tuple(rows.slots.identity[slot] for slot in cast("list[int]", slots.tolist())),
+        stored=stored,
+        sampler_type=type(sampler).__name__,
+        ejector_type=type(ejector).__name__,
+        sampler_state=sampler.state(),
+        ejector_state=ejector.state(),
+    )
+    return TableChanges(
+        added=added,
+        added_serials=serials[serials >= first_serial],
+        identities=tuple(rows.identities()),
+        serials=serials,
+    )
 
 
-def _column_record(column: Column, checksums: Mapping[str, str] | None) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "name": column.name,
-        "kind": type(column).__name__,
-        "state": column.state(),
-        "stored": None if checksums is None else dict(checksums),
-    }
+def _described(column: Column) -> dict[str, Any]:
+    record: dict[str, Any] = {"kind": type(column).__name__, "state": column.state()}
     if isinstance(column, VirtualColumn):
         record["mapper"] = getattr(column.mapper, "__qualname__", str(column.mapper))
     return record
 
 
-def read_v2(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
-    """Return the content of a version 2 file that holds its rows itself."""
-    header, checksums = read_header(archive, read_manifest(archive), options)
-    warn_about_settings(header, options)
-    return read_rows(archive, options, header, checksums, maxlen=options.maxlen)
-
-
-def read_manifest(archive: ArchiveReader) -> dict[str, Any]:
-    """Return the manifest, whose checksum is right."""
-    data = archive.read_bytes(MANIFEST, max_bytes=MAX_JSON_BYTES)
-    seal = archive.read_bytes(SEAL, max_bytes=64)
-    if seal != sha256_bytes(data).encode():
-        archive.refuse(
-            f"entry {MANIFEST!r}: expected the SHA-256 that {SEAL!r} holds, got "
-            f"{sha256_bytes(data)}; the file was changed after it was written."
-        )
-    manifest = parse_json_object(data, source=f"{archive.source}: {MANIFEST}")
-    if manifest.get("format") != _FORMAT or manifest.get("version") != _VERSION:
-        archive.refuse(
-            f"expected format {_FORMAT!r} version {_VERSION}, got {manifest.get('format')!r} "
-            f"version {manifest.get('version')!r}."
-        )
-    return manifest
-
-
-def read_rows(
-    archive: ArchiveReader,
-    options: ReadOptions,
-    header: FileHeader,
-    checksums: Mapping[str, Mapping[str, str]],
-    *,
+def contents_of(
+    snapshot: TableSnapshot,
+    layout: TableLayout,
+    new_contents: Callable[[], EpisodeContents],
     maxlen: int,
-) -> TableSnapshot:
-    """Return the rows of the newest episodes that fit into ``maxlen`` transitions."""
-    positions = {name: index for index, name in enumerate(checksums)}
-    names = [entry for index in positions.values() for entry in _entries(index)]
-    archive.require_entries([VERSION_ENTRY, MANIFEST, SEAL, *names])
-    counts = {
-        name: archive.read_array(
-            _entries(positions[name])[0],
-            dtype=np.dtype(np.int64),
-            shape=(len(header.table.identities),),
-            sha256=checksums[name]["counts_sha256"],
+) -> EpisodeContents:
+    """Return the newest episodes of ``snapshot`` that fit together into ``maxlen`` transitions.
+
+    Raises:
+        ConfigurationError: The snapshot's rows do not suit the columns, or its ids the rows; or
+            its newest episode alone is too long.
+    """
+    _require_same_columns(snapshot, layout)
+    counts = {name: part.counts for name, part in snapshot.stored.items()}
+    steps = counts[layout.length_key]
+    for name, column in layout.stored.items():
+        _require_counts(column, counts[name], steps)
+    if len(snapshot.identities) != len(steps) or len(set(snapshot.identities)) != len(steps):
+        raise ConfigurationError(
+            f"snapshot: expected {len(steps)} different ids, got {len(snapshot.identities)} of "
+            f"which {len(set(snapshot.identities))} are different."
         )
-        for name in checksums
-    }
-    for name, values in counts.items():
-        if (values < 0).any() or sum(values.tolist()) > MAX_ROWS:
-            archive.refuse(
-                f"column {name!r}: expected counts >= 0 and at most {MAX_ROWS} rows, got others."
+    first = _first_kept(steps, maxlen)
+    contents = new_contents()
+    starts = _add_episodes(contents, snapshot.identities, counts, steps, first)
+    for name, column in layout.stored.items():
+        part = snapshot.stored[name]
+        skipped = int(part.counts[:first].sum())
+        values = part.rows[skipped:]
+        own = part.counts[first:]
+        if column.is_tag:
+            firsts = np.cumsum(own) - own
+            own = contents.rows.slots.rows[contents.rows.live_slots()]
+            values = np.repeat(values[firsts], own, axis=0)
+        contents.arena.scatter(name, row_indices(starts, own), values)
+    return contents
+
+
+def _first_kept(steps: IndexArray, maxlen: int) -> int:
+    """Return the index of the oldest episode that is kept: the newest that fit together stay."""
+    if len(steps) and steps[-1] > maxlen:
+        raise ConfigurationError(
+            f"snapshot: expected episodes of at most {maxlen} transitions, the table's maxlen, got "
+            f"{steps[-1]}; use a larger table."
+        )
+    dropped = len(steps) - int(np.searchsorted(np.cumsum(steps[::-1]), maxlen, side="right"))
+    if dropped:
+        _LOGGER.warning(
+            "the table holds %d transitions at most, so the %d oldest of %d episodes stay out",
+            maxlen,
+            dropped,
+            len(steps),
+        )
+    return dropped
+
+
+def _add_episodes(
+    contents: EpisodeContents,
+    identities: tuple[int, ...],
+    counts: Mapping[str, IndexArray],
+    steps: IndexArray,
+    first: int,
+) -> IndexArray:
+    """Give the episodes from ``first`` on their rows and return where each begins, shape (E,)."""
+    layout, rows = contents.layout, contents.rows
+    real = [name for name, column in layout.stored.items() if not column.is_tag]
+    most, usable = steps, steps
+    for name in real:
+        most = np.maximum(most, counts[name])
+        if layout.stored[name].reach:
+            usable = np.minimum(usable, counts[name] - layout.stored[name].reach)
+    usable = np.maximum(usable, 0)
+    for index in range(first, len(steps)):
+        rows.add(
+            identities[index],
+            int(steps[index]),
+            usable=int(usable[index]),
+            rows=int(most[index]),
+        )
+        if layout.flexible:
+            extra = [int(counts[name][index] - steps[index]) for name in layout.flexible]
+            contents.set_extra(rows.slot(identities[index]), extra)
+    return rows.slots.start[rows.live_slots()]
+
+
+def _require_same_columns(snapshot: TableSnapshot, layout: TableLayout) -> None:
+    """Raise unless the snapshot has rows of exactly the stored columns."""
+    if snapshot.length_key not in layout.stored:
+        raise ConfigurationError(
+            f"snapshot: expected the length column {layout.length_key!r}, got "
+            f"{snapshot.length_key!r}."
+        )
+    if snapshot.stored.keys() != layout.stored.keys():
+        raise ConfigurationError(
+            f"snapshot: expected rows of the columns {sorted(layout.stored)}, got "
+            f"{sorted(snapshot.stored)}; load it into a table with the same columns."
+        )
+    for name, column in layout.stored.items():
+        rows, own = snapshot.stored[name].rows, column.field
+        if rows.shape[1:] != own.shape or rows.dtype != own.dtype:
+            raise ConfigurationError(
+                f"snapshot: expected column {name!r} of shape {own.shape} and type {own.dtype}, "
+                f"got {rows.shape[1:]} and {rows.dtype}."
             )
-    dropped = first_kept(counts[options.length_key], maxlen, archive.source)
-    parts: dict[str, StoredRows] = {}
-    for name, column in options.stored_columns().items():
-        rows = archive.read_array(
-            _entries(positions[name])[1],
-            dtype=numpy_dtype(column.dtype),
-            shape=(int(counts[name].sum()), *column.shape),
-            skip=int(counts[name][:dropped].sum()),
-            sha256=checksums[name]["rows_sha256"],
+
+
+def _require_counts(column: StoredColumn, counts: IndexArray, steps: IndexArray) -> None:
+    """Raise unless every episode has a right number of rows of ``column``."""
+    if len(counts) != len(steps):
+        raise ConfigurationError(
+            f"snapshot: expected rows of {len(steps)} episodes in column {column.field.name!r}, "
+            f"got {len(counts)}."
         )
-        parts[name] = StoredRows(rows=rows, counts=counts[name][dropped:].copy())
-    return header.with_rows(options, header.table.identities[dropped:], parts)
+    extra = counts - steps
+    wrong = (
+        counts < 1
+        if column.is_tag
+        else (extra < column.least_extra) | (extra > column.most_extra) | (steps < 1)
+    )
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        more = f"{column.least_extra} to {column.most_extra} rows more than transitions"
+        raise ConfigurationError(
+            f"snapshot: expected column {column.field.name!r} to have "
+            f"{'at least 1 row' if column.is_tag else f'{more} (at least 1)'} in every episode, "
+            f"got {counts[index]} in episode number {index} of {steps[index]} transitions."
+        )
 
 
-def read_header(
-    archive: ArchiveReader, manifest: Mapping[str, Any], options: ReadOptions
-) -> tuple[FileHeader, dict[str, Mapping[str, str]]]:
-    """Return what the manifest says about the table, and the checksums by stored column."""
-    source = archive.source
-    columns: dict[str, ColumnHeader] = {}
-    checksums: dict[str, Mapping[str, str]] = {}
-    for record in cast("list[Any]", take(manifest, "columns", list, source)):
-        match record:
-            case {
-                "name": str(name),
-                "kind": str(kind),
-                "state": state,
-                "stored": ({"counts_sha256": str(), "rows_sha256": str()} | None) as stored,
-            } if name not in columns and is_object(state):
-                columns[name] = ColumnHeader(kind=kind, state=state, is_stored=stored is not None)
-                if stored is not None:
-                    checksums[name] = cast("dict[str, str]", stored)
-            case _:
-                archive.refuse(
-                    "expected columns with different names, class, state and checksums, got "
-                    f"{str(record)[:80]!r}."
-                )
-    settings = read_settings(manifest, source, options, ids="identities")
-    header = FileHeader(source=source, columns=columns, table=settings)
-    check_columns(header, options)
-    return header, checksums
+def row_indices(starts: IndexArray, counts: IndexArray) -> IndexArray:
+    """Return ``starts[i] ... starts[i] + counts[i] - 1`` for every i, one after the other."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
-_INDEX: Final = "index"
-_SEGMENT_NAME: Final = re.compile(r"[0-9a-f]{16}\.zip")
+def contents_state(contents: EpisodeContents) -> dict[str, Any]:
+    """Return episodes and places as tensors, numbers and lists.
+
+    Equal episodes at equal places give equal bytes, whatever lay there before them.
+    """
+    slots = contents.rows.live_slots()
+    return {
+        "places": contents.rows.state_dict(),
+        "columns": {
+            name: from_numpy(_rows_at_places(contents, name, slots))
+            for name in contents.layout.stored
+        },
+        "extra": from_numpy(
+            contents.extra[slots]
+            if len(contents.extra)
+            else np.zeros((len(slots), len(contents.layout.flexible)), np.int32)
+        ),
+    }
+
+
+def _rows_at_places(contents: EpisodeContents, name: str, slots: IndexArray) -> NDArray[Any]:
+    """Return a column's rows at the places of all episodes, zeros where an episode has none."""
+    rows = contents.rows.slots.rows[slots]
+    values = contents.arena.gather(name, row_indices(contents.rows.slots.start[slots], rows))
+    if not contents.layout.stored[name].is_tag:
+        counts = contents.counts(name, slots)
+        values[row_indices(np.cumsum(rows) - rows + counts, rows - counts)] = 0
+    return values
+
+
+def load_contents_state(
+    layout: TableLayout,
+    state: Mapping[str, Any],
+    empty_contents: Callable[[int], EpisodeContents],
+) -> EpisodeContents:
+    """Return the content that `contents_state` described."""
+    places = read_field(state, "places")
+    contents = empty_contents(int(read_field(places, "capacity")))
+    contents.rows.load_state_dict(places)
+    slots = contents.rows.live_slots()
+    at = row_indices(contents.rows.slots.start[slots], contents.rows.slots.rows[slots])
+    columns: Mapping[str, torch.Tensor] = read_field(state, "columns")
+    if columns.keys() != layout.stored.keys():
+        raise CheckpointError(
+            f"table: expected the columns {sorted(layout.stored)}, got {sorted(columns)}; load the "
+            "state into a table with the same columns."
+        )
+    for name, column in layout.stored.items():
+        values = columns[name].numpy()
+        wanted = ((len(at), *column.field.shape), column.field.dtype)
+        if (values.shape, values.dtype) != wanted:
+            raise CheckpointError(
+                f"table: expected column {name!r} of shape {wanted[0]} and type {wanted[1]}, got "
+                f"{values.shape} and {values.dtype}."
+            )
+        contents.arena.scatter(name, at, values)
+    extra: NDArray[np.int32] = read_field(state, "extra").numpy()
+    if extra.shape != (len(slots), len(layout.flexible)):
+        raise CheckpointError(
+            f"table: expected extra rows of shape {(len(slots), len(layout.flexible))}, got "
+            f"{extra.shape}."
+        )
+    for slot, row in zip(slots.tolist(), extra.tolist(), strict=True):
+        if row:
+            contents.set_extra(slot, row)
+    return contents
+
+
+def read_field(state: Mapping[str, Any], key: str) -> Any:
+    """Return ``state[key]``, or raise `CheckpointError` if it is missing."""
+    try:
+        return state[key]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"table: expected the field {key!r} in a saved state, got "
+            f"{sorted(state) if isinstance(state, Mapping) else type(state).__name__}."  # pyright: ignore[reportUnnecessaryIsInstance]
+        ) from error
+
+
+_FORMAT: Final = "cadenza-memory/3"
+_deserialize: Final = cast("Any", safetensors).deserialize
+#: Ending of a file that is not deflated, and the only entry of one that is.
+ENDING: Final = ".safetensors"
+MEMBER: Final = "memory.safetensors"
+_SEGMENT_NAME: Final = re.compile(r"[0-9a-f]{16}\.(zip|safetensors)")
 #: More segments than this, or more dead than live episodes in them, are written anew as one.
 MAX_SEGMENTS: Final = 64
 #: Everyone may read stored memories, whatever the umask: other users import them.
 _MODE: Final = 0o644
+#: Bytes written at once.
+_CHUNK_BYTES: Final = 1 << 20
+_CODES: Final = {
+    "bool": "BOOL",
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+}
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # eq=False: array == is ambiguous
+def write_snapshot(snapshot: TableSnapshot, path: str | Path, *, compress: bool = False) -> None:
+    """Replace the file at ``path``, without its ending, by the content of ``snapshot``, mode 0644.
+
+    Killed at any point, the old file or the new one is there.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    target, other = Path(f"{path}{ENDING}"), Path(f"{path}.zip")
+    if compress:
+        target, other = other, target
+    _write(target, _manifest(snapshot), snapshot.stored)
+    other.unlink(missing_ok=True)
+
+
+def _manifest(snapshot: TableSnapshot, **more: Any) -> dict[str, Any]:
+    names = ("length_key", "maxlen", "identities", "sampler_type", "sampler_state")
+    settings = {name: getattr(snapshot, name) for name in (*names, "ejector_type", "ejector_state")}
+    columns = [{"name": name, **record} for name, record in snapshot.columns.items()]
+    return {**settings, "columns": columns, **more}
+
+
+def _write(target: Path, manifest: Mapping[str, Any], stored: Mapping[str, StoredRows]) -> str:
+    """Replace ``target``, which is deflated if a zip file, and return its SHA-256."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, part in stored.items():
+        arrays |= {f"rows/{name}": part.rows, f"counts/{name}": part.counts}
+    arrays["manifest"] = np.frombuffer(canonical_json(manifest), np.uint8)
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        code = _CODES.get(array.dtype.name)
+        shape = array.shape if code else (array.nbytes,)
+        about = {"dtype": code or "U8", "shape": list(shape)}
+        header[name] = {**about, "data_offsets": [end, end := end + array.nbytes]}
+    data = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values()]
+    digest = sha256(canonical_json(header))
+    for part in data:
+        digest.update(part.data)
+    metadata = {"format": _FORMAT, "sha256": digest.hexdigest()}
+    head = canonical_json({"__metadata__": metadata, **header})
+    head += b" " * (-len(head) % 8)
+    with atomic_writer(target, mode=_MODE) as file:
+        if target.suffix == ENDING:
+            _write_parts(file, head, data)
+        else:
+            with (
+                zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+                archive.open(MEMBER, "w", force_zip64=True) as entry,
+            ):
+                _write_parts(entry, head, data)
+    return metadata["sha256"]
+
+
+def _write_parts(file: IO[bytes], head: bytes, data: Sequence[NDArray[np.uint8]]) -> None:
+    file.write(len(head).to_bytes(8, "little") + head)
+    for part in data:
+        for start in range(0, len(part), _CHUNK_BYTES):  # much faster than a large block at once
+            file.write(part[start : start + _CHUNK_BYTES].data)
+
+
+def read_bytes(
+    data: bytes,
+    source: str,
+    maxlen: int,
+    length_key: str,
+    read_file: Callable[[str], bytes],
+) -> TableSnapshot:
+    """Return the content of a file; ``read_file`` returns that of a segment by its name."""
+    manifest, arrays, _ = _read(data, source)
+    header = read_settings(manifest, source, ids="identities")
+    if "segments" not in manifest:
+        return _with_rows(header, arrays, source)
+
+    def segment(name: str, digest: str) -> TableSnapshot:
+        where = f"{source}: segment {name}"
+        inner, parts, found = _read(read_file(name), where)
+        if found != digest:
+            refuse(where, f"expected the segment with SHA-256 {digest}, got {found}.")
+        return _with_rows(read_settings(inner, where, ids="identities"), parts, where)
+
+    records = read_records(manifest, "sha256", source)
+    return joined_segments(header, records, segment, source, maxlen, length_key)
+
+
+def _read(data: bytes, source: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]], str]:
+    """Return manifest, tensors and SHA-256 of a file that is as it was written."""
+    try:
+        tensors: dict[str, dict[str, Any]] = dict(_deserialize(data))
+    except safetensors.SafetensorError as error:
+        refuse(source, f"expected a stored memory, got a damaged or another file ({error}).")
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = parse_json_object(data[8:start], source=source)
+    about = header.pop("__metadata__", {})
+    if about.get("format") != _FORMAT:
+        refuse(source, f"expected the format {_FORMAT!r}, got {about.get('format')!r}.")
+    digest = sha256(canonical_json(header))
+    digest.update(memoryview(data)[start:])
+    if about.get("sha256") != digest.hexdigest():
+        refuse(
+            source,
+            f"expected SHA-256 {about.get('sha256')}, got {digest.hexdigest()}; the file was "
+            "changed after it was written.",
+        )
+    manifest = tensors.pop("manifest", {"data": b""})
+    return parse_json_object(bytes(manifest["data"]), source=source), tensors, digest.hexdigest()
+
+
+def _with_rows(
+    header: TableSnapshot, tensors: Mapping[str, Mapping[str, Any]], source: str
+) -> TableSnapshot:
+    """Return ``header`` with the rows that ``tensors`` hold."""
+    stored: dict[str, StoredRows] = {}
+    for name in [name for name in header.columns if f"rows/{name}" in tensors]:
+        dtype, shape = read_field_type(header.columns[name]["state"], name, source)
+        try:
+            counts = np.frombuffer(tensors[f"counts/{name}"]["data"], np.int64)
+            require_rows(name, counts, len(header.identities), source)
+            rows = np.frombuffer(tensors[f"rows/{name}"]["data"], dtype)
+            rows = rows.reshape(int(counts.sum()), *shape)
+        except (KeyError, ValueError) as error:
+            refuse(source, f"column {name!r}: expected rows of {dtype}, got others: {error}.")
+        require_booleans(name, rows, source)
+        stored[name] = StoredRows(rows=rows, counts=counts)
+    if len(tensors) != 2 * len(stored):
+        refuse(source, f"expected rows and counts of {sorted(stored)}, got {sorted(tensors)[:8]}.")
+    return replace(header, stored=stored)
+
+
+#: Most rows of one column in a file: far beyond any memory, and sums of it fit 64 bits.
+MAX_ROWS: Final = 1 << 48
+
+
+def refuse(source: str, reason: str) -> NoReturn:
+    """Raise `IntegrityError` about a file."""
+    raise IntegrityError(f"{source}: {reason}")
+
+
+def require_rows(name: str, counts: NDArray[np.int64], episodes: int, source: str) -> None:
+    """Refuse a file unless ``counts`` are rows of as many ``episodes``."""
+    if counts.shape != (episodes,):
+        refuse(source, f"column {name!r}: expected {episodes} counts, got {len(counts)}.")
+    if (counts < 0).any() or sum(counts.tolist()) > MAX_ROWS:
+        refuse(
+            source,
+            f"column {name!r}: expected counts >= 0 and at most {MAX_ROWS} rows, got others.",
+        )
+
+
+def require_booleans(name: str, array: NDArray[Any], source: str) -> None:
+    """Refuse a file whose ``array`` of booleans holds other bytes."""
+    if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+        refuse(source, f"{name!r}: expected booleans as bytes 0 and 1, got others.")
+
+
+def read_field_type(state: Any, name: str, source: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape that a file gives for a column."""
+    column = Column(name, (), np.float32)
+    try:
+        column.load_state(state)
+    except InputError as error:
+        refuse(source, str(error))
+    return numpy_dtype(column.dtype), column.shape
+
+
+def read_settings(record: Mapping[str, Any], source: str, *, ids: str) -> TableSnapshot:
+    """Return what ``record``, whose key ``ids`` holds the episodes, says about a table."""
+    columns: dict[str, Mapping[str, Any]] = {}
+    for entry in cast("list[Any]", take(record, "columns", list, source)):
+        match entry:
+            case {"name": str(name), "kind": str(), "state": {**_state}} if name not in columns:
+                columns[name] = cast("dict[str, Any]", entry)
+            case _:
+                refuse(
+                    source,
+                    "expected columns with different names, class and state, got "
+                    f"{str(entry)[:80]!r}.",
+                )
+    states = ("sampler_state", "ejector_state")
+    identities = cast("list[Any]", take(record, ids, list, source))
+    if not all(type(identity) is int for identity in identities):
+        refuse(source, f"expected {ids!r} to hold integers only, got others.")
+    if len(set(identities)) != len(identities):
+        refuse(source, f"expected different ids in {ids!r}, got repeated ones.")
+    return TableSnapshot(
+        columns=columns,
+        length_key=take(record, "length_key", str, source),
+        maxlen=take(record, "maxlen", int, source),
+        identities=tuple(identities),
+        stored={},
+        sampler_type=take(record, "sampler_type", str, source),
+        ejector_type=take(record, "ejector_type", str, source),
+        **{
+            name: None if record.get(name) is None else _mapping(record, name, source)
+            for name in states
+        },
+    )
+
+
+def _mapping(record: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
+    return cast("dict[str, Any]", take(record, key, dict, source))
+
+
+def take(record: Mapping[str, Any], key: str, kind: type[T], source: str) -> T:
+    """Return ``record[key]`` if it is a ``kind``; booleans are no integers."""
+    value = record.get(key)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        got = "nothing" if key not in record else f"{type(value).__name__} {str(value)[:60]!r}"
+        refuse(source, f"expected {key!r} to be {kind.__name__}, got {got}.")
+    return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Segment:
-    """A segment on disk: file name, SHA-256 of its manifest, and numbers of arrival, ascending."""
+    """A segment on disk: file name, SHA-256, and numbers of arrival, ascending."""
 
     name: str
-    manifest_sha256: str
+    sha256: str
     serials: NDArray[np.int64]
 
 
 class ChangingTable(Protocol):
     """What a table must tell: `ArrayMemoryTable` does."""
 
-    def changes_since(self, mark: ContentMark | None) -> TableChanges:
-        """Return the episodes that came after ``mark``, and which are stored now."""
+    def changes_since(self, mark: object, next_serial: int) -> tuple[object, TableChanges]:
+        """Return a mark for what is stored, and the episodes since ``next_serial``.
+
+        They are all that are stored if ``mark`` is not that of the present content.
+        """
         ...
 
 
@@ -245,11 +646,12 @@ class SegmentedFile:
     """
 
     def __init__(self, path: str | Path, *, compress: bool = False) -> None:
-        self._file = Path(f"{path}.zip")
+        self._path = Path(path)
         self._folder = Path(f"{path}.segments")
-        self._compress = compress
+        self._ending = ".zip" if compress else ENDING
         self._segments: list[_Segment] = []
-        self._mark: ContentMark | None = None
+        self._mark: object = None
+        self._next_serial = 0
 
     def write(self, table: ChangingTable) -> None:
         """Make the files hold what ``table`` holds, which must be the same at each call.
@@ -257,231 +659,112 @@ class SegmentedFile:
         Raises:
             StorageError: The file system refused; the files hold what they held before.
         """
-        changes = table.changes_since(self._mark)
+        mark, changes = table.changes_since(self._mark, self._next_serial)
         written = sum(len(segment.serials) for segment in self._segments)
         live = len(changes.serials) - len(changes.added_serials)
         if len(self._segments) >= MAX_SEGMENTS or written > 2 * live:
-            changes = table.changes_since(None)
-        segments = [] if changes.is_whole else list(self._segments)
+            mark, changes = table.changes_since(None, 0)
+        whole = len(changes.added_serials) == len(changes.serials)
+        segments = [] if whole else list(self._segments)
         if len(changes.added_serials):
-            segments.append(self._add_segment(changes))
+            name = f"{secrets.token_hex(8)}{self._ending}"
+            digest = _write(self._folder / name, _manifest(changes.added), changes.added.stored)
+            segments.append(_Segment(name, digest, changes.added_serials))
         kept = [np.flatnonzero(np.isin(part.serials, changes.serials)) for part in segments]
         listed = [pair for pair in zip(segments, kept, strict=True) if len(pair[1])]
-        manifest = manifest_of(
-            replace(changes.added, identities=changes.identities),
-            {name: {"counts_sha256": "", "rows_sha256": ""} for name in changes.added.stored},
-        )
-        manifest["segments"] = [
-            {
-                "file": segment.name,
-                "manifest_sha256": segment.manifest_sha256,
-                "kept": places.tolist(),
-            }
-            for segment, places in listed
+        records = [
+            {"file": part.name, "sha256": part.sha256, "kept": places.tolist()}
+            for part, places in listed
         ]
-        with atomic_writer(self._file, mode=_MODE) as file, ArchiveWriter(file) as archive:
-            archive.add_bytes(VERSION_ENTRY, b"2")
-            archive.add_bytes(_INDEX, b"1")
-            add_manifest(archive, manifest)
+        index = replace(changes.added, identities=changes.identities)
+        _write(Path(f"{self._path}{ENDING}"), _manifest(index, segments=records), {})
+        Path(f"{self._path}.zip").unlink(missing_ok=True)
         self._segments = [segment for segment, _ in listed]
-        self._mark = changes.mark
+        self._mark, self._next_serial = mark, int(changes.serials.max(initial=-1)) + 1
         names = {segment.name for segment in self._segments}
-        for file in self._folder.glob("*.zip"):
+        for file in self._folder.glob("*"):
             if _SEGMENT_NAME.fullmatch(file.name) and file.name not in names:
                 file.unlink(missing_ok=True)
 
-    def _add_segment(self, changes: TableChanges) -> _Segment:
-        name = f"{secrets.token_hex(8)}.zip"
-        target = self._folder / name
-        with atomic_writer(target, mode=_MODE) as file:
-            write_v2(changes.added, file, compress=self._compress)
-        with open_archive(target, max_unpacked_bytes=MAX_ROWS) as archive:
-            digest = sha256_bytes(archive.read_bytes(MANIFEST, max_bytes=MAX_JSON_BYTES))
-        return _Segment(name, digest, changes.added_serials)
+
+#: File name, SHA-256 and kept positions of a segment.
+SegmentRecord: TypeAlias = tuple[str, str, NDArray[np.int64]]
 
 
-def is_index(archive: ArchiveReader) -> bool:
-    """Return whether a version 2 file keeps its rows in segments."""
-    return _INDEX in archive.entries
+def read_records(manifest: Mapping[str, Any], digest: str, source: str) -> list[SegmentRecord]:
+    """Return the entries of an index, whose key ``digest`` holds their SHA-256."""
+    records: list[SegmentRecord] = []
+    for record in cast("list[Any]", take(manifest, "segments", list, source)):
+        match record:
+            case {"file": str(name), "kept": [*kept]} if (
+                _SEGMENT_NAME.fullmatch(name)
+                and isinstance(record.get(digest), str)
+                and all(type(position) is int for position in kept)
+            ):
+                positions = np.array([min(max(p, -1), MAX_ROWS) for p in kept], np.int64)
+            case _:
+                refuse(
+                    source,
+                    f"expected segments with file, {digest} and kept positions, got "
+                    f"{str(record)[:80]!r}.",
+                )
+        if len(positions) == 0 or positions[0] < 0 or (np.diff(positions) <= 0).any():
+            refuse(source, f"segment {name}: expected ascending positions >= 0, got others.")
+        if any(name == known for known, _, _ in records):
+            refuse(source, f"expected each segment once, got {name} twice.")
+        records.append((name, record[digest], positions))
+    return records
 
 
-def read_index(archive: ArchiveReader, options: ReadOptions, file: Path) -> TableSnapshot:
-    """Return the content of an index and its segments."""
-    manifest = read_manifest(archive)
-    header, _ = read_header(archive, manifest, options)
-    warn_about_settings(header, options)
-    archive.require_entries([VERSION_ENTRY, _INDEX, MANIFEST, SEAL])
-    records = cast("list[Any]", take(manifest, "segments", list, archive.source))
-    folder = file.with_suffix(".segments")
+def segment_path(path: str | Path, name: str) -> Path:
+    """Return where a segment of the index at ``path``, without its ending, is."""
+    file = confined_path(Path(f"{path}.segments"), name)
+    if not file.is_file():
+        refuse(str(path), f"expected its segment {file}, got no such file; copy the folder too.")
+    return file
+
+
+def joined_segments(
+    header: TableSnapshot,
+    records: Sequence[SegmentRecord],
+    read: Callable[[str, str], TableSnapshot],
+    source: str,
+    maxlen: int,
+    length_key: str,
+) -> TableSnapshot:
+    """Return the episodes of an index, the newest segments first until ``maxlen`` is reached."""
+    columns = {
+        name: read_field_type(record["state"], name, source)
+        for name, record in header.columns.items()
+        if "mapper" not in record
+    }
     parts: list[TableSnapshot] = []
-    room = options.maxlen
-    seen: set[str] = set()
-    for record in reversed(records):  # the newest first, so that no more is read than fits
-        name, digest, kept = _segment_record(archive, record)
-        if name in seen:
-            archive.refuse(f"expected each segment once, got {name} twice.")
-        seen.add(name)
-        part = _read_segment(archive, options, folder, name, digest)
-        parts.insert(0, _selected(archive, part, kept))
-        room -= int(parts[0].lengths().sum())
+    room = maxlen
+    for name, digest, kept in reversed(records):
+        part = read(name, digest)
+        if kept[-1] >= len(part.identities):
+            refuse(
+                source,
+                f"expected positions below {len(part.identities)} in a segment, got {kept[-1]}.",
+            )
+        found = {n: (r.rows.dtype, r.rows.shape[1:]) for n, r in part.stored.items()}
+        if found != columns or length_key not in columns:
+            refuse(source, f"expected segments with the columns {columns}, got {found}.")
+        identities = tuple(part.identities[i] for i in cast("list[int]", kept.tolist()))
+        stored = {column: rows.chosen(kept) for column, rows in part.stored.items()}
+        parts.insert(0, replace(part, identities=identities, stored=stored))
+        room -= int(stored[length_key].counts.sum())
         if room <= 0:
             break
     identities = tuple(identity for part in parts for identity in part.identities)
-    first = len(header.table.identities) - len(identities) if len(parts) < len(records) else 0
-    if identities != header.table.identities[max(first, 0) :]:
-        archive.refuse("expected segments with the ids of the index, got others.")
-    joined = header.with_rows(options, identities, _joined(options, parts))
-    dropped = first_kept(joined.lengths(), options.maxlen, archive.source)
-    return _selected(archive, joined, np.arange(dropped, len(identities))) if dropped else joined
-
-
-def _segment_record(archive: ArchiveReader, record: Any) -> tuple[str, str, NDArray[np.int64]]:
-    """Return file name, checksum and kept positions of one entry of the index."""
-    match record:
-        case {"file": str(name), "manifest_sha256": str(digest), "kept": [*kept]} if (
-            _SEGMENT_NAME.fullmatch(name) and all(type(position) is int for position in kept)
-        ):
-            positions = np.array([min(max(p, -1), MAX_ROWS) for p in kept], np.int64)
-        case _:
-            archive.refuse(
-                "expected segments with file, manifest_sha256 and kept positions, got "
-                f"{str(record)[:80]!r}."
-            )
-    if len(positions) == 0 or positions[0] < 0 or (np.diff(positions) <= 0).any():
-        archive.refuse(f"segment {name}: expected ascending positions >= 0, got others.")
-    return name, digest, positions
-
-
-def _read_segment(
-    archive: ArchiveReader, options: ReadOptions, folder: Path, name: str, digest: str
-) -> TableSnapshot:
-    """Return all episodes of one segment."""
-    file = confined_path(folder, name)
-    if not file.is_file():
-        archive.refuse(f"expected its segment {file}, got no such file; copy the folder too.")
-    with open_archive(file, max_unpacked_bytes=options.max_unpacked_bytes) as segment:
-        manifest = read_manifest(segment)
-        found = sha256_bytes(segment.read_bytes(MANIFEST, max_bytes=MAX_JSON_BYTES))
-        if found != digest:
-            segment.refuse(
-                f"expected the segment whose manifest has SHA-256 {digest}, got {found}."
-            )
-        header, checksums = read_header(segment, manifest, options)
-        return read_rows(segment, options, header, checksums, maxlen=MAX_ROWS)
-
-
-def _selected(
-    archive: ArchiveReader, part: TableSnapshot, positions: NDArray[np.int64]
-) -> TableSnapshot:
-    """Return the episodes at ``positions`` of a segment."""
-    if positions[-1] >= len(part.identities):
-        archive.refuse(
-            f"expected positions below {len(part.identities)} in a segment, got {positions[-1]}."
+    first = len(header.identities) - len(identities) if len(parts) < len(records) else 0
+    if identities != header.identities[max(first, 0) :]:
+        refuse(source, "expected segments with the ids of the index, got others.")
+    stored = {
+        name: StoredRows(
+            rows=np.concatenate([np.empty((0, *s), d), *(p.stored[name].rows for p in parts)]),
+            counts=np.concatenate([np.zeros(0, np.int64), *(p.stored[name].counts for p in parts)]),
         )
-    stored: dict[str, StoredRows] = {}
-    for name, rows in part.stored.items():
-        chosen = np.zeros(len(part.identities), bool)
-        chosen[positions] = True
-        stored[name] = StoredRows(
-            rows=rows.rows[np.repeat(chosen, rows.counts)], counts=rows.counts[positions]
-        )
-    places: list[int] = positions.tolist()
-    identities = tuple(part.identities[place] for place in places)
-    return replace(part, identities=identities, stored=stored)
-
-
-def _joined(options: ReadOptions, parts: list[TableSnapshot]) -> dict[str, StoredRows]:
-    """Return the rows of all parts by column, one part after the other."""
-    stored: dict[str, StoredRows] = {}
-    for name, column in options.stored_columns().items():
-        rows = [np.empty((0, *column.shape), numpy_dtype(column.dtype))]
-        counts = [np.zeros(0, np.int64)]
-        for part in parts:
-            rows.append(part.stored[name].rows)
-            counts.append(part.stored[name].counts)
-        stored[name] = StoredRows(rows=np.concatenate(rows), counts=np.concatenate(counts))
-    return stored
-
-
-class TableSerializationVersion(enum.Enum):
-    """The version of the memory serialization format.
-
-    We write `V2`, which has checksums and ids of any size; `V1` and `Legacy`, which Emote writes,
-    are only read.
-    """
-
-    Legacy = 0
-    V1 = 1
-    V2 = 2
-    LATEST = V2
-
-
-def write_snapshot(
-    snapshot: TableSnapshot,
-    path: str | Path,
-    version: TableSerializationVersion | None = TableSerializationVersion.LATEST,
-    *,
-    compress: bool = False,
-) -> None:
-    """Replace ``<path>.zip`` by a file with the content of ``snapshot``, mode 0644.
-
-    Killed at any point, the old file is still there. ``version`` None means the latest.
-
-    Raises:
-        ConfigurationError: ``version`` is not the latest.
-        StorageError: The file system refused.
-    """
-    if version not in (None, TableSerializationVersion.LATEST):
-        raise ConfigurationError(
-            f"version: expected V2 to write a memory, got {version}; the others are only read."
-        )
-    with atomic_writer(Path(f"{path}.zip"), mode=_MODE) as file:
-        write_v2(snapshot, file, compress=compress)
-
-
-def read_snapshot(
-    path: str | Path,
-    options: ReadOptions,
-    override_version: TableSerializationVersion | None = None,
-) -> TableSnapshot:
-    """Return the content of ``<path>.zip``, checked completely, in the format that it says itself.
-
-    ``override_version`` is the format to assume instead.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        IntegrityError: The file is damaged, cut off, tampered with or hostile.
-        ConfigurationError: It does not suit the table, or is a pickle and those are not allowed.
-    """
-    file = Path(f"{path}.zip")
-    with open_archive(file, max_unpacked_bytes=options.max_unpacked_bytes) as archive:
-        match _version_of(archive) if override_version is None else override_version:
-            case TableSerializationVersion.V1:
-                return read_v1(archive, options)
-            case TableSerializationVersion.V2 if is_index(archive):
-                return read_index(archive, options, file)
-            case TableSerializationVersion.V2:
-                return read_v2(archive, options)
-            case TableSerializationVersion.Legacy:
-                warnings.warn(
-                    "The legacy memory format is a pickle; store the memory again.",
-                    DeprecationWarning,
-                    stacklevel=3,
-                )
-                return read_legacy(archive, options)
-            case _:
-                names = [known.name for known in TableSerializationVersion]
-                raise ConfigurationError(
-                    f"version: expected one of {names}, got {override_version!r}."
-                )
-
-
-def _version_of(archive: ArchiveReader) -> TableSerializationVersion:
-    """Return the version that the file names; the oldest files name none."""
-    if VERSION_ENTRY not in archive.entries:
-        return TableSerializationVersion.Legacy
-    text = archive.read_bytes(VERSION_ENTRY, max_bytes=16).strip()
-    versions = {b"1": TableSerializationVersion.V1, b"2": TableSerializationVersion.V2}
-    if text not in versions:
-        archive.refuse(f"expected version 1 or 2, got {text!r}; is it from a newer release?")
-    return versions[text]
+        for name, (d, s) in columns.items()
+    }
+    return replace(header, identities=identities, stored=stored)

@@ -192,7 +192,7 @@ class MemoryTableProxyWrapper(MemoryProxyWrapper):
         return self._inner.name
 
     def store(self, path: str, **options: Any) -> None:
-        """Write the table to ``<path>.zip``; options are those of the inner ``store``."""
+        """Write the table to the file at ``path``; options are those of the inner ``store``."""
         self._inner.store(path, **options)
 
 
@@ -289,7 +289,7 @@ class MemoryTableProxy:
         *,
         compress: bool = False,
     ) -> None:
-        """Write the table to ``<path>.zip``; see the table's ``store``."""
+        """Write the table to the file at ``path``; see the table's ``store``."""
         self._table.store(path, version, compress=compress)
 
     def timers(self) -> BlockTimers:

@@ -8,6 +8,7 @@ The state for checkpoints also holds the places, since uniform sampling draws pl
 loads it samples the same windows as the one that made it.
 """
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -21,7 +22,6 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, InputError,
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.memory.adaptors import Adaptor
-from cadenza.learn.memory.archive import ReadOptions
 from cadenza.learn.memory.column import (
     Column,
     IndexArray,
@@ -33,13 +33,6 @@ from cadenza.learn.memory.column import (
     require_finite_rows,
 )
 from cadenza.learn.memory.files import (
-    TableSerializationVersion,
-    read_snapshot,
-    write_snapshot,
-)
-from cadenza.learn.memory.ring import EpisodeContents, Gatherer, RecordArena
-from cadenza.learn.memory.snapshot import (
-    ContentMark,
     IdPolicy,
     TableChanges,
     TableSnapshot,
@@ -47,8 +40,11 @@ from cadenza.learn.memory.snapshot import (
     contents_state,
     load_contents_state,
     read_field,
-    take_snapshot,
+    take_changes,
+    write_snapshot,
 )
+from cadenza.learn.memory.loading import TableSerializationVersion, read_snapshot
+from cadenza.learn.memory.ring import EpisodeContents, Gatherer, RecordArena
 from cadenza.learn.memory.strategy import (
     EjectionStrategy,
     FifoEjectionStrategy,
@@ -59,6 +55,8 @@ from cadenza.learn.memory.strategy import (
     require_free,
     watches_samples,
 )
+
+_LOGGER = logging.getLogger(__name__)
 
 #: Memory that a new table reserves at once, if its maxlen needs so much; the system provides it
 #: page by page as rows are written.
@@ -93,11 +91,11 @@ class MemoryTable(Protocol):
     def store(
         self, path: str, version: TableSerializationVersion = TableSerializationVersion.LATEST
     ) -> bool:
-        """Write everything to ``<path>.zip``."""
+        """Write everything to the file at ``path``, to which an ending is added."""
         ...
 
     def restore(self, path: str, override_version: TableSerializationVersion | None = None) -> bool:
-        """Replace the content by that of ``<path>.zip``."""
+        """Replace the content by that of the file at ``path``."""
         ...
 
 
@@ -410,15 +408,19 @@ class ArrayMemoryTable:
         *,
         compress: bool = False,
     ) -> bool:
-        """Replace ``<path>.zip`` by a file with the whole content; adding goes on meanwhile.
+        """Replace ``<path>.safetensors`` by the whole content; adding goes on meanwhile.
 
-        Only the latest version is written; ``compress`` deflates the rows.
+        With ``compress``, ``<path>.zip`` holds the same file, deflated.
 
         Raises:
             ConfigurationError: ``version`` is not the latest: others are only read.
             StorageError: The file system refused.
         """
-        write_snapshot(self.snapshot(), path, version, compress=compress)
+        if version not in (None, TableSerializationVersion.LATEST):
+            raise ConfigurationError(
+                f"version: expected V3 to write a memory, got {version}; the others are only read."
+            )
+        write_snapshot(self.snapshot(), path, compress=compress)
         return True
 
     def restore(
@@ -430,11 +432,11 @@ class ArrayMemoryTable:
         id_policy: IdPolicy = "keep",
         max_unpacked_bytes: int | None = None,
     ) -> bool:
-        """Replace the content by that of ``<path>.zip``; after an error nothing has changed.
+        """Replace the content by that of a stored memory; after an error nothing has changed.
 
         Args:
-            path: File without its extension.
-            override_version: Format to assume; None looks into the file.
+            path: File without its ending; ``.safetensors`` comes before ``.zip``.
+            override_version: Format of a zip file to assume; None looks into the file.
             allow_pickle: Accept the legacy format, which is a pickle.
             id_policy: ``keep`` the ids of the file, or ``remap`` them to -1, -2, ..., so that
                 collectors, which count from 0, never meet them.
@@ -447,45 +449,58 @@ class ArrayMemoryTable:
             InputError: It holds NaN or infinity; a table with ``check_finite=False`` takes it.
             ConfigurationError: It does not suit the table, or is a pickle that is not allowed.
         """
-        options = ReadOptions(
-            columns=self.columns,
-            length_key=self.length_key,
-            maxlen=self._maxlen,
-            sampler_type=type(self._sampler).__name__,
-            ejector_type=type(self._ejector).__name__,
+        if id_policy not in ("keep", "remap"):
+            raise ConfigurationError(f"id_policy: expected 'keep' or 'remap', got {id_policy!r}.")
+        snapshot = read_snapshot(
+            path,
+            self._layout,
+            self._maxlen,
+            override_version,
             allow_pickle=allow_pickle,
             max_unpacked_bytes=max_unpacked_bytes,
         )
-        if id_policy not in ("keep", "remap"):
-            raise ConfigurationError(f"id_policy: expected 'keep' or 'remap', got {id_policy!r}.")
-        snapshot = read_snapshot(path, options, override_version)
+        self._warn_about_settings(path, snapshot)
         self.load_snapshot(snapshot if id_policy == "keep" else snapshot.with_fresh_identities())
         return True
 
+    def _warn_about_settings(self, path: str | Path, snapshot: TableSnapshot) -> None:
+        """Log one warning for each setting of a file that differs and that the table keeps."""
+        pairs: dict[str, tuple[Any, Any]] = {
+            f"type of column {column.name!r}": (
+                type(column).__name__,
+                snapshot.columns.get(column.name, {}).get("kind", ""),
+            )
+            for column in self.columns
+        }
+        pairs["ejector type"] = (type(self._ejector).__name__, snapshot.ejector_type)
+        pairs["sampler type"] = (type(self._sampler).__name__, snapshot.sampler_type)
+        pairs["length key"] = (self.length_key, snapshot.length_key)
+        pairs["maxlen"] = (self._maxlen, snapshot.maxlen)
+        for what, (own, theirs) in pairs.items():
+            if theirs not in (own, ""):
+                _LOGGER.warning(
+                    "%s: %s of the table is %s, of the file %s; the table keeps its own, which may "
+                    "lead to unexpected behavior",
+                    path,
+                    what,
+                    own,
+                    theirs,
+                )
+
     def snapshot(self) -> TableSnapshot:
         """Return a copy of the whole content."""
-        with self._lock:
-            return take_snapshot(self._contents, self._maxlen, self._sampler, self._ejector)
+        return self.changes_since(None, 0)[1].added
 
-    def changes_since(self, mark: ContentMark | None) -> TableChanges:
-        """Return the episodes after ``mark``, and which are stored now; None gives all."""
+    def changes_since(self, mark: object, next_serial: int) -> tuple[object, TableChanges]:
+        """Return a mark of the present content, and the episodes from ``next_serial`` on.
+
+        All of them come if ``mark`` is not that of the present content, e.g. None.
+        """
         with self._lock:
-            rows = self._contents.rows
-            is_whole = mark is None or mark.place is not rows
-            first = 0 if mark is None or is_whole else mark.next_serial
-            serials = rows.slots.serial[rows.live_slots()]
-            added = take_snapshot(
-                self._contents, self._maxlen, self._sampler, self._ejector, first_serial=first
-            )
-            after = ContentMark(place=rows, next_serial=int(serials.max(initial=first - 1)) + 1)
-            return TableChanges(
-                added=added,
-                added_serials=serials[serials >= first],
-                identities=tuple(rows.identities()),
-                serials=serials,
-                is_whole=is_whole,
-                mark=after,
-            )
+            place = self._contents.rows
+            first = next_serial if mark is place else 0
+            strategies = (self._sampler, self._ejector)
+            return place, take_changes(self._contents, self._maxlen, strategies, first)
 
     def load_snapshot(self, snapshot: TableSnapshot) -> None:
         """Replace the content by that of ``snapshot``; after an error nothing has changed.

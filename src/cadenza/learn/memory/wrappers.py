@@ -179,7 +179,7 @@ _SLOW_BELOW_STEPS: Final = 10_000
 
 
 class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
-    """Exports the memory at regular intervals to ``<root>/<name>_export.zip``.
+    """Exports the memory at regular intervals to ``<root>/<name>_export.safetensors``.
 
     An export happens in the `add` call in which both intervals have passed. The file is replaced in
     one durable step: a reader, or a run killed half-way, finds the old export or the new one.
@@ -221,8 +221,7 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
                 UserWarning,
                 stacklevel=2,
             )
-        file = confined_path(Path(experiment_root_path), f"{target_memory_name}_export.zip")
-        self._path = str(file.with_suffix(""))
+        self._path = str(confined_path(Path(experiment_root_path), f"{target_memory_name}_export"))
         self._options: dict[str, Any] = {"compress": True} if compress else {}
         self._segmented = SegmentedFile(self._path, compress=compress) if incremental else None
         self._target_memory_name = target_memory_name

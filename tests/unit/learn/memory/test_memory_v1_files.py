@@ -9,15 +9,15 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.files import read_snapshot
+from cadenza.learn.memory.strategy import UniformEjectionStrategy
 from tests.unit.learn.memory.memory_file_parts import (
     COLUMNS,
     assert_equal,
+    memory,
     npy,
-    options,
+    restored,
     rewrite,
     rewrite_json,
-    snapshot,
     write_v1,
 )
 
@@ -26,33 +26,30 @@ CONFIGURATION = "configuration.json"
 
 @pytest.fixture
 def file(tmp_path):
-    write_v1(snapshot(), tmp_path / "memory.zip")
+    write_v1(memory(), tmp_path / "memory.zip")
     return tmp_path / "memory.zip"
 
 
-def read(file, **changes):
-    return read_snapshot(file.with_suffix(""), options(**changes))
-
-
 def test_read_gives_every_episode_and_column_back(file):
-    got = read(file)
-    assert_equal(got, snapshot())
-    assert got.ejector_state == {"identities": [5, 7, -3]}
-    assert got.sampler_state is None
+    got = restored(file)
+    assert_equal(got, memory())
+    assert got.ejector.state() == memory().ejector.state()
+    assert got.ejector.state()["identities"] == [5, 7, -3]
+    assert got.sampler.state() == memory().sampler.state()
 
 
 def test_smaller_table_gets_the_newest_episodes_that_fit(file, caplog):
     with caplog.at_level(logging.WARNING):
-        got = read(file, maxlen=8)  # 5 + 3 fit, 4 + 5 + 3 do not
-    assert got.identities == (7, -3)
-    assert next(got.episodes())[1]["actions"].tolist() == [4, 5, 6, 7, 8]
-    assert next(got.episodes())[1]["obs"][0].tolist() == [15.0, 16.0, 17.0]
+        got = restored(file, maxlen=8)  # 5 + 3 fit, 4 + 5 + 3 do not
+    assert got.identities() == [7, -3]
+    assert got.episode(7)["actions"].tolist() == [4, 5, 6, 7, 8]
+    assert got.episode(7)["obs"][0].tolist() == [15.0, 16.0, 17.0]
     assert "the 1 oldest of 3 episodes stay out" in caplog.text
 
 
 def test_table_too_small_for_the_newest_episode_is_an_error(file):
     with pytest.raises(ConfigurationError, match=r"at most 2 transitions.*got 3; use a larger"):
-        read(file, maxlen=2)
+        restored(file, maxlen=2)
 
 
 def test_rows_in_another_order_are_followed(file):
@@ -74,8 +71,8 @@ def test_rows_in_another_order_are_followed(file):
         return buffer.getvalue()
 
     rewrite(file, turn)
-    assert_equal(read(file), snapshot())
-    assert read(file, maxlen=3).stored["actions"].rows.tolist() == [9, 10, 11]
+    assert_equal(restored(file), memory())
+    assert restored(file, maxlen=3).episode(-3)["actions"].tolist() == [9, 10, 11]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_rows_in_another_order_are_followed(file):
 )
 def test_columns_that_differ_are_errors(file, columns, message):
     with pytest.raises(ConfigurationError, match=message):
-        read(file, columns=columns)
+        restored(file, columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +133,14 @@ def test_columns_that_differ_are_errors(file, columns, message):
 def test_spoiled_entries_are_one_error_each(file, name, content, message):
     rewrite(file, lambda entry, old: content if entry == name else old)
     with pytest.raises(IntegrityError, match=message):
-        read(file)
+        restored(file)
 
 
 def test_entry_that_is_there_twice_is_an_error(file):
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("obs.npy", b"x")
     with pytest.raises(IntegrityError, match="got a name twice"):
-        read(file)
+        restored(file)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +165,7 @@ def test_entry_that_is_there_twice_is_an_error(file):
 def test_wrong_fields_are_one_error_each(file, field, value, message):
     rewrite_json(file, CONFIGURATION, lambda configuration: configuration.update({field: value}))
     with pytest.raises(IntegrityError, match=message):
-        read(file)
+        restored(file)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +185,7 @@ def test_directory_that_promises_something_else_is_refused(
         setattr(archive.getinfo("obs.npy"), field, value)
         archive._didModify = True
     with pytest.raises(IntegrityError, match=message):
-        read(file)
+        restored(file)
 
 
 def test_overlapping_entries_are_refused(file):
@@ -201,7 +198,7 @@ def test_overlapping_entries_are_refused(file):
             info.compress_size = info.file_size = large.file_size
         archive._didModify = True
     with pytest.raises(IntegrityError, match="they overlap"):
-        read(file)
+        restored(file)
 
 
 def test_header_alone_cannot_ask_for_memory(file):
@@ -218,7 +215,7 @@ def test_header_alone_cannot_ask_for_memory(file):
 
     rewrite(file, grow)
     with pytest.raises(IntegrityError, match="expected 4000000000008 bytes"):
-        read(file)
+        restored(file)
 
 
 def test_data_that_end_before_the_promised_size_are_an_error(file):
@@ -231,19 +228,20 @@ def test_data_that_end_before_the_promised_size_are_an_error(file):
         archive.getinfo("obs.npy").file_size += 8
         archive._didModify = True
     with pytest.raises(IntegrityError, match=r"'obs\.npy'.*the data end 8 bytes too early"):
-        read(file)
+        restored(file)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_other_compression_is_an_error(file, method):
     rewrite(file, lambda name, content: content, compression=method)
     with pytest.raises(IntegrityError, match="stored or deflated, got compression"):
-        read(file)
+        restored(file)
 
 
 def test_settings_that_differ_are_warnings(file, caplog):
-    read(file)
+    restored(file)
     assert caplog.text == ""
-    assert_equal(read(file, ejector_type="Other", maxlen=50), snapshot())
-    assert "ejector type of the table is Other, of the file Fifo" in caplog.text
+    assert_equal(restored(file, ejector=UniformEjectionStrategy(), maxlen=50), memory())
+    assert "ejector type of the table is UniformEjection" in caplog.text
+    assert "of the file FifoEjectionStrategy" in caplog.text
     assert "maxlen of the table is 50, of the file 100" in caplog.text

@@ -1,39 +1,41 @@
-"""Version 2 files: checksums, compression, ids of any size; and the oldest format."""
+"""Version 2 files, which earlier releases wrote: checksums, segments; and the oldest format."""
 
 import io
 import json
 import pickle
+import shutil
 import zipfile
 
 import numpy as np
 import pytest
 
 from cadenza.core.errors import IntegrityError
-from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.core.files import sha256_bytes
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.emote_formats import load_plain_pickle
-from cadenza.learn.memory.files import TableSerializationVersion, read_snapshot, write_snapshot
+from cadenza.learn.memory.loading import load_plain_pickle
 from tests.unit.learn.memory.memory_file_parts import (
+    V2_FILES,
     assert_equal,
+    memory,
     npy,
-    options,
+    restored,
     rewrite,
     rewrite_json,
-    snapshot,
 )
 
-V2 = TableSerializationVersion.V2
 EMPTY = {"name": "a", "kind": "Column", "state": {}, "stored": None}
 
 
-@pytest.fixture(params=[False, True], ids=["stored", "deflated"])
+@pytest.fixture(params=["v2", "v2_deflated"])
 def file(request, tmp_path):
-    write_snapshot(snapshot(), tmp_path / "memory", V2, compress=request.param)
-    return tmp_path / "memory.zip"
+    return shutil.copyfile(V2_FILES / f"{request.param}.zip", tmp_path / "memory.zip")
 
 
-def read(file, **changes):
-    return read_snapshot(file.with_suffix(""), options(**changes))
+@pytest.fixture
+def index(tmp_path):
+    """Three segments of one episode each."""
+    shutil.copytree(V2_FILES / "v2_index.segments", tmp_path / "memory.segments")
+    return shutil.copyfile(V2_FILES / "v2_index.zip", tmp_path / "memory.zip")
 
 
 def reseal(file, change):
@@ -44,54 +46,60 @@ def reseal(file, change):
     rewrite(file, lambda name, old: digest.encode() if name == "manifest.sha256" else old)
 
 
-def test_layout_is_as_documented(file):
-    with zipfile.ZipFile(file) as archive:
-        assert archive.namelist() == [
-            "version",
-            *(f"columns/{i}{part}.npy" for i in range(4) for part in (".counts", "")),
-            "manifest.json",
-            "manifest.sha256",
-        ]
-        assert archive.read("version") == b"2"
-        manifest = json.loads(archive.read("manifest.json"))
-        counts = np.load(io.BytesIO(archive.read("columns/0.counts.npy")))
-        obs = manifest["columns"][0]
-        assert obs["stored"] == {
-            "counts_sha256": sha256_bytes(archive.read("columns/0.counts.npy")),
-            "rows_sha256": sha256_bytes(archive.read("columns/0.npy")),
-        }
-        assert archive.read("manifest.json") == canonical_json(manifest)
-        assert archive.read("manifest.sha256").decode() == sha256_bytes(canonical_json(manifest))
-    assert counts.tolist() == [5, 6, 4]
-    assert manifest["identities"] == [5, 7, -3]
-    assert manifest["columns"][4]["mapper"] == "SyntheticDones"
-    assert manifest["columns"][4]["stored"] is None
-
-
 def test_read_gives_every_episode_and_column_back(file):
-    got = read(file)
-    assert_equal(got, snapshot())
-    assert got.ejector_state == {"identities": [5, 7, -3]}
-    assert got.maxlen == 100
+    got = restored(file)
+    assert_equal(got, memory())
+    assert got.ejector.state() == memory().ejector.state()
+    assert_equal(restored(file, maxlen=3), memory_of_the_newest())
 
 
-def test_ids_may_have_any_size(tmp_path):
-    content = snapshot((2**70, -(2**65), 0))
-    write_snapshot(content, tmp_path / "memory", V2)
-    assert_equal(read(tmp_path / "memory.zip"), content)
+def memory_of_the_newest():
+    table = memory()
+    newest = table.episode(-3)
+    table.clear()
+    table.add_sequence(-3, newest)
+    return table
 
 
-def test_smaller_table_gets_the_newest_episodes_and_every_checksum_is_still_checked(file):
-    got = read(file, maxlen=3)
-    assert got.identities == (-3,)
-    assert got.stored["actions"].rows.tolist() == [9, 10, 11]
-
+def test_every_checksum_is_checked_in_a_smaller_table_too(file):
     def spoil(name, content):  # a row of an episode that is skipped
         return content[:140] + b"\x01" + content[141:] if name == "columns/1.npy" else content
 
     rewrite(file, spoil)
     with pytest.raises(IntegrityError, match=r"columns/1\.npy': expected SHA-256"):
-        read(file, maxlen=3)
+        restored(file, maxlen=3)
+
+
+def test_segments_are_read_newest_first_and_only_as_many_as_fit(index):
+    assert_equal(restored(index), memory())
+    with zipfile.ZipFile(index) as archive:
+        oldest = json.loads(archive.read("manifest.json"))["segments"][0]["file"]
+    (index.parent / "memory.segments" / oldest).unlink()
+    assert restored(index, maxlen=8).identities() == [7, -3]
+    with pytest.raises(IntegrityError, match="got no such file; copy the folder too"):
+        restored(index)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"file": "../../../etc/passwd"}, "expected segments with file"),
+        ({"manifest_sha256": "0" * 64}, "whose manifest has SHA-256 00000"),
+        ({"kept": [0, 1]}, "expected positions below 1 in a segment, got 1"),
+        ({"kept": [-1]}, "expected ascending positions"),
+    ],
+)
+def test_spoiled_index_is_one_error(index, change, message):
+    reseal(index, lambda manifest: manifest["segments"][1].update(change))
+    with pytest.raises(IntegrityError, match=message):
+        restored(index)
+
+
+def test_changed_segment_is_found(index):
+    file = next((index.parent / "memory.segments").iterdir())
+    rewrite(file, lambda n, c: c[:-1] + b"\x07" if n == "columns/0.npy" else c)
+    with pytest.raises(IntegrityError, match="expected SHA-256"):
+        restored(index)
 
 
 @pytest.mark.parametrize("index", range(4))
@@ -104,7 +112,7 @@ def test_changed_data_do_not_match_their_checksum(file, index, part):
 
     rewrite(file, spoil)
     with pytest.raises(IntegrityError, match=f"{entry}': expected SHA-256"):
-        read(file)
+        restored(file)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +126,7 @@ def test_changed_data_do_not_match_their_checksum(file, index, part):
 def test_changed_manifest_or_seal_is_found(file, entry, content, message):
     rewrite(file, lambda name, old: content if name == entry else old)
     with pytest.raises(IntegrityError, match=message):
-        read(file)
+        restored(file)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_changed_manifest_or_seal_is_found(file, entry, content, message):
 def test_wrong_fields_are_one_error_each_even_with_a_valid_seal(file, change, message):
     reseal(file, lambda manifest: manifest.update(change))
     with pytest.raises(IntegrityError, match=message):
-        read(file)
+        restored(file)
 
 
 @pytest.mark.parametrize("counts", [[12, -3, 3], [2**62, 2**62, 2**62]])
@@ -152,7 +160,7 @@ def test_hostile_counts_are_one_error(file, counts):
 
     reseal(file, change)
     with pytest.raises(IntegrityError, match="column 'actions': expected counts >= 0 and at most"):
-        read(file)
+        restored(file)
 
 
 def legacy_file(tmp_path, **entries):
@@ -176,14 +184,14 @@ def old_rows():
 
 def read_legacy(file, **changes):
     with pytest.warns(DeprecationWarning, match="legacy memory format is a pickle"):
-        return read(file, allow_pickle=True, **({"columns": ONE_COLUMN} | changes))
+        return restored(file, allow_pickle=True, **({"columns": ONE_COLUMN} | changes))
 
 
 def test_legacy_ids_become_negative_and_imported_ones_stay_out(tmp_path):
     file = legacy_file(tmp_path, data__pickle=old_data(), actions__npy=old_rows())
     got = read_legacy(file)
-    assert got.identities == (-4, -5)
-    assert [rows["actions"].tolist() for _, rows in got.episodes()] == [[1, 2], [3]]
+    assert got.identities() == [-4, -5]
+    assert [got.episode(i)["actions"].tolist() for i in (-4, -5)] == [[1, 2], [3]]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +221,7 @@ def test_spoiled_legacy_files_are_one_error_each(tmp_path, entries, message):
         pytest.warns(DeprecationWarning, match="legacy"),
         pytest.raises(IntegrityError, match=message),
     ):
-        read(file, allow_pickle=True, columns=ONE_COLUMN)
+        restored(file, allow_pickle=True, columns=ONE_COLUMN)
 
 
 class Runs:

@@ -167,7 +167,7 @@ def exporter(folder, steps=10_000, seconds=600, name="memory", inner=None):
 def test_export_waits_for_both_intervals_and_then_starts_them_anew(tmp_path):
     with pytest.warns(UserWarning, match="slow operation"):
         wrapper, clock = exporter(tmp_path, steps=3, seconds=60)
-    file = tmp_path / "memory_export.zip"
+    file = tmp_path / "memory_export.safetensors"
     play(wrapper, 1, 5)  # six calls: enough steps, no time
     assert not file.exists()
     clock.now = 61.0
@@ -193,7 +193,7 @@ def test_export_steps_are_resumed(tmp_path):
     other.load_state_dict(wrapper.state_dict())
     clock.now = 1.0
     other.add({1: observation(1, 3, TERMINAL)}, {})
-    assert (tmp_path / "b" / "memory_export.zip").is_file()
+    assert (tmp_path / "b" / "memory_export.safetensors").is_file()
 
 
 def export(folder, agents=(0, 1)):
@@ -205,7 +205,7 @@ def export(folder, agents=(0, 1)):
 
 def test_importer_without_a_file_is_file_not_found(tmp_path):
     importer = MemoryImporterCallback(table(), "memory", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"memory_export\.zip, got no such file"):
+    with pytest.raises(FileNotFoundError, match=r"memory_export\.safetensors: .*got no such file"):
         importer.restore_state()
 
 

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import InputError, IntegrityError, PreconditionError
+from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, PreconditionError
 from cadenza.core.types import EpisodeState
-from cadenza.learn.memory.archive import ArchiveWriter
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.strategy import FifoEjectionStrategy, UniformEjectionStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from tests.unit.learn.memory.memory_episodes import play, table
-from tests.unit.learn.memory.memory_file_parts import npy, rewrite, write_v1
+from tests.unit.learn.memory.memory_file_parts import npy, reseal, rewrite, write_v1
 
 
 def filled(agents=range(5), steps=10, **options):
@@ -101,7 +100,8 @@ def test_compressed_file_is_smaller_and_goes_round(tmp_path):
     memory = filled(steps=100)
     memory.store(str(tmp_path / "plain"))
     memory.store(str(tmp_path / "small"), compress=True)
-    sizes = [(tmp_path / f"{name}.zip").stat().st_size for name in ("plain", "small")]
+    names = ("plain.safetensors", "small.zip")
+    sizes = [(tmp_path / name).stat().st_size for name in names]
     assert sizes[1] < sizes[0] / 2
     other = table()
     with pytest.raises(IntegrityError, match="at most 1000 bytes unpacked"):
@@ -133,30 +133,32 @@ def test_file_with_numbers_that_are_not_finite_is_refused_as_episodes_are(tmp_pa
     assert lenient.identities() == [0, 1, 9]
 
 
-def spoil_rows(file, entry):
-    def change(name, content):
-        return content[:-4] + b"\xff\xff\xff\xff" if name == entry else content
+def spoil_rows(file):
+    content = file.read_bytes()
+    file.write_bytes(content[:2000] + b"\xff\xff\xff\xff" + content[2004:])
 
-    rewrite(file, change)
+
+def nothing(manifest):
+    pass
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda file: spoil_rows(file, "columns/2.npy"),
+        spoil_rows,
         lambda file: file.write_bytes(file.read_bytes()[:-100]),
-        lambda file: rewrite(file, lambda n, c: c[:-8] if n == "columns/0.npy" else c),
-        lambda file: rewrite(file, lambda n, c: None if n == "columns/2.npy" else c),
+        lambda file: reseal(file, nothing, rows__rewards=np.zeros((49, 1), np.float32)),
+        lambda file: reseal(file, nothing, rows__terminal=None, counts__terminal=None),
     ],
-    ids=["checksum", "truncated file", "truncated last column", "missing last column"],
+    ids=["checksum", "truncated file", "truncated column", "missing last column"],
 )
 def test_restore_that_fails_leaves_the_old_table_intact(tmp_path, spoil):
     filled().store(str(tmp_path / "memory"))
-    spoil(tmp_path / "memory.zip")
+    spoil(tmp_path / "memory.safetensors")
     memory = filled(range(20, 23), seed=5)
     twin = filled(range(20, 23), seed=5)
     before = episodes(memory)
-    with pytest.raises(IntegrityError, match=r"memory\.zip"):
+    with pytest.raises((IntegrityError, ConfigurationError), match=r"memory\.saf|of the columns"):
         memory.restore(str(tmp_path / "memory"))
     assert episodes(memory) == before
     assert torch.equal(memory.sample(20, 2)["rewards"], twin.sample(20, 2)["rewards"])
@@ -166,7 +168,7 @@ def test_restore_that_fails_leaves_the_old_table_intact(tmp_path, spoil):
 
 def test_episodes_that_do_not_fit_the_columns_leave_the_old_table_intact(tmp_path):
     """Version 1 cannot say that observations must be one longer; the table checks it."""
-    write_v1(filled().snapshot(), tmp_path / "memory.zip")
+    write_v1(filled(), tmp_path / "memory.zip")
 
     def change(name, content):
         if name not in ("obs.ranges.npy", "obs.npy"):
@@ -184,23 +186,19 @@ def test_episodes_that_do_not_fit_the_columns_leave_the_old_table_intact(tmp_pat
 
 
 def _store_and_stop_half_way(path, ready):
-    """Store other content, and stand still before the last column is written."""
-    add_array = ArchiveWriter.add_array
+    """Store other content, and stand still while the bytes become durable."""
 
-    def stop(self, name, array):
-        if name == "columns/3.npy":
-            self._archive.fp.flush()
-            ready.set()
-            time.sleep(600)
-        return add_array(self, name, array)
+    def stop(descriptor):
+        ready.set()
+        time.sleep(600)
 
-    ArchiveWriter.add_array = stop
+    os.fsync = stop
     filled(range(3), steps=400).store(path)
 
 
 def test_kill_while_storing_leaves_the_old_file(tmp_path):
     filled(range(2)).store(str(tmp_path / "memory"))
-    before = (tmp_path / "memory.zip").read_bytes()
+    before = (tmp_path / "memory.safetensors").read_bytes()
     context = multiprocessing.get_context("fork")
     ready = context.Event()
     arguments = (str(tmp_path / "memory"), ready)
@@ -211,7 +209,7 @@ def test_kill_while_storing_leaves_the_old_file(tmp_path):
     assert half.stat().st_size > 1000
     os.kill(writer.pid, signal.SIGKILL)
     writer.join()
-    assert (tmp_path / "memory.zip").read_bytes() == before
+    assert (tmp_path / "memory.safetensors").read_bytes() == before
     filled(range(3)).store(str(tmp_path / "memory"))  # the rest is no obstacle
     memory = table()
     memory.restore(str(tmp_path / "memory"))
@@ -225,9 +223,9 @@ def test_adding_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
 
     write = module.write_snapshot
 
-    def add_first(snapshot, path, version, **options):
+    def add_first(snapshot, path, **options):
         play(MemoryTableProxy(memory, use_terminal=True), 50, 4)
-        write(snapshot, path, version, **options)
+        write(snapshot, path, **options)
 
     monkeypatch.setattr(module, "write_snapshot", add_first)
     memory.store(str(tmp_path / "memory"))

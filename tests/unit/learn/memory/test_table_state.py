@@ -8,7 +8,7 @@ import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.payloads import serialise
-from cadenza.learn.memory.snapshot import StoredRows
+from cadenza.learn.memory.files import StoredRows
 from cadenza.learn.memory.strategy import CoverageBasedSampleStrategy
 from tests.campaigns import size
 from tests.unit.learn.memory.test_array_table import episode, filled, make

@@ -1,19 +1,17 @@
 """Exports that write only what is new: index and segments."""
 
 import itertools
-import json
-import zipfile
+from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import IntegrityError
-from cadenza.core.files import sha256_bytes
+from cadenza.core.errors import IntegrityError, StorageError
 from cadenza.learn.memory import files
 from cadenza.learn.memory.files import SegmentedFile
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.wrappers import MemoryExporterProxyWrapper
 from tests.unit.learn.memory.memory_episodes import play, table
-from tests.unit.learn.memory.memory_file_parts import rewrite, rewrite_json
+from tests.unit.learn.memory.memory_file_parts import manifest, reseal
 
 
 class Growing:
@@ -34,6 +32,10 @@ class Growing:
 
     def segments(self):
         return sorted(file.name for file in self.path.with_suffix(".segments").glob("*"))
+
+    @property
+    def index(self):
+        return self.path.with_suffix(".safetensors")
 
     def restored(self, **options):
         other = table(**options)
@@ -72,8 +74,9 @@ def test_only_new_episodes_are_written(growing):
     assert len(growing.segments()) == 2
     folder = growing.path.with_suffix(".segments")
     assert {name: (folder / name).stat().st_mtime_ns for name in first} == stamps
-    with zipfile.ZipFile(folder / new) as archive:
-        assert json.loads(archive.read("manifest.json"))["identities"] == [3]
+    only = table()
+    only.restore((folder / new).with_suffix(""))
+    assert only.identities() == [3]
 
 
 def test_id_that_comes_again_after_its_ejection_brings_its_new_rows(tmp_path):
@@ -124,23 +127,25 @@ def test_smaller_table_reads_only_the_newest_segments(growing):
     for agent in range(4):
         growing.grow(agent)
         growing.write()
-    oldest = json_of(growing)["segments"][0]["file"]
+    oldest = manifest(growing.index)["segments"][0]["file"]
     (growing.path.with_suffix(".segments") / oldest).unlink()
     assert growing.restored(maxlen=7).identities() == [2, 3]
-
-
-def json_of(growing):
-    with zipfile.ZipFile(f"{growing.path}.zip") as archive:
-        return json.loads(archive.read("manifest.json"))
 
 
 def test_failed_write_leaves_the_files_as_they_were(growing, monkeypatch):
     growing.grow(1)
     growing.write()
     growing.grow(2)
+    rename = Path.replace
+
+    def full(self, target):
+        if target == growing.index:
+            raise OSError(28, "no space left")
+        return rename(self, target)
+
     with monkeypatch.context() as patch:
-        patch.setattr(files, "add_manifest", lambda archive, manifest: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(StorageError):
             growing.write()
     assert growing.restored().identities() == [1]
     growing.write()
@@ -157,14 +162,6 @@ def two(tmp_path):
     return growing
 
 
-def change_index(growing, change):
-    file = growing.path.with_suffix(".zip")
-    rewrite_json(file, "manifest.json", change)
-    with zipfile.ZipFile(file) as archive:
-        digest = sha256_bytes(archive.read("manifest.json"))
-    rewrite(file, lambda name, old: digest.encode() if name == "manifest.sha256" else old)
-
-
 def changed_record(**fields):
     return lambda manifest: manifest["segments"][1].update(fields)
 
@@ -173,8 +170,11 @@ def changed_record(**fields):
     ("change", "message"),
     [
         (changed_record(file="../../../etc/passwd"), "expected segments with file"),
-        (changed_record(file="0" * 16 + ".zip"), r"expected its segment .*0\.zip, got no such"),
-        (changed_record(manifest_sha256="0" * 64), "whose manifest has SHA-256 00000"),
+        (
+            changed_record(file="0" * 16 + ".safetensors"),
+            r"expected its segment .*0\.safetensors, got no such",
+        ),
+        (changed_record(sha256="0" * 64), "expected the segment with SHA-256 00000"),
         (changed_record(kept=[0, 1]), "expected positions below 1 in a segment, got 1"),
         (changed_record(kept=[]), "expected ascending positions"),
         (changed_record(kept=[-1]), "expected ascending positions"),
@@ -197,7 +197,7 @@ def changed_record(**fields):
     ],
 )
 def test_spoiled_index_is_one_error_and_the_old_table_stays(two, change, message):
-    change_index(two, change)
+    reseal(two.index, change)
     other = table()
     play(MemoryTableProxy(other, use_terminal=True), 50, 2)
     with pytest.raises(IntegrityError, match=message):
@@ -205,18 +205,28 @@ def test_spoiled_index_is_one_error_and_the_old_table_stays(two, change, message
     assert other.identities() == [50]
 
 
-def test_changed_index_is_found(two):
-    rewrite_json(two.path.with_suffix(".zip"), "manifest.json", changed_record(kept=[]))
-    with pytest.raises(IntegrityError, match="changed after it was written"):
-        two.restored()
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
 
 
-def test_changed_segment_is_found(two):
-    name = json_of(two)["segments"][0]["file"]
-    file = two.path.with_suffix(".segments") / name
-    rewrite(file, lambda n, c: c[:-1] + b"\x07" if n == "columns/0.npy" else c)
+def test_changed_index_or_segment_is_found(two):
+    segment = two.path.with_suffix(".segments") / two.segments()[0]
+    flip(segment)
     with pytest.raises(IntegrityError, match="expected SHA-256"):
         two.restored()
+    flip(segment)
+    assert_same(two.restored(), two.table)
+    flip(two.index)
+    with pytest.raises(IntegrityError, match="expected SHA-256"):
+        two.restored()
+
+
+def test_export_of_an_empty_table_restores(tmp_path):
+    growing = Growing(tmp_path)
+    growing.write()
+    assert growing.restored().size() == 0
 
 
 def test_exporter_writes_segments(tmp_path):
