@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 from cadenza.core.errors import CadenzaError, ConfigurationError, PreconditionError
@@ -34,7 +35,9 @@ __all__ = [
     "TrainingStartError",
 ]
 
-#: Hooks that belong to one step; groups they write are dropped before the next batch.
+#: Hooks of one step, in their order.
+STEP_HOOKS: Final = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
+#: Those of every step; groups they write are dropped before the next batch.
 _STEP_HOOKS: Final = ("begin_batch", "backward", "end_batch")
 #: Functions that do nothing until a subclass overrides them.
 _DECLARATIONS: Final = frozenset(
@@ -209,20 +212,17 @@ class Trainer:
             TrainingStartError: A `restore_state` or `begin_training` failed.
             BaseExceptionGroup: An `end_training` failed and nothing else had.
         """
-        self.state["bp_samples"] = 0
-        self.state["bp_step"] = 1
-        self._started.clear()
         try:
-            self._begin()
+            self.begin()
             self._run(shutdown_signal or (lambda: False))
         except TrainingShutdownException as stop:
             _logger.info("Training stops: %s", stop)
-            self._end(stop)
+            self.end(stop)
         except BaseException as error:
-            self._end(error)
+            self.end(error)
             raise
         else:
-            self._end(None)
+            self.end(None)
 
     def train_on(self, batch: Mapping[str, Any]) -> None:
         """Do one step on ``batch`` for a caller that has a loop of its own.
@@ -232,11 +232,19 @@ class Trainer:
         """
         self.state.setdefault("bp_samples", 0)
         step = self.state.get("bp_step", 0) + 1
-        self._take(batch, step)
-        self._train_step(step)
+        self.take(batch, step)
+        self.call(*STEP_HOOKS)
 
-    def _begin(self) -> None:
-        """Run `restore_state`, then `begin_training`, noting who was started."""
+    def begin(self, **counts: int) -> None:
+        """Run `restore_state`, then `begin_training`, and note who was started.
+
+        ``counts`` are those of a training that goes on: ``bp_step``, ``bp_samples``, ``inf_step``.
+
+        Raises:
+            TrainingStartError: One of them failed.
+        """
+        self.state.update({"bp_samples": 0, "bp_step": 1, **counts})
+        self._started.clear()
         begin = {id(hook.callback): hook for hook in self._plan["begin_training"]}
         try:
             for hook in self._plan["restore_state"]:
@@ -258,13 +266,13 @@ class Trainer:
         is_ours = isinstance(cast("object", iterator), Generator) and iterator != self.dataloader
         with closing(cast("Generator[Any]", iterator)) if is_ours else nullcontext():
             for step, batch in enumerate(iterator, start=self.state["bp_step"]):
-                self._take(batch, step)
+                self.take(batch, step)
                 if should_stop():
                     raise TrainingShutdownException("the shutdown signal was set")
-                self._train_step(step)
+                self.call(*STEP_HOOKS)
 
-    def _take(self, batch: Mapping[str, Any], step: int) -> None:
-        """Put a batch and its numbers into the state."""
+    def take(self, batch: Mapping[str, Any], step: int) -> None:
+        """Put the batch of a step and its numbers into the state."""
         state = self.state
         state.next_batch(batch)
         if self._batch_size_key not in state:
@@ -276,16 +284,15 @@ class Trainer:
         state["bp_samples"] += state[self._batch_size_key]
         self._written.clear()
 
-    def _train_step(self, step: int) -> None:
-        for hook in self._plan["begin_cycle"]:
-            if (step - 1) % cast("int", hook.callback.cycle) == 0:
-                self._call(hook)
-        for name in ("begin_batch", "backward", "end_batch"):
+    def call(self, *hooks: str) -> None:
+        """Run these hooks of the step whose batch was taken, each for all callbacks in turn."""
+        step: int = self.state["bp_step"]
+        for name in hooks:
+            is_cyclic = name.endswith("_cycle")
+            place = step - (name == "begin_cycle")  # it begins one step after another's end
             for hook in self._plan[name]:
-                self._call(hook)
-        for hook in self._plan["end_cycle"]:
-            if step % cast("int", hook.callback.cycle) == 0:
-                self._call(hook)
+                if not is_cyclic or place % cast("int", hook.callback.cycle) == 0:
+                    self._call(hook)
 
     def _call(self, hook: PlannedHook, *args: Any) -> None:
         """Run one hook and merge what it returns."""
@@ -312,28 +319,42 @@ class Trainer:
             if self._trace:
                 self.writers[key] = hook.label
 
-    def _end(self, ending: BaseException | None) -> None:
-        """Run `end_training` of every started callback; failures do not stop the others."""
-        failures: list[BaseException] = []
-        for hook in sorted(
-            self._plan["end_training"], key=lambda hook: not hook.callback.ends_first
-        ):
-            if id(hook.callback) not in self._started:
-                continue
-            self._started.discard(id(hook.callback))
-            try:
-                self._call(hook, ending)
-            except BaseException as error:
-                _logger.error("%s failed", hook.label, exc_info=error)  # noqa: TRY400 -- one log
-                error.add_note(f"raised by {hook.label}")
-                failures.append(error)
-        if not failures:
-            return
-        group = BaseExceptionGroup("end_training failed", failures)
-        if ending is None or isinstance(ending, TrainingShutdownException):
-            raise group
-        for failure in failures:
-            ending.add_note(f"end_training failed too: {failure!r}")
+    def end(self, ending: BaseException | None) -> None:
+        """Run `end_training` of every started callback; failures do not stop the others.
+
+        Raises:
+            BaseExceptionGroup: One failed, and nothing else had: ``ending`` is no failure.
+        """
+        hooks = sorted(self._plan["end_training"], key=lambda hook: not hook.callback.ends_first)
+        ends = [
+            (hook.label, partial(self._call, hook, ending))
+            for hook in hooks
+            if id(hook.callback) in self._started
+        ]
+        self._started.clear()
+        end_all(ends, ending)
+
+
+def end_all(ends: Iterable[tuple[str, Callable[[], object]]], ending: BaseException | None) -> None:
+    """Call all ``ends``, named, of a training; failures do not stop the others.
+
+    Raises:
+        BaseExceptionGroup: One failed, and nothing else had: ``ending`` is no failure.
+    """
+    failures: list[BaseException] = []
+    for label, end in ends:
+        try:
+            end()
+        except BaseException as error:
+            _logger.error("%s failed", label, exc_info=error)  # noqa: TRY400 -- one log
+            error.add_note(f"raised by {label}")
+            failures.append(error)
+    if not failures:
+        return
+    if ending is None or isinstance(ending, TrainingShutdownException):
+        raise BaseExceptionGroup("end_training failed", failures)
+    for failure in failures:
+        ending.add_note(f"end_training failed too: {failure!r}")
 
 
 def _plan(callbacks: Iterable[Callback], name: str) -> list[PlannedHook]:

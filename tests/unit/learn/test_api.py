@@ -22,7 +22,8 @@ from cadenza.core.errors import (
 )
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
-from cadenza.learn.agents.judging import SELECTION_SEED, BestPolicy, Evaluation
+from cadenza.learn.agents.judging import SELECTION_SEED
+from cadenza.learn.agents.loop import AgentCallback
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
 from tests.campaigns import size
 from tests.unit.learn.counting_envs import CountingEnv
@@ -441,30 +442,27 @@ def test_best_and_last_policy_are_kept(tmp_path):
 
 
 def test_the_best_policy_is_chosen_once_a_turn_on_episodes_of_their_own(tmp_path):
-    class Judged:
-        steps, best_return = 0, None
+    class Record(AgentCallback):
+        judged, saved = [], []
 
-        def __init__(self):
-            self.asked, self.saved = [], []
+        def on_evaluate(self, agent, result):
+            self.judged.append((agent.steps, result.mean))
+            assert result.returns == agent.evaluate(3, seed=SELECTION_SEED).returns
 
-        def evaluate(self, episodes, *, seed):
-            self.asked.append((self.steps, episodes, seed))
-            return Evaluation.of([-self.steps], [1])
+        def on_save(self, agent, path):
+            self.saved.append((path.name, agent.steps))
+            assert cadenza.DQN.load(path).steps == agent.steps
 
-        def save(self, path, *, memory=True):
-            self.saved.append((path.name, self.steps, memory))
-
-        def log_scalar(self, key, value):
-            pass
-
-    agent = Judged()
-    best = BestPolicy(agent, tmp_path, every=10, episodes=3)
-    for agent.steps in (9, 10, 19, 20):
-        best.end_batch()
-    best.end_training()
-    assert agent.asked == [(10, 3, SELECTION_SEED), (20, 3, SELECTION_SEED)]
-    kept = [("best", 10, False), ("last", 10, True), ("last", 20, True), ("last", 20, True)]
-    assert agent.saved == kept
+    agent = cadenza.DQN("CartPole-v1", **REPLAY)
+    options = {"evaluate_every": 100, "evaluation_episodes": 3, "progress": False}
+    agent.learn(250, folder=tmp_path, callbacks=Record(), **options)
+    assert [steps for steps, _ in Record.judged] == [100, 200, 250]
+    best, kept = -np.inf, []
+    for steps, mean in Record.judged:
+        kept += [("best", steps)] * (mean > best) + [("last", steps)]
+        best = max(best, mean)
+    assert kept == Record.saved
+    assert agent.best_return == best
 
 
 def test_every_step_after_the_warm_up_is_an_update():

@@ -5,9 +5,15 @@
     agent.save("pendulum")
     action = cadenza.SAC.load("pendulum").predict(observation)
 
-An agent is a callback of the engine's `Trainer`: a loader steps the environments and yields
-batches, `backward` learns from them. Callbacks of the engine work beside it. Here is what all
-agents share; the algorithms are in `replay`, `rollout`, `team` and `dagger_agent`.
+`learn` runs the loop of `loop`; a loop of your own takes an agent's steps and updates by hand:
+
+    agent.begin(1_000)
+    while agent.steps < agent.target_steps:
+        agent.step()
+        while agent.due:
+            agent.update(agent.batch())
+
+Here is what all agents share; the algorithms are in `replay`, `rollout`, `team` and `dagger_agent`.
 
 Promise:  equal seeds give equal bits on the CPU, and a saved and loaded agent continues bit for bit
           if its environments replay their running episodes exactly; otherwise one warning says
@@ -17,11 +23,10 @@ Axes:     N = environments, O = flattened observation, A = action components.
 
 import inspect
 import math
-import time
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -54,14 +59,15 @@ from cadenza.core.checkpoints import (
 from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
-from cadenza.core.progress import ProgressReport, progress_bar
+from cadenza.core.progress import progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ending_on_signals
-from cadenza.learn.agents.judging import BestPolicy, Evaluation, evaluate_policy
+from cadenza.learn.agents.judging import Evaluation, evaluate_policy
+from cadenza.learn.agents.loop import Keeping, Listener, Loop, Trainee, listening
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.algorithms.off_policy import EncoderFactory
-from cadenza.learn.callback import Callback
+from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, flat_rows
 from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
@@ -86,15 +92,12 @@ from cadenza.learn.nn.portable import (
     space_facts,
 )
 from cadenza.learn.settings import FrozenModel, OffPolicyConfig, OnPolicyConfig
-from cadenza.learn.trainer import Trainer
 
 #: Layout version of what `Agent.save` writes.
 STATE_VERSION: Final = 1
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-#: Time between two movements of the progress bar, s.
-_REPORT_EVERY_S: Final = 0.2
 
 P = ParamSpec("P")
 AnyEnv = TypeVar("AnyEnv")
@@ -132,7 +135,7 @@ class Worlds(Protocol):
         ...
 
 
-class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
+class Agent(Trainee, Generic[AgentConfig]):
     """An algorithm with its environments, its networks and everything it has learned.
 
     ``env`` is a Gymnasium id, a function that makes an environment, an environment or a vector
@@ -162,16 +165,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         **config: Any,
     ) -> None:
         super().__init__()
+        self.name: str = type(self).__name__
         self.config: AgentConfig = self.Config(**config)
         self.seed: int = checked_integer("seed", seed, least=0)
         checked_optional_integer("num_envs", num_envs)
-        self.steps: int = 0
-        self.updates: int = 0
-        self.target_steps: int = 0
-        self._samples = 0
-        self.best_return: float | None = None
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self._show: Callable[[], None] = lambda: None  # moves the progress bar of a training
         self.envs = self._environments(env, num_envs)
         with self._threads():
             self._build()
@@ -206,7 +204,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         self,
         steps: int,
         *,
-        callbacks: Callback | Iterable[Callback] = (),
+        callbacks: Listener | Iterable[Listener] = (),
         folder: str | Path | None = None,
         evaluate_every: int = 10_000,
         evaluation_episodes: int = 10,
@@ -220,8 +218,9 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
 
         Args:
             steps: Environment steps, those of all environments; >= 1.
-            callbacks: Callbacks of the engine, e.g. loggers, a `Checkpointer`, an exporter, or one
-                alone. They are called once per update, so not before the warm-up has ended.
+            callbacks: `AgentCallback`s, or callbacks of the engine, e.g. loggers, a `Checkpointer`,
+                an exporter, or one alone. Those of the engine are called once per update, so not
+                before the warm-up has ended.
             folder: Where the agent is saved every ``evaluate_every`` steps and at the end
                 (``last``), and after its best evaluation (``best``); None saves nothing. Only the
                 agent that `load` makes from its ``last`` continues an earlier training.
@@ -246,20 +245,14 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
                 f"{self.name}.learn: expected no folder, because the agent cannot make a second "
                 "environment to evaluate in; make the agent from an id or a function."
             )
-        extra = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+        given = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+        keeping = None
         if folder is not None:
             self._require_own(Path(folder))
-            best = BestPolicy(
-                self,
-                folder,
-                every=evaluate_every,
-                episodes=evaluation_episodes,
-                max_episode_steps=max_episode_steps,
-            )
-            extra.insert(0, best)
+            keeping = Keeping(Path(folder), evaluate_every, evaluation_episodes, max_episode_steps)
         shown = progress_bar(self.name) if progress else nullcontext(_silent)
         with ending_on_signals(), self._threads(), shown as report:
-            Trainer([self, *extra], self._stepped(steps, report)).train()
+            Loop(self, listening(given), keeping, report).run(steps)
         return self
 
     def _threads(self) -> AbstractContextManager[None]:
@@ -284,39 +277,38 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         # A training that was killed between its two saves has yet to meet its best again.
         self.best_return = best.extra.get("best_return", told)
 
-    def _stepped(self, steps: int, report: ProgressReport) -> Generator[dict[str, Any]]:
-        """Yield the batches of ``steps`` more steps, from where a restore left it."""
-        first, moved = self.steps, -math.inf
-
-        def show() -> None:
-            nonlocal moved
-            now = time.monotonic()
-            if now - moved >= _REPORT_EVERY_S:
-                moved = now
-                detail = f"return {self.mean_return:.1f}" if self._recent else ""
-                report(min(self.steps - first, steps), steps, detail)
-
-        self._show = show
+    def begin(self, steps: int) -> None:
+        """Go on with the episodes that a file left off, and aim at ``steps`` more steps."""
         self._resume_episodes()
         # What an interrupted training left undone is not made up for.
-        self.target_steps = min(self.target_steps, first) + steps
-        for batch in self._batches():
-            yield batch
-            show()
-        report(steps, steps, "")
+        self.target_steps = min(self.target_steps, self.steps) + steps
 
-    def restore_state(self) -> dict[str, Any]:
-        """Go on counting where the last training ended."""
-        return {"bp_step": self.updates + 1, "bp_samples": self._samples, "inf_step": self.steps}
-
-    @Callback.whole_state
-    def backward(self, **state: Any) -> None:
+    def update(self, batch: Any) -> Mapping[str, Any]:
         """Learn from a batch, and log its figures."""
-        for name, value in self._update(state).items():
+        rows = self.batch_rows
+        figures = self._update(batch)
+        for name, value in figures.items():
             self.log_scalar(f"training/{name}", value)
         self.updates += 1
-        self._samples += int(state["batch_size"])
-        if self._recent:
+        self.samples += rows
+        return figures
+
+    def take_best(self, result: Evaluation) -> bool:
+        """Note a result if it is the best so far; return whether it is."""
+        is_best = self.best_return is None or result.mean > self.best_return
+        if is_best:
+            self.best_return = result.mean
+        return is_best
+
+    @property
+    def progress(self) -> str:
+        """What the bar of a training shows."""
+        return f"return {self.mean_return:.1f}" if self._recent else ""
+
+    def _note_returns(self, returns: Sequence[float]) -> None:
+        """Note the returns of episodes that have ended."""
+        self._recent.extend(returns)
+        if returns:
             self.log_scalar("training/mean_return", self.mean_return)
 
     @property
@@ -482,63 +474,48 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on: tensors and JSON scalars."""
         return {
-            **super().state_dict(),
+            **self.logs(),
             "version": STATE_VERSION,
-            "counts": [self.steps, self.updates, self._samples, self.target_steps],
+            "counts": [self.steps, self.updates, self.samples, self.target_steps],
             "best": self.best_return,
             "recent": list(self._recent),
             "learned": self._learned_state(),
         }
 
+    @accepts_other_names
     def load_state_dict(
         self,
         state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
+        load_network: bool = True,  # noqa: ARG002 -- networks come with all they learned
+        load_optimizer: bool = True,  # noqa: ARG002 -- so do optimisers
         load_hparams: bool = True,
     ) -> None:
-        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing.
+        """Continue where `state_dict` was taken; of the engine's switches the last leaves logs out.
 
         Raises:
             CheckpointError: The state is of another version, incomplete or of other sizes.
         """
         require_version(self.name, state_dict, STATE_VERSION)
-        rest = dict(state_dict)
         with complete_state(self.name, "an agent of these sizes"):
-            counts = rest.pop("counts")
-            best, recent, learned = rest.pop("best"), rest.pop("recent"), rest.pop("learned")
-            rest.pop("version")
-            super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+            counts, recent = state_dict["counts"], state_dict["recent"]
+            best, learned = state_dict["best"], state_dict["learned"]
+            if load_hparams:
+                self.load_logs(state_dict)
             self._load_learned_state(learned)
-            self.steps, self.updates, self._samples, self.target_steps = map(int, counts)
+            self.steps, self.updates, self.samples, self.target_steps = map(int, counts)
             self.best_return = best
-            self._recent = deque([float(value) for value in recent], maxlen=RECENT_EPISODES)
+            self._recent = deque(map(float, recent), maxlen=RECENT_EPISODES)
 
     @abstractmethod
     def _environments(self, env: Any, count: int | None) -> Worlds:
         """Return the environments to learn in."""
 
     @abstractmethod
-    def evaluate(
-        self,
-        episodes: int = 20,
-        *,
-        env: Any = None,
-        seed: int = 0,
-        max_episode_steps: int | None = None,
-    ) -> Evaluation:
-        """Play greedy episodes that no training sees."""
-
-    @abstractmethod
     def _build(self) -> None:
         """Make networks, learner and memory."""
 
     @abstractmethod
-    def _batches(self) -> Generator[dict[str, Any]]:
-        """Step the environments until `target_steps` are done; yield what there is to learn."""
-
-    @abstractmethod
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+    def _update(self, batch: Any) -> Mapping[str, Any]:
         """Learn from a batch; return figures by name."""
 
     def _why_not_resumable(self) -> str:
@@ -576,34 +553,38 @@ class Agent(LoggingMixin, Callback, ABC, Generic[AgentConfig]):
         """Take over what `_learned_state` returned."""
 
 
-class SteppedAgent(Agent[AgentConfig]):
-    """An agent that steps its environments itself, and learns in between."""
-
-    @abstractmethod
-    def _step(self) -> None:
-        """Take one step in every environment and remember it."""
-
-    def _forget_episodes(self) -> None:
-        """Begin new episodes with the next step, and forget those that have not ended."""
-
-    def _take_step(self) -> None:
-        try:
-            self._step()
-        except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
-            self._forget_episodes()
-            raise
-        self._show()
-
-
-class ReplayLoop(SteppedAgent[ReplayConfig]):
-    """Takes a step, then learns from batches of its memory as often as that step calls for."""
+class ReplayLoop(Agent[ReplayConfig]):
+    """Learns from batches of its memory, as often as each step calls for."""
 
     learner: Any  # with a state
     memory: TransitionMemory
-    _due: int = 0  # updates that the last step calls for
+    _due: int = 0  # updates that the steps so far call for
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
+    @property
+    def due(self) -> int:
+        """Updates that are called for; none before an episode is in the memory."""
+        return self._due if self._due and self.memory.size() > 0 else 0
+
+    def batch(self) -> dict[str, Tensor]:
+        """Return the columns of a batch for the update that is due next."""
+        self._due -= 1
+        return self.memory.sample(self.config.batch_size)
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch."""
+        return self.config.batch_size
+
+    def _call_for_updates(self, before: int) -> None:
+        """Note how many updates the steps since ``before`` call for."""
+        config = self.config
+        if self.steps > config.warmup_steps:
+            due = self.steps // config.train_every - before // config.train_every
+            self._due += due * config.updates
+
+    def forget(self) -> None:
+        """Begin new episodes with the next step; the memory forgets those that have not ended."""
+        super().forget()
         self.memory.drop_open_episodes()
 
     def _learned_state(self) -> dict[str, Any]:
@@ -625,49 +606,42 @@ class ReplayLoop(SteppedAgent[ReplayConfig]):
             self.memory.load_state_dict({**memory, "open": self.memory.state_dict()["open"]})
         self._due = int(state["due"])
 
-    def _batches(self) -> Generator[dict[str, Any]]:
-        config = self.config
-        while True:
-            while self._due and self.memory.size() > 0:
-                self._due -= 1
-                batch = self.memory.sample(config.batch_size)
-                yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
-            if self.steps >= self.target_steps:
-                return
-            before = self.steps
-            self._take_step()
-            if self.steps > config.warmup_steps:
-                due = self.steps // config.train_every - before // config.train_every
-                self._due += due * config.updates
 
-
-class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
+class RolloutLoop(Agent[RolloutLoopConfig]):
     """Steps its environments until a rollout is complete, learns from it and forgets it."""
 
     learner: Any  # with `update`, as `OnPolicyLearner` has
     _buffer: OnPolicyBuffer
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
+    @property
+    def due(self) -> int:
+        """One update when the rollout is complete."""
+        return int(self._buffer.full)
+
+    def is_halfway(self) -> bool:
+        """Return whether a rollout has begun."""
+        return self._buffer.length > 0
+
+    def batch(self) -> OnPolicyBuffer:
+        """Return the rollout, which the update will clear."""
+        return self._buffer
+
+    @property
+    def batch_rows(self) -> int:
+        """Decided steps of the rollout."""
+        return int(self._buffer.valid[: self._buffer.length].sum())
+
+    def forget(self) -> None:
+        """Begin new episodes and a new rollout with the next step."""
+        super().forget()
         self._buffer.clear()
 
-    def _rollout_is_complete(self) -> bool:
-        return self._buffer.full
-
-    def _batches(self) -> Generator[dict[str, Any]]:
-        while self.steps < self.target_steps:
-            while not self._rollout_is_complete():
-                self._take_step()
-            size = int(self._buffer.valid[: self._buffer.length].sum())
-            yield {"batch_size": size, "inf_step": self.steps}
-
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        del batch  # the agent holds its rollout
-        done = self.steps - self._buffer.length * self.envs.num_envs
-        return self.learner.update(self._buffer, done=done, total=self.target_steps)
+    def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
+        done = self.steps - batch.length * self.envs.num_envs
+        return self.learner.update(batch, done=done, total=self.target_steps)
 
 
-class SoloAgent(SteppedAgent[AgentConfig]):
+class SoloAgent(Agent[AgentConfig]):
     """An agent on the one seat of Gymnasium environments.
 
     ``network`` is what policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"``
@@ -803,7 +777,7 @@ class SoloAgent(SteppedAgent[AgentConfig]):
     def _worlds(self) -> VectorSteps:
         return VectorSteps(self.envs.vector)
 
-    def _begin(self) -> None:
+    def _begin_episodes(self) -> None:
         """Get ready to step the environments."""
         if self.envs.is_made:
             _ = self._worlds  # refuses what does not say how it resets
@@ -816,11 +790,12 @@ class SoloAgent(SteppedAgent[AgentConfig]):
         """Count ``step``; the returns of the episodes that ended in rows ``ends`` are noted."""
         self.steps += len(step.rewards)
         self._returns += step.rewards
-        self._recent.extend(self._returns[ends].tolist())
+        self._note_returns(self._returns[ends].tolist())
         self._returns[step.boundaries] = 0.0
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
+    def forget(self) -> None:
+        """Begin new episodes with the next step."""
+        super().forget()
         self._rows = None
         self._returns[:] = 0.0
 
@@ -840,7 +815,7 @@ class SoloAgent(SteppedAgent[AgentConfig]):
         if state["envs"] is None:
             self._saved_episodes = None
         if state["envs"] is None or state["rows"] is None:
-            self._forget_episodes()
+            self.forget()
 
     def _why_not_resumable(self) -> str:
         saved = self._saved_episodes
@@ -865,7 +840,7 @@ class SoloAgent(SteppedAgent[AgentConfig]):
                 lost = lost or str(error).rstrip(".")
         self._saved_episodes = None
         if lost:
-            self._forget_episodes()
+            self.forget()
             self._warn(f"new episodes begin, because {lost}")
             return
         if saved["rows"] is not None:

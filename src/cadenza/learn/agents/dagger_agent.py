@@ -8,7 +8,7 @@ sees beyond the learner, then comes back from a checkpoint together with them.
 Axes:  N = environments, O = flattened observation.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Never, TypeAlias, Unpack, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from cadenza.learn.agents.agent import Deployed, SoloAgent
 from cadenza.learn.algorithms.dagger import DAggerLearner
 from cadenza.learn.configs import DAggerConfig, DAggerSettings
 from cadenza.learn.env.making import EnvLike
-from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.encoders import Network, is_box, is_image
 
@@ -74,30 +74,32 @@ class DAgger(SoloAgent[DAggerConfig]):
             encoder=self._encoder,
             observation_dtype=torch.uint8 if keeps_bytes else torch.float32,
         )
-        self._begin()
+        self._begin_episodes()
         self._driven: NDArray[np.bool_] = np.ones(count, dtype=np.bool_)  # by the expert
         self._ticks = 0  # steps of this round
         self._due = 0  # updates that are left of this fit
 
-    def _batches(self) -> Generator[dict[str, Any]]:
-        config = self.config
-        while True:
-            while self._due:
-                self._due -= 1
-                yield {
-                    "default": self.learner.sample(),
-                    "batch_size": config.batch_size,
-                    "inf_step": self.steps,
-                }
-            if self.steps >= self.target_steps:
-                return
-            while self._ticks < config.round_length:
-                self._take_step()
-            self.learner.end_round()
-            self._ticks, self._due = 0, config.updates
+    @property
+    def due(self) -> int:
+        """Updates that are left of this fit."""
+        return self._due
 
-    def _step(self) -> None:
-        """Take one step in every environment, and note what the expert would do in each."""
+    def is_halfway(self) -> bool:
+        """Return whether a round has begun."""
+        return self._ticks > 0
+
+    def batch(self) -> dict[str, torch.Tensor]:
+        """Return a batch of all demonstrations for the update that is due next."""
+        self._due -= 1
+        return self.learner.sample()
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch."""
+        return self.config.batch_size
+
+    def step(self) -> VectorStep:
+        """Take a step in every environment, and note what the expert would do in each."""
         learner = self.learner
         if self._rows is None:
             seed = derive_substream(f"learn.api.env.{self.steps}", root_seed=self.seed)
@@ -115,6 +117,10 @@ class DAgger(SoloAgent[DAggerConfig]):
         fresh = learner.draw_experts(len(self._rows))
         self._driven = np.where(step.boundaries, fresh, self._driven)
         self._count(step, step.boundaries)
+        if self._ticks >= self.config.round_length:
+            learner.end_round()
+            self._ticks, self._due = 0, self.config.updates
+        return step
 
     def _wanted(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return what the expert would do, as decisions, (N, A) or (N,)."""
@@ -146,7 +152,7 @@ class DAgger(SoloAgent[DAggerConfig]):
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         done = 1.0 - (self._due + 1) / self.config.updates
-        return self.learner.update(batch["default"], done=done)
+        return self.learner.update(batch, done=done)
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         decided = self.learner.act(rows)

@@ -1,10 +1,9 @@
-"""Judging an agent: the returns of episodes, and keeping the best of a training."""
+"""Judging an agent: the returns of episodes."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import gymnasium
 import numpy as np
@@ -15,8 +14,6 @@ from cadenza.core.errors import InputError
 from cadenza.core.extras import load_extra
 from cadenza.core.proportions import student_quantile
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
-from cadenza.learn.trainer import TrainingShutdownException
 
 #: Root of the episodes that choose the best policy, apart from those that judge it later: the best
 #: of many on the same episodes would look better than it is.
@@ -141,77 +138,3 @@ def require_limit(max_episode_steps: int | None) -> None:
             "evaluate(max_episode_steps=1_000), or learn(..., max_episode_steps=1_000) with a "
             "folder."
         )
-
-
-class Judged(Protocol):
-    """What `BestPolicy` needs of an agent."""
-
-    steps: int
-    best_return: float | None
-
-    def evaluate(
-        self, episodes: int, *, seed: int, max_episode_steps: int | None = None
-    ) -> Evaluation:
-        """Play greedy episodes."""
-        ...
-
-    def save(self, path: Path, *, memory: bool = True) -> Path:
-        """Write everything the future depends on, or all but the memory."""
-        ...
-
-    def log_scalar(self, key: str, value: float) -> None:
-        """Keep a number for loggers."""
-        ...
-
-
-class BestPolicy(Callback):
-    """Saves an agent every ``every`` environment steps as ``last``, and as ``best`` what did best.
-
-    Best is judged on ``episodes`` episodes of `SELECTION_SEED`, at most ``max_episode_steps`` long,
-    and saved without its replay memory.
-    """
-
-    def __init__(
-        self,
-        agent: Judged,
-        folder: str | Path,
-        *,
-        every: int,
-        episodes: int,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        super().__init__()
-        for key, value in (("evaluate_every", every), ("evaluation_episodes", episodes)):
-            whole_number(f"learn.{key}", value, least=1)
-        if episodes > 1:
-            load_extra("scipy.special")  # for the interval: missed now, not after the training
-        if max_episode_steps is not None:
-            whole_number("learn.max_episode_steps", max_episode_steps, least=1)
-        self._order = ORDER_CHECKPOINT
-        self._agent, self._folder = agent, Path(folder)
-        self._every, self._episodes, self._limit = every, episodes, max_episode_steps
-        self._judged_at = agent.steps
-
-    def end_batch(self) -> None:
-        """Judge and save the agent if its turn has come."""
-        if self._agent.steps // self._every > self._judged_at // self._every:
-            self._judge()
-
-    def end_training(self, exception: BaseException | None = None) -> None:
-        """Judge and save what there is at the end; after an error or Ctrl-C only save it."""
-        is_orderly = exception is None or isinstance(exception, TrainingShutdownException)
-        if is_orderly and (self._agent.best_return is None or self._agent.steps > self._judged_at):
-            self._judge()
-        else:
-            self._agent.save(self._folder / "last")
-
-    def _judge(self) -> None:
-        agent = self._agent
-        self._judged_at = agent.steps
-        limit = {} if self._limit is None else {"max_episode_steps": self._limit}
-        mean = agent.evaluate(self._episodes, seed=SELECTION_SEED, **limit).mean
-        agent.log_scalar("evaluation/mean_return", mean)
-        if agent.best_return is None or mean > agent.best_return:
-            agent.best_return = mean
-            agent.save(self._folder / "best", memory=False)
-        agent.save(self._folder / "last")

@@ -34,7 +34,7 @@ from cadenza.learn.configs import (
     TD3Settings,
 )
 from cadenza.learn.env.making import EnvLike
-from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, is_image
@@ -65,7 +65,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             action_dtype=self.learner.action_dtype,
             observation_dtype=np.uint8 if keeps_bytes else np.float32,
         )
-        self._begin()
+        self._begin_episodes()
 
     def _components(self) -> int:
         """Return A, or refuse an action space without components."""
@@ -86,12 +86,12 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             seed=self.seed,
         )
 
-    def _step(self) -> None:
-        """Take one step in every environment and remember it."""
+    def step(self) -> VectorStep:
+        """Take a step in every environment and remember it."""
         if self._rows is None:
             seed = derive_substream(f"learn.api.env.{self.steps}", root_seed=self.seed)
             self._rows = self._flat(self._worlds.reset(seed.integer_seed()))
-        rows, learner = self._rows, self.learner
+        rows, learner, before = self._rows, self.learner, self.steps
         if self.steps < self.config.warmup_steps:
             stored = learner.random_actions(len(rows))
         else:
@@ -108,6 +108,8 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         )
         self._rows = self._flat(step.observations)
         self._count(step, step.boundaries)
+        self._call_for_updates(before)
+        return step
 
     def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:
         rows = observations.reshape(len(observations), -1)
@@ -130,7 +132,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return self._port.to_env(unit)
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        return self.learner.train_on(batch["default"])
+        return self.learner.train_on(batch)
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         states = rows.astype(np.float32)
@@ -214,7 +216,7 @@ class MBPO(ReplayAgent[MBPOConfig]):
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         learner = cast("MBPOLearner", self.learner)
-        return learner.learn_from(batch["default"], self.memory)
+        return learner.learn_from(batch, self.memory)
 
 
 class TD3(ReplayAgent[TD3Config]):

@@ -45,7 +45,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     """An agent that learns from rollouts of its own policy and forgets them."""
 
     def _build(self) -> None:
-        self._begin()
+        self._begin_episodes()
         self._port = ActionCodec(
             self.envs.action_space,
             owner=self.name,
@@ -87,7 +87,8 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         """Return whose episodes ended in ``step`` and are learned from, (N,)."""
         return step.boundaries
 
-    def _step(self) -> None:
+    def step(self) -> VectorStep:
+        """Take a step in every environment and remember it."""
         if self._rows is None:
             self._rows = self._seen(self._reset(), learn=True)
         decided = self.learner.act(self._rows)
@@ -102,6 +103,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             self._seen(step.following[step.cut], learn=False) if len(step.cut) else None,
         )
         self._count(step, ends)
+        return step
 
     @property
     def _drawing(self) -> RandomSource:
@@ -223,18 +225,19 @@ class GRPO(RolloutAgent[GRPOConfig]):
         """Return whose first episode of this rollout is over, (N,)."""
         return np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
 
-    def _rollout_is_complete(self) -> bool:
-        return self._buffer.full or (
-            self.config.truncate_at_first_done and bool(self._ended().all())
-        )
+    @property
+    def due(self) -> int:
+        """One update when the rollout is full, or every first episode of it is over."""
+        is_over = self.config.truncate_at_first_done and bool(self._ended().all())
+        return int(self._buffer.full or is_over)
 
     def _learned_ends(self, step: VectorStep) -> NDArray[np.bool_]:
         if not self.config.truncate_at_first_done:
             return step.boundaries
         return step.boundaries & ~self._ended()
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+    def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
         figures = super()._update(batch)
         if self.config.reset_every_rollout:
-            self._forget_episodes()
+            self.forget()
         return figures

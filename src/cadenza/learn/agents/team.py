@@ -30,12 +30,12 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import (
+    Agent,
     AgentConfig,
     Deployed,
     Evaluation,
     ReplayLoop,
     RolloutLoop,
-    SteppedAgent,
 )
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner, HAPPOSettings
 from cadenza.learn.agents.judging import episode_limit, require_limit
@@ -314,7 +314,7 @@ class TeamWorlds:
         return batch
 
 
-class TeamAgent(SteppedAgent[AgentConfig]):
+class TeamAgent(Agent[AgentConfig]):
     """Several robots that learn together in one batch of environments; see `TeamSteps`.
 
     ``env`` is a batch, or a function from a number of environments to a batch. The running episodes
@@ -348,13 +348,14 @@ class TeamAgent(SteppedAgent[AgentConfig]):
         self._saved_held = held if count == self.envs.num_envs else None
 
     def _resume_episodes(self) -> None:
-        self._forget_episodes()
+        self.forget()
         left = self.team.held.put_back(self._saved_held or {})
         self._saved_held = None
         self._warn_of_held(left)
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
+    def forget(self) -> None:
+        """Begin new episodes with the next step."""
+        super().forget()
         self._joint = None
         self._returns[:] = 0.0
 
@@ -372,7 +373,7 @@ class TeamAgent(SteppedAgent[AgentConfig]):
         self._joint = step.states
         self.steps += self.team.num_envs
         self._returns += step.rewards
-        self._recent.extend(self._returns[step.boundaries].tolist())
+        self._note_returns(self._returns[step.boundaries].tolist())
         self._returns[step.boundaries] = 0.0
 
     def predict(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
@@ -500,7 +501,8 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
         del learn  # for critics that scale by what they have seen
         return joint
 
-    def _step(self) -> None:
+    def step(self) -> TeamStep:
+        """Take a step in every environment and remember it."""
         step = self.team.step(self._decide(self._states()))
         rewards = self._scaler.scale(step.rewards, step.boundaries)
         flags = (rewards, step.terminated, step.boundaries)
@@ -511,6 +513,7 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
             self._judged(step.following[step.cut]),
         )
         self._count(step)
+        return step
 
     def _learned_state(self) -> dict[str, Any]:
         return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
@@ -518,7 +521,7 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         self._scaler.load_state_dict(state["scaler"])
-        self._forget_episodes()
+        self.forget()
 
 
 class MAPPO(RolloutTeam[MAPPOConfig]):
@@ -729,8 +732,9 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
         return self.team.from_unit([action.numpy() for action in actions])
 
-    def _step(self) -> None:
-        joint = self._states()
+    def step(self) -> TeamStep:
+        """Take a step in every environment and remember it."""
+        joint, before = self._states(), self.steps
         if self.steps < self.config.warmup_steps:
             actions = self.learner.random_actions(len(joint))
         else:
@@ -745,13 +749,15 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
             next_observations=step.following,
         )
         self._count(step)
+        self._call_for_updates(before)
+        return step
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        return self.learner.update(TeamBatch.of(batch["default"]))
+        return self.learner.update(TeamBatch.of(batch))
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         super()._load_learned_state(state)
-        self._forget_episodes()
+        self.forget()
 
 
 class _Identified(nn.Module):

@@ -32,6 +32,11 @@ WINDOW_MARK: Final = "windowed["
 _WINDOWED_KEY: Final = re.compile(r"windowed\[([1-9][0-9]*)\]:(.+)", re.DOTALL)
 
 Scalar = float | torch.Tensor
+#: What is a mixin's in a saved state; older files have the last three.
+_SAVED: Final = (
+    *("scalar_logs", "windowed_scalar", "windowed_scalar_cumulative"),
+    *("hist_logs", "image_logs", "video_logs"),
+)
 
 
 class MixinOrderError(CadenzaError, AttributeError):
@@ -191,22 +196,39 @@ class LoggingMixin:
         else:
             self.hist_logs[key] = _numbers(key, value)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the parent's state plus scalars and windows.
+    def logs(self) -> dict[str, Any]:
+        """Return scalars and windows: what `load_logs` takes over.
 
         Images, videos and histograms are left out: they are large, and the next steps log new ones.
+        """
+        # Copied before it is looked at: a collector's thread may be logging.
+        windows = list(self.windowed_scalar.items())
+        return {
+            "scalar_logs": {key: self.scalar_logs[key] for key in list(self.scalar_logs)},
+            "windowed_scalar": {key: (list(each), each.maxlen) for key, each in windows},
+            "windowed_scalar_cumulative": dict(self.windowed_scalar_cumulative),
+        }
+
+    def load_logs(self, state: Mapping[str, Any]) -> None:
+        """Take over what `logs` returned.
+
+        Raises:
+            CheckpointKeyError: It is missing in ``state``.
+        """
+        self.scalar_logs = LazyScalars(_part(state, "scalar_logs"))
+        self.windowed_scalar = {
+            key: deque(values, maxlen=length)
+            for key, (values, length) in _part(state, "windowed_scalar").items()
+        }
+        self.windowed_scalar_cumulative = dict(_part(state, "windowed_scalar_cumulative"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the parent's state plus `logs`.
 
         Raises:
             MixinOrderError: No class behind the mixin has a state.
         """
-        state = self._parent("state_dict")()
-        # Copied before it is looked at: a collector's thread may be logging.
-        state["scalar_logs"] = {key: self.scalar_logs[key] for key in list(self.scalar_logs)}
-        state["windowed_scalar"] = {
-            key: (list(window), window.maxlen) for key, window in list(self.windowed_scalar.items())
-        }
-        state["windowed_scalar_cumulative"] = dict(self.windowed_scalar_cumulative)
-        return state
+        return {**self._parent("state_dict")(), **self.logs()}
 
     @accepts_other_names
     def load_state_dict(
@@ -224,14 +246,9 @@ class LoggingMixin:
         """
         rest = dict(state_dict)
         if load_hparams:
-            self.scalar_logs = LazyScalars(_part(rest, "scalar_logs"))
-            self.windowed_scalar = {
-                key: deque(values, maxlen=length)
-                for key, (values, length) in _part(rest, "windowed_scalar").items()
-            }
-            self.windowed_scalar_cumulative = dict(_part(rest, "windowed_scalar_cumulative"))
-            for unsaved in ("hist_logs", "image_logs", "video_logs"):
-                rest.pop(unsaved, None)  # older files have them
+            self.load_logs(rest)
+            for name in _SAVED:
+                rest.pop(name, None)
         self._parent("load_state_dict")(rest, load_network, load_optimizer, load_hparams)
 
     def _refuse_hidden_state(self) -> NoReturn:
@@ -277,10 +294,10 @@ def _order_message(cls: type) -> str:
     )
 
 
-def _part(state: dict[str, Any], name: str) -> Any:
-    """Remove and return one part of a loaded state."""
+def _part(state: Mapping[str, Any], name: str) -> Any:
+    """Return one part of a loaded state."""
     try:
-        return state.pop(name)
+        return state[name]
     except KeyError as error:
         raise CheckpointKeyError(
             f"logging state: expected {name!r}, got {sorted(state)}; load a state of an object of "
