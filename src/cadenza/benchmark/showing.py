@@ -47,6 +47,7 @@ from cadenza.benchmark.zoo.matrix import MATRIX_JSON, diversity_table, matrix_fi
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.git import tag_object
+from cadenza.core.recordings import read_journal
 from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.analysis import analyse
@@ -63,7 +64,6 @@ from cadenza.evaluation.report.render import (
 )
 from cadenza.evaluation.report.view import Check, ReportView
 from cadenza.evaluation.results import ResultBundle
-from cadenza.stream.recording_files import read_journal
 
 #: Most bytes of all bundles of a page, and of a matrix.
 MAX_BUNDLES_BYTES, MAX_MATRIX_BYTES = 1 << 26, 1 << 20

@@ -9,14 +9,13 @@ Axes:  S = slots, T = steps that a slot can hold, P = producers, C = consumers.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from cadenza.core.checks import checked_integer, is_whole
 from cadenza.core.errors import ConfigurationError
-
-FieldKind = Literal["step", "state"]
+from cadenza.core.recordings import Field
 
 #: Arrays start at multiples of a cache line, so that no two of them share one.
 ALIGNMENT: Final = 64
@@ -30,24 +29,6 @@ OWNER_ROW: Final = MAX_CONSUMERS
 HISTOGRAM_CLASSES: Final = 64
 #: Runs of equal ``segment_id`` that a slot notes.
 MAX_SEGMENTS: Final = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One array of a trajectory: shape and type of an entry, and what it belongs to.
-
-    Dots in the name nest, as in ``"obs.robot.qpos"``.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    kind: FieldKind = "step"
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The key as a path."""
-        return tuple(self.name.split("."))
 
 
 #: Fields that every store has besides observations and actions.

@@ -19,6 +19,7 @@ from torch import Tensor
 from cadenza.core.checks import whole_number
 from cadenza.core.device import generator_fault
 from cadenza.core.errors import DataPendingError, InputError
+from cadenza.core.recordings import WORKERS_FOLDER
 from cadenza.stream.back_pressure import (
     POLL_S,
     request_fill_if_due,
@@ -33,7 +34,7 @@ from cadenza.stream.layout import StoreLayout
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import Rank
 from cadenza.stream.recorded_draws import RecordingReader
-from cadenza.stream.recording_files import WORKERS_FOLDER, IteratorPlace, RecordingSession
+from cadenza.stream.recording_files import IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore

@@ -23,21 +23,13 @@ from torch import Tensor
 from cadenza.core.checks import checked_flag, checked_path
 from cadenza.core.device import checked_device
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError
+from cadenza.core.recordings import WORKERS_FOLDER, Arrays, damaged, read_episode, read_journal
 from cadenza.stream.batches import Batches, known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
 from cadenza.stream.processes import ALONE, Rank
-from cadenza.stream.recording_files import (
-    WORKERS_FOLDER,
-    Arrays,
-    IteratorPlace,
-    JournalWriter,
-    damaged,
-    read_episode,
-    read_journal,
-    worker_folders,
-)
+from cadenza.stream.recording_files import IteratorPlace, JournalWriter, worker_folders
 from cadenza.stream.shared_file import ThreadLock, full_fence
 from cadenza.stream.slot_reader import MAX_ROUNDS, SlotReader, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
@@ -470,7 +462,7 @@ class RecordedStream(ChunkSource):
     def _load(self, key: EpisodeKey) -> None:
         """Put an episode where there is room, or where the one used longest ago was."""
         store, facts = self._store, self._episodes[key]
-        arrays = read_episode(self._folder, facts, self._layout)
+        arrays = read_episode(self._folder, facts, self._layout.fields)
         full = len(self._places) == store.layout.slots
         place = self._places.popitem(last=False)[1] if full else len(self._places)
         for name, array in arrays.items():

@@ -1,51 +1,33 @@
-"""Files of a recording: a journal of draws, and the bytes of every episode they came from.
-
-Layout:   ``draws.jsonl``, one JSON object per line, and ``episodes/NNNNNNNN.bin``, the fields of an
-          episode one after another, in the order of the layout. ``workers/<place>`` is such a
-          folder for each iterator of a loader's worker; the last line names them, and for those
-          that still went on the digest of their last line by then.
-Promise:  each line carries the SHA-256 of the line before it and its own body, and each episode's
-          line that of its file; a changed, missing or cut part is an `IntegrityError`.
-Limits:   numbers have the byte order of the machine that recorded, which the first line names.
-"""
+"""Writes recordings, see `cadenza.core.recordings`: where, for whom, and durably."""
 
 import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from cadenza.core.errors import IntegrityError, NotReadyError, StorageError
-from cadenza.core.files import (
-    canonical_json,
-    confined_path,
-    fsync_folder,
-    make_folder,
-    sha256_bytes,
+from cadenza.core.errors import NotReadyError, StorageError
+from cadenza.core.files import canonical_json, fsync_folder, make_folder, sha256_bytes
+from cadenza.core.recordings import (
+    FORMAT_VERSION,
+    JOURNAL_NAME,
+    WORKERS_FOLDER,
+    Arrays,
+    line_seal,
 )
 from cadenza.core.strict_json import parse_json_object
-from cadenza.stream.layout import Field, StoreLayout
+from cadenza.stream.layout import StoreLayout
 from cadenza.stream.processes import ALONE, Rank
 from cadenza.stream.shared_file import SharedFile, ThreadLock
 
-#: File that lists episodes and draws.
-JOURNAL_NAME: Final = "draws.jsonl"
 EPISODE_FOLDER: Final = "episodes"
-#: Folder of the recordings of loader workers, see `IteratorPlace.folder`.
-WORKERS_FOLDER: Final = "workers"
-FORMAT_VERSION: Final = 1
 #: Threads that wait for the disk: 2000 files take 0.3 s with 16 and 6 s with one (ext4).
 _SYNC_THREADS: Final = 16
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 class JournalWriter:
@@ -92,7 +74,7 @@ class JournalWriter:
             StorageError: The file system refused.
         """
         sealed = {"kind": kind, **body}
-        seal = _seal(self._seal, sealed)
+        seal = line_seal(self._seal, sealed)
         line = canonical_json({"body": sealed, "sha256": seal}) + b"\n"
         try:
             self._file.truncate(self._bytes)
@@ -183,82 +165,6 @@ def _unfinished(folder: Path, names: list[str]) -> dict[str, str]:
     return seals
 
 
-def read_journal(
-    folder: Path, *, allow_unfinished: bool, until: str | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield the bodies of a journal's lines, checked, up to the line with the seal ``until``.
-
-    Raises:
-        IntegrityError: The journal is missing, damaged, of another format, or not finished.
-    """
-    path = folder / JOURNAL_NAME
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise damaged(folder, f"a file {JOURNAL_NAME}", f"'{error.strerror}'") from error
-    seal = ""
-    for number, line in enumerate(lines, 1):
-        if not line.endswith(b"\n"):
-            break
-        where = f"line {number} of {JOURNAL_NAME}"
-        entry = parse_json_object(line, source=f"recording {folder}: {where}")
-        body = cast("dict[str, Any] | None", entry.get("body"))
-        if not isinstance(body, dict):
-            raise damaged(folder, f"an object 'body' in {where}", "none")
-        seal = _seal(seal, body)
-        if entry.get("sha256") != seal:
-            raise damaged(folder, f"{where} to match its SHA-256", "another digest")
-        if number == 1:
-            for name, expected in (("format", FORMAT_VERSION), ("byteorder", sys.byteorder)):
-                if body.get(name) != expected:
-                    raise damaged(folder, f"{name} {expected!r}", repr(body.get(name)))
-        if body.get("kind") == "end":
-            if number != len(lines):
-                raise damaged(folder, f"{where} to be the last", f"{len(lines)} lines")
-            yield body
-            return
-        yield body
-        if seal == until:
-            return
-    if not allow_unfinished:
-        raise damaged(folder, f"a last line of {JOURNAL_NAME} that ends it", "none")
-
-
-def read_episode(folder: Path, body: Mapping[str, Any], layout: StoreLayout) -> Arrays:
-    """Return the fields of the episode that a line describes, by name, in the layout's order.
-
-    Raises:
-        IntegrityError: The file is missing, of another size or changed.
-    """
-    try:
-        name, length = str(body["file"]), int(body["length"])
-        path = confined_path(folder, name)
-        size = path.stat().st_size
-        expected = sum(_bytes(field, length) for field in layout.fields)
-        if size != expected:
-            raise damaged(folder, f"{expected} bytes in {name}", f"{size}")
-        data = path.read_bytes()
-    except OSError as error:  # StorageError, of a path that leads outside, is one
-        raise damaged(folder, "every episode's file", f"an error: {error}") from error
-    if sha256_bytes(data) != body.get("file_sha256"):
-        raise damaged(folder, f"{name} to match its SHA-256", "another digest")
-    arrays: dict[str, NDArray[Any]] = {}
-    offset = 0
-    for field in layout.fields:
-        count = _entries(field, length)
-        flat = np.frombuffer(data, field.dtype, count * _items(field), offset)
-        arrays[field.name] = flat.reshape(count, *field.shape)
-        offset += flat.nbytes
-    return arrays
-
-
-def damaged(folder: Path, expected: str, got: str) -> IntegrityError:
-    """Return the error that says what a recording lacks."""
-    return IntegrityError(
-        f"recording {folder}: expected {expected}, got {got}; restore the folder or record again."
-    )
-
-
 def _make_durable(folder: Path) -> None:
     """Wait until the disk has everything in ``folder``; many threads at once share its waits."""
     paths = list(folder.rglob("*"))
@@ -271,22 +177,6 @@ def _make_durable(folder: Path) -> None:
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _seal(previous: str, body: Mapping[str, Any]) -> str:
-    return sha256_bytes(previous.encode() + canonical_json(body))
-
-
-def _entries(field: Field, length: int) -> int:
-    return length + (field.kind == "state")
-
-
-def _items(field: Field) -> int:
-    return int(np.prod(field.shape, dtype=np.int64))
-
-
-def _bytes(field: Field, length: int) -> int:
-    return _entries(field, length) * _items(field) * np.dtype(field.dtype).itemsize
 
 
 _FOLDER: Final = "dataset-{:04d}-epoch-{:06d}-worker-{:04d}-of-{:04d}"

@@ -73,6 +73,12 @@ def test_page_on_safety_reports_writes_the_two_files_it_reads(tmp_path):
     assert written == {"three_tables.json", "three_tables.md"}
 
 
+def test_page_on_demonstrations_reads_what_it_wrote(tmp_path):
+    printed = run("how-to/learn-from-demonstrations.md", tmp_path).splitlines()
+    assert printed[0] == "reaching.npz: 3 episodes, 75 steps"
+    assert "(30, 3) (30, 2) True" in printed
+
+
 def test_oscbf_page_runs(tmp_path):
     pytest.importorskip("mujoco")
     run("oscbf.md", tmp_path)

@@ -8,7 +8,7 @@ from cadenza.benchmark import finding
 from cadenza.benchmark.bundle import BUNDLE_NAME, SPIKE_NAME
 from cadenza.benchmark.finding import search
 from cadenza.benchmark.zoo.matrix import MATRIX_JSON
-from cadenza.stream.recording_files import JOURNAL_NAME
+from cadenza.core.recordings import JOURNAL_NAME
 
 
 def made(root, *places):

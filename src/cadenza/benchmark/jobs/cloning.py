@@ -34,7 +34,6 @@ from cadenza.benchmark.jobs.dataset_files import (
     Frames,
     feature_shapes,
     read_frames,
-    read_info,
     read_page,
 )
 from cadenza.benchmark.output_folder import JobFolder, open_job_folder
@@ -50,6 +49,7 @@ from cadenza.core.checkpoints import (
 from cadenza.core.device import deterministic_algorithms, flushed_denormals, single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.files import sha256_bytes, tree_digest
+from cadenza.core.lerobot_dataset import read_info
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, source_digest
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.learn.nn.portable import (

@@ -10,7 +10,6 @@ Axes:      N = frames, O = state, A = action.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,18 +18,14 @@ from numpy.typing import NDArray
 
 from cadenza.benchmark.output_folder import open_job_folder
 from cadenza.core.arrays import Float32Array
+from cadenza.core.episodes import read_episodes
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import tree_digest
-from cadenza.core.strict_json import parse_json_object, read_sealed_json, write_sealed_json
+from cadenza.core.lerobot_dataset import INDEX_COLUMNS, TASKS, LeRobotDataset, read_info, read_table
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
-from cadenza.stream.bridges.lerobot_features import DONE, INDEX_COLUMNS, SUCCESS, Feature
-from cadenza.stream.bridges.lerobot_files import (
-    CODEBASE_VERSION,
-    INFO,
-    TASKS,
-    load_arrow,
-)
+from cadenza.stream.bridges.lerobot_features import DONE, SUCCESS, Feature
 
 #: Folder of a dataset inside the folder of its job.
 DATASET: Final = "dataset"
@@ -93,27 +88,6 @@ def read_page(root: Path) -> dict[str, Any] | None:
     return read_sealed_json(path, kind=_PAGE_KIND) if path.exists() else None
 
 
-def read_info(root: Path) -> dict[str, Any]:
-    """Return the description of the dataset ``root``."""
-    path = root / INFO
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{root}: expected a LeRobotDataset {CODEBASE_VERSION}, got no readable {INFO}; check "
-            "the path."
-        ) from error
-    info = parse_json_object(data, source=str(path))
-    if info.get("codebase_version") != CODEBASE_VERSION:
-        raise ConfigurationError(
-            f"{root}: expected codebase version {CODEBASE_VERSION}, got "
-            f"{info.get('codebase_version')!r}; convert the dataset with LeRobot's own script."
-        )
-    if not isinstance(info.get("features"), dict):
-        raise IntegrityError(f"{path}: expected 'features', got {info.get('features')!r}.")
-    return info
-
-
 def feature_shapes(info: Mapping[str, Any], *, source: object) -> dict[str, list[int]]:
     """Return the shapes of state and action."""
     shapes: dict[str, list[int]] = {}
@@ -142,22 +116,6 @@ def dataset_facts(dataset: Path, repo_id: str) -> dict[str, Any]:
     }
 
 
-def data_files(root: Path) -> list[Path]:
-    """Return the files of frames, in order."""
-    return sorted((root / "data").glob("chunk-*/file-*.parquet"))
-
-
-def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """Return an Arrow table from a Parquet file."""
-    arrow, parquet = load_arrow(), load_arrow("pyarrow.parquet")
-    try:
-        return parquet.ParquetFile(path).read(columns=None if columns is None else list(columns))
-    except (OSError, arrow.ArrowException) as error:
-        raise IntegrityError(
-            f"{path}: expected a readable Parquet file, got an error: {error}."
-        ) from error
-
-
 def read_frames(root: Path) -> Frames:
     """Return the states and actions of a dataset.
 
@@ -166,35 +124,15 @@ def read_frames(root: Path) -> Frames:
         IntegrityError: Its files do not hold what its description says, or numbers that are not
             finite.
     """
-    info = read_info(root)
-    shapes = feature_shapes(info, source=root)
-    arrow = load_arrow()
-    names = [STATE, ACTION, "episode_index"]
-    tables = [read_table(path, names) for path in data_files(root)]
-    frames = sum(len(table) for table in tables)
-    if not frames or frames != info.get("total_frames"):
-        raise IntegrityError(
-            f"{root}: expected {info.get('total_frames')} frames as described, got {frames}."
-        )
-    try:
-        table = arrow.concat_tables(tables)
-        states = _matrix(table.column(STATE), shapes[STATE][0])
-        actions = _matrix(table.column(ACTION), shapes[ACTION][0])
-        episodes = table.column("episode_index").to_numpy().astype(np.int64)
-    except (KeyError, ValueError, arrow.ArrowException) as error:
-        raise IntegrityError(
-            f"{root}: expected states and actions of the shapes {shapes}, got an error: {error}."
-        ) from error
-    if not (np.isfinite(states).all() and np.isfinite(actions).all()):
-        raise IntegrityError(f"{root}: expected finite states and actions, got NaN or infinity.")
-    return Frames(states=states, actions=actions, episodes=episodes)
-
-
-def _matrix(column: Any, width: int) -> Float32Array:
-    """Return a column of numbers or of lists of them as (N, width)."""
-    array = column.combine_chunks()
-    flat = array.flatten() if hasattr(array, "flatten") and array.type.num_fields else array
-    return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(array), width)
+    shapes = feature_shapes(read_info(root), source=root)
+    episodes = list(read_episodes(root, observations=["state"]))
+    states = np.concatenate([episode.observations["state"] for episode in episodes])
+    actions = np.concatenate([episode.actions for episode in episodes])
+    return Frames(
+        states=states.astype(np.float32).reshape(-1, *shapes[STATE]),
+        actions=actions.astype(np.float32).reshape(-1, *shapes[ACTION]),
+        episodes=np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes]),
+    )
 
 
 #: Settings of a writer that a description names.
@@ -295,18 +233,12 @@ def _feature(key: str, facts: Mapping[str, Any]) -> Feature:
 
 
 def _episodes_of(root: Path, features: Sequence[Feature]) -> Iterator[tuple[Episode, str]]:
-    """Yield the episodes of a dataset, each with its task; none spans two data files."""
-    if not any((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
-        raise IntegrityError(f"{root}: expected tables of episodes below meta/episodes, got none.")
-    texts = _task_texts(root)
-    for path in data_files(root):
-        table = read_table(path)
-        tasks, episodes = (table.column(f"{n}_index").to_numpy() for n in ("task", "episode"))
-        columns = {f.key: _values(table.column(f.key), f.shape) for f in features}
-        bounds = [0, *(np.flatnonzero(np.diff(episodes)) + 1).tolist(), len(table)]
-        for first, last in pairwise(bounds):
-            steps = {key: values[first:last] for key, values in columns.items()}
-            yield Episode(steps=steps, states={}), texts[int(tasks[first])]
+    """Yield the episodes of a dataset, each with its task."""
+    dataset, texts = LeRobotDataset(root), _task_texts(root)
+    for number in range(len(dataset.episodes)):
+        steps = dataset.read(number, [*(feature.key for feature in features), "task_index"])
+        task = steps.pop("task_index")
+        yield Episode(steps=steps, states={}), texts[int(task[0])]
 
 
 def _task_texts(root: Path) -> list[str]:
@@ -320,14 +252,6 @@ def _task_texts(root: Path) -> list[str]:
     if sorted(old.tolist()) != list(range(len(texts))):
         raise IntegrityError(f"{root / TASKS}: expected tasks numbered from 0, got {old.tolist()}.")
     return [texts[int(place)] for place in np.argsort(old)]
-
-
-def _values(column: Any, shape: tuple[int, ...]) -> Any:
-    """Return a column as an array, (n, *shape)."""
-    array = column.combine_chunks()
-    while array.type.num_fields:
-        array = array.flatten()
-    return array.to_numpy(zero_copy_only=False).reshape(len(column), *shape)
 
 
 def _write_page(job: Merge, digests: Sequence[str], draft: Path) -> None:

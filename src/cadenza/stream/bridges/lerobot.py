@@ -34,15 +34,13 @@ from cadenza.core.files import (
     require_writable,
     temporary_for,
 )
+from cadenza.core.lerobot_dataset import CODEBASE_VERSION, IMAGE, INDEX_COLUMNS, INFO, TASKS
 from cadenza.stream.bridges.episodes import Episode
-from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
+from cadenza.stream.bridges.lerobot_features import Feature
 from cadenza.stream.bridges.lerobot_files import (
-    CODEBASE_VERSION,
     DATA_PATTERN,
     EPISODES_PATTERN,
-    INFO,
     STATS,
-    TASKS,
     FilePlace,
     episodes_table,
     frames_table,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.checks import is_whole, require_instance
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.lerobot_dataset import IMAGE, INDEX_COLUMNS
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.layout import Field
 
@@ -21,16 +22,6 @@ Array = NDArray[Any]
 DONE: Final = "episode.done"
 #: Source of a feature that is true in the last step of an episode that succeeded.
 SUCCESS: Final = "episode.success"
-#: Dtype of a feature of colour images.
-IMAGE: Final = "image"
-#: Columns that every dataset has besides its features, and their types.
-INDEX_COLUMNS: Final = {
-    "timestamp": "float32",
-    "frame_index": "int64",
-    "episode_index": "int64",
-    "index": "int64",
-    "task_index": "int64",
-}
 #: Most axes of a feature that the format knows.
 MAX_RANK: Final = 5
 

@@ -1,10 +1,4 @@
-"""Files of a LeRobotDataset v3.0: where they are and what their tables look like.
-
-    meta/info.json                             sizes, frame rate and features
-    meta/stats.json                            statistics by feature
-    meta/tasks.parquet                         number of each task, indexed by its text
-    meta/episodes/chunk-000/file-000.parquet   one row per episode
-    data/chunk-000/file-000.parquet            one row per frame, images inside as PNG
+"""Tables of a LeRobotDataset v3.0, see `cadenza.core.lerobot_dataset`, as its writer makes them.
 
 Source:  the layout that LeRobot 0.4.4 writes and reads (codebase version v3.0).
 """
@@ -21,14 +15,12 @@ from numpy.typing import NDArray
 
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_writer
-from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
+from cadenza.core.lerobot_dataset import IMAGE, INDEX_COLUMNS
+from cadenza.stream.bridges.lerobot_features import Feature
 
 Array = NDArray[Any]
 
-CODEBASE_VERSION: Final = "v3.0"
-INFO: Final = Path("meta/info.json")
 STATS: Final = Path("meta/stats.json")
-TASKS: Final = Path("meta/tasks.parquet")
 DATA_PATTERN: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 EPISODES_PATTERN: Final = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
@@ -56,18 +48,13 @@ class FilePlace:
         return FilePlace(self.chunk_index + 1, 0)
 
 
-def load_arrow(module: str = "pyarrow") -> Any:
-    """Import PyArrow, which ships no types."""
-    return load_extra(module)
-
-
 def write_tables(path: Path, tables: Sequence[Any]) -> None:
     """Replace ``path`` by Arrow tables of one schema, a row group each, in one durable step.
 
     Raises:
         StorageError: The file system refused; ``path`` is unchanged.
     """
-    parquet = load_arrow("pyarrow.parquet")
+    parquet = load_extra("pyarrow.parquet")
     with (
         atomic_writer(path) as file,
         parquet.ParquetWriter(file, tables[0].schema, compression="snappy") as writer,
@@ -78,7 +65,7 @@ def write_tables(path: Path, tables: Sequence[Any]) -> None:
 
 def frames_table(features: Sequence[Feature], columns: Mapping[str, Array]) -> Any:
     """Return one episode as an Arrow table: features, (L, *shape), and index columns, (L,)."""
-    arrow = load_arrow()
+    arrow = load_extra("pyarrow")
     arrays = [_feature_array(feature, columns[feature.key]) for feature in features]
     arrays += [arrow.array(columns[name]) for name in INDEX_COLUMNS]
     table = arrow.Table.from_arrays(arrays, names=[*(f.key for f in features), *INDEX_COLUMNS])
@@ -90,7 +77,7 @@ def frames_table(features: Sequence[Feature], columns: Mapping[str, Array]) -> A
 
 def tasks_table(tasks: Sequence[str]) -> Any:
     """Return the tasks as the table that pandas makes of a frame whose index are their texts."""
-    arrow = load_arrow()
+    arrow = load_extra("pyarrow")
     index_type = {"name": None, "field_name": _TASK_COLUMN, "metadata": None}
     number_type = {"name": "task_index", "field_name": "task_index", "metadata": None}
     frame = {
@@ -110,12 +97,12 @@ def tasks_table(tasks: Sequence[str]) -> Any:
 
 def episodes_table(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return rows of one kind, values by column, as an Arrow table."""
-    return load_arrow().Table.from_pylist(list(rows))
+    return load_extra("pyarrow").Table.from_pylist(list(rows))
 
 
 def _feature_array(feature: Feature, values: Array) -> Any:
     """Return ``values``, (L, *shape), as an Arrow array."""
-    arrow = load_arrow()
+    arrow = load_extra("pyarrow")
     if feature.dtype == IMAGE:
         pictures = arrow.array([_png(image) for image in values], arrow.binary())
         names = arrow.array([f"frame-{i:06d}.png" for i in range(len(values))])
