@@ -4,8 +4,8 @@
     python perf/scores.py pendulum_sac --seeds 5
     python perf/scores.py pendulum_sac --sb3 --seeds 5
 
-`scores.yaml` holds the tasks. With ``--sb3`` both libraries train with equal settings, which may be
-others than those of the score, play the same episodes, and the difference has a 95 % interval.
+The presets of the package are the tasks. With ``--sb3`` both libraries train with equal settings,
+which `scores.yaml` holds, play the same episodes, and the difference has a 95 % interval.
 The folder gets ``results.json`` (returns of every evaluation episode by seed, learning curves,
 means with Student's intervals, versions) and ``curve.png``.
 Needs `pip install 'cadenza[box2d]'` for the lander, `pip install 'cadenza[mujoco]'` for the
@@ -29,7 +29,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-import yaml
 from gymnasium.wrappers import TransformReward
 from rich.console import Console
 from rich.table import Table
@@ -37,9 +36,11 @@ from rich.table import Table
 import cadenza
 from cadenza.core.files import atomic_write_json
 from cadenza.core.progress import progress_bar
+from cadenza.core.yaml_files import read_yaml
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
 from cadenza.learn.agents.judging import Evaluation, evaluate_policy
+from cadenza.learn.agents.presets import Preset, presets
 
 #: Two robots that cover two landmarks together.
 PUSH = "cooperative_push"
@@ -51,7 +52,7 @@ POINTS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One training; ``scores.yaml`` says what the keys mean."""
+    """One training of both libraries; see `Preset` for the keys."""
 
     env: str
     algorithm: str
@@ -134,7 +135,7 @@ def scaled(env_id: str, reward_scale: float) -> gymnasium.Env[Any, Any]:
     return TransformReward(gymnasium.make(env_id), lambda reward: reward_scale * float(reward))
 
 
-def train(task: Task, sb3: bool, run: Run) -> Outcome:
+def train(task: Task | Preset, sb3: bool, run: Run) -> Outcome:
     """Train one seed, and the peer if asked to; judge the last policies greedily."""
     if task.env == PUSH:
         make: Any = partial(pushes, seed=run.seed)
@@ -154,7 +155,7 @@ def train(task: Task, sb3: bool, run: Run) -> Outcome:
     )
 
 
-def peer_returns(task: Task, run: Run) -> tuple[float, ...]:
+def peer_returns(task: Task | Preset, run: Run) -> tuple[float, ...]:
     """Train Stable-Baselines3's with equal settings; return what the same episodes bring."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
@@ -300,13 +301,16 @@ def print_table(results: Mapping[str, Any], folder: Path) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Repeat what the command line names; write ``results.json`` and ``curve.png``."""
-    tables = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    parser = command_line(sorted({*tables["scores"], *tables["beside_sb3"]}))
+    scores, table = presets(), read_yaml(Path(__file__).with_suffix(".yaml"))
+    beside = {
+        name: scores[name] if entry == "preset" else Task(**entry) for name, entry in table.items()
+    }
+    parser = command_line(sorted({*scores, *beside}))
     options = parser.parse_args(words)
-    tasks = tables["beside_sb3" if options.sb3 else "scores"]
+    tasks = beside if options.sb3 else scores
     if options.task not in tasks:
         parser.error(f"expected one of {', '.join(tasks)}, got {options.task}")
-    task = Task(**tasks[options.task])
+    task = tasks[options.task]
     name = f"{options.task}_beside_sb3" if options.sb3 else options.task
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # networks are small: threads would wait for one another

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from cadenza.learn.agents.presets import presets
 from tests.campaigns import size
 from tests.e2e.commands import REPOSITORY, warm
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = REPOSITORY / "examples"
 SCORES = REPOSITORY / "perf" / "scores.py"
-TABLES = yaml.safe_load(SCORES.with_suffix(".yaml").read_text("utf-8"))
+BESIDE_SB3 = yaml.safe_load(SCORES.with_suffix(".yaml").read_text("utf-8"))
 MEAN = r"-?\d+\.\d (\[-?\d+\.\d, -?\d+\.\d\]|\(no interval.*\))"
 RATE = r"\d+ of \d+ \[\d\.\d\d, \d\.\d\d\]"
 #: A small budget of each example, what a printed line says, and how many lines do.
@@ -51,7 +52,7 @@ def test_example_runs_and_prints_what_it_found(name, tmp_path):
     assert len([text for text in printed if re.fullmatch(line, text)]) == count, printed
 
 
-@pytest.mark.parametrize("task", size(["cooperative_push_hatd3"], list(TABLES["scores"])))
+@pytest.mark.parametrize("task", size(["cooperative_push_hatd3"], list(presets())))
 def test_score_is_written_with_its_curve(task, tmp_path):
     out = tmp_path / "out"
     done = run(SCORES, task, "--smoke", "--json", "--seed", "3", "--out", out, cwd=tmp_path)
@@ -71,7 +72,7 @@ def test_score_is_written_with_its_curve(task, tmp_path):
         assert picture.size == (800, 400)
 
 
-@pytest.mark.parametrize("task", size(["cartpole_ppo"], list(TABLES["beside_sb3"])))
+@pytest.mark.parametrize("task", size(["cartpole_ppo"], list(BESIDE_SB3)))
 def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
     done = run(SCORES, task, "--sb3", "--smoke", "--json", "--out", tmp_path, cwd=tmp_path)
     means = {name: entry["value"] for name, entry in json.loads(done.out)["mean_return"].items()}
@@ -85,5 +86,5 @@ def test_readmes_list_every_example_and_every_task():
     listed = re.findall(r"^\| `(\w+)\.py` \|", (EXAMPLES / "README.md").read_text("utf-8"), re.M)
     assert set(listed) == scripts == set(PRINTED)
     scores = (REPOSITORY / "src/cadenza/learn/README.md").read_text("utf-8")
-    tasks = {*TABLES["scores"], *TABLES["beside_sb3"]}
+    tasks = {*presets(), *BESIDE_SB3}
     assert {task for task in tasks if not re.search(rf"\b{task}\b", scores)} == set()

@@ -1,8 +1,9 @@
 """`cadenza partners list`, `configs list | show | copy`, and all of `tasks`."""
 
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from cadenza.cli.output import (
     typed_exits,
 )
 from cadenza.cli.prereg import Repository, read_registration
+
+if TYPE_CHECKING:
+    from cadenza.learn.agents.presets import Preset
 
 _Name = Annotated[str, typer.Argument(help="Its name, e.g. train/crossing.", show_default=False)]
 
@@ -104,16 +108,26 @@ def show_task(
 
 
 def configs(as_json: AsJson = False) -> None:
-    """List the shipped configurations; commands take their own without the folder's name."""
+    """List the shipped configurations, and the settings that agents were measured with.
+
+    Commands take their own configurations without the folder's name. In Python
+    `cadenza.SAC.preset("Pendulum-v1")` returns settings as keywords of `cadenza.SAC`.
+    """
     with typed_exits(as_json=as_json):
         from cadenza.core.shipped_configs import shipped_config, shipped_configs
+        from cadenza.learn.agents.presets import presets
 
-        known = shipped_configs()
+        known, measured = shipped_configs(), presets().values()
         if as_json:
-            print_json({"configs": known})
+            rows = [{**asdict(each), "command": each.command} for each in measured]
+            print_json({"configs": known, "presets": rows})
             return
         rows = [(name, _comment(shipped_config(name))) for name in known]
         print_table("Configurations", ("name", "what it is"), rows)
+        columns = ("settings", "score", "seeds", "python perf/scores.py ...")
+        note = "score: mean return and its 95 % interval, over seeds, or episodes of a single one"
+        rows = [_preset_row(each) for each in measured]
+        print_table("Presets", columns, rows, note=note)
 
 
 def show_config(name: _Name) -> None:
@@ -143,6 +157,16 @@ def copy_config(
         make_folder(path.parent)
         atomic_write_bytes(path, source.read_bytes())
         print_text(f"copied to {path}")
+
+
+def _preset_row(preset: "Preset") -> tuple[str, ...]:
+    """Return what a preset is called in Python, its score, seeds and command."""
+    name = f'{preset.algorithm}.preset("{preset.env}")'
+    if preset.reward_scale != 1.0:  # settings alone would not repeat it
+        name = f"{preset.algorithm}, {preset.env}, rewards x {preset.reward_scale}"
+    mean, *ends = (f"{value:.1f}" for value in preset.score)
+    score = f"{mean} [{', '.join(ends)}]" if ends else mean
+    return name, score, str(preset.seeds), preset.command.removeprefix("python perf/scores.py ")
 
 
 def _comment(path: Path) -> str:

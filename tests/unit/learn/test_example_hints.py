@@ -17,7 +17,8 @@ EXTRAS = {
 @pytest.mark.parametrize(("pattern", "extra"), EXTRAS.items())
 def test_examples_that_need_an_extra_name_it(pattern, extra):
     texts = {path.name: path.read_text(encoding="utf-8") for path in SCRIPTS}
-    texts["scores.py"] += (REPOSITORY / "perf" / "scores.yaml").read_text(encoding="utf-8")
+    for table in ("perf/scores.yaml", "src/cadenza/learn/agents/presets.yaml"):
+        texts["scores.py"] += (REPOSITORY / table).read_text(encoding="utf-8")
     needing = {name: text for name, text in texts.items() if re.search(pattern, text)}
     assert needing
     hint = f"pip install 'cadenza[{extra}]'"
