@@ -15,6 +15,14 @@ environment's running episode enters the table in parts. The samples know which 
 (mask 0); a part's end and one by a time limit are not (mask 1). The last few transitions of
 running episodes, fewer than a part, are not sampled yet.
 
+With n-step returns, a sample of step k of an episode of L steps has, for m = min(n, L - k),
+    ``rewards``           R = sum_{i < m} gamma^i r_{k+i},  (B, 1)
+    ``discounts``         gamma^m, (B, 1)
+    ``next_observation``  the one before step k + m, at L the last one
+    ``masks``             0 if step k + m - 1 ended the episode finally
+so that the target is y = R + discounts masks V(next): a sum that meets a time limit bootstraps
+there. Sums are formed when transitions come in; a part waits for n - 1 more steps.
+
 Axes: N = environments, O = observation, A = action components, B = sampled transitions.
 """
 
@@ -26,22 +34,29 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import require_finite, require_shape
-from cadenza.core.errors import CheckpointError
+from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.memory.adaptors import Adaptor, DictObsAdaptor, TerminalAdaptor
 from cadenza.learn.memory.column import (
     Column,
     NextElementMapper,
+    NextNElementWrapper,
     SyntheticDones,
     TagColumn,
     VirtualColumn,
 )
 from cadenza.learn.memory.proxy import Episode, part_steps
-from cadenza.learn.memory.strategy import SampleStrategy
+from cadenza.learn.memory.strategy import (
+    PrioritizedSampleStrategy,
+    SampleStrategy,
+    UniformSampleStrategy,
+)
 from cadenza.learn.memory.table import ArrayMemoryTable
 
 _ACTIONS: Final = "actions"
+_DISCOUNTS: Final = "discounts"
 _MASKS: Final = "masks"
+_REWARDS: Final = "rewards"
 _TERMINAL: Final = "terminal"
 
 
@@ -155,7 +170,7 @@ def _columns(
         Column(_ACTIONS, spaces.actions.shape, spaces.actions.dtype),
         VirtualColumn("dones", (1,), dones_dtype, _ACTIONS, SyntheticDones),
         VirtualColumn(_MASKS, (1,), masks_dtype, _ACTIONS, as_mask),
-        Column("rewards", rewards.shape, rewards.dtype),
+        Column(_REWARDS, rewards.shape, rewards.dtype),
     ]
     for key, space in spaces.state.spaces.items():
         columns.append(Column(key, space.shape, space.dtype))
@@ -167,8 +182,30 @@ def _columns(
 OBSERVATION_KEY: Final = "obs"
 
 
+def n_step_returns(
+    rewards: NDArray[np.float64], n_step: int, gamma: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return R_k = sum_{i < m} gamma^i r_{k+i} and gamma^m with m = min(n, L - k), (L,) each."""
+    steps = len(rewards)
+    returns = np.zeros(steps)
+    for ahead in range(min(n_step, steps)):
+        returns[: steps - ahead] += gamma**ahead * rewards[ahead:]
+    return returns, gamma ** np.minimum(n_step, np.arange(steps, 0, -1.0))
+
+
 class TransitionMemory:
-    """Transitions of N environments, sampled uniformly; the oldest go first."""
+    """Transitions of N environments, the oldest go first; see the head of this page.
+
+    Args:
+        n_step: Steps n that rewards are summed over; fewer at an episode's end.
+        gamma: Discount factor in (0, 1] of these sums; needed with ``n_step`` above 1.
+        priority_exponent: How strongly priorities matter; 0 samples uniformly. Else batches have
+            ``sample_weights`` and ``sample_ids``, see `PrioritizedSampleStrategy`.
+        importance_exponent: How much of the bias the weights correct, in [0, 1].
+
+    Raises:
+        ConfigurationError: A number is outside its range, or ``gamma`` is missing.
+    """
 
     def __init__(
         self,
@@ -181,17 +218,43 @@ class TransitionMemory:
         action_dtype: type[np.generic] = np.float32,
         observation_dtype: type[np.generic] = np.float32,
         device: torch.device | str = "cpu",
+        n_step: int = 1,
+        gamma: float | None = None,
+        priority_exponent: float = 0.0,
+        importance_exponent: float = 0.4,
     ) -> None:
+        if n_step < 1 or (n_step > 1 and not (gamma is not None and 0.0 < gamma <= 1.0)):
+            raise ConfigurationError(
+                "TransitionMemory: expected n_step >= 1, and gamma in (0, 1] if it is above 1, got "
+                f"{n_step} and {gamma}."
+            )
         self.num_envs = num_envs
+        self.n_step: int = n_step
+        self._gamma = 1.0 if gamma is None else gamma
         self.spaces: MDPSpace = MDPSpace(
             rewards=BoxSpace(np.float32, (1,)),
             actions=BoxSpace(action_dtype, (action_dim,)),
             state=DictSpace({OBSERVATION_KEY: BoxSpace(observation_dtype, (observation_dim,))}),
         )
-        self.table: DictObsMemoryTable = DictObsMemoryTable(
-            spaces=self.spaces,
-            use_terminal_column=True,
+        self.sampler: SampleStrategy = (
+            UniformSampleStrategy(seed=seed)
+            if priority_exponent == 0.0
+            else PrioritizedSampleStrategy(priority_exponent, importance_exponent, seed=seed)
+        )
+        columns = _columns(self.spaces, NextElementMapper, bool, np.float32)
+        if n_step > 1:
+            ahead = NextNElementWrapper.with_n(n_step)
+            columns = _columns(self.spaces, ahead, bool, np.float32)
+            columns[[column.name for column in columns].index(_MASKS)] = Column(
+                _MASKS, (1,), np.float32
+            )
+            columns.append(Column(_DISCOUNTS, (1,), np.float32))
+        self.table: DictMemoryTable = DictMemoryTable(
+            use_terminal_column=n_step == 1,
+            obs_keys=[OBSERVATION_KEY],
+            columns=columns,
             maxlen=max_transitions,
+            sampler=self.sampler,
             device=device,
             seed=seed,
             check_finite=False,  # `add` has looked at every number
@@ -236,21 +299,58 @@ class TransitionMemory:
             with np.errstate(over="ignore"):  # as it will be stored: 1e300 is no float32
                 stored = array.astype(np.float32, copy=False)
             require_finite(f"TransitionMemory.add: {name}", stored)
+        shared = self.n_step - 1  # steps at a part's end whose sums are not complete
         for row, episode in enumerate(self._open):
             if valid is not None and not valid[row]:
                 continue
-            step = {OBSERVATION_KEY: observations[row], "actions": actions[row]}
-            episode.append({**step, "rewards": float(rewards[row])})
-            if boundaries[row] or len(episode.data["rewards"]) >= part_steps(self.table.maxlen):
+            step = {OBSERVATION_KEY: observations[row], _ACTIONS: actions[row]}
+            episode.append({**step, _REWARDS: float(rewards[row])})
+            ended, steps = bool(boundaries[row]), len(episode.data[_REWARDS])
+            if ended or steps - shared >= part_steps(self.table.maxlen):
+                goes_on = shared and not ended
+                self._open[row] = episode.split(frozenset(), shared) if goes_on else Episode()
                 mask = 0.0 if terminated[row] else 1.0
-                last = {OBSERVATION_KEY: next_observations[row], "terminal": mask}
-                self._open[row] = Episode()
-                self.table.add_sequence(self._next_identity, episode.complete(last))
+                last = {OBSERVATION_KEY: next_observations[row]}
+                if self.n_step == 1:
+                    sequence = episode.complete({**last, _TERMINAL: mask})
+                else:
+                    kept = steps if ended else steps - shared
+                    sequence = self._summed(episode.complete(last), kept, mask)
+                self.table.add_sequence(self._next_identity, sequence)
                 self._next_identity += 1
+
+    def _summed(self, steps: dict[str, list[Any]], kept: int, mask: float) -> dict[str, Any]:
+        """Return the first ``kept`` of ``steps`` with n-step returns.
+
+        Where sums reach the last step, their bootstrap is at the observation after it, times
+        ``mask``.
+        """
+        rewards = np.array(steps[_REWARDS], np.float64)
+        returns, discounts = n_step_returns(rewards, self.n_step, self._gamma)
+        reaches_end = np.arange(self.n_step, self.n_step + kept) >= len(rewards)
+        seen = steps[OBSERVATION_KEY]
+        return {
+            OBSERVATION_KEY: [*seen, *seen[-1:] * (kept + self.n_step - len(seen))],
+            _ACTIONS: steps[_ACTIONS][:kept],
+            _REWARDS: returns[:kept].astype(np.float32),
+            _DISCOUNTS: discounts[:kept].astype(np.float32),
+            _MASKS: np.where(reaches_end, mask, 1.0).astype(np.float32),
+        }
 
     def sample(self, count: int) -> dict[str, Any]:
         """Return ``count`` transitions, see `cadenza.learn.memory.builder`."""
         return self.table.sample(count, 1)
+
+    def update_priorities(self, sample_ids: torch.Tensor, errors: torch.Tensor) -> int:
+        """Take the absolute ``errors`` of sampled transitions, (B,) each, as their priorities.
+
+        Return how many are still stored.
+
+        Raises:
+            InputError: The shapes differ, or an error is not finite.
+            ConfigurationError: The memory has no priorities.
+        """
+        return self.table.update_priorities(sample_ids, errors.abs())
 
     def drop_open_episodes(self) -> None:
         """Forget the running episodes, e.g. because the environments were reset."""
@@ -258,17 +358,20 @@ class TransitionMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the table and the running episodes: tensors and JSON scalars."""
+        sums = {} if self.n_step == 1 else {"n_step": self.n_step, "gamma": self._gamma}
         return {
             "table": self.table.state_dict(),
             "open": [episode.state_dict() for episode in self._open],
             "next_identity": self._next_identity,
+            **sums,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken.
 
         Raises:
-            CheckpointError: The state is incomplete or of another number of environments.
+            CheckpointError: The state is incomplete, or of another number of environments, n_step
+                or gamma.
         """
         try:
             opened = [Episode.from_state_dict(entry) for entry in state["open"]]
@@ -278,10 +381,13 @@ class TransitionMemory:
             raise CheckpointError(
                 f"TransitionMemory: expected a complete state, got {sorted(state)}: {error}."
             ) from error
-        if len(opened) != self.num_envs:
+        own = (self.n_step, self._gamma if self.n_step > 1 else 1.0)
+        found = (state.get("n_step", 1), state.get("gamma", 1.0))
+        if len(opened) != self.num_envs or found != own:
             raise CheckpointError(
                 f"TransitionMemory: expected the episodes of {self.num_envs} environments, got "
-                f"{len(opened)}; the state belongs to another configuration."
+                f"{len(opened)}; and n_step and gamma {own}, got {found}; the state belongs to "
+                "another configuration."
             )
         self.table.load_state_dict(table)
         self._open, self._next_identity = opened, identity
