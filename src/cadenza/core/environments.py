@@ -22,6 +22,10 @@ _ANSWERS: Final = {
     "reset": ("observation", "info"),
     "step": ("observation", "reward", "terminated", "truncated", "info"),
 }
+#: Keys of what an episode showed and said last, beside the first of the next one.
+_FINALS: Final = frozenset(["final_obs", "final_observation", "final_info"])
+#: Keys of an info that say whether an episode succeeded, in the order in which they count.
+_SUCCESS: Final = ("is_success", "success")
 _REAL: Final = "fiub"  # NumPy's kinds of real numbers and truth values
 _NUMBERS: Final = frozenset([float, int, np.float32, np.float64])
 _TRUTHS: Final = frozenset([bool, np.bool_])
@@ -143,6 +147,60 @@ def finals_of(env: Any, info: Mapping[str, Any]) -> Any:
         f"info['final_obs'] or info['final_observation'], got none but {sorted(info)}; report it, "
         "or use autoreset_mode=NEXT_STEP."
     )
+
+
+def last_info(info: Mapping[str, Any], ended: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the info of a step that began other episodes in rows ``ended``, as if it had not.
+
+    Each row of a value, (N, ...), is what followed the action: that of ``final_info`` where the
+    episode ended. A mask ``_name``, (N,), says in which rows there is any.
+    """
+    rest = {key: value for key, value in info.items() if key.lstrip("_") not in _FINALS}
+    finals = info.get("final_info")
+    if not isinstance(finals, Mapping):
+        return rest
+    return _joined(rest, cast("Mapping[str, Any]", finals), ended)
+
+
+def _joined(
+    now: Mapping[str, Any], finals: Mapping[str, Any], ended: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return ``now`` with the rows ``ended`` of ``finals``, and whether each row has a value."""
+    joined: dict[str, Any] = {}
+    for key in [key for key in {**now, **finals} if not key.startswith("_")]:
+        old: Any = now.get(key)
+        new: Any = finals.get(key)
+        if isinstance(new if old is None else old, Mapping):
+            joined[key] = _joined(old or {}, new or {}, ended)
+        else:
+            before = _array(new if old is None else old)
+            after = before if new is None else _array(new)
+            if before.shape[:1] != ended.shape or before.shape != after.shape:
+                joined[key] = old if new is None else new  # not one value for each row
+                continue
+            rows = ended.reshape(-1, *(1,) * (before.ndim - 1))
+            joined[key] = np.where(rows, after, before)
+        had, has = (np.asarray(infos.get(f"_{key}", key in infos)) for infos in (now, finals))
+        joined[f"_{key}"] = np.where(ended, has, had)
+    return joined
+
+
+def successes(info: Mapping[str, Any], rows: NDArray[np.bool_]) -> list[float]:
+    """Return 1 or 0 for each of ``rows`` as ``is_success`` or ``success`` says, NaN without."""
+    found = np.full(len(rows), np.nan)
+    for key in _SUCCESS:
+        values = _array(info.get(key))
+        if values.shape[:1] == rows.shape and values.size == values.shape[0]:
+            flat = values.reshape(-1)
+            told = np.isin(flat, (0, 1)) & np.asarray(info.get(f"_{key}", True)) & np.isnan(found)
+            found[told] = flat[told].astype(np.float64)
+    return found[rows].tolist()
+
+
+def success(info: Mapping[str, Any]) -> float:
+    """Return what `successes` returns, for the info of one environment."""
+    told = {key: [info[key]] for key in _SUCCESS if key in info}
+    return successes(told, np.ones(1, np.bool_))[0]
 
 
 def require_observation(env: Any, seen: Any, space: Any, name: str = "observation") -> None:

@@ -226,7 +226,7 @@ def test_actions_are_clipped_and_a_time_limit_keeps_the_last_state():
     assert last.boundaries.all()
     assert last.cut.tolist() == [0, 1]
     np.testing.assert_allclose(last.following[:, 0], before, rtol=1e-6)
-    np.testing.assert_allclose(last.states[:, 0], env.x, rtol=1e-6)
+    np.testing.assert_allclose(last.observations[:, 0], env.x, rtol=1e-6)
 
 
 def test_termination_is_no_cut():

@@ -125,3 +125,39 @@ def test_hidden_last_observation_is_refused():
     steps.envs.step = lambda actions: (*real(actions)[:4], {})
     with pytest.raises(InputError, match=r"info\['final_obs'\]"):
         steps.step(ACTION)
+
+
+class Telling(CountingEnv):
+    """Says in its info which step of which episode it was, and at the last one that it was."""
+
+    def reset(self, **options):
+        seen, _ = super().reset(**options)
+        return seen, {"begun": self.episode}
+
+    def step(self, action):
+        *answer, _ = super().step(action)
+        info = {"count": self.count, "safety": {"slack": np.array([self.episode, self.count])}}
+        return *answer, info | ({"is_success": True} if self.count == self.horizon else {})
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_info_of_a_row_is_what_followed_its_action(mode):
+    made = [lambda: Telling(horizon=2), lambda: Telling(horizon=3)]
+    steps = VectorSteps(SyncVectorEnv(made, autoreset_mode=mode))
+    steps.reset(0)
+    counts = [[0, 0], [0, 0]]
+    for _ in range(12):
+        step = steps.step(ACTION)
+        for row, horizon in enumerate((2, 3)):
+            episode, count = counts[row]
+            if not step.valid[row]:
+                assert step.info["begun"][row] == episode
+                continue
+            count += 1
+            assert step.info["count"][row] == count
+            assert step.info["safety"]["slack"][row].tolist() == [episode, count]
+            assert step.info["_count"][row]
+            has_ended = bool(step.info.get("_is_success", [False, False])[row])
+            assert has_ended == step.boundaries[row] == (count == horizon)
+            counts[row] = [episode + has_ended, 0 if has_ended else count]
+    assert min(episode for episode, _ in counts) > 2

@@ -36,16 +36,20 @@ from typing import (
     Concatenate,
     Final,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     Self,
+    TypeAlias,
     TypeVar,
     cast,
+    get_args,
     get_type_hints,
 )
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -58,12 +62,13 @@ from cadenza.core.checkpoints import (
 )
 from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
 from cadenza.core.device import single_torch_thread
+from cadenza.core.environments import successes
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.progress import progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ending_on_signals
-from cadenza.learn.agents.judging import Evaluation, evaluate_policy
+from cadenza.learn.agents.judging import Evaluation, evaluate_batch, evaluate_side_by_side
 from cadenza.learn.agents.loop import Keeping, Listener, Loop, Trainee, listening
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.algorithms.off_policy import EncoderFactory
@@ -98,6 +103,9 @@ STATE_VERSION: Final = 1
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+#: What makes an evaluation the best: its mean return, or its success rate and then its return.
+BestBy: TypeAlias = Literal["return", "success_rate"]
 
 P = ParamSpec("P")
 AnyEnv = TypeVar("AnyEnv")
@@ -153,6 +161,8 @@ class Agent(Trainee, Generic[AgentConfig]):
     network: Network | None = None
     #: `Worlds`; each kind of agent says which.
     envs: Any
+    #: Returns of the running episodes so far, (N,).
+    _returns: NDArray[np.float64]
     #: Number of environments by default.
     default_envs: ClassVar[int] = 1
 
@@ -169,7 +179,10 @@ class Agent(Trainee, Generic[AgentConfig]):
         self.config: AgentConfig = self.Config(**config)
         self.seed: int = checked_integer("seed", seed, least=0)
         checked_optional_integer("num_envs", num_envs)
+        #: What makes an evaluation the best of its folder.
+        self.best_by: BestBy = "return"
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._successes: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.envs = self._environments(env, num_envs)
         with self._threads():
             self._build()
@@ -208,6 +221,7 @@ class Agent(Trainee, Generic[AgentConfig]):
         folder: str | Path | None = None,
         evaluate_every: int = 10_000,
         evaluation_episodes: int = 10,
+        best_by: BestBy | None = None,
         max_episode_steps: int | None = None,
         progress: bool = True,
     ) -> Self:
@@ -226,12 +240,14 @@ class Agent(Trainee, Generic[AgentConfig]):
                 agent that `load` makes from its ``last`` continues an earlier training.
             evaluate_every: Environment steps between evaluations, with ``folder``.
             evaluation_episodes: Episodes of each.
+            best_by: What makes one the best: its mean return, or its success rate and then its
+                return. None goes on as before, at first by the return.
             max_episode_steps: Where they are cut, for environments without a time limit.
             progress: Show a bar, or now and then a line where there is no terminal.
 
         Raises:
-            InputError: ``steps`` is no whole number >= 1, ``folder`` holds another training, or
-                something is not finite.
+            InputError: ``steps`` is no whole number >= 1, ``folder`` holds another training,
+                something is not finite, or the best is to succeed in a task that tells no success.
             StorageError: The file system refused a save.
         """
         if not is_whole(steps) or steps < 1:
@@ -245,6 +261,12 @@ class Agent(Trainee, Generic[AgentConfig]):
                 f"{self.name}.learn: expected no folder, because the agent cannot make a second "
                 "environment to evaluate in; make the agent from an id or a function."
             )
+        if best_by not in (None, *get_args(BestBy)):
+            raise InputError(
+                f"{self.name}.learn: expected best_by to be one of {get_args(BestBy)}, got "
+                f"{best_by!r}."
+            )
+        self.best_by = best_by or self.best_by
         given = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
         keeping = None
         if folder is not None:
@@ -263,19 +285,22 @@ class Agent(Trainee, Generic[AgentConfig]):
         """Refuse a folder whose results are not those of this agent."""
         files = [folder / name for name in ("last", "best") if (folder / name).exists()]
         if not files:  # its best is the best of this folder
-            self.best_return = None
+            self.best_return = self.best_success_rate = None
             return
         first, best = stated_metadata(files[0]), stated_metadata(files[-1])
-        told = first.extra.get("best_return", self.best_return)
+        mine = {key: getattr(self, key) for key in ("best_return", "best_success_rate")}
+        told = {key: first.extra.get(key, value) for key, value in mine.items()}
         found = (first.extra.get("algorithm"), first.seed, told)
-        if found != (self.name, self.seed, self.best_return) or first.step > self.steps:
+        if found != (self.name, self.seed, mine) or first.step > self.steps:
             raise InputError(
                 f"{self.name}.learn: expected a folder without another training, got {files[0]} "
-                f"({found[0]}, seed {first.seed}, {first.step} steps, best return {told}); use "
-                f"{found[0]}.load('{files[0]}', ...) to continue it, or name another folder."
+                f"({found[0]}, seed {first.seed}, {first.step} steps, best return "
+                f"{told['best_return']}); use {found[0]}.load('{files[0]}', ...) to continue it, "
+                "or name another folder."
             )
         # A training that was killed between its two saves has yet to meet its best again.
-        self.best_return = best.extra.get("best_return", told)
+        for key, value in told.items():
+            setattr(self, key, best.extra.get(key, value))
 
     def begin(self, steps: int) -> None:
         """Go on with the episodes that a file left off, and aim at ``steps`` more steps."""
@@ -294,22 +319,46 @@ class Agent(Trainee, Generic[AgentConfig]):
         return figures
 
     def take_best(self, result: Evaluation) -> bool:
-        """Note a result if it is the best so far; return whether it is."""
-        is_best = self.best_return is None or result.mean > self.best_return
-        if is_best:
-            self.best_return = result.mean
-        return is_best
+        """Note a result if it is the best so far; return whether it is.
+
+        Raises:
+            InputError: Success is to decide, and the task tells none.
+        """
+        if self.best_by == "success_rate" and result.success_rate is None:
+            raise InputError(
+                f"{self.name}.learn: expected is_success or success in the info of an episode's "
+                "last step, got neither; write best_by='return'."
+            )
+
+        def rank(rate: float | None, mean: float) -> tuple[float, float]:
+            return (0.0 if self.best_by == "return" or rate is None else rate), mean
+
+        new, old = (result.success_rate, result.mean), (self.best_success_rate, self.best_return)
+        if old[1] is not None and rank(*new) <= rank(old[0], old[1]):
+            return False
+        self.best_success_rate, self.best_return = new
+        return True
+
+    def _count(self, step: VectorStep, ends: NDArray[np.bool_]) -> None:
+        """Count ``step``, and note how the episodes went that ended in rows ``ends``."""
+        self.steps += len(step.rewards)
+        self._returns += step.rewards
+        if ends.any():
+            self._recent.extend(self._returns[ends].tolist())
+            self.log_scalar("training/mean_return", self.mean_return)
+            told = successes(step.info, ends)
+            if self._successes or not np.isnan(told).all():
+                self._successes.extend(np.nan_to_num(told).tolist())
+                self.log_scalar("training/success_rate", float(np.mean(self._successes)))
+        self._returns[step.boundaries] = 0.0
 
     @property
     def progress(self) -> str:
         """What the bar of a training shows."""
-        return f"return {self.mean_return:.1f}" if self._recent else ""
-
-    def _note_returns(self, returns: Sequence[float]) -> None:
-        """Note the returns of episodes that have ended."""
-        self._recent.extend(returns)
-        if returns:
-            self.log_scalar("training/mean_return", self.mean_return)
+        told = [f"return {self.mean_return:.1f}"] if self._recent else []
+        if self.success_rate is not None:
+            told.append(f"success {100.0 * self.success_rate:.0f} %")
+        return ", ".join(told)
 
     @property
     def loggables(self) -> list[LoggingMixin]:
@@ -320,6 +369,11 @@ class Agent(Trainee, Generic[AgentConfig]):
     def mean_return(self) -> float:
         """Mean return of the last training episodes, at most 100; NaN before the first ended."""
         return float(np.mean(self._recent)) if self._recent else math.nan
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the last training episodes, at most 100, that succeeded; None if none tells."""
+        return float(np.mean(self._successes)) if self._successes else None
 
     @abstractmethod
     def networks(self) -> dict[str, PortableNetwork]:
@@ -378,6 +432,7 @@ class Agent(Trainee, Generic[AgentConfig]):
                 "algorithm": self.name,
                 "version": STATE_VERSION,
                 "best_return": self.best_return,
+                "best_success_rate": self.best_success_rate,
                 **policies,
             },
         )
@@ -479,6 +534,8 @@ class Agent(Trainee, Generic[AgentConfig]):
             "counts": [self.steps, self.updates, self.samples, self.target_steps],
             "best": self.best_return,
             "recent": list(self._recent),
+            "successes": list(self._successes),
+            "best_success": [self.best_success_rate, self.best_by],
             "learned": self._learned_state(),
         }
 
@@ -505,6 +562,9 @@ class Agent(Trainee, Generic[AgentConfig]):
             self.steps, self.updates, self.samples, self.target_steps = map(int, counts)
             self.best_return = best
             self._recent = deque(map(float, recent), maxlen=RECENT_EPISODES)
+            # Files of earlier versions tell nothing of success.
+            self._successes = deque(state_dict.get("successes", ()), maxlen=RECENT_EPISODES)
+            self.best_success_rate, self.best_by = state_dict.get("best_success", (None, "return"))
 
     @abstractmethod
     def _environments(self, env: Any, count: int | None) -> Worlds:
@@ -710,26 +770,46 @@ class SoloAgent(Agent[AgentConfig]):
         episodes: int = 20,
         *,
         env: EnvLike | None = None,
+        num_envs: int | None = None,
         seed: int = 0,
         max_episode_steps: int | None = None,
     ) -> Evaluation:
         """Play greedy episodes that no training sees; equal ``seed`` gives equal episodes.
 
         They are played in ``env``: an environment other than those it learns in, an id, or a
-        function that makes one; None makes one like those it learned in. Those longer than
-        ``max_episode_steps`` are cut; where the environment has no time limit, it is required.
+        function that makes one; None makes one like those it learned in. With ``num_envs``, as many
+        are played at once, in environments of their own: the same episodes, but for rounding. A
+        vector environment plays as many as it has environments, each a fixed number one after the
+        other; these begin otherwise. See `cadenza.learn.agents.judging`.
+
+        Those longer than ``max_episode_steps`` are cut; where the environment has no time limit, it
+        is required.
 
         Raises:
-            InputError: ``episodes`` is below 1, there is no way to make an environment, a return is
-                not finite, or an episode goes on and on.
+            InputError: A number is below 1, there is no way to make an environment, a return is not
+                finite, or an episode goes on and on.
         """
-        world = self.envs.make(env)
-        judged = evaluate_policy(
-            self.predict, world, episodes, seed=seed, max_episode_steps=max_episode_steps
+        limited: Any = {"max_episode_steps": max_episode_steps}
+        if isinstance(env, VectorEnv):
+            batch = VectorSteps(self.envs.batch(cast("Any", env), num_envs))
+            first = derive_substream("learn.evaluation.batch", root_seed=seed).integer_seed()
+            return evaluate_batch(self._greedy_for, batch, episodes, seed=first, **limited)
+        worlds = self.envs.several(env, num_envs)
+        judged = evaluate_side_by_side(
+            lambda seen: self._greedy_for(np.concatenate([self._observed(o)[0] for o in seen])),
+            worlds,
+            episodes,
+            seed=seed,
+            **limited,
         )
-        if world is not env:
-            world.close()
+        for world in worlds:
+            if world is not env:
+                world.close()
         return judged
+
+    def _greedy_for(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """Return greedy actions for observations side by side, (N, ...)."""
+        return self._actions(observations.reshape(len(observations), -1), deterministic=True)
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the greedy policy as an ONNX file; return its path.
@@ -785,13 +865,6 @@ class SoloAgent(Agent[AgentConfig]):
         self._returns = np.zeros(self.envs.num_envs)
         #: Where the environments were, until the next training brings them back.
         self._saved_episodes: Mapping[str, Any] | None = None
-
-    def _count(self, step: VectorStep, ends: NDArray[np.bool_]) -> None:
-        """Count ``step``; the returns of the episodes that ended in rows ``ends`` are noted."""
-        self.steps += len(step.rewards)
-        self._returns += step.rewards
-        self._note_returns(self._returns[ends].tolist())
-        self._returns[step.boundaries] = 0.0
 
     def forget(self) -> None:
         """Begin new episodes with the next step."""

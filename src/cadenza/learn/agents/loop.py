@@ -75,6 +75,7 @@ class Trainee(LoggingMixin, ABC):
         samples: Rows of all their batches.
         target_steps: Steps that the training aims at.
         best_return: Mean return of the best evaluation of a training with a folder.
+        best_success_rate: Its success rate, if the task tells one.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,7 @@ class Trainee(LoggingMixin, ABC):
         self.samples: int = 0
         self.target_steps: int = 0
         self.best_return: float | None = None
+        self.best_success_rate: float | None = None
 
     @abstractmethod
     def begin(self, steps: int) -> None:
@@ -124,6 +126,7 @@ class Trainee(LoggingMixin, ABC):
         episodes: int = 20,
         *,
         env: Any = None,
+        num_envs: int | None = None,
         seed: int = 0,
         max_episode_steps: int | None = None,
     ) -> Evaluation:
@@ -246,6 +249,8 @@ class Loop:
             keeping.episodes, seed=SELECTION_SEED, max_episode_steps=keeping.max_episode_steps
         )
         agent.log_scalar("evaluation/mean_return", result.mean)
+        if result.success_rate is not None:
+            agent.log_scalar("evaluation/success_rate", result.success_rate)
         best, last = keeping.folder / "best", keeping.folder / "last"
         saved = [agent.save(best, memory=False)] if agent.take_best(result) else []
         saved.append(agent.save(last))

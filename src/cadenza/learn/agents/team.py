@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from cadenza.learn.agents.agent import (
     RolloutLoop,
 )
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner, HAPPOSettings
-from cadenza.learn.agents.judging import episode_limit, require_limit
+from cadenza.learn.agents.judging import evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOLearner
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
@@ -54,7 +54,7 @@ from cadenza.learn.env.making import (
     space_state,
     unwrapped,
 )
-from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
@@ -84,23 +84,6 @@ class TeamEnv(Protocol):
 TeamEnvLike: TypeAlias = TeamEnv | Callable[[int], TeamEnv]
 
 
-class TeamStep(NamedTuple):
-    """Result of one step.
-
-    Joint ``states`` to act on and those ``following`` the action, the last ones of episodes that
-    ended, (N, S) float32, shared ``rewards``, (N,), whether the task (``terminated``) or anything
-    (``boundaries``) ended the episode, (N,), and the environments ``cut`` by a time limit alone,
-    (K,).
-    """
-
-    states: Float32Array
-    following: Float32Array
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    boundaries: NDArray[np.bool_]
-    cut: NDArray[np.int64]
-
-
 class TeamSteps:
     """Drives one batched environment.
 
@@ -115,7 +98,7 @@ class TeamSteps:
     """
 
     def __init__(self, env: Any, uids: Sequence[str]) -> None:
-        self.env = env
+        self.envs = env
         self.uids: tuple[str, ...] = tuple(uids)
         if not self.uids or len(set(self.uids)) != len(self.uids):
             raise ConfigurationError(
@@ -169,11 +152,13 @@ class TeamSteps:
 
     def reset(self, seed: int) -> Float32Array:
         """Begin every episode; return the joint state, (N, S)."""
-        observation, _ = environments.values_of(self.env, "reset", self.env.reset(seed=seed))
+        observation, _ = environments.values_of(self.envs, "reset", self.envs.reset(seed=seed))
         return self._joint(observation)
 
-    def step(self, actions: Sequence[NDArray[Any]]) -> TeamStep:
+    def step(self, actions: Sequence[NDArray[Any]]) -> VectorStep:
         """Advance every environment; actions are (N, A_i) per robot, clipped to their bounds.
+
+        Observations are joint states, (N, S) float32, rewards the shared ones.
 
         Raises:
             InputError: An answer is malformed, or lacks the last observation of an episode.
@@ -182,18 +167,19 @@ class TeamSteps:
             uid: np.clip(action, low, high).astype(np.float32)
             for uid, action, (low, high) in zip(self.uids, actions, self.bounds, strict=True)
         }
-        answer, count = self.env.step(clipped), (self.num_envs,)
-        observation, rewards, ends, cuts, info = environments.step_rows(self.env, answer, count)
+        answer, count = self.envs.step(clipped), (self.num_envs,)
+        observation, rewards, ends, cuts, info = environments.step_rows(self.envs, answer, count)
         boundaries = ends | cuts
         joint = following = self._joint(observation)
         if boundaries.any():
-            last = self._joint(environments.finals_of(self.env, info))
+            last = self._joint(environments.finals_of(self.envs, info))
             following = np.where(boundaries[:, None], last, joint)
-        cut = np.flatnonzero(boundaries & ~ends)
-        return TeamStep(joint, following, rewards, ends, boundaries, cut)
+            info = environments.last_info(info, boundaries)
+        valid, cut = np.ones_like(ends), np.flatnonzero(boundaries & ~ends)
+        return VectorStep(joint, following, rewards, ends, boundaries, valid, cut, info)
 
     def _joint(self, observation: Any) -> Float32Array:
-        environments.require_observation(self.env, observation, self.env.observation_space)
+        environments.require_observation(self.envs, observation, self.envs.observation_space)
         columns = [np.asarray(observation["agent"][uid]["state"]) for uid in self.uids]
         joint = np.concatenate(columns, axis=-1).astype(np.float32, copy=False)
         require_finite("TeamSteps: the robots' states", joint)
@@ -368,14 +354,6 @@ class TeamAgent(Agent[AgentConfig]):
             )
         return self._joint
 
-    def _count(self, step: "TeamStep") -> None:
-        """Act on the states of ``step`` next, and count it once per environment, not per robot."""
-        self._joint = step.states
-        self.steps += self.team.num_envs
-        self._returns += step.rewards
-        self._note_returns(self._returns[step.boundaries].tolist())
-        self._returns[step.boundaries] = 0.0
-
     def predict(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return every robot's greedy action, (N, A) each, for joint states, (N, S).
 
@@ -394,41 +372,38 @@ class TeamAgent(Agent[AgentConfig]):
         episodes: int = 20,
         *,
         env: Any = None,
+        num_envs: int | None = None,
         seed: int = 0,
         max_episode_steps: int | None = None,
     ) -> Evaluation:
-        """Play greedy episodes side by side, one in each environment of ``env``.
+        """Play greedy episodes in a batch of ``num_envs`` environments, each a fixed number.
 
-        That is a batch, or a function from a number of environments to one; None makes one. Those
-        longer than ``max_episode_steps`` are cut.
+        That is one in each by default. ``env`` is a batch, or a function from a number of
+        environments to one; None makes one. Episodes longer than ``max_episode_steps`` are cut.
 
         Raises:
-            InputError: ``episodes`` is below 1, ``env`` has another number of environments, there
-                is no way to make one, a return is not finite, or an episode goes on and on.
+            InputError: A number is below 1, ``env`` has another number of environments, there is no
+                way to make one, a return is not finite, or an episode goes on and on.
         """
         episodes = whole_number("evaluate.episodes", episodes, least=1)
-        env = env(episodes) if callable(env) else env
-        if env is not None and env.num_envs != episodes:
+        count = episodes
+        if num_envs is not None:
+            count = whole_number("evaluate.num_envs", num_envs, least=1)
+        env = env(count) if callable(env) else env
+        if env is not None and env.num_envs != count:
             raise InputError(
-                f"evaluate: expected a batch of episodes = {episodes} environments, got "
-                f"{env.num_envs}; each plays one."
+                f"evaluate: expected a batch of episodes = {count} environments, got "
+                f"{env.num_envs}; each plays one, unless num_envs={env.num_envs} is given."
             )
-        team = TeamSteps(self.envs.make(episodes) if env is None else env, self.envs.uids)
-        limit = episode_limit(team.env, max_episode_steps)
+        team = TeamSteps(self.envs.make(count) if env is None else env, self.envs.uids)
         stream = derive_substream("learn.evaluation.team", root_seed=seed)
-        joint = team.reset(stream.integer_seed())
-        returns, lengths = np.zeros(team.num_envs), np.zeros(team.num_envs, np.int64)
-        runs = np.ones(team.num_envs, np.bool_)
-        while runs.any():
-            step = team.step(self.predict(joint))
-            returns += np.where(runs, step.rewards, 0.0)
-            lengths += runs
-            runs &= ~step.boundaries
-            joint = step.states
-            if runs.any() and lengths.max() >= limit:
-                require_limit(max_episode_steps)
-                break
-        return Evaluation.of(returns.tolist(), lengths.tolist(), cut=int(runs.sum()))
+        return evaluate_batch(
+            self.predict,
+            team,
+            episodes,
+            seed=stream.integer_seed(),
+            max_episode_steps=max_episode_steps,
+        )
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the greedy team, from joint states (N, S) to every robot's actions, as ONNX.
@@ -501,18 +476,19 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
         del learn  # for critics that scale by what they have seen
         return joint
 
-    def step(self) -> TeamStep:
+    def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
         step = self.team.step(self._decide(self._states()))
         rewards = self._scaler.scale(step.rewards, step.boundaries)
         flags = (rewards, step.terminated, step.boundaries)
         self._buffer.commit(
             Outcome(*(np.repeat(values, self._copies) for values in flags)),
-            self._judged(step.states),
+            self._judged(step.observations),
             (step.cut[:, None] * self._copies + np.arange(self._copies)).reshape(-1),
             self._judged(step.following[step.cut]),
         )
-        self._count(step)
+        self._joint = step.observations
+        self._count(step, step.boundaries)
         return step
 
     def _learned_state(self) -> dict[str, Any]:
@@ -732,7 +708,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
         return self.team.from_unit([action.numpy() for action in actions])
 
-    def step(self) -> TeamStep:
+    def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
         joint, before = self._states(), self.steps
         if self.steps < self.config.warmup_steps:
@@ -748,7 +724,8 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
             boundaries=step.boundaries,
             next_observations=step.following,
         )
-        self._count(step)
+        self._joint = step.observations
+        self._count(step, step.boundaries)
         self._call_for_updates(before)
         return step
 

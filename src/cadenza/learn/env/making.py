@@ -195,11 +195,6 @@ class Environments:
             InputError: It is the learner's own or None, and that came ready made.
         """
         given: Any = env
-        if isinstance(given, VectorEnv):
-            raise InputError(
-                f"evaluate: expected one environment, got the vector environment {given}; pass an "
-                "id, a function that makes one, or an environment."
-            )
         if isinstance(env, gymnasium.Env) and not self._is_own(given):
             return given
         make = self._make if env is None else _maker(given)
@@ -219,6 +214,40 @@ class Environments:
                 "learns in; make a new one in each call."
             )
         return made
+
+    def several(self, env: EnvLike | None, count: int | None) -> list[AnyEnv]:
+        """Return ``count`` environments to judge in, or one.
+
+        Raises:
+            InputError: As `make`, or ``env`` is only one.
+        """
+        count = 1 if count is None else whole_number("evaluate.num_envs", count, least=1)
+        made = [self.make(env) for _ in range(count)]
+        if len({id(unwrapped(each)) for each in made}) < count:
+            raise InputError(f"evaluate: with num_envs, {ONE_AND_THE_SAME}, got {made[0]} twice.")
+        return made
+
+    def batch(self, env: AnyVectorEnv, count: int | None) -> AnyVectorEnv:
+        """Return a vector environment to judge in, checked like one to learn in.
+
+        Raises:
+            InputError: The learner learns in it, or it has other observations or another number of
+                environments than ``count``.
+        """
+        inner: Any = env.unwrapped
+        if any(self._is_own(each) for each in (inner, *getattr(inner, "envs", ()))):
+            raise InputError(
+                f"evaluate: expected another vector environment, got {env}, which the agent learns "
+                "in; make a new one."
+            )
+        found = Environments(env, count=None, default=1, seed=0)
+        widths = [spaces.flatdim(space) for space in (self.space, found.space)]
+        if widths[0] != widths[1] or found.num_envs != (count or found.num_envs):
+            raise InputError(
+                f"evaluate: expected {count or 'any number of'} environments with observations of "
+                f"{self.space}, got {found.num_envs} of {found.space}; pass others."
+            )
+        return found.vector
 
     def _another(self) -> AnyEnv:
         """Return a new environment to learn in."""

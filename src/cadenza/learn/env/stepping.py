@@ -328,6 +328,8 @@ class VectorStep(NamedTuple):
         boundaries: Whether anything ended it, (N,).
         valid: Whether the action was executed, (N,).
         cut: The rows that a time limit alone ended, (K,).
+        info: What the environments say of the step, a row of each value per environment, and masks
+            ``_name``, (N,), of the rows that have one: of the last step where an episode ended.
     """
 
     observations: NDArray[Any]
@@ -337,6 +339,7 @@ class VectorStep(NamedTuple):
     boundaries: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     cut: NDArray[np.int64]
+    info: Mapping[str, Any]
 
 
 class VectorSteps:
@@ -388,6 +391,7 @@ class VectorSteps:
                 following, finals = observations.copy(), environments.finals_of(self.envs, info)
                 for row in np.flatnonzero(boundaries):
                     following[row] = finals[row]
+                info = environments.last_info(info, boundaries)
             else:
                 following = observations.copy()  # a reset may write into the same array
                 again = {"reset_mask": boundaries.copy()}
@@ -400,6 +404,7 @@ class VectorSteps:
             boundaries=boundaries,
             valid=~restarting,
             cut=np.flatnonzero(boundaries & ~ends),
+            info=info,
         )
 
     def state_dict(self) -> dict[str, Any] | None:
