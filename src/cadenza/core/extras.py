@@ -41,6 +41,7 @@ _EXTRAS: Final = {
     "tensordict": "stream",
     "torchrl": "torchrl",
     "uvicorn": "dash",
+    "wandb": "wandb",
 }
 
 

@@ -3,24 +3,23 @@
 Adding one:  a class with `write` and `close`, passed to `cadenza.core.runlog.bind_run_logger`.
 """
 
+import json
 import logging
 import os
 import sys
 import time
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from cadenza.core.errors import MissingExtraError, SinkError, StorageError
+from cadenza.core.extras import load_extra
 from cadenza.core.files import append_at, fsync_folder, lock_file, make_folder
 from cadenza.core.provenance import RunContext
 from cadenza.core.strict_json import json_line
-
-if TYPE_CHECKING:
-    from wandb.sdk.wandb_run import Run
 
 _logger = logging.getLogger(__name__)
 
@@ -172,6 +171,17 @@ class JsonlSink:
         )
 
 
+def length_until(path: Path, step: int) -> int:
+    """Return the bytes of a log before its first line of a later ``step``; 0 without a log."""
+    length = 0
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n") or json.loads(line).get("step", 0) > step:
+                break
+            length += len(line)
+    return length
+
+
 def _open_owned(path: Path) -> int:
     """Open ``path`` for writing and lock it for this process."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -250,7 +260,7 @@ class TensorboardSink:
     """Writes the numbers of every event that has an integer ``step`` as TensorBoard scalars.
 
     Tags are ``<metric_namespace>/<field>``, ``eval/<condition>/<field>`` for evaluations and
-    ``<event>/<field>`` for events without a namespace.
+    ``<event>/<field>`` for events without a namespace; a field with a slash is its own tag.
     """
 
     name = "tensorboard"
@@ -277,13 +287,13 @@ class TensorboardSink:
         step = event.get("step")
         if type(step) is not int:
             return
-        tag = str(event.get("metric_namespace", event["event"]))
+        tag = str(event.get("metric_namespace", event.get("event")))
         if "condition" in event:
             tag = f"{tag}/{event['condition']}"
         for key, value in event.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if is_number and key not in (*CONTEXT_KEYS, "step", "schema_version"):
-                self._writer.add_scalar(f"{tag}/{key}", value, step)
+                self._writer.add_scalar(key if "/" in key else f"{tag}/{key}", value, step)
 
     def close(self) -> None:
         """Write what is buffered and close the event file."""
@@ -333,21 +343,49 @@ def make_wandb_run_sink(
     if not os.environ.get("WANDB_API_KEY") and os.environ.get("WANDB_MODE", "online") != "offline":
         return _without("WANDB_API_KEY missing; set it, or set WANDB_MODE=offline")
     try:
-        import wandb
-    except ImportError as error:
-        return _without(f"import failed ({error}); install it with: pip install 'cadenza[wandb]'")
-    try:
-        run = wandb.init(
-            id=ctx.run_id,
-            name=ctx.run_id,
+        return start_wandb_run(
+            ctx.run_id,
             project=cfg.project,
-            tags=tuple(tags) or None,
             config={**ctx.log_fields(), **(config_extras or {})},
+            resume=resume,
+            tags=tags,
+        )
+    except MissingExtraError as error:
+        return _without(f"import failed ({error})")
+    except SINK_ERRORS as error:
+        return _without(f"wandb.init failed ({error}); check key, project and network")
+
+
+def start_wandb_run(
+    run_id: str,
+    *,
+    project: str | None,
+    config: Mapping[str, object],
+    resume: bool,
+    tags: Sequence[str] = (),
+    folder: Path | None = None,
+) -> WandbSink:
+    """Start a Weights & Biases run, or with ``resume`` go on with the one of this id.
+
+    Its files go below ``folder``; None leaves that to Weights & Biases, as None does with the
+    project.
+
+    Raises:
+        MissingExtraError: Weights & Biases is not installed.
+        SinkError: It refused.
+    """
+    wandb = load_extra("wandb")
+    with _wandb_errors_as_sink_errors():
+        run = wandb.init(
+            id=run_id,
+            name=run_id,
+            project=project,
+            tags=tuple(tags) or None,
+            config=dict(config),
             resume="allow" if resume else "never",
             reinit="finish_previous",
+            **({} if folder is None else {"dir": str(folder)}),
         )
-    except (wandb.Error, *SINK_ERRORS) as error:
-        return _without(f"wandb.init failed ({error}); check key, project and network")
     return _WandbRunSink(run, (wandb.Error, *SINK_ERRORS))
 
 
@@ -359,8 +397,8 @@ def _without(reason: str) -> None:
 class _WandbRunSink:
     """Adapts a started run to `WandbSink`."""
 
-    def __init__(self, run: "Run", close_errors: tuple[type[Exception], ...]) -> None:
-        self._run: Any = run
+    def __init__(self, run: Any, close_errors: tuple[type[Exception], ...]) -> None:
+        self._run = run
         self._close_errors = close_errors
 
     def log(self, data: Mapping[str, object], *, step: int | None = None) -> None:

@@ -23,6 +23,11 @@ def progress_bar(label: str, *, quiet: bool = False) -> Generator[ProgressReport
         yield lambda done, total, detail: report(label, done, total, detail)
 
 
+def progress_note(text: str) -> None:
+    """Write a line to stderr, before a bar."""
+    sys.stderr.write(f"{text}\n")
+
+
 @contextmanager
 def stage_bars(*, quiet: bool = False) -> Generator[StageReport]:
     """Yield a function that moves one bar per stage; nothing is shown if ``quiet``."""

@@ -35,7 +35,7 @@ def test_page_on_stable_baselines3_runs_both_libraries(capsys, tmp_path):
     assert evaluated.endswith(" over 3 episodes")
     assert steps == "1024"  # the callback ends a training of 5000
     assert (tmp_path / "runs/mine/best").is_file()
-    assert list((tmp_path / "runs/board").iterdir())
+    assert list((tmp_path / "runs/mine/tensorboard").iterdir())
 
 
 def test_settings_of_that_page_exist_in_both_libraries():

@@ -1,5 +1,6 @@
 """The programs of the pages run as printed, in an empty folder, and do what the text says."""
 
+import json
 import re
 import threading
 from contextlib import chdir
@@ -92,6 +93,15 @@ def test_co_carry_page_carries_the_bar(tmp_path):
 def test_handover_page_seats_the_peg(tmp_path):
     pytest.importorskip("mjbatch")
     assert run("handover.md", tmp_path).startswith("True 8.0 s, 30 mm")
+
+
+def test_page_on_logs_writes_them_where_it_says_and_goes_on(tmp_path):
+    printed = run("how-to/log-a-training.md", tmp_path)
+    assert re.search(r"^\d+ \d+\.\d+ \d", printed, re.MULTILINE)
+    (log,) = tmp_path.glob("logs/DQN-CartPole-v1-0-*/log.jsonl")
+    steps = [json.loads(line)["step"] for line in log.read_text("utf-8").splitlines()]
+    assert steps == sorted(set(steps))
+    assert list(log.parent.glob("tensorboard/events*"))
 
 
 def test_page_on_agents_trains_keeps_guards_and_judges_them(tmp_path):

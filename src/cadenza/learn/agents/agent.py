@@ -64,13 +64,15 @@ from cadenza.core.checks import checked_integer, checked_optional_integer, is_wh
 from cadenza.core.device import single_torch_thread
 from cadenza.core.environments import successes
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
-from cadenza.core.progress import progress_bar
+from cadenza.core.progress import progress_bar, progress_note
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ending_on_signals
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch, evaluate_side_by_side
+from cadenza.learn.agents.log import FigureLog, Log
 from cadenza.learn.agents.loop import Keeping, Listener, Loop, Trainee, listening
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.presets import preset_settings
 from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
@@ -159,6 +161,8 @@ class Agent(Trainee, Generic[AgentConfig]):
     Config: type[AgentConfig]
     #: What the networks begin with; None chooses.
     network: Network | None = None
+    #: Name of the log of its training, once it has one.
+    log_name: str | None = None
     #: `Worlds`; each kind of agent says which.
     envs: Any
     #: Returns of the running episodes so far, (N,).
@@ -201,6 +205,17 @@ class Agent(Trainee, Generic[AgentConfig]):
             named = [p for p in signature.parameters.values() if p.kind not in _VARIADIC]
             init.__signature__ = signature.replace(parameters=[*named, *settings])
 
+    @classmethod
+    def preset(cls, task: str) -> dict[str, Any]:
+        """Return keywords of the constructor that were measured on a task.
+
+        `cadenza configs list` shows them all, with scores and commands.
+
+        Raises:
+            ConfigurationError: None were measured.
+        """
+        return preset_settings(cls.__name__, task)
+
     def __repr__(self) -> str:
         """Return how to make it anew, all settings that are not the defaults, and its steps."""
         shown = [self.envs.task, f"seed={self.seed}"]
@@ -223,6 +238,8 @@ class Agent(Trainee, Generic[AgentConfig]):
         evaluation_episodes: int = 10,
         best_by: BestBy | None = None,
         max_episode_steps: int | None = None,
+        log: Log | Sequence[Log] = (),
+        log_every: int = 1_000,
         progress: bool = True,
     ) -> Self:
         """Train for ``steps`` more environment steps; return the agent.
@@ -243,11 +260,15 @@ class Agent(Trainee, Generic[AgentConfig]):
             best_by: What makes one the best: its mean return, or its success rate and then its
                 return. None goes on as before, at first by the return.
             max_episode_steps: Where they are cut, for environments without a time limit.
+            log: ``"jsonl"``, ``"tensorboard"``, ``"wandb"`` or several: where figures go, below
+                ``folder`` or, without one, ``logs/NAME``. A loaded agent goes on with its log.
+            log_every: Environment steps between figures of updates.
             progress: Show a bar, or now and then a line where there is no terminal.
 
         Raises:
             InputError: ``steps`` is no whole number >= 1, ``folder`` holds another training,
                 something is not finite, or the best is to succeed in a task that tells no success.
+            MissingExtraError: ``log`` needs a package that is not installed.
             StorageError: The file system refused a save.
         """
         if not is_whole(steps) or steps < 1:
@@ -272,6 +293,11 @@ class Agent(Trainee, Generic[AgentConfig]):
         if folder is not None:
             self._require_own(Path(folder))
             keeping = Keeping(Path(folder), evaluate_every, evaluation_episodes, max_episode_steps)
+        if log:
+            logger = FigureLog(self, log, folder, log_every)
+            given.insert(0, logger)
+            if progress:
+                progress_note(f"{self.name}: the log is in {logger.folder}")
         shown = progress_bar(self.name) if progress else nullcontext(_silent)
         with ending_on_signals(), self._threads(), shown as report:
             Loop(self, listening(given), keeping, report).run(steps)
@@ -446,6 +472,7 @@ class Agent(Trainee, Generic[AgentConfig]):
             "is_custom": isinstance(self.network, nn.Module),
             "spaces": self.envs.spaces,
             "worlds": self.envs.saved(),
+            "log": self.log_name,
         }
         state = self.state_dict()
         if not memory:
@@ -513,6 +540,7 @@ class Agent(Trainee, Generic[AgentConfig]):
         if network is None and header["network"]:
             given["network"] = header["network"]
         agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given))
+        agent.log_name = header.get("log")  # None in files of earlier versions
         try:
             agent.load_state_dict(state)
         except CheckpointError as error:
