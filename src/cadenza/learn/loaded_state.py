@@ -15,11 +15,11 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError, Configurati
 
 #: Settings that what a file holds was built with.
 _BUILT_IN: Final = (
-    *("action_bins", "bins", "compile", "ensemble_size", "factored_choices", "group_size"),
-    *("hidden_sizes", "imagined_size", "initial_alpha", "initial_log_std", "kl_coefficient"),
-    *("max_action_std", "max_value", "memory_size", "min_value", "model_hidden", "model_layers"),
-    *("model_updates", "normalize_observations", "num_elites", "precision", "squash_actions"),
-    "target_entropy",
+    *("action_bins", "action_masks", "bins", "compile", "ensemble_size", "factored_choices"),
+    *("group_size", "hidden_sizes", "imagined_size", "initial_alpha", "initial_log_std"),
+    *("kl_coefficient", "max_action_std", "max_value", "memory_size", "min_value", "model_hidden"),
+    *("model_layers", "model_updates", "normalize_observations", "num_elites", "precision"),
+    *("squash_actions", "target_entropy"),
 )
 
 

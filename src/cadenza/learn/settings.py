@@ -242,14 +242,24 @@ class ChoosingConfig(OnPolicyAgentConfig):
     """What PPO and GRPO share.
 
     Attributes:
+        action_masks: Choose among legal actions only: ``observation["action_mask"]`` tells them, or
+            ``info["action_mask"]`` where observations have no such part. Each of several choices is
+            then made by itself.
         factored_choices: Make each of several choices (MultiDiscrete, MultiBinary) by itself, even
             where there are at most 4 096 combinations: without it these are numbered as one choice.
     """
 
+    action_masks: bool = False
     factored_choices: bool = False
+
+    @property
+    def factors(self) -> bool:
+        """Whether each of several choices is made by itself, however few they are."""
+        return self.factored_choices or self.action_masks
 
 
 class ChoosingSettings(OnPolicyAgentSettings, total=False):
     """Keywords of `ChoosingConfig`."""
 
+    action_masks: bool
     factored_choices: bool

@@ -204,7 +204,7 @@ TRAININGS = {
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
 #: What the training loop reads, and what concerns choices: tests/unit/learn/test_choices.py.
-ELSEWHERE = {"flush_partial_rollout", "factored_choices"}
+ELSEWHERE = {"flush_partial_rollout", "action_masks", "factored_choices"}
 
 
 @cache

@@ -76,7 +76,7 @@ from cadenza.learn.agents.presets import preset_settings
 from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, flat_rows
+from cadenza.learn.env.making import MASK, SEEN, Environments, EnvLike, SavedWorlds, flat_rows
 from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import (
@@ -765,7 +765,7 @@ class SoloAgent(Agent[AgentConfig]):
         """What makes the first part of every network, each time with the same weights."""
         stream = derive_substream("learn.api.encoder", root_seed=self.seed)
         generator = torch.Generator().manual_seed(stream.integer_seed())
-        return encoder_factory(self.network, self.envs.space, generator)
+        return encoder_factory(self.network, self.envs.features, generator)
 
     def _threads(self) -> AbstractContextManager[None]:
         """Leave encoders of images, and your own, as many threads as torch has."""
@@ -778,16 +778,33 @@ class SoloAgent(Agent[AgentConfig]):
             default=self.default_envs,
             seed=derive_substream("learn.api.env", root_seed=self.seed).integer_seed(),
             group_size=getattr(self.config, "group_size", 1),
+            masked=getattr(self.config, "action_masks", False),
         )
 
-    def predict(self, observation: Any, *, deterministic: bool = True) -> NDArray[Any]:
+    def predict(
+        self, observation: Any, *, deterministic: bool = True, action_mask: Any = None
+    ) -> NDArray[Any]:
         """Return the action for one observation, or for several with a leading axis N.
 
-        One that is not deterministic is drawn as in training, from a stream of its own.
+        One that is not deterministic is drawn as in training, from a stream of its own. An agent
+        that learned with ``info["action_mask"]`` needs it, (M,) or (N, M).
 
         Raises:
-            InputError: The observation has another shape, or is not finite.
+            InputError: The observation has another shape, or is not finite; a mask is missing, not
+                wanted, or leaves no legal action.
         """
+        wants = self.envs.layout is not self.envs.space
+        if wants != (action_mask is not None):
+            raise InputError(
+                f"{self.name}.predict: expected {'' if wants else 'no '}action_mask, because it "
+                f"{'is no' if wants else 'has no other than a'} part of the observations that the "
+                "agent learned from."
+            )
+        seen = {MASK: action_mask, SEEN: observation} if wants else observation
+        return self._decided(seen, deterministic=deterministic)
+
+    def _decided(self, observation: Any, *, deterministic: bool = True) -> NDArray[Any]:
+        """Return the action for observations of the environments' layout."""
         rows, is_single = self._observed(observation)
         with nullcontext() if deterministic else self._drawn.instead_of(self._drawing):
             actions = self._actions(rows, deterministic=deterministic)
@@ -824,8 +841,10 @@ class SoloAgent(Agent[AgentConfig]):
             return evaluate_batch(self._greedy_for, batch, episodes, seed=first, **limited)
         worlds = self.envs.several(env, num_envs)
         judged = evaluate_side_by_side(
-            lambda seen: self._greedy_for(np.concatenate([self._observed(o)[0] for o in seen])),
-            worlds,
+            lambda seen: self._actions(
+                np.concatenate([self._observed(each)[0] for each in seen]), deterministic=True
+            ),
+            [self.envs.told(world) for world in worlds],
             episodes,
             seed=seed,
             **limited,
@@ -837,7 +856,7 @@ class SoloAgent(Agent[AgentConfig]):
 
     def _greedy_for(self, observations: NDArray[Any]) -> NDArray[Any]:
         """Return greedy actions for observations side by side, (N, ...)."""
-        return self._actions(observations.reshape(len(observations), -1), deterministic=True)
+        return self._actions(self.envs.rows(observations), deterministic=True)
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the greedy policy as an ONNX file; return its path.
@@ -851,7 +870,7 @@ class SoloAgent(Agent[AgentConfig]):
             OnnxExportError: The network cannot be exported.
         """
         onnx_graph.require_onnx()
-        space = self.envs.space
+        space = self.envs.layout
         policy = onnx_graph.ObservationParts(self.deployed(), space)
         signature = onnx_graph.observation_signature(space)
         return onnx_graph.write_policy(policy, signature, Path(path), self._onnx_metadata())
@@ -861,7 +880,7 @@ class SoloAgent(Agent[AgentConfig]):
         network = PortableNetwork(
             layers=layers_of(self.learner.greedy),
             output=self._output(),
-            observation=space_facts(self.envs.space),
+            observation=space_facts(self.envs.features),
             action=space_facts(self.envs.action_space),
             **self._policy_facts(),
         )
@@ -959,7 +978,7 @@ class SoloAgent(Agent[AgentConfig]):
 
     def _observed(self, observation: Any) -> tuple[NDArray[Any], bool]:
         """Return flat rows, and whether there was one observation without an axis N."""
-        space = self.envs.space
+        space = self.envs.layout
         leaf, part = observation, space
         try:
             while part.shape is None:
@@ -975,20 +994,31 @@ class SoloAgent(Agent[AgentConfig]):
                 f"leading axis, got another: {error}."
             ) from error
         require_finite(f"{self.name}.predict: observation", rows)
+        if self.envs.masks:
+            rows = self.envs.rows(rows)
+            self.envs.require_legal(rows, f"{self.name}.predict")
         return rows, is_single
 
 
 class Deployed(nn.Module):
-    """Observations in their shape, (B, *shape), to actions of the environment."""
+    """Observations in their shape, (B, *shape), to actions of the environment.
 
-    def __init__(self, greedy: nn.Module, codec: ActionCodec) -> None:
+    ``order`` says which columns of flat observations ``greedy`` takes, where not all as they are.
+    """
+
+    def __init__(
+        self, greedy: nn.Module, codec: ActionCodec, order: NDArray[np.intp] | None = None
+    ) -> None:
         super().__init__()
         self.greedy = greedy
-        self._codec = codec
+        self._codec, self._order = codec, order
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return actions, (B, *action shape)."""
-        return self._codec.to_env(self.greedy(obs.float().flatten(start_dim=1)))
+        rows = obs.float().flatten(start_dim=1)
+        if self._order is not None:
+            rows = rows[:, torch.tensor(self._order)]
+        return self._codec.to_env(self.greedy(rows))
 
     def portable(self) -> Sequence[nn.Module]:
         """Return the layers of a policy file, whose output does the rest."""

@@ -52,6 +52,7 @@ from cadenza.learn.nn.policy_networks import (
     CategoricalHead,
     DiagonalGaussianHead,
     FactoredHead,
+    Masked,
     Policy,
     SquashedGaussianHead,
 )
@@ -223,7 +224,8 @@ def run_epochs(
 class Sizes(TypedDict, total=False):
     """Sizes of a learner, and where it lives; it has either ``choices`` or ``action_dim``.
 
-    Several ``choices`` are made at once, each by itself.
+    Several ``choices`` are made at once, each by itself. Rows of observations end with ``masks``
+    columns, 0 for illegal actions, which ``observation_dim`` does not count.
     """
 
     observation_dim: Required[int]
@@ -232,6 +234,7 @@ class Sizes(TypedDict, total=False):
     seed: int
     device: torch.device | str
     encoder: EncoderFactory | None
+    masks: int
 
 
 class OnPolicyLearner(ABC, Generic[Config]):
@@ -277,9 +280,15 @@ class OnPolicyLearner(ABC, Generic[Config]):
             generator=generator,
             critic_dim=critic_dim,
             encoder=sizes.get("encoder"),
+            masks=sizes.get("masks", 0),
         ).to(self._device)
         decide = torch.tanh if config.squash_actions else self.network.head.mode
-        self.greedy: nn.Sequential = nn.Sequential(*scaling, self.network.actor, Decision(decide))
+        actor = self.network.actor
+        layers: list[nn.Module] = [*scaling, actor]
+        if isinstance(actor, Masked):  # masks are not scaled
+            inner = nn.Sequential(*scaling, actor.network)
+            layers = [Masked(inner, self.network.head.outputs)]
+        self.greedy: nn.Sequential = nn.Sequential(*layers, Decision(decide))
         self.optimizer: torch.optim.Adam = torch.optim.Adam(
             self.network.parameters(), lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
         )

@@ -194,9 +194,10 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
     ) -> Float32Array:
         if not self.config.normalize_observations:
             return rows.astype(np.float32, copy=False)
+        numbers, masks = np.split(rows, [len(moments.mean)], axis=1)
         if learn:
-            moments.update(rows)
-        return moments.normalize(rows)
+            moments.update(numbers)
+        return np.concatenate((moments.normalize(numbers), masks.astype(np.float32)), axis=1)
 
     def _counted(self, buffer: OnPolicyBuffer) -> NDArray[np.bool_]:
         return buffer.valid[: buffer.length]

@@ -50,11 +50,12 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             self.envs.action_space,
             owner=self.name,
             squash=self.config.squash_actions,
-            factored=self.config.factored_choices,
+            factored=self.config.factors,
         )
         factors = self._port.factors
         sizes: Sizes = {
-            "observation_dim": spaces.flatdim(self.envs.space),
+            "observation_dim": spaces.flatdim(self.envs.features),
+            "masks": self.envs.masks,
             "choices": factors or self._port.choices,
             "action_dim": self._port.components,
             "encoder": self._encoder,
@@ -65,7 +66,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             BufferShape(
                 capacity=self.config.rollout_length,
                 rows=self.envs.num_envs,
-                observation_dim=sizes["observation_dim"],
+                observation_dim=sizes["observation_dim"] + self.envs.masks,
                 action_dim=len(factors) if factors else self._port.components,
                 choices=factors is not None,
             )
@@ -90,17 +91,21 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
         if self._rows is None:
-            self._rows = self._seen(self._reset(), learn=True)
+            self._rows = self._seen(self.envs.rows(self._reset()), learn=True)
+        if self.envs.masks:
+            self.envs.require_legal(self._rows[self._worlds.deciding], self.name)
         decided = self.learner.act(self._rows)
         step = self._worlds.step(self._port.to_env(decided))
         self._buffer.stage(self._rows, decided)
-        self._rows = self._seen(step.observations, learn=True)
+        self._rows = self._seen(self.envs.rows(step.observations), learn=True)
         ends = self._learned_ends(step)
         self._buffer.commit(
             Outcome(self._learned_rewards(step), step.terminated, step.boundaries, step.valid),
             self._rows,
             step.cut,
-            self._seen(step.following[step.cut], learn=False) if len(step.cut) else None,
+            self._seen(self.envs.rows(step.following[step.cut]), learn=False)
+            if len(step.cut)
+            else None,
         )
         self._count(step, ends)
         return step
@@ -109,8 +114,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     def _drawing(self) -> RandomSource:
         return self.learner.generator
 
-    def _seen(self, observations: NDArray[Any], *, learn: bool) -> NDArray[Any]:
-        rows = observations.reshape(len(observations), -1)
+    def _seen(self, rows: NDArray[Any], *, learn: bool) -> NDArray[Any]:
         require_finite(f"{self.name}: observations", rows)
         return self.learner.scale(rows, learn=learn)
 
@@ -124,9 +128,9 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             self.envs.action_space,
             owner=self.name,
             unit=self.config.squash_actions,
-            factored=self.config.factored_choices,
+            factored=self.config.factors,
         )
-        return Deployed(self.learner.greedy, codec)
+        return Deployed(self.learner.greedy, codec, self.envs.order if self.envs.masks else None)
 
     def _output(self) -> Output:
         return self._port.output(self.learner.log_std)

@@ -7,7 +7,7 @@ Axes:  N = environments, O = observation.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
@@ -29,14 +29,17 @@ from cadenza.core.environments import (
     require_call,
 )
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
-from cadenza.learn.env.stepping import ReplayableEnv
-from cadenza.learn.nn.encoders import AnySpace, parts_of
+from cadenza.learn.env.stepping import ReplayableEnv, choices_of
+from cadenza.learn.nn.encoders import AnySpace, is_dict, parts_of
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 #: An id that Gymnasium knows, a function that makes an environment, or an environment.
 EnvLike: TypeAlias = str | Callable[[], AnyEnv] | AnyEnv | AnyVectorEnv
 
+#: Part of an observation, or of an info, that tells legal actions; what stands beside it.
+MASK: Final = "action_mask"
+SEEN: Final = "observation"
 #: Observations that can be made flat arrays of numbers.
 _NUMBERS: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _EXPECTED: Final = (
@@ -66,9 +69,14 @@ class Environments:
 
     Attributes:
         id: Gymnasium's id of each, if it was made by id.
+        space: What each shows.
+        layout: That, and beside it the mask of legal actions if ``masked`` and only infos have it.
+        features: What is learned from: ``space`` without a mask.
+        masks: M, its size; 0 without.
 
     Raises:
-        ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
+        ConfigurationError: ``source`` is something else, or ready while ``count`` is given; or
+            there can be no masks.
     """
 
     def __init__(
@@ -79,7 +87,9 @@ class Environments:
         default: int,
         seed: int,
         group_size: int = 1,
+        masked: bool = False,
     ) -> None:
+        self._masked = masked
         self._count, self._seed, self._group_size = count or default, seed, group_size
         self._vector: AnyVectorEnv | None = None
         saved = source if isinstance(source, SavedWorlds) else None
@@ -93,7 +103,7 @@ class Environments:
         self.can_make: bool = self._make is not None
         self.id: str | None = self._source if isinstance(self._source, str) else None
         if saved is not None:
-            self.space, self.action_space = map(space_from, saved.spaces)
+            self._describe(*map(space_from, saved.spaces))
             self.num_envs: int = self._count
             return
         is_ready = isinstance(source, gymnasium.Env | VectorEnv)
@@ -137,9 +147,12 @@ class Environments:
             )
         if isinstance(source, VectorEnv):
             batch = cast("Any", source)
-            self.space: AnySpace = batch.single_observation_space
-            self.action_space: AnySpace = batch.single_action_space
-            require_numbers(self.space)
+            self._describe(batch.single_observation_space, batch.single_action_space)
+            if self.layout is not self.space:
+                raise ConfigurationError(
+                    f"env: expected a vector environment that shows '{MASK}' as a part of its "
+                    f"observations, got {self.space}; or pass what makes one environment."
+                )
             inner: Any = batch.unwrapped
             if isinstance(inner, SyncVectorEnv):  # which takes every text for True or a number
                 inner.envs = [
@@ -156,14 +169,13 @@ class Environments:
             return batch if is_flat else vector_wrappers.FlattenObservation(batch)
         is_ready = isinstance(source, gymnasium.Env)
         first = CheckedEnv(cast("AnyEnv", source)) if is_ready else self._another()
-        self.space, self.action_space = first.observation_space, first.action_space
-        require_numbers(self.space)
+        self._describe(first.observation_space, first.action_space)
         if not is_ready:
             first.close()
         size = self._group_size
         made = [
             lambda index=index: ReplayableEnv(
-                flat(first if is_ready else self._another()),
+                flat(self.told(first if is_ready else self._another())),
                 root_seed=self._seed,
                 index=index,
                 group=index // size if size > 1 else None,
@@ -171,6 +183,68 @@ class Environments:
             for index in range(1 if is_ready else self._count)
         ]
         return SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def _describe(self, space: AnySpace, action_space: AnySpace) -> None:
+        """Note what is observed and done."""
+        require_numbers(space)
+        self.space, self.layout, self.features, self.action_space = (
+            space,
+            space,
+            space,
+            action_space,
+        )
+        self.masks: int = 0
+        if not self._masked:
+            return
+        counts, told = choices_of(action_space), cast("Any", space)
+        self.masks, self._choices = sum(counts), [0, *np.cumsum(counts)[:-1].tolist()]
+        if not counts:
+            raise ConfigurationError(
+                f"action_masks: expected choices, got actions of {action_space}; switch it off."
+            )
+        if not (is_dict(space) and MASK in told.spaces):
+            self.layout = spaces.Dict({MASK: spaces.MultiBinary(self.masks), SEEN: told})
+            return
+        rest = {name: part for name, part in told.spaces.items() if name != MASK}
+        self.features = spaces.Dict(rest)
+        require_numbers(self.features)
+        mask = told[MASK]
+        is_array = isinstance(mask, spaces.Box | spaces.MultiBinary)
+        if not is_array or spaces.flatdim(mask) != self.masks:
+            raise ConfigurationError(
+                f"action_masks: expected observation['{MASK}'] to be an array of {self.masks} "
+                f"numbers, one for each action, got {mask}."
+            )
+
+    def told(self, env: AnyEnv) -> AnyEnv:
+        """Return ``env`` with observations of `layout`."""
+        return env if self.layout is self.space else MaskInObservation(env, self.layout)
+
+    def rows(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """Return flat observations of `layout`, (N, ...), as rows; the mask comes last."""
+        rows = observations.reshape(len(observations), -1)
+        return rows[:, self.order] if self.masks else rows
+
+    @property
+    def order(self) -> NDArray[np.intp]:
+        """Columns of flat observations in the order of `rows`."""
+        parts = parts_of(self.layout)
+        names = np.repeat([name == MASK for name in parts], [*map(spaces.flatdim, parts.values())])
+        return np.argsort(names, kind="stable")
+
+    def require_legal(self, rows: NDArray[Any], owner: str) -> None:
+        """Refuse `rows` whose mask leaves no legal action.
+
+        Raises:
+            InputError: There is one.
+        """
+        legal = np.logical_or.reduceat(rows[:, -self.masks :] != 0, self._choices, axis=1)
+        for row in np.flatnonzero(~legal.all(axis=1)):
+            raise InputError(
+                f"{owner}: expected an {MASK} with at least one legal action of every choice, got "
+                f"{rows[row, -self.masks :].astype(int).tolist()}; end the episode where there is "
+                "none, or correct the mask."
+            )
 
     def saved(self) -> Any:
         """Return their spaces as a file holds them; see `SavedWorlds`."""
@@ -241,11 +315,11 @@ class Environments:
                 "in; make a new one."
             )
         found = Environments(env, count=None, default=1, seed=0)
-        widths = [spaces.flatdim(space) for space in (self.space, found.space)]
+        widths = [spaces.flatdim(space) for space in (self.layout, found.space)]
         if widths[0] != widths[1] or found.num_envs != (count or found.num_envs):
             raise InputError(
                 f"evaluate: expected {count or 'any number of'} environments with observations of "
-                f"{self.space}, got {found.num_envs} of {found.space}; pass others."
+                f"{self.layout}, got {found.num_envs} of {found.space}; pass others."
             )
         return found.vector
 
@@ -257,6 +331,36 @@ class Environments:
 
     def _is_own(self, env: AnyEnv) -> bool:
         return any(unwrapped(env) is own for own in self._own)
+
+
+class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose ``info["action_mask"]``, (M,), stands beside its observation."""
+
+    def __init__(self, env: AnyEnv, layout: AnySpace) -> None:
+        super().__init__(env)
+        self.observation_space = layout
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset it."""
+        given = {} if options is None else {"options": options}
+        observation, info = self.env.reset(seed=seed, **given)
+        return self._seen(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step it."""
+        observation, reward, ended, cut, info = self.env.step(action)
+        return self._seen(observation, info), reward, ended, cut, info
+
+    def _seen(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+        size, mask = spaces.flatdim(cast("Any", self.observation_space)[MASK]), info.get(MASK)
+        if mask is None or np.size(mask) != size:
+            raise InputError(
+                f"env: expected info['{MASK}'] from reset and step with a number for each of "
+                f"{size} actions, got {'none' if mask is None else np.size(mask)}; give it, or "
+                "switch action_masks off."
+            )
+        legal = np.asarray(mask).reshape(-1) != 0
+        return {MASK: legal.astype(np.int8), SEEN: observation}
 
 
 def unwrapped(env: Any) -> Any:

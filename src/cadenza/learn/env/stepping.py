@@ -371,6 +371,12 @@ class VectorSteps:
         environments.require_observation(self.envs, told[0], self.envs.observation_space)
         return np.asarray(told[0]), *told[1:]
 
+    @property
+    def deciding(self) -> NDArray[np.bool_]:
+        """Whose next action is executed, (N,); not that of an environment which begins anew."""
+        restarting = self._restarting
+        return ~(np.zeros(self.envs.num_envs, np.bool_) if restarting is None else restarting)
+
     def step(self, actions: NDArray[Any]) -> VectorStep:
         """Advance every environment by one step.
 
@@ -452,8 +458,10 @@ MAX_COMBINATIONS: Final = 4_096
 Actions = TypeVar("Actions", NDArray[Any], torch.Tensor)
 
 
-def _counts(space: Any) -> list[int]:
-    """Return how many values each part of a MultiDiscrete or MultiBinary has; else nothing."""
+def choices_of(space: Any) -> list[int]:
+    """Return how many values each choice of a space has; nothing of a space of numbers."""
+    if isinstance(space, spaces.Discrete):
+        return [int(cast("Any", space).n)]
     if isinstance(space, spaces.MultiBinary):
         return [2] * math.prod(space.shape)
     is_several = isinstance(space, spaces.MultiDiscrete)
@@ -497,7 +505,7 @@ class ActionCodec:
             self.components = int(np.prod(space.shape))
             wide = np.promote_types(self._space.dtype, np.float32)  # a float16 overflows on the way
             self._bounds = self._space.low.astype(wide), self._space.high.astype(wide)
-        elif (counts := _counts(space)) and (
+        elif (counts := choices_of(space)) and (
             factored or (factored is False and math.prod(counts) > MAX_COMBINATIONS)
         ):
             self.factors = tuple(counts)

@@ -265,11 +265,33 @@ class TanhMlp(nn.Module):
         return output(x)
 
 
+class Masked(nn.Module):
+    """Logits of legal actions: rows (B, O + M) end with 0 or 1 for each of M logits of ``network``.
+
+    A policy file holds ``network`` alone, and masks where it is asked.
+    """
+
+    def __init__(self, network: nn.Module, masks: int) -> None:
+        super().__init__()
+        self.network = network
+        self._masks = masks
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the logits, (B, M), those of illegal actions `NEVER`."""
+        logits = self.network(rows[:, : -self._masks])
+        return logits.masked_fill(rows[:, -self._masks :] == 0, NEVER)
+
+    def portable(self) -> Sequence[nn.Module]:
+        """Return the layers of a policy file."""
+        return [self.network]
+
+
 class Policy(nn.Module):
     """A policy, and the state value that judges it, if any.
 
     The generator draws the weights of the actor first; without ``critic_dim`` there is no critic.
-    ``actor`` maps observations, (B, O), to what ``head`` takes.
+    ``actor`` maps observations, (B, O), to what ``head`` takes; with ``masks``, M of them, as
+    `Masked` does, and the critic leaves them out.
     """
 
     def __init__(
@@ -281,6 +303,7 @@ class Policy(nn.Module):
         generator: torch.Generator,
         critic_dim: int | None = None,
         encoder: EncoderFactory | None = None,
+        masks: int = 0,
     ) -> None:
         super().__init__()
 
@@ -292,6 +315,9 @@ class Policy(nn.Module):
             return nn.Sequential(*before, layers) if before else layers
 
         self.actor: nn.Module = trunk(observation_dim, head.outputs, POLICY_GAIN)
+        self._masks = masks
+        if masks:
+            self.actor = Masked(self.actor, masks)
         if critic_dim is not None:
             self.critic: nn.Module = trunk(critic_dim, 1, VALUE_GAIN)
         self.head = head
@@ -302,6 +328,8 @@ class Policy(nn.Module):
 
     def value(self, critic_observations: Tensor) -> Tensor:
         """Return V(s), shape (B,), for rows of shape (B, S)."""
+        if self._masks:
+            critic_observations = critic_observations[:, : -self._masks]
         return self.critic(critic_observations).squeeze(-1)
 
 

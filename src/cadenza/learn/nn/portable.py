@@ -381,13 +381,16 @@ class PortableNetwork:
         actions = self.act(rows)
         return actions[0] if is_single else actions
 
-    def act(self, observations: Any, noise: NDArray[Any] | None = None) -> NDArray[Any]:
+    def act(
+        self, observations: Any, noise: NDArray[Any] | None = None, action_mask: Any = None
+    ) -> NDArray[Any]:
         """Return actions as the environment takes them, (N, *shape).
 
         Args:
             observations: (N, *shape), flat rows (N, O), or by name where there are several.
             noise: Standard normal, (N, A), or Gumbel of y's shape for choices; None acts without
                 chance, as a policy without ``log_std`` always does.
+            action_mask: 0 for illegal choices, of y's shape; None allows all.
 
         Raises:
             InputError: Observations are of another size.
@@ -397,6 +400,9 @@ class PortableNetwork:
             y = y + noise
         elif noise is not None and output.log_std is not None:
             y = (y + output.log_std.exp().numpy() * noise).astype(np.float32)
+        if action_mask is not None:
+            legal = np.asarray(action_mask).reshape(y.shape) != 0
+            y = np.where(legal, y, np.finfo(np.float32).min)
         return output.decide(y, self.action.get("shape", ()), self.action.get("dtype", "int64"))
 
     def _require_fit(self) -> None:
