@@ -36,7 +36,7 @@ from cadenza.core.signals import ends_on_signals
 from cadenza.core.types import Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
-from cadenza.learn.agents.dagger_agent import DAgger
+from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
 from cadenza.learn.nn.portable import SUFFIX, save_policy_file
 from cadenza.partners.interface import FrozenPartner

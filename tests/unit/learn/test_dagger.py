@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 import cadenza
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.algorithms.dagger import CLIP, InputScale, imitation_loss, rate_share
+from cadenza.learn.agents.dagger import CLIP, InputScale, imitation_loss, rate_share
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.env.stepping import ActionCodec
 from tests.unit.learn.test_api import IMAGE, MIXED, Camera, Watch, assert_same

@@ -13,7 +13,7 @@
         while agent.due:
             agent.update(agent.batch())
 
-Here is what all agents share; the algorithms are in `replay`, `rollout`, `team` and `dagger_agent`.
+Here is what all agents share; the algorithms are in `replay`, `rollout`, `team` and `dagger`.
 
 Promise:  equal seeds give equal bits on the CPU, and a saved and loaded agent continues bit for bit
           if its environments replay their running episodes exactly; otherwise one warning says

@@ -8,7 +8,7 @@ from cadenza.core.checkpoints import pending_path, sidecar_path, stated_metadata
 from cadenza.core.errors import CheckpointError
 from cadenza.core.files import is_safetensors
 from cadenza.learn.agents.agent import SoloAgent
-from cadenza.learn.agents.dagger_agent import DAgger
+from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.agents.replay import DQN, MBPO, SAC, TD3, HLGauss
 from cadenza.learn.agents.rollout import GRPO, PPO
 from cadenza.learn.agents.team import HAPPO, HATD3, MAPPO, TeamAgent
