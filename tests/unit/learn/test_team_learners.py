@@ -7,9 +7,9 @@ import torch
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.agents.team import TeamSteps
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.configs import HATD3Config
+from cadenza.learn.env.teams import TeamSteps
 from tests.unit.learn.counting_envs import TargetTeam, target_state
 
 PROBES = np.array([-0.8, 0.0, 0.8])

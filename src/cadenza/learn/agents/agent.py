@@ -38,7 +38,6 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
-    Protocol,
     Self,
     TypeAlias,
     TypeVar,
@@ -117,34 +116,6 @@ ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
 RolloutLoopConfig = TypeVar("RolloutLoopConfig", bound=OnPolicyConfig)
 
 
-class Worlds(Protocol):
-    """The environments of an agent, for what all kinds of agents need of them."""
-
-    can_make: bool
-    #: Gymnasium's id of each, if it was made by id.
-    id: str | None
-    num_envs: int
-
-    @property
-    def vector(self) -> Any:
-        """Them all; made now, if they are not yet."""
-        ...
-
-    @property
-    def spaces(self) -> str:
-        """What is observed and done, in words."""
-        ...
-
-    @property
-    def task(self) -> str:
-        """The id in quotes, or in angle brackets what there is."""
-        ...
-
-    def saved(self) -> Any:
-        """Return their spaces as a file holds them."""
-        ...
-
-
 class Agent(Trainee, Generic[AgentConfig]):
     """An algorithm with its environments, its networks and everything it has learned.
 
@@ -163,7 +134,7 @@ class Agent(Trainee, Generic[AgentConfig]):
     network: Network | None = None
     #: Name of the log of its training, once it has one.
     log_name: str | None = None
-    #: `Worlds`; each kind of agent says which.
+    #: The environments, `Environments` or `TeamWorlds`.
     envs: Any
     #: Returns of the running episodes so far, (N,).
     _returns: NDArray[np.float64]
@@ -338,8 +309,7 @@ class Agent(Trainee, Generic[AgentConfig]):
         """Learn from a batch, and log its figures."""
         rows = self.batch_rows
         figures = self._update(batch)
-        for name, value in figures.items():
-            self.log_scalar(f"training/{name}", value)
+        self.scalar_logs.keep("training", figures)
         self.updates += 1
         self.samples += rows
         return figures
@@ -595,7 +565,7 @@ class Agent(Trainee, Generic[AgentConfig]):
             self.best_success_rate, self.best_by = state_dict.get("best_success", (None, "return"))
 
     @abstractmethod
-    def _environments(self, env: Any, count: int | None) -> Worlds:
+    def _environments(self, env: Any, count: int | None) -> Any:
         """Return the environments to learn in."""
 
     @abstractmethod

@@ -61,6 +61,10 @@ class LazyScalars(MutableMapping[str, float]):
         """Keep the mean of ``values``, computed when it is read."""
         self._values[key] = values.detach()
 
+    def keep(self, group: str, values: Mapping[str, Scalar]) -> None:
+        """Keep numbers and tensors, which must not change until they are read."""
+        self._values.update({f"{group}/{name}": value for name, value in values.items()})
+
     def __setitem__(self, key: str, value: Scalar) -> None:
         """Keep a number, or a copy of a tensor of one element."""
         if isinstance(value, torch.Tensor):

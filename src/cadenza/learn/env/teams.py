@@ -1,0 +1,263 @@
+"""Batches of environments with several robots that share one reward, as teams step them.
+
+What every robot sees, side by side, is the joint state.
+
+Axes:  N = environments, O_i, A_i = state and action of robot i, S = Σ O_i = joint state.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from cadenza.core import environments
+from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.checks import WIDEST_RANGE, is_scalable, shown
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.learn.env.held_state import HeldState
+from cadenza.learn.env.making import (
+    ONE_AND_THE_SAME,
+    SavedWorlds,
+    space_from,
+    space_state,
+    unwrapped,
+)
+from cadenza.learn.env.stepping import VectorStep
+
+
+class TeamEnv(Protocol):
+    """A batch of environments with several robots, as `TeamSteps` steps it."""
+
+    @property
+    def num_envs(self) -> int:
+        """Environments."""
+        ...
+
+    @property
+    def agent_uids(self) -> Sequence[str]:
+        """Robots that learn, in order."""
+        ...
+
+
+#: A batch, or a function from a number of environments to a batch.
+TeamEnvLike: TypeAlias = TeamEnv | Callable[[int], TeamEnv]
+
+
+class TeamSteps:
+    """Drives one batched environment.
+
+    Args:
+        env: Batched environment with ``num_envs``, and spaces
+            ``observation_space["agent"][uid]["state"]`` of shape (N, O_i) and ``action_space[uid]``
+            of shape (N, A_i).
+        uids: Robots that learn, in order; every robot of the environment.
+
+    Raises:
+        ConfigurationError: No robots, or a space is no batched Box.
+    """
+
+    def __init__(self, env: Any, uids: Sequence[str]) -> None:
+        self.envs = env
+        self.uids: tuple[str, ...] = tuple(uids)
+        if not self.uids or len(set(self.uids)) != len(self.uids):
+            raise ConfigurationError(
+                f"TeamSteps: expected at least one robot, each named once, got {list(uids)}."
+            )
+        self.num_envs: int = int(env.num_envs)
+        self.held: HeldState = HeldState(env)
+        environments.require_seeded_reset(env)
+        try:
+            states = [env.observation_space["agent"][uid]["state"] for uid in self.uids]
+            actions = [env.action_space[uid] for uid in self.uids]
+        except (KeyError, TypeError) as error:
+            raise ConfigurationError(
+                "TeamSteps: expected observation_space['agent'][uid]['state'] and action_space[uid]"
+                f", got {shown(env.observation_space)}, {shown(env.action_space)}; use spaces.Dict."
+            ) from error
+        for uid, space in zip(self.uids * 2, (*states, *actions), strict=True):
+            if not isinstance(space, spaces.Box) or len(space.shape) != 2:
+                raise ConfigurationError(
+                    f"TeamSteps: expected batched Box spaces of shape ({self.num_envs}, D) for "
+                    f"{uid!r}, got {space}; build the environment with num_envs > 1."
+                )
+        self.observation_dims: tuple[int, ...] = tuple(int(space.shape[1]) for space in states)
+        self.joint_dim: int = sum(self.observation_dims)  # S
+        self.action_dims: tuple[int, ...] = tuple(int(space.shape[1]) for space in actions)
+        self.bounds: list[tuple[Any, Any]] = [(space.low[0], space.high[0]) for space in actions]
+
+    def require_scalable(self, owner: str) -> None:
+        """Refuse robots whose actions cannot be scaled from [−1, 1].
+
+        Raises:
+            ConfigurationError: Bounds are infinite, or too far apart.
+        """
+        for uid, (low, high) in zip(self.uids, self.bounds, strict=True):
+            if not is_scalable(low, high):
+                raise ConfigurationError(
+                    f"{owner}: expected actions of {uid!r} with finite bounds, at most "
+                    f"{WIDEST_RANGE:.0e} apart, got {low} to {high}; bound the action space."
+                )
+
+    def split_state(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return each robot's columns of a joint state, (..., O_i)."""
+        return np.split(joint, np.cumsum(self.observation_dims)[:-1], axis=-1)
+
+    def from_unit(self, actions: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return each robot's actions, (N, A_i), scaled from [−1, 1] to its bounds."""
+        return [
+            low + (action + 1.0) * 0.5 * (high - low)
+            for action, (low, high) in zip(actions, self.bounds, strict=True)
+        ]
+
+    def reset(self, seed: int) -> Float32Array:
+        """Begin every episode; return the joint state, (N, S)."""
+        observation, _ = environments.values_of(self.envs, "reset", self.envs.reset(seed=seed))
+        return self._joint(observation)
+
+    def step(self, actions: Sequence[NDArray[Any]]) -> VectorStep:
+        """Advance every environment; actions are (N, A_i) per robot, clipped to their bounds.
+
+        Observations are joint states, (N, S) float32, rewards the shared ones.
+
+        Raises:
+            InputError: An answer is malformed, or lacks the last observation of an episode.
+        """
+        clipped = {
+            uid: np.clip(action, low, high).astype(np.float32)
+            for uid, action, (low, high) in zip(self.uids, actions, self.bounds, strict=True)
+        }
+        answer, count = self.envs.step(clipped), (self.num_envs,)
+        observation, rewards, ends, cuts, info = environments.step_rows(self.envs, answer, count)
+        boundaries = ends | cuts
+        joint = following = self._joint(observation)
+        if boundaries.any():
+            last = self._joint(environments.finals_of(self.envs, info))
+            following = np.where(boundaries[:, None], last, joint)
+            info = environments.last_info(info, boundaries)
+        valid, cut = np.ones_like(ends), np.flatnonzero(boundaries & ~ends)
+        return VectorStep(joint, following, rewards, ends, boundaries, valid, cut, info)
+
+    def _joint(self, observation: Any) -> Float32Array:
+        environments.require_observation(self.envs, observation, self.envs.observation_space)
+        columns = [np.asarray(observation["agent"][uid]["state"]) for uid in self.uids]
+        joint = np.concatenate(columns, axis=-1).astype(np.float32, copy=False)
+        require_finite("TeamSteps: the robots' states", joint)
+        return joint
+
+
+class _SavedBatch:
+    """What a file tells of a batch: enough to act for its robots, not to step it."""
+
+    def __init__(self, saved: Any, count: int) -> None:
+        self.num_envs = count
+        self.agent_uids = [uid for uid, _, _ in saved]
+        boxes = [(uid, space_from(seen), space_from(done)) for uid, seen, done in saved]
+        batched = partial(batch_space, n=count)
+        self.observation_space = {"agent": {u: {"state": batched(seen)} for u, seen, _ in boxes}}
+        self.action_space = {uid: batched(done) for uid, _, done in boxes}
+
+
+class TeamWorlds:
+    """A batch of environments with several robots, and how to make another one.
+
+    Args:
+        source: A batch, see `TeamSteps`, a function from a number of environments to a batch, or
+            what a file tells of one.
+
+    Raises:
+        ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
+    """
+
+    id: str | None = None
+
+    def __init__(self, source: Any, *, count: int | None, default: int) -> None:
+        self.can_make: bool = callable(source)
+        self._make = source if callable(source) else None
+        if isinstance(source, SavedWorlds):
+            source = _SavedBatch(source.spaces, count or default)
+        elif self._make is None and count is not None:
+            raise ConfigurationError(
+                f"num_envs: expected None beside a ready batch, got {count}; pass a function from "
+                "a number of environments to a batch."
+            )
+        batch: Any = source if self._make is None else self._made(count or default)
+        if not (hasattr(batch, "agent_uids") and hasattr(batch, "num_envs")):
+            raise ConfigurationError(
+                "env: expected a batch of a task with several robots (num_envs, agent_uids), or a "
+                "function from a number of environments to one, e.g. cadenza.HAPPO(lambda n: "
+                f"VectorMPECooperativePushEnv(n)), got {shown(batch)}; "
+                "one robot, in a Gymnasium environment, learns with PPO or SAC."
+            )
+        self.batch: Any = batch
+        self.num_envs: int = int(batch.num_envs)
+        self.uids: tuple[str, ...] = tuple(batch.agent_uids)
+
+    @property
+    def vector(self) -> Any:
+        """The batch.
+
+        Raises:
+            InputError: There is only what a file tells of it.
+        """
+        if isinstance(self.batch, _SavedBatch):
+            raise InputError(
+                "learn: expected a batch of environments, but the team was loaded without; write "
+                "load(path, env) with one, or a function from a number of environments to one."
+            )
+        return self.batch
+
+    def saved(self) -> Any:
+        """Return every robot's spaces as a file holds them."""
+        seen, done = self.batch.observation_space["agent"], self.batch.action_space
+        boxes = [(uid, seen[uid]["state"], done[uid]) for uid in self.uids]
+        return [
+            [uid, *(space_state(spaces.Box(b.low[0], b.high[0], dtype=b.dtype)) for b in pair)]
+            for uid, *pair in boxes
+        ]
+
+    @property
+    def spaces(self) -> str:
+        """What is observed and done, in words."""
+        return f"a joint state and actions of {', '.join(self.uids)}"
+
+    @property
+    def task(self) -> str:
+        """The batch in angle brackets, or what a file tells of it."""
+        is_told = isinstance(self.batch, _SavedBatch)
+        return f"<{self.spaces if is_told else type(unwrapped(self.batch)).__name__}>"
+
+    def make(self, count: int) -> Any:
+        """Return another batch of ``count`` environments.
+
+        Raises:
+            InputError: There is no function that makes one.
+        """
+        if self._make is None:
+            raise InputError(
+                "evaluate: expected env=..., because the team's own batch, if it has one, is in "
+                "use; pass one, or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
+            )
+        made = self._made(count)
+        if unwrapped(made) is unwrapped(self.batch):
+            raise InputError(
+                f"env: {ONE_AND_THE_SAME}, got one that returns {made} again, which the team "
+                "learns in; make a new one in each call."
+            )
+        return made
+
+    def _made(self, count: int) -> Any:
+        make = cast("Any", self._make)
+        asked = "a function from a number of environments to a batch"
+        environments.require_call(make, asked, "write lambda n: MyEnvs(n)", count)
+        batch = make(count)
+        found = getattr(batch, "num_envs", count)
+        if found != count:
+            raise ConfigurationError(
+                f"env: expected a batch of the {count} environments that the function was asked "
+                f"for, got {found}; hand the number on, or pass a batch that is ready."
+            )
+        return batch
