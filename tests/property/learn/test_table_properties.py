@@ -200,8 +200,8 @@ def test_array_trees_agree_with_numpy_after_any_changes(values, changes, block):
     known = np.full(64, math.inf)
     expected[: len(values)] = known[: len(values)] = values
     for index, value in changes[::2]:
-        sums.set(index, value)
-        minima.set(index, value)
+        sums.set_range(index, np.array([value]))
+        minima.set_range(index, np.array([value], float))
         expected[index] = known[index] = value
     indices = np.array([index for index, _ in changes[1::2]], np.int64)
     many = np.array([value for _, value in changes[1::2]], np.int64)

@@ -250,24 +250,6 @@ class _OnlyLast:
         return self._item[key + 1]
 
 
-class NextElementMapper(VirtualStorage):
-    """Row k is the target's row k + 1."""
-
-    #: Rows that the target needs beyond the window.
-    reach: ClassVar[int] = 1
-
-    def __getitem__(self, identity: int) -> Any:
-        """Return the shifted rows of one episode."""
-        return _Shifted(self._storage[identity], 1)
-
-    @staticmethod
-    def with_only_last(
-        storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any
-    ) -> "LastElementMapper":
-        """Return the mapper that gives only the row after each window."""
-        return LastElementMapper(storage, shape, dtype)
-
-
 class LastElementMapper(VirtualStorage):
     """The target's row after the window: one row per window."""
 
@@ -301,6 +283,17 @@ class NextNElementWrapper(VirtualStorage):
         if n < 1:
             raise InputError(f"NextNElementWrapper.with_n: expected n >= 1, got {n}.")
         return type(f"Next{n}ElementWrapper", (NextNElementWrapper,), {"n": n})
+
+
+class NextElementMapper(NextNElementWrapper):
+    """Row k is the target's row k + 1."""
+
+    @staticmethod
+    def with_only_last(
+        storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any
+    ) -> LastElementMapper:
+        """Return the mapper that gives only the row after each window."""
+        return LastElementMapper(storage, shape, dtype)
 
 
 class _Ends:
@@ -611,8 +604,6 @@ def _output(column: Column, columns: tuple[Column, ...]) -> Output:
         return Ends(column.name, source, field, mask=mapper is SyntheticMasks)
     if not _copies(field, _field(target)):
         return Mapped(column.name, source, field, mapper)
-    if mapper is NextElementMapper:
-        return Shift(column.name, source, first=1)
     if mapper is LastElementMapper:
         return Shift(column.name, source, after=True)
     if (

@@ -23,7 +23,7 @@ import logging
 import re
 import secrets
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -40,13 +40,14 @@ from cadenza.core.strict_json import parse_json_object
 from cadenza.learn.memory.column import (
     Column,
     IndexArray,
-    StoredColumn,
     TableLayout,
     VirtualColumn,
+    checked_sequence,
     from_numpy,
     numpy_dtype,
+    require_finite_rows,
 )
-from cadenza.learn.memory.ring import EpisodeContents
+from cadenza.learn.memory.ring import EpisodeContents, row_indices
 
 T = TypeVar("T")
 
@@ -97,10 +98,6 @@ class TableSnapshot:
     ejector_state: Mapping[str, Any] | None = None
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
-    def lengths(self) -> NDArray[np.int64]:
-        """Return the number of transitions of each episode, shape (E,)."""
-        return self.stored[self.length_key].counts
-
     def with_fresh_identities(self) -> "TableSnapshot":
         """Return the same episodes with the ids -1, -2, ..., which no collector gives out.
 
@@ -108,15 +105,6 @@ class TableSnapshot:
         """
         identities = tuple(range(-1, -len(self.identities) - 1, -1))
         return replace(self, identities=identities, sampler_state=None, ejector_state=None)
-
-    def episodes(self) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
-        """Yield id and rows by column name of each episode, from the oldest; the rows are views."""
-        parts = {
-            name: np.split(part.rows, np.cumsum(part.counts)[:-1])
-            for name, part in self.stored.items()
-        }
-        for index, identity in enumerate(self.identities):
-            yield identity, {name: rows[index] for name, rows in parts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,36 +165,40 @@ def contents_of(
     layout: TableLayout,
     new_contents: Callable[[], EpisodeContents],
     maxlen: int,
+    *,
+    finite: bool,
 ) -> EpisodeContents:
     """Return the newest episodes of ``snapshot`` that fit together into ``maxlen`` transitions.
 
     Raises:
         ConfigurationError: The snapshot's rows do not suit the columns, or its ids the rows; or
             its newest episode alone is too long.
+        InputError: They hold NaN or infinity, and must be ``finite``.
     """
     _require_same_columns(snapshot, layout)
-    counts = {name: part.counts for name, part in snapshot.stored.items()}
-    steps = counts[layout.length_key]
-    for name, column in layout.stored.items():
-        _require_counts(column, counts[name], steps)
-    if len(snapshot.identities) != len(steps) or len(set(snapshot.identities)) != len(steps):
+    for name, part in snapshot.stored.items() if finite else ():
+        require_finite_rows(f"column {name!r} of the loaded rows", part.rows)
+    identities = snapshot.identities
+    episodes = {name: len(part.counts) for name, part in snapshot.stored.items()}
+    if {len(set(identities)), *episodes.values()} != {len(identities)}:
         raise ConfigurationError(
-            f"snapshot: expected {len(steps)} different ids, got {len(snapshot.identities)} of "
-            f"which {len(set(snapshot.identities))} are different."
+            f"snapshot: expected {len(identities)} different ids and rows of as many episodes, got "
+            f"{len(set(identities))} and {episodes}."
         )
-    first = _first_kept(steps, maxlen)
+    first = _first_kept(snapshot.stored[layout.length_key].counts, maxlen)
     contents = new_contents()
-    starts = _add_episodes(contents, snapshot.identities, counts, steps, first)
-    for name, column in layout.stored.items():
-        part = snapshot.stored[name]
-        skipped = int(part.counts[:first].sum())
-        values = part.rows[skipped:]
-        own = part.counts[first:]
-        if column.is_tag:
-            firsts = np.cumsum(own) - own
-            own = contents.rows.slots.rows[contents.rows.live_slots()]
-            values = np.repeat(values[firsts], own, axis=0)
-        contents.arena.scatter(name, row_indices(starts, own), values)
+    stops = {name: np.cumsum(part.counts).tolist() for name, part in snapshot.stored.items()}
+    starts = {name: [0, *ends] for name, ends in stops.items()}
+    for index in range(first, len(identities)):
+        rows = {
+            name: part.rows[starts[name][index] : stops[name][index]]
+            for name, part in snapshot.stored.items()
+        }
+        try:
+            episode = checked_sequence(layout, rows)
+        except InputError as error:
+            raise ConfigurationError(f"episode {identities[index]}: {error}") from error
+        contents.add(identities[index], episode)
     return contents
 
 
@@ -228,35 +220,6 @@ def _first_kept(steps: IndexArray, maxlen: int) -> int:
     return dropped
 
 
-def _add_episodes(
-    contents: EpisodeContents,
-    identities: tuple[int, ...],
-    counts: Mapping[str, IndexArray],
-    steps: IndexArray,
-    first: int,
-) -> IndexArray:
-    """Give the episodes from ``first`` on their rows and return where each begins, shape (E,)."""
-    layout, rows = contents.layout, contents.rows
-    real = [name for name, column in layout.stored.items() if not column.is_tag]
-    most, usable = steps, steps
-    for name in real:
-        most = np.maximum(most, counts[name])
-        if layout.stored[name].reach:
-            usable = np.minimum(usable, counts[name] - layout.stored[name].reach)
-    usable = np.maximum(usable, 0)
-    for index in range(first, len(steps)):
-        rows.add(
-            identities[index],
-            int(steps[index]),
-            usable=int(usable[index]),
-            rows=int(most[index]),
-        )
-        if layout.flexible:
-            extra = [int(counts[name][index] - steps[index]) for name in layout.flexible]
-            contents.set_extra(rows.slot(identities[index]), extra)
-    return rows.slots.start[rows.live_slots()]
-
-
 def _require_same_columns(snapshot: TableSnapshot, layout: TableLayout) -> None:
     """Raise unless the snapshot has rows of exactly the stored columns."""
     if snapshot.length_key not in layout.stored:
@@ -276,35 +239,6 @@ def _require_same_columns(snapshot: TableSnapshot, layout: TableLayout) -> None:
                 f"snapshot: expected column {name!r} of shape {own.shape} and type {own.dtype}, "
                 f"got {rows.shape[1:]} and {rows.dtype}."
             )
-
-
-def _require_counts(column: StoredColumn, counts: IndexArray, steps: IndexArray) -> None:
-    """Raise unless every episode has a right number of rows of ``column``."""
-    if len(counts) != len(steps):
-        raise ConfigurationError(
-            f"snapshot: expected rows of {len(steps)} episodes in column {column.field.name!r}, "
-            f"got {len(counts)}."
-        )
-    extra = counts - steps
-    wrong = (
-        counts < 1
-        if column.is_tag
-        else (extra < column.least_extra) | (extra > column.most_extra) | (steps < 1)
-    )
-    if wrong.any():
-        index = int(np.argmax(wrong))
-        more = f"{column.least_extra} to {column.most_extra} rows more than transitions"
-        raise ConfigurationError(
-            f"snapshot: expected column {column.field.name!r} to have "
-            f"{'at least 1 row' if column.is_tag else f'{more} (at least 1)'} in every episode, "
-            f"got {counts[index]} in episode number {index} of {steps[index]} transitions."
-        )
-
-
-def row_indices(starts: IndexArray, counts: IndexArray) -> IndexArray:
-    """Return ``starts[i] ... starts[i] + counts[i] - 1`` for every i, one after the other."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
 def contents_state(contents: EpisodeContents) -> dict[str, Any]:
@@ -618,15 +552,6 @@ def take(record: Mapping[str, Any], key: str, kind: type[T], source: str) -> T:
     return value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Segment:
-    """A segment on disk: file name, SHA-256, and numbers of arrival, ascending."""
-
-    name: str
-    sha256: str
-    serials: NDArray[np.int64]
-
-
 class ChangingTable(Protocol):
     """What a table must tell: `ArrayMemoryTable` does."""
 
@@ -649,7 +574,7 @@ class SegmentedFile:
         self._path = Path(path)
         self._folder = Path(f"{path}.segments")
         self._ending = ".zip" if compress else ENDING
-        self._segments: list[_Segment] = []
+        self._segments: list[tuple[SegmentRecord, NDArray[np.int64]]] = []  # with serials
         self._mark: object = None
         self._next_serial = 0
 
@@ -660,7 +585,7 @@ class SegmentedFile:
             StorageError: The file system refused; the files hold what they held before.
         """
         mark, changes = table.changes_since(self._mark, self._next_serial)
-        written = sum(len(segment.serials) for segment in self._segments)
+        written = sum(len(serials) for _, serials in self._segments)
         live = len(changes.serials) - len(changes.added_serials)
         if len(self._segments) >= MAX_SEGMENTS or written > 2 * live:
             mark, changes = table.changes_since(None, 0)
@@ -669,26 +594,22 @@ class SegmentedFile:
         if len(changes.added_serials):
             name = f"{secrets.token_hex(8)}{self._ending}"
             digest = _write(self._folder / name, _manifest(changes.added), changes.added.stored)
-            segments.append(_Segment(name, digest, changes.added_serials))
-        kept = [np.flatnonzero(np.isin(part.serials, changes.serials)) for part in segments]
-        listed = [pair for pair in zip(segments, kept, strict=True) if len(pair[1])]
-        records = [
-            {"file": part.name, "sha256": part.sha256, "kept": places.tolist()}
-            for part, places in listed
-        ]
+            segments.append(((name, digest), changes.added_serials))
+        segments = [one for one in segments if np.isin(one[1], changes.serials).any()]
+        records = [{"file": name, "sha256": digest} for (name, digest), _ in segments]
         index = replace(changes.added, identities=changes.identities)
         _write(Path(f"{self._path}{ENDING}"), _manifest(index, segments=records), {})
         Path(f"{self._path}.zip").unlink(missing_ok=True)
-        self._segments = [segment for segment, _ in listed]
+        self._segments = segments
         self._mark, self._next_serial = mark, int(changes.serials.max(initial=-1)) + 1
-        names = {segment.name for segment in self._segments}
+        names = {name for (name, _), _ in segments}
         for file in self._folder.glob("*"):
             if _SEGMENT_NAME.fullmatch(file.name) and file.name not in names:
                 file.unlink(missing_ok=True)
 
 
-#: File name, SHA-256 and kept positions of a segment.
-SegmentRecord: TypeAlias = tuple[str, str, NDArray[np.int64]]
+#: File name and SHA-256 of a segment.
+SegmentRecord: TypeAlias = tuple[str, str]
 
 
 def read_records(manifest: Mapping[str, Any], digest: str, source: str) -> list[SegmentRecord]:
@@ -696,23 +617,10 @@ def read_records(manifest: Mapping[str, Any], digest: str, source: str) -> list[
     records: list[SegmentRecord] = []
     for record in cast("list[Any]", take(manifest, "segments", list, source)):
         match record:
-            case {"file": str(name), "kept": [*kept]} if (
-                _SEGMENT_NAME.fullmatch(name)
-                and isinstance(record.get(digest), str)
-                and all(type(position) is int for position in kept)
-            ):
-                positions = np.array([min(max(p, -1), MAX_ROWS) for p in kept], np.int64)
+            case {"file": str(name)} if _SEGMENT_NAME.fullmatch(name):
+                records.append((name, str(record.get(digest))))
             case _:
-                refuse(
-                    source,
-                    f"expected segments with file, {digest} and kept positions, got "
-                    f"{str(record)[:80]!r}.",
-                )
-        if len(positions) == 0 or positions[0] < 0 or (np.diff(positions) <= 0).any():
-            refuse(source, f"segment {name}: expected ascending positions >= 0, got others.")
-        if any(name == known for known, _, _ in records):
-            refuse(source, f"expected each segment once, got {name} twice.")
-        records.append((name, record[digest], positions))
+                refuse(source, f"expected segments with file and {digest}, got {str(record)[:80]}.")
     return records
 
 
@@ -739,26 +647,25 @@ def joined_segments(
         if "mapper" not in record
     }
     parts: list[TableSnapshot] = []
+    left = {identity: place for place, identity in enumerate(header.identities)}
     room = maxlen
-    for name, digest, kept in reversed(records):
+    for name, digest in reversed(records):
         part = read(name, digest)
-        if kept[-1] >= len(part.identities):
-            refuse(
-                source,
-                f"expected positions below {len(part.identities)} in a segment, got {kept[-1]}.",
-            )
         found = {n: (r.rows.dtype, r.rows.shape[1:]) for n, r in part.stored.items()}
         if found != columns or length_key not in columns:
             refuse(source, f"expected segments with the columns {columns}, got {found}.")
-        identities = tuple(part.identities[i] for i in cast("list[int]", kept.tolist()))
-        stored = {column: rows.chosen(kept) for column, rows in part.stored.items()}
+        kept = [place for place, one in enumerate(part.identities) if left.pop(one, -1) >= 0]
+        if not kept:
+            refuse(source, f"expected episodes of the index in segment {name}, got others.")
+        identities = tuple(part.identities[place] for place in kept)
+        stored = {n: rows.chosen(np.array(kept, np.int64)) for n, rows in part.stored.items()}
         parts.insert(0, replace(part, identities=identities, stored=stored))
         room -= int(stored[length_key].counts.sum())
         if room <= 0:
             break
     identities = tuple(identity for part in parts for identity in part.identities)
-    first = len(header.identities) - len(identities) if len(parts) < len(records) else 0
-    if identities != header.identities[max(first, 0) :]:
+    complete = len(parts) == len(records)
+    if identities != header.identities[0 if complete else len(left) :]:
         refuse(source, "expected segments with the ids of the index, got others.")
     stored = {
         name: StoredRows(

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.timing import TimedBlock
 from cadenza.learn.callback import Callback
-from cadenza.learn.memory.column import NoWindowError
+from cadenza.learn.memory.column import SampleResult
 from cadenza.learn.memory.table import MemoryTable
 from cadenza.learn.trainer import TrainingShutdownException
 
@@ -165,20 +165,15 @@ class MemoryLoader:
             prefetcher.close()
 
     def _sample(self) -> Batch:
-        deadline = time.monotonic() + self._ready_timeout_s
-        self.wait_until_ready()
-        while True:
-            try:
-                with self.timer:
-                    sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
-                break
-            except NoWindowError:  # enough transitions, but all episodes are too short
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(_POLL_S)
+        sampled = self._retried(self._draw)
         rows = self.rollout_count * self.rollout_length
         data: Batch = {**sampled, self.size_key: rows}
         return {self.data_group: data, self.size_key: rows}
+
+    def _draw(self) -> SampleResult:
+        self._require_batch()
+        with self.timer:
+            return self.memory_table.sample(self.rollout_count, self.rollout_length)
 
     def wait_until_ready(self) -> None:
         """Return when the table holds enough, and an episode that is long enough; draw nothing.
@@ -186,19 +181,20 @@ class MemoryLoader:
         Only a table with a method ``require_window`` is asked for the episode.
 
         Raises:
-            NotReadyError: It does not, even after ``ready_timeout_s``.
-            NoWindowError: All episodes are too short, even after ``ready_timeout_s``.
+            NotReadyError: It does not, even after ``ready_timeout_s``; if all episodes are too
+                short, this is a `NoWindowError`.
         """
+        self._retried(self._require_batch)
+
+    def _retried(self, attempt: Callable[[], T]) -> T:
         deadline = time.monotonic() + self._ready_timeout_s
         while True:
             try:
-                self._require_batch()
-            except NotReadyError:  # NoWindowError is one, too
+                return attempt()
+            except NotReadyError:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_POLL_S)
-            else:
-                return
 
     def _require_batch(self) -> None:
         if not self.is_ready():

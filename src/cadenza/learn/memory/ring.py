@@ -10,7 +10,7 @@ Counts:  an episode with ``usable`` steps has ``max(0, usable - T + 1)`` windows
          for each T in use and change in O(1) per episode.
 Draws:   row uniform in the used part of the ring, rejected unless its window fits; this is exactly
          uniform over all windows, in O(1) per window whatever N is. Where few rows can start a
-         window, `WindowTree` finds one in O(log E) instead.
+         window, running sums over the episodes find one instead, in O(E).
 Rows:    a row of the `RecordArena` holds one value of each stored column and ``remaining``, so
          sampling a step touches one or two lines of memory whatever the number of columns. Each
          column is read through a view of items as large as its row, which numpy copies fastest.
@@ -22,7 +22,7 @@ import contextlib
 import math
 import mmap
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -39,53 +39,34 @@ from cadenza.learn.memory.column import (
     Mapped,
     NoWindowError,
     SamplePoint,
+    SequenceRows,
     Shift,
     TableLayout,
     TagProxy,
     UnknownKeyError,
     VirtualStorage,
 )
-from cadenza.learn.memory.segment_tree import ArraySumTree
-
-
-@dataclass(frozen=True, slots=True)
-class RowMove:
-    """Rows that go from a place in the old ring to one in the new."""
-
-    source: int
-    target: int
-    count: int
 
 
 class RowListener(Protocol):
     """Keeps data per row."""
 
-    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
-        """Bring the data into a new ring of ``capacity`` rows; rows that no move names are free."""
+    def rows_moved(self, rows: IndexArray, capacity: int) -> None:
+        """Bring the data of ``rows``, in this order, to the front of a new ring; the rest is 0."""
         ...
 
 
-def moved(array: NDArray[Any], moves: Sequence[RowMove], capacity: int) -> NDArray[Any]:
-    """Return ``array`` in a ring of ``capacity`` rows after ``moves``; free rows are 0."""
+def moved(array: NDArray[Any], rows: IndexArray, capacity: int) -> NDArray[Any]:
+    """Return ``array`` in a ring of ``capacity`` rows, which begins with its ``rows``."""
     result = np.zeros((capacity, *array.shape[1:]), array.dtype)
-    for move in moves:
-        result[move.target : move.target + move.count] = array[
-            move.source : move.source + move.count
-        ]
+    result[: len(rows)] = array[rows]
     return result
 
 
-def joined_moves(sources: IndexArray, targets: IndexArray, counts: IndexArray) -> list[RowMove]:
-    """Return one move per run of episodes that stay side by side."""
-    if len(sources) == 0:
-        return []
-    breaks = np.flatnonzero(sources[1:] != sources[:-1] + counts[:-1]) + 1
-    firsts = np.concatenate(([0], breaks))
-    run_counts = np.add.reduceat(counts, firsts)
-    return [
-        RowMove(int(source), int(target), int(count))
-        for source, target, count in zip(sources[firsts], targets[firsts], run_counts, strict=True)
-    ]
+def row_indices(starts: IndexArray, counts: IndexArray) -> IndexArray:
+    """Return ``starts[i] ... starts[i] + counts[i] - 1`` for every i, one after the other."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
 #: Arrays of `EpisodeSlots`.
@@ -96,26 +77,6 @@ _FIRST_ROWS: Final = 256
 _FULLEST: Final = 0.8
 #: Growth of a ring that is too small.
 _GROWTH: Final = 1.5
-#: Values of T that are kept; a table uses one or two.
-_MOST_LENGTHS: Final = 16
-
-
-class WindowTree:
-    """Windows of one length by slot."""
-
-    def __init__(self, length: int, usable: IndexArray, live: IndexArray) -> None:
-        self._length = length
-        counts = np.zeros(len(usable), np.int64)
-        counts[live] = np.maximum(usable[live] - length + 1, 0)
-        self._tree = ArraySumTree(counts)
-
-    def set(self, slot: int, usable: int) -> None:
-        """Take over the number of usable steps of one slot."""
-        self._tree.set(slot, max(0, usable - self._length + 1))
-
-    def find(self, numbers: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Return the slot and first step of windows by number, each of shape (n,)."""
-        return self._tree.find(numbers)
 
 
 class WindowCounts:
@@ -124,56 +85,28 @@ class WindowCounts:
     def __init__(self) -> None:
         self._episodes: Counter[int] = Counter()
         self._totals: dict[int, int] = {}
-        self._trees: dict[int, WindowTree] = {}
 
-    def add(self, slot: int, usable: int) -> None:
-        """Count a new episode."""
-        self._episodes[usable] += 1
-        self._change(usable, 1)
-        for tree in self._trees.values():
-            tree.set(slot, usable)
-
-    def remove(self, slot: int, usable: int) -> None:
-        """Count an episode no more."""
-        self._episodes[usable] -= 1
+    def change(self, usable: int, sign: int) -> None:
+        """Count an episode with so many usable steps in (1) or out (-1)."""
+        self._episodes[usable] += sign
         if not self._episodes[usable]:
             del self._episodes[usable]
-        self._change(usable, -1)
-        for tree in self._trees.values():
-            tree.set(slot, 0)
-
-    def _change(self, usable: int, sign: int) -> None:
         for length in self._totals:
             if usable >= length:
                 self._totals[length] += sign * (usable - length + 1)
 
     def total(self, length: int) -> int:
         """Return the number of windows of ``length`` rows."""
-        known = self._totals.get(length)
-        if known is not None:
-            return known
-        if len(self._totals) >= _MOST_LENGTHS:
-            dropped = next(iter(self._totals))
-            del self._totals[dropped]
-            self._trees.pop(dropped, None)
-        total = sum(
-            episodes * (usable - length + 1)
-            for usable, episodes in self._episodes.items()
-            if usable >= length
-        )
-        self._totals[length] = total
-        return total
+        if length not in self._totals:
+            self._totals[length] = sum(
+                episodes * max(usable - length + 1, 0)
+                for usable, episodes in self._episodes.items()
+            )
+        return self._totals[length]
 
     def longest(self) -> int:
         """Return the most usable steps of any episode, 0 without one."""
         return max(self._episodes, default=0)
-
-    def tree(self, length: int, usable: IndexArray, live: Callable[[], IndexArray]) -> WindowTree:
-        """Return the tree for ``length``, built from usable steps by slot if there is none yet."""
-        tree = self._trees.get(length)
-        if tree is None:
-            tree = self._trees[length] = WindowTree(length, usable, live())
-        return tree
 
 
 @dataclass(slots=True, eq=False)
@@ -205,8 +138,20 @@ class EpisodeSlots:
         self.identity.extend([0] * len(self.identity))
 
 
-class EpisodeRing:
-    """Finds rows for episodes.
+#: Rejection is used while at least one in so many rows can start a window.
+_MOST_REJECTED: Final = 8
+#: A sample id holds, from its low bits up, the row, the number of moves so far, and the serial
+#: number of the row's episode, as far as they fit into 63 bits.
+_ROW_BITS: Final = 34
+_MOVES_BITS: Final = 6
+_MOVES_MASK: Final = (1 << _MOVES_BITS) - 1
+_SERIAL_MASK: Final = (1 << (63 - _ROW_BITS - _MOVES_BITS)) - 1
+#: Standard deviations of spare draws, so that one round nearly always suffices.
+_SPARE: Final = 3.0
+
+
+class EpisodeRows:
+    """Finds rows for episodes, and windows in them.
 
     Args:
         capacity: Rows of the ring; it grows when they do not suffice.
@@ -357,7 +302,7 @@ class EpisodeRing:
         self._rows -= int(self.slots.rows[slot])
         self.remaining[start : start + usable] = 0
         self._free_slots.append(slot)
-        self.windows.remove(slot, usable)
+        self.windows.change(usable, -1)
 
     def _take_rows(self, rows: int) -> int:
         """Return the first of ``rows`` free consecutive rows after the newest episode."""
@@ -387,17 +332,15 @@ class EpisodeRing:
             capacity = max(int(_GROWTH * capacity), math.ceil(needed / _FULLEST))
         slots = self.live_slots()
         counts = self.slots.rows[slots]
-        targets = np.cumsum(counts) - counts
-        moves = joined_moves(self.slots.start[slots], targets, counts)
+        rows = row_indices(self.slots.start[slots], counts)
         for listener in self._listeners:
-            listener.rows_moved(moves, capacity)
-        old_remaining, old_slots = self.remaining, self.slot_of_row
-        self.slot_of_row = moved(old_slots, moves, capacity)
+            listener.rows_moved(rows, capacity)
+        self.slot_of_row = moved(self.slot_of_row, rows, capacity)
         if self._external is None:
-            self.remaining = moved(old_remaining, moves, capacity)
+            self.remaining = moved(self.remaining, rows, capacity)
         else:
             self.remaining = self._external()
-        self.slots.start[slots] = targets
+        self.slots.start[slots] = np.cumsum(counts) - counts
         self._moves += 1
         self._capacity, self._head = capacity, int(counts.sum())
 
@@ -467,23 +410,7 @@ class EpisodeRing:
             if usable > len(self._countdown):
                 self._countdown = np.arange(2 * usable, 0, -1, dtype=np.int32)
             self.remaining[start : start + usable] = self._countdown[-usable:]
-        self.windows.add(slot, usable)
-
-
-#: Rejection is used while at least one in so many rows can start a window.
-_MOST_REJECTED: Final = 8
-#: A sample id holds, from its low bits up, the row, the number of moves so far, and the serial
-#: number of the row's episode, as far as they fit into 63 bits.
-_ROW_BITS: Final = 34
-_MOVES_BITS: Final = 6
-_MOVES_MASK: Final = (1 << _MOVES_BITS) - 1
-_SERIAL_MASK: Final = (1 << (63 - _ROW_BITS - _MOVES_BITS)) - 1
-#: Standard deviations of spare draws, so that one round nearly always suffices.
-_SPARE: Final = 3.0
-
-
-class EpisodeRows(EpisodeRing):
-    """Finds rows for episodes, and windows in them; arguments as for `EpisodeRing`."""
+        self.windows.change(usable, 1)
 
     def draw_windows(self, rng: np.random.Generator, count: int, length: int) -> IndexArray:
         """Return the first rows of ``count`` windows, drawn uniformly from all that fit."""
@@ -491,10 +418,13 @@ class EpisodeRows(EpisodeRing):
         low, high = self._span()
         span = high - low
         if total * _MOST_REJECTED < span:
-            slots, steps = self.windows.tree(length, self.slots.usable, self.live_slots).find(
-                rng.integers(0, total, size=count)
-            )
-            return self.slots.start[slots] + steps
+            counts = np.zeros(len(self.slots.usable), np.int64)
+            live = self.live_slots()
+            counts[live] = np.maximum(self.slots.usable[live] - length + 1, 0)
+            after = np.cumsum(counts)
+            numbers = rng.integers(0, total, size=count)
+            slots = np.searchsorted(after, numbers, side="right")
+            return self.slots.start[slots] + numbers - (after - counts)[slots]
         if total == span:
             return rng.integers(low, high, size=count)
         rejected = span / total - 1.0
@@ -613,40 +543,33 @@ class RecordArena:
         self._use(_zeros(capacity * self.row_bytes))
 
     def _use(self, buffer: NDArray[np.uint8]) -> None:
-        self._buffer = buffer
-        self._rows = len(buffer) // self.row_bytes
-        self._values = {name: self._view(field) for name, field in self._fields.items()}
+        self._rows = buffer.reshape(-1, self.row_bytes)
+        self._beginnings = self._rows[:, 0]
+        fields = self._fields.values()
+        self._values = self._views((field.dtype, field.shape) for field in fields)
+        items = self._views(
+            f"u{field.size}" if field.size in _NUMBER_SIZES else f"V{field.size}"
+            for field in fields
+        )
         self._readers = {
-            name: (self._item_view(field) if field.size else None, field.dtype, field.shape)
-            for name, field in self._fields.items()
+            field.name: (items[field.name] if field.size else None, field.dtype, field.shape)
+            for field in fields
         }
-        self._beginnings = np.ndarray((self._rows,), np.uint8, buffer.data, 0, (self.row_bytes,))
 
-    def _view(self, field: Field) -> NDArray[Any]:
-        """Return the values of one column, shape (N, *shape)."""
-        inner: list[int] = []
-        step = field.dtype.itemsize
-        for size in reversed(field.shape):
-            inner.append(step)
-            step *= size
-        return np.ndarray(
-            (self._rows, *field.shape),
-            field.dtype,
-            self._buffer.data,
-            self._offsets[field.name],
-            (self.row_bytes, *reversed(inner)),
+    def _views(self, formats: Iterable[Any]) -> dict[str, NDArray[Any]]:
+        """Return the values of each column in its format, (N, ...)."""
+        names = list(self._fields)
+        offsets = [self._offsets[name] for name in names]
+        row = np.dtype(
+            {
+                "names": [str(index) for index in range(len(names))],
+                "formats": list(formats),
+                "offsets": offsets,
+                "itemsize": self.row_bytes,
+            }
         )
-
-    def _item_view(self, field: Field) -> NDArray[Any]:
-        """Return the values of one column as opaque items, shape (N,)."""
-        kind = f"u{field.size}" if field.size in _NUMBER_SIZES else f"V{field.size}"
-        return np.ndarray(
-            (self._rows,),
-            np.dtype(kind),
-            self._buffer.data,
-            self._offsets[field.name],
-            (self.row_bytes,),
-        )
+        records = self._rows.view(row)[:, 0]
+        return {name: records[str(index)] for index, name in enumerate(names)}
 
     def remaining(self) -> NDArray[np.int32]:
         """Return the field for `EpisodeRows.remaining`, shape (N,)."""
@@ -680,13 +603,11 @@ class RecordArena:
         """
         self._beginnings[rows]
 
-    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
+    def rows_moved(self, rows: IndexArray, capacity: int) -> None:
         """Bring the rows into a new buffer; see `RowListener`."""
-        size = self.row_bytes
-        buffer = _zeros(capacity * size)
-        for move in moves:
-            source = self._buffer[move.source * size : (move.source + move.count) * size]
-            buffer[move.target * size : (move.target + move.count) * size] = source
+        buffer = _zeros(capacity * self.row_bytes)
+        front = buffer.reshape(-1, self.row_bytes)[: len(rows)]
+        np.take(self._rows, rows, axis=0, out=front, mode="clip")  # "raise" would copy once more
         self._use(buffer)
 
 
@@ -724,6 +645,15 @@ class EpisodeContents:
         if name in self.layout.flexible:
             return steps + self.extra[slots, self.layout.flexible.index(name)]
         return steps + stored.least_extra
+
+    def add(self, identity: int, episode: SequenceRows) -> None:
+        """Store a checked episode."""
+        start = self.rows.add(identity, episode.steps, usable=episode.usable, rows=episode.rows)
+        if episode.extra:
+            self.set_extra(self.rows.slot(identity), episode.extra)
+        for name, stored in self.layout.stored.items():
+            values = episode.values[name]
+            self.arena.write(name, start, episode.rows if stored.is_tag else len(values), values)
 
     def set_extra(self, slot: int, extra: list[int]) -> None:
         """Note the rows beyond L of the flexible columns of a new episode."""

@@ -172,15 +172,6 @@ class _ArrayTree:
         """Return items by index."""
         return self._nodes[self._leaves + indices]
 
-    def set(self, index: int, value: float) -> None:
-        """Set one item, O(log n)."""
-        self._fit(index)
-        nodes, node, reduce = self._nodes, self._leaves + index, self._reduce
-        nodes[node] = value
-        while node > 1:
-            node >>= 1
-            nodes[node] = reduce(nodes[2 * node], nodes[2 * node + 1])
-
     def set_many(self, indices: IndexArray, values: NDArray[Any]) -> None:
         """Set many items; of one index given twice the last value counts."""
         if len(indices) == 0:

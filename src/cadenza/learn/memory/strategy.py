@@ -40,7 +40,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.column import IndexArray, SamplePoint
-from cadenza.learn.memory.ring import EpisodeRows, RowMove, moved
+from cadenza.learn.memory.ring import EpisodeRows, moved
 from cadenza.learn.memory.segment_tree import ArrayMinTree, ArraySumTree
 
 #: Slots drawn at once while ejecting.
@@ -165,6 +165,14 @@ class SampleStrategy(Strategy, ABC):
             "update_priorities: expected a table with a PrioritizedSampleStrategy, got one with a "
             f"{type(self).__name__}; pass such a sampler when making the table."
         )
+
+
+class RowSampleStrategy(SampleStrategy):
+    """Chooses windows by ``sample_rows`` alone."""
+
+    def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
+        """Return ``count`` windows; see `SampleStrategy.sample`."""
+        return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
 
 class EjectionStrategy(Strategy, ABC):
@@ -371,15 +379,11 @@ class UniformStrategyBase(Strategy):
     """Part that sampling and ejecting share."""
 
 
-class UniformSampleStrategy(UniformStrategyBase, SampleStrategy):
+class UniformSampleStrategy(UniformStrategyBase, RowSampleStrategy):
     """Samples uniformly over all windows that fit into an episode.
 
     Episodes shorter than the window are never sampled.
     """
-
-    def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`."""
-        return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
         """Return the first rows of ``count`` windows, shape (n,); see `sample`."""
@@ -453,7 +457,7 @@ class CoverageBasedStrategy(Strategy):
         """Count an episode out."""
         self._renew()
         if self._tree is not None:
-            self._tree.set(self._rows.slot(identity), 0.0)
+            self._tree.set_range(self._rows.slot(identity), np.zeros(1))
         super().forget(identity)
 
     def clear(self) -> None:
@@ -540,7 +544,7 @@ class CoverageBasedStrategy(Strategy):
         return self._tree
 
 
-class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
+class CoverageBasedSampleStrategy(CoverageBasedStrategy, RowSampleStrategy):
     """Samples windows of seldom sampled episodes more often.
 
     Args:
@@ -561,10 +565,6 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
         usable = self._rows.slots.usable[slots]
         windows = np.maximum(usable - self._length + 1, 0).astype(np.float64)
         return windows * (self._weighed[slots] + 1.0) ** -self.alpha
-
-    def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`."""
-        return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
         """Return the first rows of ``count`` windows, shape (n,); see `sample`."""
@@ -625,7 +625,7 @@ SAMPLE_WEIGHTS: Final = "sample_weights"
 SAMPLE_IDS: Final = "sample_ids"
 
 
-class PrioritizedSampleStrategy(SampleStrategy):
+class PrioritizedSampleStrategy(RowSampleStrategy):
     """Samples windows by priority; new windows get the highest priority so far.
 
     Batches of its table have ``sample_weights`` (float32, (n,)), to multiply the losses with, and
@@ -679,9 +679,9 @@ class PrioritizedSampleStrategy(SampleStrategy):
         super().attach(rows)
         self._start_on(rows)
 
-    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
+    def rows_moved(self, rows: IndexArray, capacity: int) -> None:
         """Bring the priorities to the rows' new places; see `RowListener`."""
-        self._priority = moved(self._priority, moves, capacity)
+        self._priority = moved(self._priority, rows, capacity)
         self._drop_trees()
 
     def track(self, identity: int, sequence_length: int) -> None:
@@ -716,14 +716,6 @@ class PrioritizedSampleStrategy(SampleStrategy):
         """Finish an import; priorities of episodes that did not come are dropped."""
         super().end_simple_import()
         self._remembered.clear()
-
-    def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`.
-
-        Raises:
-            NoWindowError: No episode is long enough.
-        """
-        return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
         """Return the first rows of ``count`` windows, shape (n,); see `sample`."""

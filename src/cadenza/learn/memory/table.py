@@ -30,7 +30,6 @@ from cadenza.learn.memory.column import (
     TableLayout,
     checked_sequence,
     from_numpy,
-    require_finite_rows,
 )
 from cadenza.learn.memory.files import (
     IdPolicy,
@@ -133,9 +132,11 @@ class ArrayMemoryTable:
         if maxlen < 1:
             raise ConfigurationError(f"maxlen: expected at least 1 transition, got {maxlen}.")
         self.adaptors: list[Adaptor] = list(adaptors or [])
-        self._name = name
+        #: Name in messages.
+        self.name: str = name
         self._maxlen = int(maxlen)
-        self._device = torch.device(device)
+        #: Where batches go.
+        self.device: torch.device = torch.device(device)
         self._check_finite = check_finite
         self._layout = TableLayout(columns, length_key)
         self._contents = self._new_contents()
@@ -175,11 +176,6 @@ class ArrayMemoryTable:
         self._time_inner = self._timers.scope("add_sequence_inner")
 
     @property
-    def name(self) -> str:
-        """Name in checkpoints."""
-        return self._name
-
-    @property
     def columns(self) -> tuple[Column, ...]:
         """All columns, in declared order."""
         return self._layout.columns
@@ -193,11 +189,6 @@ class ArrayMemoryTable:
     def maxlen(self) -> int:
         """Most transitions to hold."""
         return self._maxlen
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches go."""
-        return self._device
 
     @property
     def sampler(self) -> SampleStrategy:
@@ -322,15 +313,7 @@ class ArrayMemoryTable:
 
     def _write(self, identity: int, episode: SequenceRows) -> None:
         """Store a checked episode for which there is room."""
-        contents = self._contents
-        start = contents.rows.add(identity, episode.steps, usable=episode.usable, rows=episode.rows)
-        if episode.extra:
-            contents.set_extra(contents.rows.slot(identity), episode.extra)
-        arena = contents.arena
-        for name, stored in self._layout.stored.items():
-            values = episode.values[name]
-            count = episode.rows if stored.is_tag else len(values)
-            arena.write(name, start, count, values)
+        self._contents.add(identity, episode)
         self._sampler.track(identity, episode.steps)
         self._ejector.track(identity, episode.steps)
 
@@ -356,8 +339,8 @@ class ArrayMemoryTable:
                 values = self._gatherer.gather(starts, sequence_length)
                 values |= self._sampler.annotations(starts, sequence_length)
         result = {name: from_numpy(array) for name, array in values.items()}
-        if self._device.type != "cpu":
-            result = {name: tensor.to(self._device) for name, tensor in result.items()}
+        if self.device.type != "cpu":
+            result = {name: tensor.to(self.device) for name, tensor in result.items()}
         for adaptor in self.adaptors:
             result = adaptor(result, count, sequence_length)
         return result
@@ -513,9 +496,9 @@ class ArrayMemoryTable:
             InputError: They hold NaN or infinity, and the table checks that.
             CheckpointError: The state of a strategy is malformed.
         """
-        for name, part in snapshot.stored.items() if self._check_finite else ():
-            require_finite_rows(f"{self._name}: column {name!r} of the loaded rows", part.rows)
-        contents = contents_of(snapshot, self._layout, self._new_contents, self._maxlen)
+        contents = contents_of(
+            snapshot, self._layout, self._new_contents, self._maxlen, finite=self._check_finite
+        )
         states: list[Mapping[str, Any] | None] = [
             snapshot.sampler_state if _is_type(self._sampler, snapshot.sampler_type) else None,
             snapshot.ejector_state if _is_type(self._ejector, snapshot.ejector_type) else None,
@@ -587,7 +570,7 @@ class ArrayMemoryTable:
         )
         if contents.rows.steps > int(maxlen):
             raise CheckpointError(
-                f"{self._name}: expected at most maxlen = {maxlen} transitions, got "
+                f"{self.name}: expected at most maxlen = {maxlen} transitions, got "
                 f"{contents.rows.steps}."
             )
         states = [read_field(state_dict, key) for key in ("sampler", "ejector")]

@@ -22,12 +22,9 @@ class Recorder:
         start = self.rows.add(identity, steps, **options)
         self.data[start : start + steps] = 1000 * identity + np.arange(steps)
 
-    def rows_moved(self, moves, capacity):
+    def rows_moved(self, rows, capacity):
         data = np.zeros(capacity, np.int64)
-        for move in moves:
-            data[move.target : move.target + move.count] = self.data[
-                move.source : move.source + move.count
-            ]
+        data[: len(rows)] = self.data[rows]
         self.data = data
 
     def check(self):

@@ -85,8 +85,6 @@ def test_segments_are_read_newest_first_and_only_as_many_as_fit(index):
     [
         ({"file": "../../../etc/passwd"}, "expected segments with file"),
         ({"manifest_sha256": "0" * 64}, "whose manifest has SHA-256 00000"),
-        ({"kept": [0, 1]}, "expected positions below 1 in a segment, got 1"),
-        ({"kept": [-1]}, "expected ascending positions"),
     ],
 )
 def test_spoiled_index_is_one_error(index, change, message):
