@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import safety as safety
     from . import stream as stream
     from .envs.registration import register_envs as register_envs
+    from .learn.agents.bc import BC as BC
     from .learn.agents.dagger import DAgger as DAgger
     from .learn.agents.load import load as load
     from .learn.agents.replay import DQN as DQN

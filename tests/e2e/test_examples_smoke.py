@@ -22,6 +22,7 @@ RATE = r"\d+ of \d+ \[\d\.\d\d, \d\.\d\d\]"
 #: A small budget of each example, what a printed line says, and how many lines do.
 PRINTED = {
     "cartpole_dqn": ("--seeds 2 --steps 400 --episodes 2", rf"(seed \d|over seeds): {MEAN}", 3),
+    "cocarry_bc": ("--seeds 2 --steps 50 --episodes 2", rf"seed \d, \w+: {RATE}", 6),
     "cocarry_dagger": ("--seeds 2 --steps 500 --episodes 2", rf"seed \d, \w+: {RATE}", 6),
     "cocarry_diversity": ("--steps 500 --episodes 1", r".* \d of 3 \[\d\.\d\d, \d\.\d\d\].*", 5),
     "cocarry_residual_ppo": ("--steps 40 --episodes 2", rf"all seeds, \w+, [a-z ]+: {RATE}", 20),

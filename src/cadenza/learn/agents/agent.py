@@ -13,7 +13,7 @@
         while agent.due:
             agent.update(agent.batch())
 
-Here is what all agents share; the algorithms are in `replay`, `rollout`, `team` and `dagger`.
+Here is what all agents share; the algorithms are in `replay`, `rollout`, `team`, `dagger` and `bc`.
 
 Promise:  equal seeds give equal bits on the CPU, and a saved and loaded agent continues bit for bit
           if its environments replay their running episodes exactly; otherwise one warning says
@@ -247,7 +247,7 @@ class Agent(Trainee, Generic[AgentConfig]):
                 f"{self.name}.learn: expected steps, an int >= 1, got {steps!r}; write "
                 f"{self.name}(...).learn(20_000)."
             )
-        _ = self.envs.vector  # without any, nothing begins
+        self._open_worlds()
         if folder is not None and not self.envs.can_make:
             raise InputError(
                 f"{self.name}.learn: expected no folder, because the agent cannot make a second "
@@ -273,6 +273,10 @@ class Agent(Trainee, Generic[AgentConfig]):
         with ending_on_signals(), self._threads(), shown as report:
             Loop(self, listening(given), keeping, report).run(steps)
         return self
+
+    def _open_worlds(self) -> None:
+        """Make the environments, or say why there are none, before anything begins."""
+        _ = self.envs.vector
 
     def _threads(self) -> AbstractContextManager[None]:
         """Keep torch to one thread: perceptrons are slower on several, and round otherwise."""

@@ -186,7 +186,9 @@ class DAggerLearner:
         layers, features = with_encoder(
             encoder,
             observation_dim,
-            lambda width: _layers(width, config.hidden_sizes, outputs or 0, self._generator),
+            lambda width: imitation_layers(
+                width, config.hidden_sizes, outputs or 0, self._generator
+            ),
         )
         self._scale = InputScale(observation_dim)
         self._network = nn.Sequential(*(features or [self._scale]), layers)
@@ -266,7 +268,7 @@ class DAggerLearner:
         return output.clamp(-1.0, 1.0) if self._choices is None else output.argmax(dim=-1)
 
 
-def _layers(
+def imitation_layers(
     width: int, hidden_sizes: Sequence[int], outputs: int, generator: torch.Generator
 ) -> nn.Sequential:
     """Return linear layers with layer norm and SiLU in between."""

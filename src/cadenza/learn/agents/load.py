@@ -8,6 +8,7 @@ from cadenza.core.checkpoints import pending_path, sidecar_path, stated_metadata
 from cadenza.core.errors import CheckpointError
 from cadenza.core.files import is_safetensors
 from cadenza.learn.agents.agent import SoloAgent
+from cadenza.learn.agents.bc import BC
 from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.agents.replay import DQN, MBPO, SAC, TD3, HLGauss
 from cadenza.learn.agents.rollout import GRPO, PPO
@@ -20,7 +21,7 @@ from cadenza.learn.nn.portable import (
     policy_path,
 )
 
-_KINDS: Final = (SAC, HLGauss, MBPO, TD3, DQN, PPO, GRPO, MAPPO, HAPPO, HATD3, DAgger)
+_KINDS: Final = (SAC, HLGauss, MBPO, TD3, DQN, PPO, GRPO, MAPPO, HAPPO, HATD3, DAgger, BC)
 
 
 def load(
