@@ -13,6 +13,7 @@ from cadenza.core.lazy_names import after_import, lazy_names
 
 if TYPE_CHECKING:
     from . import aht as aht
+    from . import contracts as contracts
     from . import envs as envs
     from . import evaluation as evaluation
     from . import learn as learn

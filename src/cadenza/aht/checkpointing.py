@@ -27,6 +27,7 @@ from cadenza.core.checkpoints import (
     resolve_uri,
     save_checkpoint,
 )
+from cadenza.core.contracts import contract_at
 from cadenza.core.errors import CheckpointError
 from cadenza.core.runlog import RunLogger
 from cadenza.core.types import Observation
@@ -112,6 +113,7 @@ class Checkpointer:
         return {
             "task": {"id": env.task, "version": self._run.task_version, "options": env.options},
             "seat": env.agent_uids[0],
+            "contract": contract_at(self._run.env, env.agent_uids[0]),
             "facts": {**facts, "step": step},
         }
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.tasks import EnvRequest, TaskEnv, TaskSpec, get_task
+from cadenza.core.contracts import contract_at
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
@@ -604,6 +605,7 @@ def _with_background_robots(env: Any, partner_config: PartnerConfig, *, num_envs
 def _bind(partner: PartnerBase, env: Any, uid: str) -> None:
     space = getattr(env, "single_action_space", env.action_space)
     partner.bind(space[uid])
+    partner.bind_contract(contract_at(env, uid))
 
 
 def ego_env(

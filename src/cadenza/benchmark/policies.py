@@ -36,6 +36,7 @@ from cadenza.core.checkpoints import (
     stated_metadata,
 )
 from cadenza.core.checks import is_scalable
+from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import (
     CheckpointError,
     InputError,
@@ -147,6 +148,7 @@ class EgoSeat:
         low: Smallest action, shape (A,).
         high: Largest action, shape (A,).
         chooses: Whether the actions are Discrete: one whole number, that of a choice.
+        contract: What the numbers mean, if the environment says it.
     """
 
     uid: str
@@ -154,6 +156,7 @@ class EgoSeat:
     low: Float32Array
     high: Float32Array
     chooses: bool = False
+    contract: TaskContract | None = None
 
     @property
     def action_dim(self) -> int:
@@ -193,6 +196,7 @@ def ego_seat(env: Any, uid: str) -> EgoSeat:
         low=np.asarray(action_space.low, dtype=np.float32),
         high=np.asarray(action_space.high, dtype=np.float32),
         chooses=chooses,
+        contract=contract_at(env, uid),
     )
 
 
@@ -353,6 +357,8 @@ class NetworkPolicy(MemorylessPolicy):
         self, policy: PortableNetwork | OnnxGraph, seat: EgoSeat, *, source: str = "policy"
     ) -> None:
         wanted = int(seat.high[0] - seat.low[0]) + 1
+        if seat.contract is not None:
+            seat.contract.require_match(source, policy.contract)
         if isinstance(policy, OnnxGraph):
             sizes, choices, first = policy.sizes, wanted, float(seat.low[0])
             self._act: Callable[[NDArray[Any]], NDArray[Any]] = partial(in_blocks, policy.actions)

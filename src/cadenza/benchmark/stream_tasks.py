@@ -44,6 +44,7 @@ from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.scripted_egos import carry
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
@@ -94,6 +95,11 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         )
         self._next_seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
         self._observation: Mapping[str, Any] | None = None
+
+    @property
+    def task_contract(self) -> TaskContract | None:
+        """What the ego's numbers mean, if the batch inside says it."""
+        return contract_at(self.env, self.ego_uid)
 
     @property
     def partner_ids(self) -> list[str]:
@@ -181,6 +187,7 @@ class _Seat:
             for driver in row:
                 if isinstance(driver, PartnerBase):
                     driver.bind(space)
+                    driver.bind_contract(contract_at(env, uid))
             self._drivers.append(row)
         self._chosen = [0] * count
 

@@ -1,8 +1,10 @@
-"""`cadenza partners list`, `configs list | show | copy`, and all of `tasks`."""
+"""`cadenza partners`, `configs`, `contracts` and `tasks`: what there is, and what it says."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +21,7 @@ from cadenza.cli.output import (
 from cadenza.cli.prereg import Repository, read_registration
 
 if TYPE_CHECKING:
+    from cadenza.core.contracts import AnyField
     from cadenza.learn.agents.presets import Preset
 
 _Name = Annotated[str, typer.Argument(help="Its name, e.g. train/crossing.", show_default=False)]
@@ -105,6 +108,77 @@ def show_task(
             return
         title = [] if task else ["# Task cards"]
         print_text("\n\n".join([*title, *map(task_card, known)]))
+
+
+def contracts(as_json: AsJson = False) -> None:
+    """List the tasks that say what each of their numbers means."""
+    with typed_exits(as_json=as_json):
+        known = _contracts()
+        found = [known.get(task_id) for task_id in known.list_contracts()]
+        if as_json:
+            print_json({"contracts": [each.facts() for each in found]})
+            return
+        rows = [
+            (
+                each.title,
+                f"{each.obs_dim} -> {each.action_dim}",
+                _rate(each.control_hz),
+                ", ".join(field.name for field in each.action_spec),
+            )
+            for each in found
+        ]
+        print_table("Task contracts", ("name", "numbers", "rate", "actions"), rows)
+
+
+def show_contract(
+    task: Annotated[str, typer.Argument(help="Its name, e.g. crossing.", show_default=False)],
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="Default: latest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each number of a task's observations and actions means."""
+    with typed_exits(as_json=as_json):
+        contract = _contracts().get(task, version)
+        if as_json:
+            print_json({"contract": contract.facts()})
+            return
+        title, columns = contract.title, ("entries", "name", "unit", "frame", "bounds")
+        rows = [
+            (*_facts(field, contract.obs_slices()), f"{field.scale:g}")
+            for field in contract.obs_spec
+        ]
+        print_table(f"{title}, {_rate(contract.control_hz)}: observed", (*columns, "1 is"), rows)
+        rows = [
+            (*_facts(field, contract.action_slices()), _range(*map(field.to_physical, bounds)))
+            for field in contract.action_spec
+            for bounds in [(field.low, field.high)]
+        ]
+        print_table(f"{title}: done", (*columns, "physical"), rows, note=contract.notes)
+
+
+def _contracts() -> ModuleType:
+    """Return the registry of contracts, with those of tasks that plug-ins register."""
+    from cadenza import contracts as known
+    from cadenza.benchmark.tasks import list_tasks
+
+    list_tasks()
+    return known
+
+
+def _rate(hz: float | None) -> str:
+    return "by turns" if hz is None else f"{hz:g} Hz"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:g} ... {high:g}"
+
+
+def _facts(field: "AnyField", places: Mapping[str, slice]) -> tuple[str, ...]:
+    """Return entries, name, unit, frame and bounds of a field."""
+    first, end = places[field.name].start, places[field.name].stop
+    place = str(first) if end - first == 1 else f"{first}:{end}"
+    return place, field.name, field.unit, field.frame, _range(field.low, field.high)
 
 
 def configs(as_json: AsJson = False) -> None:

@@ -35,6 +35,9 @@ app: typer.Typer = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+contracts_app: typer.Typer = typer.Typer(
+    help="Show what each number of a task means.", no_args_is_help=True
+)
 configs_app: typer.Typer = typer.Typer(
     help="Show and copy shipped configurations.", no_args_is_help=True
 )
@@ -68,6 +71,8 @@ app.command("imitate")(train.imitate)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
 app.command("dash")(dash.dash)
+contracts_app.command("list")(listings.contracts)
+contracts_app.command("show")(listings.show_contract)
 configs_app.command("list")(listings.configs)
 configs_app.command("show")(listings.show_config)
 configs_app.command("copy")(listings.copy_config)
@@ -108,6 +113,7 @@ zoo_app.command("list")(zoo.list_zoos)
 zoo_app.command("show")(zoo.show)
 zoo_app.command("matrix")(zoo.matrix)
 app.add_typer(configs_app, name="configs")
+app.add_typer(contracts_app, name="contracts")
 app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")
 app.add_typer(safety_app, name="safety")

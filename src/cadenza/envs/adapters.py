@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import gymnasium as gym
 from numpy.typing import NDArray
 
+from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.extras import load_extra
 from cadenza.core.lazy_names import lazy_names
@@ -72,6 +73,11 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
         self.render_mode: str | None = env.render_mode
         self.metadata: dict[str, Any] = dict(env.metadata)
         self._observation: Mapping[str, Any] | None = None
+
+    @property
+    def task_contract(self) -> TaskContract | None:
+        """What the ego's numbers mean, if the env inside says it."""
+        return contract_at(self.multi_env, self._ego_uid)
 
     def __getattr__(self, name: str) -> Any:
         """Return a hook of the safety filter from the env inside."""

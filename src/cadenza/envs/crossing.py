@@ -29,6 +29,7 @@ from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
+from cadenza.envs import contracts
 from cadenza.envs.backends import NumpyBackend
 from cadenza.envs.crossing_motion import (
     CONTROL_TIMESTEP,
@@ -150,6 +151,11 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         self._steps = 0
         self._contact = False
         self._trail: list[list[list[float]]] = []
+
+    @property
+    def task_contract(self) -> contracts.Contracts:
+        """What the robots' numbers mean, by robot."""
+        return contracts.crossing(self.agent_uids)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -475,6 +481,11 @@ class VectorCrossingEnv(PlanarVectorEnv):
         self._positions: FloatArray = np.zeros(shape)
         self._velocities: FloatArray = np.zeros(shape)
         self._goal_distance: FloatArray = np.zeros(num_envs)
+
+    @property
+    def task_contract(self) -> contracts.Contracts:
+        """What the robots' numbers mean, by robot."""
+        return contracts.crossing(self.agent_uids)
 
     def build_agent_batch(self) -> AgentBatch:
         """Return the current motion of every robot, as the batched safety filter reads it.

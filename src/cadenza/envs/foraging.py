@@ -33,6 +33,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.extras import load_extra
 from cadenza.core.seeding import derive_substream
+from cadenza.envs import contracts
 from cadenza.envs.backends import array_backend
 from cadenza.envs.inputs import checked_agent_uids, missing_uid_message
 from cadenza.envs.parallel_task import EPISODE_STREAM, ParallelTask
@@ -76,6 +77,11 @@ class Foraging:
             max_episode_steps=_NO_LIMIT,
             force_coop=bool(coop),
         )
+
+    @property
+    def task_contract(self) -> contracts.Contracts:
+        """What the robots' numbers mean, by robot."""
+        return contracts.foraging(self.possible_agents, foods=self.game.max_num_food)
 
     @property
     def unwrapped(self) -> "Foraging":
@@ -217,6 +223,11 @@ class VectorForaging(PlanarVectorEnv):
         self._foods = np.zeros((num_envs, foods, 2), np.int64)  # by row, then column
         self._powers = np.zeros((num_envs, foods), np.int64)  # levels; 0 is gone
         self._spawned = np.zeros(num_envs, np.int64)
+
+    @property
+    def task_contract(self) -> contracts.Contracts:
+        """What the robots' numbers mean, by robot."""
+        return contracts.foraging(self.agent_uids, foods=self._foods.shape[1])
 
     def _start(self, rows: NDArray[np.int64]) -> None:
         seeds = self._seeds[rows] + self._episodes[rows] * self.num_envs

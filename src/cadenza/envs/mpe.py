@@ -27,6 +27,7 @@ from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.checks import whole_number
 from cadenza.core.errors import NotReadyError
 from cadenza.core.seeding import derive_substream
+from cadenza.envs import contracts
 from cadenza.envs.backends import Precision, array_backend
 from cadenza.envs.inputs import (
     checked_agent_uids,
@@ -108,6 +109,11 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         self._velocity = [0.0] * 4
         self._steps = 0
         self._trail: list[list[float]] = []
+
+    @property
+    def task_contract(self) -> contracts.Contracts:
+        """What the robots' numbers mean, by robot."""
+        return contracts.cooperative_push(self.agent_uids)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -339,6 +345,11 @@ class VectorMPECooperativePushEnv(PlanarVectorEnv):
         self._landmarks = self._backend.states((4, num_envs))
         self._position = self._backend.states((4, num_envs))
         self._velocity = self._backend.states((4, num_envs))
+
+    @property
+    def task_contract(self) -> contracts.Contracts:
+        """What the robots' numbers mean, by robot."""
+        return contracts.cooperative_push(self.agent_uids)
 
     def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:
         # As Generator.uniform(low, high): low + (high - low) * draw.

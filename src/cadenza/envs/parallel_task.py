@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checks import whole_number
+from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.inputs import ChamberEnvCompatibilityError, missing_uid_message
@@ -164,6 +165,12 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
     def unwrapped(self) -> Any:
         """The innermost environment: whose code decides what happens."""
         return getattr(self.parallel_env, "unwrapped", self.parallel_env)
+
+    @property
+    def task_contract(self) -> Mapping[str, TaskContract]:
+        """What the seats' numbers mean, if the environment says it of its agents."""
+        told = {seat.uid: contract_at(self.parallel_env, seat.agent) for seat in self._seats}
+        return {uid: contract for uid, contract in told.items() if contract is not None}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

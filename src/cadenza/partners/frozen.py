@@ -16,6 +16,7 @@ Frozen:     weights are hashed when they are loaded and again at every reset; th
             that were hashed are those that are played, and ONNX Runtime cannot change it.
 """
 
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from cadenza.core.arrays import Float32Array
+from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -73,8 +75,11 @@ _SPREADS: Final = (
 class StatePolicyPartner(DrawingPartner):
     """Plays a function of the robot's own state, loaded at the first ``reset`` or ``act``.
 
-    Subclasses say how: `sizes` loads it, `actions` computes it.
+    Subclasses say how: `sizes` loads it, `actions` computes it, `contract` tells what its numbers
+    mean.
     """
+
+    _place: TaskContract | None = None
 
     #: How messages call the length of the state.
     input_name: ClassVar[str] = "input dim"
@@ -98,9 +103,24 @@ class StatePolicyPartner(DrawingPartner):
     def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
         """Return actions (N, A) for ``states`` (N, O)."""
 
+    @property
+    def contract(self) -> TaskContract | None:
+        """What the policy's numbers mean, as far as its file says it; it is loaded if need be."""
+        return None
+
+    def bind_contract(self, contract: TaskContract | None) -> None:
+        """See `PartnerBase.bind_contract`; the next reset refuses a policy of another one."""
+        self._place = contract
+
     def reset(self, *, seed: int | None = None) -> None:
-        """Load the policy if need be and open the episode's generator."""
+        """Load the policy if need be and open the episode's generator.
+
+        Raises:
+            CheckpointError: It was trained for another task contract.
+        """
         self.sizes()
+        if self._place is not None:
+            self._place.require_match(str(self.spec.weights_uri), self.contract)
         super().reset(seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
@@ -163,6 +183,11 @@ class FrozenNetworkPartner(StatePolicyPartner):
         """Load the network if need be, and return O and A, the number of choices if it chooses."""
         network = self._loaded()
         return network.observation_dim, network.num_choices or network.action_dim
+
+    @property
+    def contract(self) -> TaskContract | None:
+        """What the numbers of the network mean."""
+        return self._loaded().contract
 
     def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
         """Return actions without noise or drawn with it, (N, A), or choices, (N, 1)."""
@@ -429,6 +454,7 @@ class OnnxGraph:
 
     Attributes:
         sizes: O and A.
+        contract: What the numbers mean, if `Agent.export_onnx` of one robot wrote it down.
 
     Raises:
         CheckpointError: The bytes are no ONNX graph.
@@ -449,6 +475,10 @@ class OnnxGraph:
                 f"{owner}: {source}: expected an ONNX graph, got {error}"
             ) from error
         self._session: Any = session
+        told = session.get_modelmeta().custom_metadata_map.get("contracts", "{}")
+        self.contract: TaskContract | None = None
+        if (facts := json.loads(told)).keys() == {""}:
+            self.contract = TaskContract.from_facts(facts[""])
         self._describe(session)
 
     def actions(self, states: Float32Array, noise: Float32Array | None = None) -> Float32Array:
@@ -556,6 +586,11 @@ class OnnxPartner(StatePolicyPartner):
             MissingExtraError: The extra ``onnx`` is not installed.
         """
         return self._loaded().sizes
+
+    @property
+    def contract(self) -> TaskContract | None:
+        """What the numbers of the graph mean."""
+        return self._loaded().contract
 
     def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
         """Return the graph's actions, (N, A)."""

@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.partners.spec import PartnerSpec
@@ -162,6 +163,12 @@ class PartnerBase:
             )
         self._low = np.asarray(action_space.low, dtype=np.float32)
         self._high = np.asarray(action_space.high, dtype=np.float32)
+
+    def bind_contract(self, contract: TaskContract | None) -> None:
+        """Play where numbers mean what ``contract`` says; None if nobody says it.
+
+        Partners that play a file refuse one that was trained for another contract.
+        """
 
     def checked(self, action: Float32Array) -> Float32Array:
         """Return ``action``, (A,) or (N, A), clipped to the bound space if there is one.

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from cadenza.core.arrays import Float32Array
+from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import InputError
 from cadenza.partners.interface import DrawingPartner, PartnerBase
 from cadenza.partners.spec import PartnerSpec
@@ -41,6 +42,11 @@ class PartnerMixture(DrawingPartner):
         """Bind every member; see `PartnerBase.bind`."""
         for member in self.members:
             member.bind(action_space)
+
+    def bind_contract(self, contract: TaskContract | None) -> None:
+        """Bind every member; see `PartnerBase.bind_contract`."""
+        for member in self.members:
+            member.bind_contract(contract)
 
     def verify_weights(self) -> str | None:
         """Check every member's weights; see `PartnerBase.verify_weights`."""

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.partners.interface import PartnerBase, PartnerCard, RowGenerators, read_state
 from cadenza.partners.options import NumberOption, refuse_unknown_options
@@ -126,6 +127,11 @@ class VariedBodyPartner(PartnerBase):
             )
         if isinstance(self._inner, PartnerBase):
             self._inner.bind(action_space)
+
+    def bind_contract(self, contract: TaskContract | None) -> None:
+        """Bind the inner partner; see `PartnerBase.bind_contract`."""
+        if isinstance(self._inner, PartnerBase):
+            self._inner.bind_contract(contract)
 
     def verify_weights(self) -> str | None:
         """Return what the inner partner's `PartnerBase.verify_weights` does."""

@@ -187,6 +187,8 @@ def test_collecting_page_goes_on_as_the_unbroken_run(tmp_path):
 def test_export_page_gives_a_file_that_agrees_with_the_policy():
     names = execute("how-to/export-a-policy.md")
     assert names["actions"].shape == (5, 2)
+    sent = [told[1] for told in names["sent"]]  # by the robot's loop, with the package and without
+    np.testing.assert_allclose(sent, names["moved"], atol=1e-5)
     exporter = names["exporter"]
     assert [(p.key, p.value) for p in onnx.load(names["item"].filepath).metadata_props] == [
         ("task", "cooperative push"),

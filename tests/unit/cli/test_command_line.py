@@ -80,6 +80,7 @@ def test_settings_of_the_examples_are_known(tmp_path):
     "path",
     [
         *("cadenza configs list", "cadenza configs show", "cadenza configs copy"),
+        *("cadenza contracts list", "cadenza contracts show"),
         *("cadenza partners list", "cadenza tasks list", "cadenza tasks show", "cadenza zoo list"),
         "cadenza loop run",
     ],
@@ -121,6 +122,8 @@ BAD = {
     "cadenza imitate": ("nowhere --expert swerve", 2),
     "cadenza doctor": ("here", 2),
     "cadenza configs list": ("here", 2),
+    "cadenza contracts list": ("here", 2),
+    "cadenza contracts show": ("nowhere", 2),
     "cadenza eval run": ("crossing sed=1 --out out", 2),
     "cadenza eval diff": ("nowhere nowhere", 2),
     "cadenza eval compare": ("nowhere none", 2),

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError
+from cadenza.envs import contracts
 from cadenza.envs.mujoco.arm_guard import Guarding
 from cadenza.envs.mujoco.cocarry_rules import (
     DWELL,
@@ -313,6 +314,11 @@ class Carrying(Copies):
         """See `Copies`."""
         seen = FULL_DIM if options.view == "full" else TASK_DIM
         return (seen, TASK_DIM), (JOINTS if options.action_track == "joint" else 3, 3)
+
+    @staticmethod
+    def contracts(uids: Sequence[str], options: CoCarryOptions) -> contracts.Contracts:
+        """See `Copies`."""
+        return contracts.cocarry(uids, view=options.view, track=options.action_track)
 
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
         """See `Copies`."""

@@ -37,6 +37,7 @@ Axes:        N = copies, R = rows that begin an episode; robot 0 is the ego, rob
 Units:       kg, m, m/s, rad, N, s.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
@@ -45,6 +46,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
+from cadenza.envs import contracts
 from cadenza.envs.mujoco.arm_guard import Guarding
 from cadenza.envs.mujoco.panda import (
     JOINTS,
@@ -310,6 +312,12 @@ class Handing(Copies):
         """See `Copies`."""
         del options
         return (EGO_DIM, PRESENTER_DIM), (7, 6)
+
+    @staticmethod
+    def contracts(uids: Sequence[str], options: HandoverOptions) -> contracts.Contracts:
+        """See `Copies`."""
+        del options
+        return contracts.handover(uids)
 
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
         """See `Copies`."""

@@ -8,7 +8,7 @@ Units:    m, m/s, rad, rad/s, N, s.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, Final, Generic, TypeVar, get_args
@@ -21,6 +21,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.envs.batched_streams import named_uniforms
+from cadenza.envs.contracts import Contracts
 from cadenza.envs.inputs import (
     checked_action,
     checked_agent_uids,
@@ -117,6 +118,11 @@ class Copies(ABC):
     @abstractmethod
     def sizes(options: Any) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the entries of both robots' states and of their actions."""
+
+    @staticmethod
+    @abstractmethod
+    def contracts(uids: Sequence[str], options: Any) -> Contracts:
+        """Return the task contracts of ego and partner, by robot."""
 
     @abstractmethod
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
@@ -215,6 +221,11 @@ class TwoArms(Generic[CopiesT]):
     _ready: bool = False
     #: Picks the only copy, or all of them.
     _pick: Any = slice(None)
+
+    @property
+    def task_contract(self) -> Contracts:
+        """What the robots' numbers mean, by robot."""
+        return self.task.contracts(self.agent_uids, self.options)
 
     def guard_arm(self) -> None:
         """Put the operational-space filter in front of the ego's arm, see `arm_guard`."""

@@ -22,6 +22,7 @@ Axes:     N = environments, O = flattened observation, A = action components.
 """
 
 import inspect
+import json
 import math
 import warnings
 from abc import abstractmethod
@@ -60,6 +61,7 @@ from cadenza.core.checkpoints import (
     stated_metadata,
 )
 from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
+from cadenza.core.contracts import TaskContract
 from cadenza.core.device import single_torch_thread
 from cadenza.core.environments import successes
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
@@ -75,7 +77,15 @@ from cadenza.learn.agents.presets import preset_settings
 from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.env.making import MASK, SEEN, Environments, EnvLike, SavedWorlds, flat_rows
+from cadenza.learn.env.making import (
+    MASK,
+    SEEN,
+    Environments,
+    EnvLike,
+    SavedWorlds,
+    agreed,
+    flat_rows,
+)
 from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import (
@@ -101,6 +111,8 @@ from cadenza.learn.settings import FrozenModel, OffPolicyConfig, OnPolicyConfig
 
 #: Layout version of what `Agent.save` writes.
 STATE_VERSION: Final = 1
+#: Task contracts, by seat, in an agent's header and an ONNX file's metadata.
+_CONTRACTS: Final = "contracts"
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -391,17 +403,23 @@ class Agent(Trainee, Generic[AgentConfig]):
         """
         return _write_policies(self.networks(), Path(path))
 
-    def _policy_facts(self) -> dict[str, Any]:
+    def _policy_facts(self, seat: str = "") -> dict[str, Any]:
         """Return what a policy file says of the task and of where the policy comes from."""
         return {
             "task": {} if self.envs.id is None else {"id": self.envs.id},
+            "contract": self.envs.contracts.get(seat),
             "facts": {"algorithm": self.name, "seed": self.seed, "step": self.steps},
         }
 
     def _onnx_metadata(self) -> dict[str, Any]:
-        """Return the same for an ONNX file."""
+        """Return the same for an ONNX file; contracts as JSON, by seat."""
         told = self._policy_facts()
-        return {**told["facts"], "task": told["task"].get("id", "")}
+        return {**told["facts"], "task": told["task"].get("id", ""), **self._contract_facts()}
+
+    def _contract_facts(self) -> dict[str, str]:
+        """Return the task contracts as a file holds them; nothing if there are none."""
+        found = {seat: each.facts() for seat, each in self.envs.contracts.items()}
+        return {_CONTRACTS: json.dumps(found)} if found else {}
 
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write everything the future depends on, atomically, with a checksum beside it.
@@ -447,6 +465,7 @@ class Agent(Trainee, Generic[AgentConfig]):
             "spaces": self.envs.spaces,
             "worlds": self.envs.saved(),
             "log": self.log_name,
+            **self._contract_facts(),
         }
         state = self.state_dict()
         if not memory:
@@ -500,10 +519,11 @@ class Agent(Trainee, Generic[AgentConfig]):
         network = parts.get("network")
         if header["is_custom"] and network is None:
             raise InputError(f"{cls.__name__}.load: expected network=..., the module it had.")
-        worlds = env
+        worlds, facts = env, json.loads(header.get(_CONTRACTS, "{}"))
+        told = {seat: TaskContract.from_facts(each) for seat, each in facts.items()}
         if env is None:
             saved = header.get("worlds")  # None in files of earlier versions
-            worlds = SavedWorlds(header["env"], saved) if saved else header["env"] or None
+            worlds = SavedWorlds(header["env"], saved, told) if saved else header["env"] or None
         if worlds is None:
             raise InputError(
                 f"{cls.__name__}.load: expected env=..., because this file of an earlier version "
@@ -515,6 +535,7 @@ class Agent(Trainee, Generic[AgentConfig]):
             given["network"] = header["network"]
         agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given))
         agent.log_name = header.get("log")  # None in files of earlier versions
+        agent.envs.contracts = agreed(agent.envs.contracts, told, str(path))
         try:
             agent.load_state_dict(state)
         except CheckpointError as error:

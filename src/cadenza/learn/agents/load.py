@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.checkpoints import pending_path, sidecar_path, stated_metadata
+from cadenza.core.contracts import TaskContract, contract_at
+from cadenza.core.environments import made_by_id
 from cadenza.core.errors import CheckpointError
 from cadenza.core.files import is_safetensors
 from cadenza.learn.agents.agent import SoloAgent
@@ -13,6 +15,7 @@ from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.agents.replay import DQN, MBPO, SAC, TD3, HLGauss
 from cadenza.learn.agents.rollout import GRPO, PPO
 from cadenza.learn.agents.team import HAPPO, HATD3, MAPPO, TeamAgent
+from cadenza.learn.env.making import contract_of
 from cadenza.learn.loaded_state import found_at
 from cadenza.learn.nn.portable import (
     POLICY_FACT,
@@ -33,17 +36,22 @@ def load(
 
     Args:
         path: File.
-        env: Environments that the agent learns in from now on, as of `Agent.load`.
+        env: Environments that the agent learns in from now on, as of `Agent.load`; beside a policy
+            what it will act in, or the task contract of that, which its own has to match.
         **parts: Of an agent, as of `Agent.load`.
 
     Raises:
-        CheckpointError: The file is missing, damaged, or neither of both.
+        CheckpointError: The file is missing, damaged, neither of both, or of another contract.
         ConfigurationError: A setting is unknown, out of range, or built into what was learned.
         InputError: The agent's ``network`` is needed.
     """
     path = Path(path)
     if is_safetensors(path):
-        return load_policy_file(path)
+        network = load_policy_file(path)
+        contract = None if env is None else _contract(env, network.seat)
+        if contract is not None:
+            contract.require_match(str(path), network.contract)
+        return network
     known = {kind.__name__: kind for kind in _KINDS}
     is_told = path.is_file() and (sidecar_path(path).is_file() or pending_path(path).is_file())
     told: Mapping[str, Any] = stated_metadata(path).extra if is_told else {}
@@ -56,3 +64,16 @@ def load(
             f"{path}: expected a policy file or an agent of {', '.join(known)}, got {came}."
         )
     return known[found].load(path, env, **parts)
+
+
+def _contract(place: Any, seat: str | None) -> TaskContract | None:
+    """Return the contract of an environment, of its robot ``seat`` if it has several."""
+    if isinstance(place, TaskContract):
+        return place
+    made: Any = place
+    if isinstance(place, str) or callable(place):
+        made = made_by_id(place) if isinstance(place, str) else place()
+    found = contract_at(made, seat) if hasattr(made, "agent_uids") else contract_of(made)
+    if made is not place:
+        made.close()
+    return found

@@ -184,7 +184,7 @@ class TeamAgent(Agent[AgentConfig]):
             kind, log_std = self._draws(robot)
             output = Output(kind=kind, low=low, high=high, log_std=log_std)
             layers = layers_of(self.robots()[robot])
-            networks[uid] = flat_network(layers, width, output, seat=uid, **self._policy_facts())
+            networks[uid] = flat_network(layers, width, output, seat=uid, **self._policy_facts(uid))
         return networks
 
     @abstractmethod

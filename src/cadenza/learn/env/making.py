@@ -6,21 +6,30 @@ show flat observations where the original is no Box.
 Axes:  N = environments, O = observation.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import (
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorActionWrapper,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
 from gymnasium.wrappers import FlattenObservation
 from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
 from cadenza.core.checks import shown, whole_number
+from cadenza.core.contracts import TaskContract, contract_at, registered_for
 from cadenza.core.environments import (
     CheckedEnv,
     advice_on,
@@ -42,6 +51,12 @@ MASK: Final = "action_mask"
 SEEN: Final = "observation"
 #: Observations that can be made flat arrays of numbers.
 _NUMBERS: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_WRAPPERS: Final = (gymnasium.Wrapper, VectorWrapper)
+#: Wrappers behind which numbers mean something else, and that need not change a space.
+_CHANGING: Final = (
+    *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper),
+    *(VectorObservationWrapper, VectorActionWrapper),
+)
 _EXPECTED: Final = (
     "expected the id of a Gymnasium environment, a function that makes one, a gymnasium.Env or a "
     "gymnasium.vector.VectorEnv"
@@ -54,10 +69,11 @@ ONE_AND_THE_SAME: Final = "expected a function that makes another environment in
 
 @dataclass(frozen=True, slots=True)
 class SavedWorlds:
-    """What a file tells of the environments an agent learned in: their id, if any, and spaces."""
+    """What a file tells of the environments: id, if any, spaces, task contracts by seat."""
 
     id: str
     spaces: Any
+    contracts: Mapping[str, TaskContract] = field(default_factory=dict[str, TaskContract])
 
 
 class Environments:
@@ -69,14 +85,15 @@ class Environments:
 
     Attributes:
         id: Gymnasium's id of each, if it was made by id.
+        contracts: The task contract of each under "", if there is one.
         space: What each shows.
         layout: That, and beside it the mask of legal actions if ``masked`` and only infos have it.
         features: What is learned from: ``space`` without a mask.
         masks: M, its size; 0 without.
 
     Raises:
-        ConfigurationError: ``source`` is something else, or ready while ``count`` is given; or
-            there can be no masks.
+        ConfigurationError: ``source`` is something else, or ready while ``count`` is given; it has
+            other sizes than its task contract says; or there can be no masks.
     """
 
     def __init__(
@@ -102,6 +119,7 @@ class Environments:
         self._make = None if self._source is None else _maker(self._source)
         self.can_make: bool = self._make is not None
         self.id: str | None = self._source if isinstance(self._source, str) else None
+        self.contracts: Mapping[str, TaskContract] = saved.contracts if saved else {}
         if saved is not None:
             self._describe(*map(space_from, saved.spaces))
             self.num_envs: int = self._count
@@ -158,6 +176,7 @@ class Environments:
                 inner.envs = [
                     one if isinstance(one, CheckedEnv) else CheckedEnv(one) for one in inner.envs
                 ]
+            self._learn_contract(batch)
             is_flat = isinstance(self.space, spaces.Box)
             mode = autoreset_mode(batch, ConfigurationError)
             if not is_flat and mode is AutoresetMode.SAME_STEP:
@@ -170,6 +189,7 @@ class Environments:
         is_ready = isinstance(source, gymnasium.Env)
         first = CheckedEnv(cast("AnyEnv", source)) if is_ready else self._another()
         self._describe(first.observation_space, first.action_space)
+        self._learn_contract(first)
         if not is_ready:
             first.close()
         size = self._group_size
@@ -245,6 +265,11 @@ class Environments:
                 f"{rows[row, -self.masks :].astype(int).tolist()}; end the episode where there is "
                 "none, or correct the mask."
             )
+
+    def _learn_contract(self, env: Any) -> None:
+        """Note the task contract of ``env``, which is that of a file, if both have one."""
+        found = contract_of(env)
+        self.contracts = agreed({} if found is None else {"": found}, self.contracts, "agent")
 
     def saved(self) -> Any:
         """Return their spaces as a file holds them; see `SavedWorlds`."""
@@ -366,6 +391,72 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
 def unwrapped(env: Any) -> Any:
     """Return ``env`` without its wrappers."""
     return getattr(env, "unwrapped", env)
+
+
+def contract_of(env: Any) -> TaskContract | None:
+    """Return the task contract of what ``env``, one or a vector, shows and takes.
+
+    It is the one that it carries, or that is registered for its id. A wrapper that changes
+    observations or actions has none unless it carries one itself.
+
+    Raises:
+        ConfigurationError: The contract tells other sizes.
+    """
+    seen, done = _spaces_of(env)
+    for layer in _layers(env):
+        if _spaces_of(layer) != (seen, done):
+            return None
+        found = contract_at(layer)
+        if found is None and not isinstance(layer, _WRAPPERS):
+            found = registered_for(getattr(getattr(layer, "spec", None), "id", ""))
+        if found is not None:
+            sizes, told = (_size(seen), _size(done)), (found.obs_dim, found.action_dim)
+            if sizes != told:
+                raise ConfigurationError(
+                    f"{env}: expected a task contract of {sizes[0]} observed and {sizes[1]} acting "
+                    f"numbers, got {found.title} of {told[0]} and {told[1]}; correct it."
+                )
+            return found
+        if isinstance(layer, _CHANGING):
+            return None
+    return None
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield ``env`` and what it wraps, outermost first; of a vector the first one comes last."""
+    layer: Any = env
+    while layer is not None:
+        yield layer
+        if isinstance(layer, SyncVectorEnv):
+            layer = layer.envs[0]
+        else:
+            layer = cast("Any", layer).env if isinstance(layer, _WRAPPERS) else None
+
+
+def _spaces_of(env: Any) -> tuple[Any, Any]:
+    if hasattr(env, "single_observation_space"):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def _size(space: Any) -> int:
+    """Return how many numbers an element of ``space`` is, a choice one and a mask none."""
+    if space.shape is None:
+        return sum(_size(part) for name, part in parts_of(space).items() if name != MASK)
+    return math.prod(space.shape)
+
+
+def agreed(
+    found: Mapping[str, TaskContract], saved: Mapping[str, TaskContract], source: str
+) -> Mapping[str, TaskContract]:
+    """Return contracts by seat; those ``found`` at environments are those ``saved``, if both are.
+
+    Raises:
+        CheckpointError: The numbers of a seat mean something else.
+    """
+    for seat, contract in found.items():
+        contract.require_match(source, saved.get(seat))
+    return {**saved, **found}
 
 
 def space_state(space: AnySpace) -> Any:

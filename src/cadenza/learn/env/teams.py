@@ -5,7 +5,7 @@ What every robot sees, side by side, is the joint state.
 Axes:  N = environments, O_i, A_i = state and action of robot i, S = Σ O_i = joint state.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cadenza.core import environments
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.checks import WIDEST_RANGE, is_scalable, shown
+from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.env.held_state import HeldState
 from cadenza.learn.env.making import (
@@ -195,6 +196,9 @@ class TeamWorlds:
         self.batch: Any = batch
         self.num_envs: int = int(batch.num_envs)
         self.uids: tuple[str, ...] = tuple(batch.agent_uids)
+        self.contracts: Mapping[str, TaskContract] = {
+            uid: found for uid in self.uids if (found := contract_at(batch, uid)) is not None
+        }
 
     @property
     def vector(self) -> Any:

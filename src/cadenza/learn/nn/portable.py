@@ -6,6 +6,8 @@ File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSO
              ``layers``       a closed list of kinds, `KINDS`; tensors by their place in it
              ``output``       how the last layer becomes an action, see `Output`
              ``task``         {id, version, options} it was trained on, ``seat`` whose it is
+             ``contract``     what its numbers mean (`cadenza.core.contracts`), if that is known;
+                              the format is then ``cadenza-policy/2``
              ``content_id``   SHA-256 over all of these, then name, dtype, shape and bytes of every
                               tensor by name: what the policy is
              ``facts``        run_id, seed, step, algorithm, ...: where it comes from, which does
@@ -36,12 +38,15 @@ from safetensors import torch as tensor_files
 from torch import Tensor, nn
 
 from cadenza.core.arrays import BLOCK_ROWS, require_finite
+from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.running_normalizer import CLIP
 
 FORMAT: Final = "cadenza-policy/1"
+#: Format of files with a contract, which readers of the other one would overlook.
+CONTRACT_FORMAT: Final = "cadenza-policy/2"
 #: What such files are called.
 SUFFIX: Final = ".policy.safetensors"
 #: Key of a policy's `PortableNetwork.state_dict` in a checkpoint.
@@ -292,6 +297,7 @@ class PortableNetwork:
         action: What is done.
         task: {id, version, options} of what it was trained on; empty if unknown.
         seat: Whose place in the task it is; None if it has one only.
+        contract: What its numbers mean; None if nobody says it.
         facts: Where it comes from.
 
     Raises:
@@ -304,6 +310,7 @@ class PortableNetwork:
     action: Mapping[str, Any]
     task: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seat: str | None = None
+    contract: TaskContract | None = None
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     content_id: str = field(init=False, default="")
 
@@ -326,6 +333,7 @@ class PortableNetwork:
     def __repr__(self) -> str:
         """Return what it is and where it comes from, without its weights."""
         told = {**self.task, **({} if self.seat is None else {"seat": self.seat}), **self.facts}
+        told |= {} if self.contract is None else {"contract": self.contract.title}
         shown = "".join(f", {name}={value!r}" for name, value in told.items())
         does = f"{self.num_choices} choices" if self.num_choices else f"{self.action_dim} numbers"
         return f"<policy of {self.observation_dim} observed numbers to {does}{shown}>"
@@ -442,7 +450,8 @@ class PortableNetwork:
     def identity(self) -> dict[str, Any]:
         """Return what the content id covers beside the tensors."""
         return {
-            "format": FORMAT,
+            "format": FORMAT if self.contract is None else CONTRACT_FORMAT,
+            **({} if self.contract is None else {"contract": self.contract.facts()}),
             "observation": dict(self.observation),
             "action": dict(self.action),
             "layers": _layer_facts(self.layers),
@@ -576,6 +585,8 @@ def _assembled(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> Portabl
     arrays = {name: None if end is None else end.numpy() for name, end in ends.items()}
     spread = tensors.pop("output.log_std", None)
     known = {name: header[name] for name in ("observation", "action", "seat", "facts")}
+    if "contract" in header:
+        known["contract"] = TaskContract.from_facts(header["contract"])
     output = Output(kind=header["output"], log_std=spread, **arrays)
     network = PortableNetwork(layers=layers, output=output, task=header["task"] or {}, **known)
     if tensors or network.content_id != header["content_id"]:
@@ -601,7 +612,7 @@ def _read_header(data: bytes) -> dict[str, Any]:
     text = metadata[_KEY].encode()
     header = json.loads(text)
     found = header.get("format")
-    if found != FORMAT:
+    if found != (CONTRACT_FORMAT if "contract" in header else FORMAT):
         raise CheckpointError(
             f"policy: expected the format {FORMAT}, got {found!r}; it is of another program or a "
             "newer release, so upgrade the package."
