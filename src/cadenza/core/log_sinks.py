@@ -3,7 +3,6 @@
 Adding one:  a class with `write` and `close`, passed to `cadenza.core.runlog.bind_run_logger`.
 """
 
-import json
 import logging
 import os
 import sys
@@ -19,7 +18,7 @@ from cadenza.core.errors import MissingExtraError, SinkError, StorageError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import append_at, fsync_folder, lock_file, make_folder
 from cadenza.core.provenance import RunContext
-from cadenza.core.strict_json import json_line
+from cadenza.core.strict_json import json_line, parse_json_object
 
 _logger = logging.getLogger(__name__)
 
@@ -172,11 +171,15 @@ class JsonlSink:
 
 
 def length_until(path: Path, step: int) -> int:
-    """Return the bytes of a log before its first line of a later ``step``; 0 without a log."""
+    """Return the bytes of a log before its first line of a later ``step``; 0 without a log.
+
+    Raises:
+        IntegrityError: A line is no JSON object.
+    """
     length = 0
     with suppress(FileNotFoundError), path.open("rb") as file:
         for line in file:
-            if not line.endswith(b"\n") or json.loads(line).get("step", 0) > step:
+            if parse_json_object(line, source=str(path)).get("step", 0) > step:
                 break
             length += len(line)
     return length
