@@ -27,9 +27,9 @@ import torch
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.logger import Logger
 
-from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
-from cadenza.learn.algorithms.sac import SACLearner
-from cadenza.learn.algorithms.td3 import TD3Learner
+from cadenza.learn.agents.dqn import DQNLearner, action_grid
+from cadenza.learn.agents.sac import SACLearner
+from cadenza.learn.agents.td3 import TD3Learner
 from cadenza.learn.configs import DQNConfig, SACConfig, TD3Config
 from cadenza.learn.memory.builder import TransitionMemory
 from perf.timing import Row, print_table

@@ -30,12 +30,13 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
-from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
-from cadenza.learn.algorithms.hatd3 import CentralTD3Learner
-from cadenza.learn.algorithms.mbpo import MBPOLearner
-from cadenza.learn.algorithms.off_policy import ReplayLearner
-from cadenza.learn.algorithms.sac import SACLearner
-from cadenza.learn.algorithms.td3 import TD3Learner
+from cadenza.learn.agents.dqn import DQNLearner, action_grid
+from cadenza.learn.agents.hatd3 import CentralTD3Learner
+from cadenza.learn.agents.hlgauss import HLGaussLearner
+from cadenza.learn.agents.mbpo import MBPOLearner
+from cadenza.learn.agents.off_policy import ReplayLearner
+from cadenza.learn.agents.sac import SACLearner
+from cadenza.learn.agents.td3 import TD3Learner
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.settings import OffPolicyConfig
@@ -250,7 +251,7 @@ def _dqn(
 
 _BUILDERS: Final[dict[str, Callable[[EgoAHTConfig, _Sizes, int], ReplayLearner]]] = {
     "sac": lambda cfg, sizes, _: SACLearner(**sizes, config=cfg.sac),
-    "hlgauss": lambda cfg, sizes, _: SACLearner(**sizes, config=cfg.hlgauss),
+    "hlgauss": lambda cfg, sizes, _: HLGaussLearner(**sizes, config=cfg.hlgauss),
     "td3": lambda cfg, sizes, _: TD3Learner(**sizes, config=cfg.td3),
     "hatd3": lambda cfg, sizes, rows: CentralTD3Learner(**sizes, joint_dim=rows, config=cfg.hatd3),
     "dqn": _dqn,

@@ -1,11 +1,10 @@
 """Learning: the engine (callbacks, trainer, memory, algorithms, networks) behind every learner.
 
-Start at:    `agents`, one object per algorithm; beneath them `Callback` and
-             `Trainer`, and `algorithms` for what can be learned with them;
-             `docs/learning-engine.md` for the ideas.
+Start at:    `agents`, one object and one file per algorithm; `Callback`, `Trainer` and `emote`, the
+             losses of the original engine; `docs/learning-engine.md` for the ideas.
 Promise:     equal inputs and generators give equal bits on the CPU; no global random state is read.
 May import:  `core`.  Must not import: `safety`, `envs`, `aht` or anything above them.
-Adding one:  one module under `algorithms`, its paper and score in the folder's README.
+Adding one:  one module under `agents`, its paper and score in the folder's README.
 """
 
 from typing import TYPE_CHECKING

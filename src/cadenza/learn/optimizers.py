@@ -8,7 +8,7 @@ Promise: groups list parameters in declaration order, each exactly once, in ever
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 import torch
@@ -77,131 +77,6 @@ def separate_modules_for_weight_decay(
         )
     decay = {name for name, is_decayed in verdicts.items() if is_decayed}
     return decay, set(verdicts) - decay
-
-
-#: Parameters, first moments, second moments and step counts.
-AdamLists = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
-
-
-class FusedAdam(torch.optim.Adam):
-    """``Adam(fused=True)`` in less time: its step is the kernel and nothing else.
-
-    States, results and files are those of torch's class. Hooks of optimisers are not called.
-    """
-
-    def __init__(self, params: Iterable[torch.Tensor], lr: float) -> None:
-        super().__init__(params, lr=lr, fused=True)
-        self._lists: dict[int, AdamLists] = {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a state, of a copy or of a checkpoint."""
-        super().__setstate__(state)
-        self._lists = {}
-
-    def lists(self, index: int = 0) -> "AdamLists":
-        """Return parameters, first and second moments and step counts of one group."""
-        parameters: list[torch.Tensor] = self.param_groups[index]["params"]
-        lists = self._lists.get(index)
-        if lists is None or len(lists[0]) != len(parameters):
-            for parameter in parameters:
-                if not self.state[parameter]:
-                    self.state[parameter] = {
-                        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                        "exp_avg": torch.zeros_like(parameter),
-                        "exp_avg_sq": torch.zeros_like(parameter),
-                    }
-            parts = [self.state[parameter] for parameter in parameters]
-            if len({float(part["step"]) for part in parts}) == 1:  # they count together
-                for part in parts:
-                    part["step"] = parts[0]["step"]
-            means, squares, steps = (
-                [part[name] for part in parts] for name in ("exp_avg", "exp_avg_sq", "step")
-            )
-            lists = self._lists[index] = (list(parameters), means, squares, steps)
-        return lists
-
-    def count(self, places: Sequence[int], index: int = 0) -> None:
-        """Count a step of the parameters at ``places`` of `lists`."""
-        parameters, means, squares, steps = self.lists(index)
-        are_shared = steps[0] is steps[-1]
-        if are_shared and len(places) < len(steps):  # they part
-            steps = [step.clone() for step in steps]
-            for parameter, step in zip(parameters, steps, strict=True):
-                self.state[parameter]["step"] = step
-            self._lists[index] = (parameters, means, squares, steps)
-            are_shared = False
-        for step in steps[:1] if are_shared else [steps[place] for place in places]:
-            step += 1
-
-    def factors(self) -> torch.Tensor:
-        """Return what `adam_` needs of each parameter's next step: size, β1, β2, ε, √(1 − β2^t)."""
-        self._opt_called = True  # schedules of learning rates ask whether a step was taken
-        group = self.param_groups[0]
-        first, second = group["betas"]
-        steps = self.lists()[3]
-        are_shared = steps[0] is steps[-1]
-        rows = [
-            (
-                group["lr"] / (1.0 - first**t),
-                first,
-                second,
-                group["eps"],
-                (1.0 - second**t) ** 0.5,
-            )
-            for t in (float(step) + 1.0 for step in (steps[:1] if are_shared else steps))
-        ]
-        return torch.tensor(rows).expand(len(steps), -1)
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] -- no closure
-        """Take a step by the gradients that the parameters hold."""
-        del closure
-        for index, group in enumerate(self.param_groups):
-            lists = self.lists(index)
-            kept = [place for place, p in enumerate(lists[0]) if p.grad is not None]
-            self.count(kept, index)
-            if len(kept) != len(lists[0]):
-                lists = tuple([values[place] for place in kept] for values in self.lists(index))
-            parameters, means, squares, steps = lists
-            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
-                parameters,
-                [cast("torch.Tensor", p.grad) for p in parameters],
-                means,
-                squares,
-                [],
-                steps,
-                lr=group["lr"],
-                beta1=group["betas"][0],
-                beta2=group["betas"][1],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-            )
-
-    #: Keeps torch from wrapping the step into its profiler.
-    setattr(step, "hooked", True)  # noqa: B010 -- a function has no such field
-
-
-def adam_(
-    parameter: torch.Tensor,
-    mean: torch.Tensor,
-    square: torch.Tensor,
-    gradient: torch.Tensor,
-    factors: torch.Tensor,
-    is_wanted: torch.Tensor,
-) -> None:
-    """Take Adam's step in operations that can be compiled; change nothing unless ``is_wanted``.
-
-    Source: arXiv:1412.6980, algorithm 1.
-    """
-    size, first, second, epsilon, root = factors
-    new_mean = mean + (1.0 - first) * (gradient - mean)
-    new_square = second * square + (1.0 - second) * gradient * gradient
-    change = size * new_mean / (new_square.sqrt() / root + epsilon)
-    mean.copy_(torch.where(is_wanted, new_mean, mean))
-    square.copy_(torch.where(is_wanted, new_square, square))
-    parameter.sub_(torch.where(is_wanted, change, 0.0))
 
 
 class ModifiedAdamW(torch.optim.AdamW):
@@ -295,10 +170,10 @@ def _paths_above(name: str) -> Iterator[str]:
         yield path
 
 
-def adam(network: nn.Module, learning_rate: float) -> FusedAdam:
+def adam(network: nn.Module, learning_rate: float) -> torch.optim.Adam:
     """Return an optimiser, in one kernel per step, of all in ``network`` that is not frozen."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return FusedAdam(trained, learning_rate)
+    return torch.optim.Adam(trained, lr=learning_rate, fused=True)
 
 
 def set_rate(optimizer: Any, learning_rate: float) -> None:

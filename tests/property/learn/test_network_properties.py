@@ -7,16 +7,6 @@ import pkgutil
 
 import pytest
 import torch
-from gymnasium import spaces
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
-
-import cadenza.learn.algorithms
-import cadenza.learn.models
-import cadenza.learn.nn
-from cadenza.benchmark.jobs.cloning import Clone
-from cadenza.learn.algorithms import hlgauss
 from cadenza.learn.algorithms.amp import Discriminator
 from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy
 from cadenza.learn.algorithms.genrl import (
@@ -27,8 +17,20 @@ from cadenza.learn.algorithms.genrl import (
     PolicyWrapper,
     VariationalAutoencoder,
 )
-from cadenza.learn.algorithms.sac import EncodedLogits
-from cadenza.learn.algorithms.td3 import DeterministicMlpPolicy, ExploringPolicy
+from cadenza.learn.algorithms.td3 import ExploringPolicy
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import cadenza.learn.agents
+import cadenza.learn.emote
+import cadenza.learn.models
+import cadenza.learn.nn
+from cadenza.benchmark.jobs.cloning import Clone
+from cadenza.learn.agents.hlgauss import EncodedLogits
+from cadenza.learn.agents.td3 import DeterministicMlpPolicy
+from cadenza.learn.algorithms import hlgauss
 from cadenza.learn.models.ensemble import EnsembleLinearLayer, EnsembleOfGaussian
 from cadenza.learn.models.model import DeterministicModel, DynamicModel, TerminationModel
 from cadenza.learn.nn.action_value_mlp import (
@@ -254,8 +256,16 @@ def assert_same(ours, expected, *, different_from=None):
         assert any(not torch.equal(*pair) for pair in zip(ours, different_from, strict=True))
 
 
+MODULES = tuple(f"cadenza.learn.{name}" for name in ("nn", "m", "agents", "emote"))
+
+
 def test_every_network_class_of_the_package_is_tested_here():
-    for package in (cadenza.learn.nn, cadenza.learn.models, cadenza.learn.algorithms):
+    for package in (
+        cadenza.learn.nn,
+        cadenza.learn.models,
+        cadenza.learn.agents,
+        cadenza.learn.emote,
+    ):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             importlib.import_module(module.name)
     classes, left = set(), [nn.Module]
@@ -265,7 +275,7 @@ def test_every_network_class_of_the_package_is_tested_here():
         classes |= {
             c.__name__
             for c in subclasses
-            if c.__module__.startswith(("cadenza.learn.nn", "cadenza.learn.m", "cadenza.learn.a"))
+            if c.__module__.startswith(MODULES)
             and not inspect.isabstract(c)
             and not c.__name__.startswith("_")
         }

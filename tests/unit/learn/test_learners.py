@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
-from cadenza.learn.algorithms.hatd3 import CentralTD3Learner
-from cadenza.learn.algorithms.mbpo import ImaginedTransitions, MBPOLearner
-from cadenza.learn.algorithms.sac import SACLearner
-from cadenza.learn.algorithms.td3 import TD3Learner
+from cadenza.learn.agents.dqn import DQNLearner, action_grid
+from cadenza.learn.agents.hatd3 import CentralTD3Learner
+from cadenza.learn.agents.hlgauss import HLGaussLearner
+from cadenza.learn.agents.mbpo import ImaginedTransitions, MBPOLearner
+from cadenza.learn.agents.sac import SACLearner
+from cadenza.learn.agents.td3 import TD3Learner
 from cadenza.learn.configs import (
     DQNConfig,
     HATD3Config,
@@ -55,7 +57,8 @@ def built(name, seed=0, **options):
         return DQNLearner(observation_dim=2, choices=action_grid(1, 9), **options)
     if name == "hatd3":
         return CentralTD3Learner(**SIZES, joint_dim=2, **options)
-    return {"td3": TD3Learner, "mbpo": MBPOLearner}.get(name, SACLearner)(**SIZES, **options)
+    kinds = {"sac": SACLearner, "hlgauss": HLGaussLearner, "td3": TD3Learner, "mbpo": MBPOLearner}
+    return kinds[name](**SIZES, **options)
 
 
 def memory_of(learner):
@@ -187,9 +190,9 @@ def test_every_network_learns_an_encoder_of_its_own(name):
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "hatd3"])
 def test_foreign_states_are_refused(name):
     learner = built(name)
-    with pytest.raises(CheckpointError, match="expected a state of this algorithm, version 2"):
+    with pytest.raises(CheckpointError, match="expected a state of this algorithm, version 3"):
         learner.load_state_dict({"version": 1, "algorithm": "other"})
-    state = {"version": 2, "algorithm": "sac" if name == "mbpo" else name}
+    state = {"version": 3, "algorithm": "sac" if name == "mbpo" else name}
     with pytest.raises(CheckpointError, match="complete state of a learner of these sizes"):
         learner.load_state_dict(state)
 
@@ -235,3 +238,19 @@ def test_action_grid_is_every_combination():
 def test_epsilon_falls_linearly_and_stays():
     config = DQNConfig(epsilon_start=1.0, epsilon_end=0.2, epsilon_frames=100)
     assert [config.epsilon(k) for k in (0, 50, 100, 900)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("kind", [SACLearner, HLGaussLearner])
+def test_layers_start_as_torch_draws_them_and_heads_of_the_policy_near_zero(kind):
+    networks = kind(observation_dim=4, action_dim=2).networks.values()
+    layers = [m for net in networks for m in net.modules() if isinstance(m, nn.Linear)]
+    heads = [m for m in layers if m.out_features == 2]
+    assert (len(layers), len(heads)) == (3 + 3 + 4, 2)
+    for layer in layers:
+        weight, bias = (float(v.detach().abs().max()) for v in (layer.weight, layer.bias))
+        if layer in heads:  # Xavier's bound times 0.01, for 256 inputs and 2 outputs
+            assert 0.9 < weight / (0.01 * (6 / (256 + 2)) ** 0.5) <= 1.000001
+            assert bias == 0.0
+        else:
+            assert 0.9 < weight * layer.in_features**0.5 <= 1.000001
+            assert 0.0 < bias * layer.in_features**0.5 <= 1.000001

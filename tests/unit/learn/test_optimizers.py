@@ -7,9 +7,7 @@ from torch import nn
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.optimizers import (
-    FusedAdam,
     ModifiedAdamW,
-    adam_,
     separate_modules_for_weight_decay,
 )
 
@@ -119,20 +117,6 @@ def trained(seed: int) -> tuple[Network, ModifiedAdamW]:
     network(torch.randn(5, 3, generator=torch_generator)).square().sum().backward()
     optimizer.step()
     return network, optimizer
-
-
-def test_adam_that_can_be_compiled_takes_the_steps_of_torch():
-    ours, other = (nn.Parameter(torch.tensor([1.0, -2.0, 3.0])) for _ in range(2))
-    optimizer, reference = FusedAdam([ours], lr=0.1), torch.optim.Adam([other], lr=0.1)
-    for gradient in (torch.tensor([1.0, 0.0, -3.0]), torch.tensor([0.5, -2.0, 0.0])):
-        other.grad = gradient
-        reference.step()
-        _, (mean,), (square,), _ = optimizer.lists()
-        factors = optimizer.factors()[0]
-        for is_wanted in (False, True):
-            adam_(ours.detach(), mean, square, gradient, factors, torch.tensor(is_wanted))
-            assert torch.allclose(ours, other) == is_wanted
-        optimizer.count([0])
 
 
 def test_state_survives_a_payload_and_continues_exactly():

@@ -7,7 +7,8 @@ import torch
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
+from cadenza.learn.agents.hatd3 import HATD3Learner
+from cadenza.learn.agents.off_policy import Transitions
 from cadenza.learn.configs import HATD3Config
 from cadenza.learn.env.teams import TeamSteps
 from tests.unit.learn.counting_envs import TargetTeam, target_state
@@ -145,13 +146,23 @@ def learner(**changes):
 
 def transitions(rows=32):
     generator = torch.Generator().manual_seed(0)
-    return TeamBatch(
+    return Transitions(
         states=torch.randn((rows, 3), generator=generator),
         actions=torch.rand((rows, 3), generator=generator) * 2 - 1,
         rewards=torch.randn((rows, 1), generator=generator),
         next_states=torch.randn((rows, 3), generator=generator),
         masks=torch.ones((rows, 1)),
     )
+
+
+def as_sampled(batch):
+    """Return transitions as the memory gives them."""
+    names = ("actions", "rewards", "masks")
+    return {
+        "observation": {"obs": batch.states},
+        "next_observation": {"obs": batch.next_states},
+        **{name: getattr(batch, name) for name in names},
+    }
 
 
 def test_hatd3_target_is_reward_plus_masked_smaller_value():
@@ -164,7 +175,9 @@ def test_hatd3_target_is_reward_plus_masked_smaller_value():
         targets = batch.rewards + 0.9 * batch.masks * torch.minimum(*later)
         now = [critic(batch.actions, batch.states) for critic in hatd3_learner.critics]
         expected = sum((values - targets).square().mean().item() for values in now) / 2
-    assert hatd3_learner.update(batch)["value_loss"] == pytest.approx(expected, rel=1e-5)
+    assert hatd3_learner.update(as_sampled(batch))["value_loss"] == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_hatd3_moves_actors_and_targets_with_a_delay():
@@ -177,18 +190,18 @@ def test_hatd3_moves_actors_and_targets_with_a_delay():
         return any(not torch.equal(a, b) for a, b in pairs)
 
     for _ in range(2):
-        assert "policy_loss" not in hatd3_learner.update(transitions())
+        assert "policy_loss" not in hatd3_learner.update(as_sampled(transitions()))
     assert not moved(before, hatd3_learner.actors)
     assert not moved(targets, hatd3_learner.target_critics)
-    assert "policy_loss" in hatd3_learner.update(transitions())
+    assert "policy_loss" in hatd3_learner.update(as_sampled(transitions()))
     assert moved(before, hatd3_learner.actors)
     assert moved(targets, hatd3_learner.target_critics)
 
 
 def test_hatd3_actors_leave_the_critics_alone():
     both, critics_only = learner(policy_delay=1), learner(policy_delay=2)
-    assert "policy_loss" in both.update(transitions())
-    assert "policy_loss" not in critics_only.update(transitions())
+    assert "policy_loss" in both.update(as_sampled(transitions()))
+    assert "policy_loss" not in critics_only.update(as_sampled(transitions()))
     pairs = zip(both.critics.parameters(), critics_only.critics.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
@@ -199,10 +212,10 @@ def test_hatd3_refuses_columns_outside_the_joint_state():
 
 
 def test_hatd3_learner_refuses_foreign_states():
-    with pytest.raises(CheckpointError, match="HATD3Learner: expected a state of version 1"):
+    with pytest.raises(CheckpointError, match="HATD3Learner: expected a state of version 2"):
         learner().load_state_dict({})
     with pytest.raises(CheckpointError, match="complete state of a team of these sizes"):
-        learner().load_state_dict({"version": 1, "actors": {}})
+        learner().load_state_dict({"version": 2, "actors": {}})
 
 
 def test_joint_state_holds_every_robot_and_splits_back():
@@ -264,13 +277,6 @@ def test_spaces_without_a_batch_are_refused():
 
 def test_hatd3_that_blows_up_says_so():
     hatd3_learner = learner()
-    batch = transitions()
-    broken = TeamBatch(
-        states=batch.states,
-        actions=batch.actions,
-        rewards=batch.rewards * float("inf"),
-        next_states=batch.next_states,
-        masks=batch.masks,
-    )
-    with pytest.raises(InputError, match="expected finite losses"):
-        hatd3_learner.update(broken)
+    broken = transitions()._replace(rewards=torch.full((32, 1), torch.inf))
+    with pytest.raises(InputError, match="expected a finite loss"):
+        hatd3_learner.update(as_sampled(broken))

@@ -74,7 +74,6 @@ from cadenza.learn.agents.log import FigureLog, Log
 from cadenza.learn.agents.loop import Keeping, Listener, Loop, Trainee, listening
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.presets import preset_settings
-from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.env.making import (
@@ -98,6 +97,7 @@ from cadenza.learn.loaded_state import (
 )
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, encoder_factory, parts_of
+from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.nn.portable import (
     POLICY_FACT,
     Output,

@@ -15,29 +15,18 @@ from torch import Tensor, nn
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import Deployed, ReplayConfig, ReplayLoop, SoloAgent
-from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
-from cadenza.learn.algorithms.mbpo import MBPOLearner
-from cadenza.learn.algorithms.off_policy import EncoderFactory
-from cadenza.learn.algorithms.sac import SACLearner
-from cadenza.learn.algorithms.td3 import TD3Learner
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.configs import (
-    DQNConfig,
-    DQNSettings,
-    HLGaussConfig,
-    HLGaussSettings,
-    MBPOConfig,
-    MBPOSettings,
-    SACConfig,
-    SACSettings,
-    TD3Config,
-    TD3Settings,
-)
+from cadenza.learn.agents.dqn import DQNConfig, DQNLearner, DQNSettings, action_grid
+from cadenza.learn.agents.hlgauss import HLGaussConfig, HLGaussLearner, HLGaussSettings
+from cadenza.learn.agents.mbpo import MBPOConfig, MBPOLearner, MBPOSettings
+from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
+from cadenza.learn.agents.td3 import TD3Config, TD3Learner, TD3Settings
+from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, is_image
+from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.nn.portable import Output
 
 AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
@@ -119,11 +108,6 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     def _drawing(self) -> RandomSource:
         return self.learner.noise
 
-    @property
-    def loggables(self) -> list[LoggingMixin]:
-        """The agent, and the losses of its networks."""
-        return [self, *self.learner.losses]
-
     def _to_env(self, stored: NDArray[Any]) -> NDArray[Any]:
         """Return stored actions as the environments take them."""
         unit = self.learner.to_unit(stored)
@@ -131,8 +115,8 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             return self._port.to_env(unit[:, 0].astype(np.int64))
         return self._port.to_env(unit)
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        return self.learner.train_on(batch)
+    def _update(self, batch: Mapping[str, Any]) -> Figures:
+        return self.learner.update(batch)
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         states = rows.astype(np.float32)
@@ -183,7 +167,7 @@ class HLGauss(ReplayAgent[HLGaussConfig]):
     """Soft actor-critic with critics that predict histograms; arXiv:2403.03950, `HLGaussConfig`."""
 
     Config = HLGaussConfig
-    Learner: ClassVar[Callable[..., AnyLearner]] = SACLearner
+    Learner: ClassVar[Callable[..., AnyLearner]] = HLGaussLearner
 
     def __init__(
         self,
@@ -214,7 +198,7 @@ class MBPO(ReplayAgent[MBPOConfig]):
     ) -> None:
         super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+    def _update(self, batch: Mapping[str, Any]) -> Figures:
         learner = cast("MBPOLearner", self.learner)
         return learner.learn_from(batch, self.memory)
 

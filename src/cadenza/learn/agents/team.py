@@ -35,14 +35,11 @@ from cadenza.learn.agents.agent import (
     RolloutLoop,
 )
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner, HAPPOSettings
+from cadenza.learn.agents.hatd3 import HATD3Config, HATD3Learner, HATD3Settings
 from cadenza.learn.agents.judging import evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOLearner
-from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
-from cadenza.learn.configs import (
-    HATD3Config,
-    HATD3Settings,
-)
+from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.env.teams import TeamEnvLike, TeamSteps, TeamWorlds
 from cadenza.learn.export import onnx_graph
@@ -485,8 +482,8 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
         self._call_for_updates(before)
         return step
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        return self.learner.update(TeamBatch.of(batch))
+    def _update(self, batch: Mapping[str, Any]) -> Figures:
+        return self.learner.update(batch)
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         super()._load_learned_state(state)

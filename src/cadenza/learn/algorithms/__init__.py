@@ -1,6 +1,10 @@
-"""Update rules as functions of networks, optimisers and batches.
+"""The modules of `cadenza.learn.emote` under the names that Emote gave them."""
 
-Start at:    one file per algorithm; those that learn from rollouts are in `learn.agents`.
-Promise:     no file, no log, no hidden random state: everything drawn comes from an argument.
-May import:  `core`, `learn.nn`, `learn.advantages`.
-"""
+import sys
+
+from cadenza.learn.emote import action_symmetry, amp, dqn, genrl, hlgauss, sac, targets, td3
+
+__all__ = ["action_symmetry", "amp", "dqn", "genrl", "hlgauss", "sac", "targets", "td3"]
+
+for _module in (action_symmetry, amp, dqn, genrl, hlgauss, sac, targets, td3):
+    sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module

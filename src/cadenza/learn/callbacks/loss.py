@@ -1,9 +1,8 @@
 """A loss as a callback: one optimiser step per batch."""
 
-import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 import torch
@@ -17,7 +16,7 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import DeferredLogging
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 
 
 def observed_input(owner: str, observation: Mapping[str, Tensor], key: str) -> Tensor:
@@ -43,10 +42,10 @@ _SCHEDULE: Final = "lr_schedule_state_dict"
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
 NORM_MARGIN: Final = 1e-6
 #: Steps from one look at a loss to the next where looking waits for a device.
-_LOOK_EVERY: Final = 100
+LOOK_EVERY: Final = 100
 
 
-class LossCallback(DeferredLogging, Callback):
+class LossCallback(LoggingMixin, Callback):
     """Computes a loss, its gradients, and steps an optimiser; override `loss`.
 
     Attributes:
@@ -107,50 +106,22 @@ class LossCallback(DeferredLogging, Callback):
                 changed. On another device than the CPU, where looking means waiting, some steps
                 are looked at.
         """
-        self._stepped()
-        learning = self.learning()
+        optimizer, schedule = self._stepped()
         for parameter in self.parameters:  # frozen ones too: an old gradient would still step
             parameter.grad = None
         loss = self.loss(*args, **kwargs)
         loss = loss if loss.dim() == 0 else loss.mean()
         # into these parameters alone: networks that others train cost no gradients of weights
+        learning = [parameter for parameter in self.parameters if parameter.requires_grad]
         torch.autograd.backward(loss, inputs=learning)
-        self.take_step(loss)
-
-    def learning(self) -> list[Tensor]:
-        """Return the parameters that are not frozen."""
-        return [parameter for parameter in self.parameters if parameter.requires_grad]
-
-    def is_due(self, bp_step: int) -> bool:
-        """Return whether this loss takes part in step ``bp_step``; in every one by default."""
-        return bp_step > 0
-
-    def take_step(self, loss: Tensor) -> None:
-        """Step optimiser and schedule by the gradients that the parameters hold, and log."""
-        optimizer, _ = self._stepped()
         norm = self._shorten_gradients()
-        self.require_finite(loss.detach(), norm)
-        optimizer.step()
-        self.note_step(loss, norm)
-
-    def require_finite(self, *figures: Tensor) -> None:
-        """Refuse ``figures``, loss and norm of gradients, unless all are finite.
-
-        Raises:
-            InputError: See `backward`.
-        """
-        _, schedule = self._stepped()
-        may_look = figures[0].is_cpu or schedule.last_epoch % _LOOK_EVERY == 0
-        if may_look and not math.isfinite(sum(map(float, figures))):
+        may_look = loss.is_cpu or schedule.last_epoch % LOOK_EVERY == 0
+        if may_look and not math.isfinite(float(loss.detach()) + float(norm)):
             raise InputError(
-                f"{self.name}: expected a finite loss and gradient, got "
-                f"{' and '.join(str(float(figure)) for figure in figures)}; lower the learning "
-                "rate, or look for extremes in the batch."
+                f"{self.name}: expected a finite loss and gradient, got {float(loss)} and "
+                f"{float(norm)}; lower the learning rate, or look for extremes in the batch."
             )
-
-    def note_step(self, loss: Tensor, norm: Tensor) -> None:
-        """Step the schedule, and log a step that has been taken."""
-        _, schedule = self._stepped()
+        optimizer.step()
         schedule.step()
         self.log_scalar(f"loss/{self.name}_lr", schedule.get_last_lr()[0])
         self.log_scalar(f"loss/{self.name}_loss", loss)
@@ -262,17 +233,6 @@ class LossCallback(DeferredLogging, Callback):
         Override it with the fields it needs as parameters.
         """
         raise NotImplementedError(f"{type(self).__name__}: override loss()")
-
-
-def compiled_alone(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return ``function`` compiled with ``options`` and a limit of compilations of its own.
-
-    Torch before 2.13 has one limit for all objects of a class: what is beyond it runs there as it
-    is, with a warning.
-    """
-    compiler = cast("Any", torch).compile  # its type lacks the last argument
-    isolated = "isolate_recompiles" in inspect.signature(compiler).parameters
-    return compiler(function, **options, **({"isolate_recompiles": True} if isolated else {}))
 
 
 def _l2(values: Tensor) -> Tensor:

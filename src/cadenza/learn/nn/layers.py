@@ -65,7 +65,7 @@ def apply_layers(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
     *hidden, output = layers
     for layer in hidden:
         x = layer(x)
-    if not torch.is_autocast_enabled(x.device.type):
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):  # which does not know meta
         return output(x)
     with torch.autocast(x.device.type, enabled=False):
         return output(x.float())

@@ -1,6 +1,5 @@
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn, optim
@@ -253,31 +252,3 @@ def test_generator_of_a_network_goes_on_where_it_was():
         torch.rand(3, generator=target.network.generator),
         torch.rand(3, generator=source.network.generator),
     )
-
-
-class LoggedInEveryWayError(SquaredError):
-    """Logs in every way, and changes afterwards what it has logged."""
-
-    def loss(self, x, y):
-        seen = x.mean().detach().clone()
-        self.log_scalar("fit/last", seen)
-        self.log_windowed_scalar("fit/window", seen)
-        self.log_windowed_scalar("fit/window", [1.0, 2.0])
-        self.log_image("fit/image", seen.reshape(1, 1, 1))
-        self.log_histogram("fit/rows", x)
-        self.log_video("fit/video", self.video)
-        seen.mul_(0.0)
-        return super().loss(x, y)
-
-
-def test_logs_that_waited_are_kept_as_they_were_when_they_were_logged():
-    fit = make(LoggedInEveryWayError)
-    fit.video = (np.zeros((1, 1, 1, 3)), 25)
-    for _ in range(2):
-        with fit.logs_deferred():
-            fit.loss(**BATCH)
-    assert fit.image_logs["fit/image"].item() == 1.0
-    assert fit.scalar_logs["fit/last"] == 1.0
-    assert list(fit.windowed_scalar["fit/window"]) == [1.0, 1.0, 2.0] * 2
-    assert fit.hist_logs["fit/rows"].tolist() == [[1.0]] * 3
-    assert fit.video_logs["fit/video"] is fit.video

@@ -13,9 +13,7 @@ Units:   actions are in [−1, 1]; the caller scales them to the robots' bounds.
 """
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -26,47 +24,37 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.targets import soft_update_from_to
-from cadenza.learn.algorithms.td3 import DeterministicMlpPolicy, smoothed_actions
-from cadenza.learn.configs import HATD3Config
+from cadenza.learn.agents.off_policy import Transitions
+from cadenza.learn.agents.sac import critic_loss
+from cadenza.learn.agents.td3 import (
+    DelayedConfig,
+    DelayedSettings,
+    DeterministicMlpPolicy,
+    exploring_actions,
+    policy_loss,
+    smoothed_actions,
+)
+from cadenza.learn.agents.updates import Adam, Figures, soft_update
 from cadenza.learn.loaded_state import (
     complete_state,
     generator_state,
     require_version,
     set_generator_state,
 )
-from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
-from cadenza.learn.optimizers import set_rate
 
-#: Layout version of `HATD3Learner.state_dict`.
-STATE_VERSION: Final = 1
+#: Layout version of `HATD3Learner.state_dict`; 1 had optimisers of torch.
+STATE_VERSION: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TeamBatch:
-    """Joint states (B, S) before and after, actions (B, A) in [−1, 1], rewards and masks (B, 1).
+class HATD3Config(DelayedConfig):
+    """TD3 for a team: deterministic policies that learn late from twin critics."""
 
-    Masks are 0 where the task ended with the step.
-    """
 
-    states: Tensor
-    actions: Tensor
-    rewards: Tensor
-    next_states: Tensor
-    masks: Tensor
-
-    @classmethod
-    def of(cls, sample: Mapping[str, Any]) -> "TeamBatch":
-        """Return a batch of `TransitionMemory` whose observations are joint states."""
-        return cls(
-            states=sample["observation"][OBSERVATION_KEY],
-            actions=sample["actions"],
-            rewards=sample["rewards"],
-            next_states=sample["next_observation"][OBSERVATION_KEY],
-            masks=sample["masks"],
-        )
+class HATD3Settings(DelayedSettings, total=False):
+    """Keywords of `HATD3Config`."""
 
 
 class HATD3Learner:
@@ -75,6 +63,7 @@ class HATD3Learner:
     Args:
         columns: Columns [start, stop) of each robot's own state within the joint state.
         seed: Root of the streams ``learn.hatd3.torch`` and ``learn.hatd3.order``.
+        device: Where networks learn; weights and noise are drawn on the CPU.
 
     Raises:
         InputError: Not one pair of columns per robot, or columns outside the joint state.
@@ -88,6 +77,7 @@ class HATD3Learner:
         action_dims: Sequence[int],
         config: HATD3Config,
         seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
         inside = all(0 <= start < stop <= joint_dim for start, stop in columns)
         if len(columns) != len(action_dims) or not columns or not inside:
@@ -96,28 +86,87 @@ class HATD3Learner:
                 f"{list(columns)} for {len(action_dims)} robots."
             )
         self.config = config
+        self.device: torch.device = torch.device(device)
         self._columns = tuple(columns)
         self._action_dims = tuple(action_dims)
         torch_seed = derive_substream("learn.hatd3.torch", root_seed=seed).integer_seed()
         self._generator = torch.Generator().manual_seed(torch_seed)
         self._rng = derive_substream("learn.hatd3.order", root_seed=seed).default_rng()
         sizes = config.hidden_sizes
-        self.actors: nn.ModuleList = nn.ModuleList(
+        actors = nn.ModuleList(
             DeterministicMlpPolicy(stop - start, width, sizes, init_generator=self._generator)
             for (start, stop), width in zip(columns, action_dims, strict=True)
         )
-        self.critics: nn.ModuleList = nn.ModuleList(
+        critics = nn.ModuleList(
             ActionValueMlp(joint_dim, sum(action_dims), sizes, generator=self._generator)
             for _ in range(2)
         )
+        self.actors: nn.ModuleList = actors.to(self.device)
+        self.critics: nn.ModuleList = critics.to(self.device)
         self.target_actors: nn.ModuleList = copy.deepcopy(self.actors).requires_grad_(False)
         self.target_critics: nn.ModuleList = copy.deepcopy(self.critics).requires_grad_(False)
-        rate = config.learning_rate
-        self._actor_optimizers = [
-            torch.optim.Adam(actor.parameters(), lr=rate, fused=True) for actor in self.actors
-        ]
-        self._critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=rate, fused=True)
+        rate, norm = config.learning_rate, config.max_gradient_norm
+        self._actor_adams = [Adam(rate, norm, policy=actor.parameters()) for actor in self.actors]
+        self._critic_adam = Adam(rate, norm, value=self.critics.parameters())
+        self._following = [*self.target_actors.parameters(), *self.target_critics.parameters()]
+        self._followed = [*self.actors.parameters(), *self.critics.parameters()]
         self.updates: int = 0
+
+    def update(self, batch: Mapping[str, Any]) -> Figures:
+        """Learn from a batch of joint states, (B, S), of the memory.
+
+        Returns ``value_loss``, ``q_mean`` and, when due, ``policy_loss``, the mean over robots.
+
+        Raises:
+            InputError: The losses are not finite.
+        """
+        self.updates += 1
+        states, actions, rewards, next_states, masks = Transitions.of(batch, self.device)
+        y = self._targets(rewards, next_states, masks)
+        q1, q2 = (critic(actions, states) for critic in self.critics)
+        figures = self._critic_adam.step(value=critic_loss(q1, y) + critic_loss(q2, y))
+        figures["value_loss"] = figures["value_loss"] / 2.0
+        figures["q_mean"] = q1.detach().mean()
+        if self.updates % self.config.policy_delay == 0:
+            figures["policy_loss"] = self._update_actors(states)
+            soft_update(self._following, self._followed, self.config.tau)
+        return figures
+
+    @torch.no_grad()
+    def _targets(self, rewards: Tensor, next_states: Tensor, masks: Tensor) -> Tensor:
+        """Return y, (B, 1)."""
+        config = self.config
+        actions = torch.cat(self._actions(self.target_actors, next_states), dim=1)
+        noise = self._draw(actions.shape)
+        smoothed = smoothed_actions(actions, noise, config.target_noise, config.noise_clip)
+        first, second = (critic(smoothed, next_states) for critic in self.target_critics)
+        return rewards + config.gamma * masks * torch.minimum(first, second)
+
+    def _update_actors(self, states: Tensor) -> Tensor:
+        """Update every actor in a random order; return the mean of their losses."""
+        with torch.no_grad():
+            actions = self._actions(self.actors, states)
+        losses: list[Tensor] = []
+        order: list[int] = self._rng.permutation(len(self.actors)).tolist()
+        for robot in order:
+            start, stop = self._columns[robot]
+            actor, own = self.actors[robot], states[:, start:stop]
+            joint = torch.cat([*actions[:robot], actor(own), *actions[robot + 1 :]], dim=1)
+            loss = policy_loss(self.critics[0](joint, states))
+            losses.append(self._actor_adams[robot].step(policy=loss)["policy_loss"])
+            with torch.no_grad():
+                actions[robot] = actor(own)
+        return torch.stack(losses).mean()
+
+    def _actions(self, actors: nn.ModuleList, states: Tensor) -> list[Tensor]:
+        """Return every robot's action from its own columns of the joint state."""
+        return [
+            actor(states[:, start:stop])
+            for actor, (start, stop) in zip(actors, self._columns, strict=True)
+        ]
+
+    def _draw(self, shape: Sequence[int]) -> Tensor:
+        return torch.randn(shape, generator=self._generator).to(self.device, non_blocking=True)
 
     @torch.no_grad()
     def act(self, states: Tensor, *, deterministic: bool = False) -> list[Tensor]:
@@ -126,10 +175,7 @@ class HATD3Learner:
         if deterministic:
             return actions
         deviation = self.config.exploration_noise
-        return [
-            (action + deviation * torch.randn(action.shape, generator=self._generator)).clamp(-1, 1)
-            for action in actions
-        ]
+        return [exploring_actions(a, self._draw(a.shape), deviation) for a in actions]
 
     def random_actions(self, rows: int) -> list[Tensor]:
         """Return uniform actions in [−1, 1] for every robot, (``rows``, A_i)."""
@@ -138,27 +184,13 @@ class HATD3Learner:
             for width in self._action_dims
         ]
 
-    def update(self, batch: TeamBatch) -> dict[str, float]:
-        """Learn from ``batch``; return ``value_loss``, ``q_mean`` and, when due, ``policy_loss``.
-
-        Raises:
-            InputError: The losses are not finite.
-        """
-        self.updates += 1
-        figures = self._update_critics(batch)
-        if self.updates % self.config.policy_delay == 0:
-            figures["policy_loss"] = self._update_actors(batch.states)
-            soft_update_from_to(self.actors, self.target_actors, self.config.tau)
-            soft_update_from_to(self.critics, self.target_critics, self.config.tau)
-        return figures
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on: tensors and JSON scalars."""
         return {
             "version": STATE_VERSION,
             **{name: module.state_dict() for name, module in self._modules()},
-            "actor_optimizers": [o.state_dict() for o in self._actor_optimizers],
-            "critic_optimizer": self._critic_optimizer.state_dict(),
+            "actor_optimizers": [adam.state_dict() for adam in self._actor_adams],
+            "critic_optimizer": self._critic_adam.state_dict(),
             "generator": self._generator.get_state(),
             "order_generator": generator_state(self._rng),
             "updates": self.updates,
@@ -170,16 +202,16 @@ class HATD3Learner:
         Raises:
             CheckpointError: The state is of another version, incomplete or of other sizes.
         """
-        require_version("HATD3Learner", state, STATE_VERSION)
+        is_old = state.get("version") == 1
+        if not is_old:
+            require_version("HATD3Learner", state, STATE_VERSION)
         with complete_state("HATD3Learner", "a team of these sizes"):
             for name, module in self._modules():
                 module.load_state_dict(state[name])
-            pairs = zip(self._actor_optimizers, state["actor_optimizers"], strict=True)
-            for optimizer, stored in pairs:
-                optimizer.load_state_dict(stored)
-            self._critic_optimizer.load_state_dict(state["critic_optimizer"])
-            for optimizer in (*self._actor_optimizers, self._critic_optimizer):
-                set_rate(optimizer, self.config.learning_rate)
+            adams = [*self._actor_adams, self._critic_adam]
+            found = [*state["actor_optimizers"], state["critic_optimizer"]]
+            for adam, stored in zip(adams, found, strict=True):
+                adam.load_state_dict(adam.from_torch([stored["state"]]) if is_old else stored)
             self._generator.set_state(state["generator"])
             set_generator_state(self._rng, state["order_generator"])
             self.updates = int(state["updates"])
@@ -191,62 +223,6 @@ class HATD3Learner:
             ("target_actors", self.target_actors),
             ("target_critics", self.target_critics),
         ]
-
-    def _actions(self, actors: nn.ModuleList, states: Tensor) -> list[Tensor]:
-        """Return every robot's action from its own columns of the joint state."""
-        return [
-            actor(states[:, start:stop])
-            for actor, (start, stop) in zip(actors, self._columns, strict=True)
-        ]
-
-    @torch.no_grad()
-    def _targets(self, batch: TeamBatch) -> Tensor:
-        """Return y, (B, 1)."""
-        config = self.config
-        actions = torch.cat(self._actions(self.target_actors, batch.next_states), dim=1)
-        epsilon = torch.randn(actions.shape, generator=self._generator)
-        smoothed = smoothed_actions(actions, epsilon, config.target_noise, config.noise_clip)
-        first, second = (critic(smoothed, batch.next_states) for critic in self.target_critics)
-        return batch.rewards + config.gamma * batch.masks * torch.minimum(first, second)
-
-    def _update_critics(self, batch: TeamBatch) -> dict[str, float]:
-        targets = self._targets(batch)
-        values = [critic(batch.actions, batch.states) for critic in self.critics]
-        losses = [nn.functional.mse_loss(value, targets) for value in values]
-        self._step(self._critic_optimizer, losses[0] + losses[1], self.critics)
-        return {
-            "value_loss": float((losses[0] + losses[1]).detach()) / 2.0,
-            "q_mean": float(values[0].detach().mean()),
-        }
-
-    def _update_actors(self, states: Tensor) -> float:
-        """Update every actor in a random order; return the mean of their losses."""
-        with torch.no_grad():
-            actions = self._actions(self.actors, states)
-        losses: list[float] = []
-        order: list[int] = self._rng.permutation(len(self.actors)).tolist()
-        for robot in order:
-            start, stop = self._columns[robot]
-            actor = self.actors[robot]
-            own = states[:, start:stop]
-            joint = [*actions[:robot], actor(own), *actions[robot + 1 :]]
-            loss = -self.critics[0](torch.cat(joint, dim=1), states).mean()
-            self._step(self._actor_optimizers[robot], loss, actor)
-            losses.append(float(loss.detach()))
-            with torch.no_grad():
-                actions[robot] = actor(own)
-        return sum(losses) / len(losses)
-
-    def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> None:
-        optimizer.zero_grad()
-        torch.autograd.backward(loss, inputs=list(module.parameters()))
-        norm = nn.utils.clip_grad_norm_(module.parameters(), self.config.max_gradient_norm)
-        if not math.isfinite(loss.item() + norm.item()):
-            raise InputError(
-                f"HATD3Learner.update: expected finite losses, got {loss.item()} and gradient norm "
-                f"{norm.item()} in update {self.updates}; lower learning_rate or scale the rewards."
-            )
-        optimizer.step()
 
 
 class CentralTD3Learner:
@@ -291,7 +267,8 @@ class CentralTD3Learner:
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update of the critics and, when due, of the policy."""
-        return self._learner.update(TeamBatch.of(memory.sample(self._batch_size)))
+        figures = self._learner.update(memory.sample(self._batch_size))
+        return {name: float(value) for name, value in figures.items()}
 
     def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
         """Return tanh f(s) of the own state, scaled."""

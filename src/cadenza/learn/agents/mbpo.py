@@ -10,28 +10,88 @@ Axes:    B = batch, D = observation, A = action, M = imagined transitions kept.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 import torch
-from torch import Tensor
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.sac import SACLearner
-from cadenza.learn.configs import MBPOConfig
-from cadenza.learn.loaded_state import complete_state
+from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
+from cadenza.learn.agents.updates import Figures, require_finite
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
-from cadenza.learn.models.callbacks import ModelLoss
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel, TerminationModel
 from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.optimizers import set_rate
-from cadenza.learn.trainer import Trainer
+from cadenza.learn.settings import SHARED_DEFAULTS, Count
+
+#: Longest gradient of the model.
+MODEL_GRADIENT_NORM: Final = SHARED_DEFAULTS.max_gradient_norm
+
+
+class MBPOConfig(SACConfig):
+    """Soft actor-critic that also learns from short rollouts of a learned model.
+
+    Attributes:
+        ensemble_size: Members of the model, >= 1.
+        num_elites: Members that predict, in [1, ``ensemble_size``].
+        model_hidden: Width of the model's hidden layers, >= 1.
+        model_layers: Its hidden layers, >= 1.
+        model_learning_rate: Adam's step size of the model, > 0.
+        model_updates: Updates of the model before it is first used, >= 1.
+        rollout_every: Updates between imaginations, >= 1.
+        rollout_states: Real states continued each time, >= 1.
+        rollout_length: Steps they are continued for, >= 1.
+        imagined_size: Imagined transitions kept, >= ``rollout_states``.
+        real_share: Share of real transitions in a batch, in [0, 1].
+    """
+
+    ensemble_size: Count = Field(default=5, ge=1)
+    num_elites: Count = Field(default=3, ge=1)
+    model_hidden: Count = Field(default=128, ge=1)
+    model_layers: Count = Field(default=3, ge=1)
+    model_learning_rate: float = Field(default=1e-3, gt=0.0)
+    model_updates: Count = Field(default=500, ge=1)
+    rollout_every: Count = Field(default=50, ge=1)
+    rollout_states: Count = Field(default=400, ge=1)
+    rollout_length: Count = Field(default=1, ge=1)
+    imagined_size: Count = Field(default=20_000, ge=1)
+    real_share: float = Field(default=0.25, ge=0.0, le=1.0)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        for small, large in (("num_elites", "ensemble_size"), ("rollout_states", "imagined_size")):
+            if not getattr(self, small) <= getattr(self, large):
+                raise ValueError(
+                    f"{small}: expected at most {large} ({getattr(self, large)}), got "
+                    f"{getattr(self, small)}"
+                )
+        return self
+
+
+class MBPOSettings(SACSettings, total=False):
+    """Keywords of `MBPOConfig`."""
+
+    ensemble_size: int
+    num_elites: int
+    model_hidden: int
+    model_layers: int
+    model_learning_rate: float
+    model_updates: int
+    rollout_every: int
+    rollout_states: int
+    rollout_length: int
+    imagined_size: int
+    real_share: float
 
 
 class MBPOLearner(SACLearner):
     """SAC with an imagination; the model sees the observation, not the encoder's features."""
+
+    Config: ClassVar[type[SACConfig]] = MBPOConfig
 
     def __init__(
         self,
@@ -70,58 +130,77 @@ class MBPOLearner(SACLearner):
                 in_size=2 * observation_dim + action_dim, device="cpu", seed=model_seed
             ),
         )
-        self._model_loss = ModelLoss(
-            model=self.model,
-            opt=torch.optim.Adam(self.model.parameters(), lr=config.model_learning_rate),
-            hold_out=HoldOut(rest=config.model_updates, seed=model_seed),
-        )
-        self._model_trainer = Trainer([self._model_loss], [])
+        self._model_adam = torch.optim.Adam(self.model.parameters(), lr=config.model_learning_rate)
+        self._hold_out = HoldOut(rest=config.model_updates, seed=model_seed)
         self._imagined = ImaginedTransitions(config.imagined_size, observation_dim, action_dim)
-        self._updates = 0
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update, see `learn_from`."""
-        return self.learn_from(memory.sample(self.config.batch_size), memory)
+        figures = self.learn_from(memory.sample(self.config.batch_size), memory)
+        return {name: float(value) for name, value in figures.items()}
 
-    def learn_from(self, batch: Mapping[str, Any], memory: TransitionMemory) -> dict[str, float]:
+    def learn_from(self, batch: Mapping[str, Any], memory: TransitionMemory) -> Figures:
         """Update the model, imagine from ``memory`` when due, then update SAC on the mixture.
 
         Before its first ``model_updates`` updates the model is not used.
         """
-        self._model_trainer.train_on({"default": batch, "batch_size": self.config.batch_size})
-        self._updates += 1
-        ready = self._updates >= self._mbpo.model_updates
-        if ready and self._updates % self._mbpo.rollout_every == 0:
+        figures = self._update_model(batch)
+        done = self.updates + 1
+        if done >= self._mbpo.model_updates and done % self._mbpo.rollout_every == 0:
             self._imagine(memory)
-        figures = self.train_on(self._mixed(batch))
-        for key, value in self._model_loss.scalar_logs.items():
-            if key in ("loss/dynamic_model_loss", "loss/dynamic_model_holdout_error"):
-                figures[key.removeprefix("loss/")] = float(value)
-        return figures | {"n_imagined": float(len(self._imagined))}
+        figures |= self.update(self._mixed(batch))
+        return figures | {"n_imagined": torch.tensor(float(len(self._imagined)))}
+
+    def _update_model(self, batch: Mapping[str, Any]) -> Figures:
+        """Do one step of the model on the rows that train, unless it rests."""
+        states: Tensor = batch["observation"][OBSERVATION_KEY]
+        following: Tensor = batch["next_observation"][OBSERVATION_KEY]
+        actions, rewards = batch["actions"], batch["rewards"]
+        figures: Figures = {}
+        train = self._hold_out.keep((states, following, actions, rewards))
+        if not self._hold_out.resting and bool(train.any()):
+            self._model_adam.zero_grad()
+            loss, _ = self.model.loss(
+                obs=states[train],
+                next_obs=following[train],
+                action=actions[train],
+                reward=rewards[train],
+                terminated=1.0 - batch["masks"][train],
+            )
+            learning = [p for p in self.model.parameters() if p.requires_grad]
+            torch.autograd.backward(loss, inputs=learning)
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), MODEL_GRADIENT_NORM)
+            figures = {"dynamic_model_loss": loss.detach(), "dynamic_model_gradient_norm": norm}
+            require_finite(figures)
+            self._model_adam.step()  # pyright: ignore[reportUnknownMemberType] -- untyped in torch
+        self._hold_out.after_step(self.model)
+        if errors := self._hold_out.errors:
+            figures["dynamic_model_holdout_error"] = torch.tensor(sum(errors) / len(errors))
+        return figures
 
     def state_dict(self) -> dict[str, Any]:
         """Return SAC, model, imagined transitions and random streams."""
         return {
             **super().state_dict(),
-            "model": self._model_loss.state_dict(),
-            "model_step": self._model_trainer.state.get("bp_step", 0),
-            "model_samples": self._model_trainer.state.get("bp_samples", 0),
+            "model": self.model.state_dict(),
+            "model_optimizer": self._model_adam.state_dict(),
+            "hold_out": self._hold_out.state_dict(),
             "imagined": self._imagined.state_dict(),
             "imagination": self._rng.get_state(),
-            "updates": self._updates,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        super().load_state_dict(state)
-        with complete_state("mbpo", "a learner of these sizes"):
-            self._model_loss.load_state_dict(dict(state["model"]))
-            set_rate(self._model_loss.optimizer, self._mbpo.model_learning_rate)
-            self._model_trainer.state["bp_step"] = int(state["model_step"])
-            self._model_trainer.state["bp_samples"] = int(state["model_samples"])
-            self._imagined.load_state_dict(state["imagined"])
-            self._rng.set_state(state["imagination"])
-            self._updates = int(state["updates"])
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if state["version"] == 2:  # the loss of the model was a callback
+            parts = state["model"]
+            state = {**state, "hold_out": parts["hold_out"], "model": parts["network_state_dict"]}
+            state["model_optimizer"] = parts["optimizer_state_dict"]
+        super()._load(state)
+        self.model.load_state_dict(state["model"])
+        self._model_adam.load_state_dict(state["model_optimizer"])
+        set_rate(self._model_adam, self._mbpo.model_learning_rate)
+        self._hold_out.load_state_dict(state["hold_out"], self.model.device)
+        self._imagined.load_state_dict(state["imagined"])
+        self._rng.set_state(state["imagination"])
 
     @torch.no_grad()
     def _imagine(self, memory: TransitionMemory) -> None:
@@ -129,7 +208,7 @@ class MBPOLearner(SACLearner):
         start = memory.sample(self._mbpo.rollout_states)
         states: Tensor = start["observation"][OBSERVATION_KEY]
         for _ in range(self._mbpo.rollout_length):
-            actions: Tensor = self._policy(obs=states)[0]
+            actions: Tensor = self.pi(obs=states)[0]
             outcome = self.model.sample(actions, states, self._rng)
             following, rewards = cast("tuple[Tensor, Tensor]", outcome)  # rewards are learned
             chance = self.model.termination_probability(actions, states, following)

@@ -21,10 +21,10 @@ from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.algorithms.targets import split_rollouts
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.emote.targets import split_rollouts
 from cadenza.learn.nn.layers import relu_mlp
 
 

@@ -15,22 +15,20 @@ Grid:      every component takes one of K evenly spaced values from −1 to 1; a
 """
 
 import copy
-import itertools
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
-from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.schedules import Schedule
-from cadenza.learn.algorithms.off_policy import CallbackLearner
-from cadenza.learn.algorithms.targets import (
+from cadenza.learn.agents.dqn import chosen_values, epsilon_greedy, next_values, regression_loss
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.emote.targets import (
     PrioritizedMemory,
     TargetNetworks,
     make_gamma_matrix,
@@ -38,65 +36,15 @@ from cadenza.learn.algorithms.targets import (
     report_errors,
     weighted_mean,
 )
-from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import DeferredLogging, LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import DQNConfig
 from cadenza.learn.loaded_state import require_parts
-from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
-from cadenza.learn.nn.layers import Decision, EncoderFactory, NoisyModule
-from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
-from cadenza.learn.optimizers import adam
+from cadenza.learn.nn.layers import NoisyModule
 from cadenza.learn.settings import SHARED_DEFAULTS
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
 _ORDER_TARGET = 1
 
 
-def next_values(target_q: Tensor, online_q: Tensor | None = None) -> Tensor:
-    """Return the value of acting greedily, (n, 1), by ``target_q``, (n, A).
-
-    ``online_q``, of the same shape, chooses the action (double Q-learning); None lets the target
-    network choose too.
-    """
-    chooser = target_q if online_q is None else online_q
-    return target_q.gather(1, chooser.argmax(dim=1, keepdim=True))
-
-
-def chosen_values(q_values: Tensor, actions: Tensor) -> Tensor:
-    """Return the values (B, 1), out of ``q_values`` (B, A), of the actions with these indices.
-
-    Raises:
-        InputError: There is not one action per row.
-    """
-    if q_values.ndim != 2 or actions.numel() != q_values.shape[0]:
-        raise InputError(
-            "dqn: expected Q-values (B, A) and one action index per row, got "
-            f"{tuple(q_values.shape)} and {tuple(actions.shape)}; the network must return one "
-            "value per action, and actions must be stored with shape (1,)."
-        )
-    return q_values.gather(1, actions.to(torch.int64).reshape(-1, 1))
-
-
-def regression_loss(
-    predicted: Tensor, target: Tensor, *, huber_delta: float | None = None
-) -> Tensor:
-    """Return the loss of every row, (B, 1): the square, or Huber's loss.
-
-    Above an error of ``huber_delta`` the loss grows linearly; None: the square, without the factor
-    1/2 of Huber's parabola.
-    """
-    if predicted.shape != target.shape:
-        raise InputError(
-            f"dqn: expected q_target of shape {tuple(predicted.shape)}, got "
-            f"{tuple(target.shape)}; give QTarget the rollout length of the memory loader."
-        )
-    if huber_delta is None:
-        return (predicted - target).square()
-    return nn.functional.huber_loss(predicted, target, reduction="none", delta=huber_delta)
-
-
-class QTarget(DeferredLogging, Callback):
+class QTarget(LoggingMixin, Callback):
     """Computes ``q_target`` for every row of a batch and keeps the target network.
 
     The mask of a rollout's last row decides whether the state after it has a value, so an episode
@@ -343,13 +291,9 @@ class EpsilonGreedyPolicy(NoisyModule):
         """Return one action index per agent, shape (K, 1), int64."""
         with torch.no_grad():
             q_values: Tensor = self.q_net(*observations, **named)
-        greedy = q_values.argmax(dim=1, keepdim=True)
         if not self.training:
-            return greedy
-        # Both draws are made whatever ε is, so ε does not shift the random stream.
-        explores = torch.rand(greedy.shape, generator=self.generator) < self.epsilon
-        drawn = torch.randint(q_values.shape[1], greedy.shape, generator=self.generator)
-        return torch.where(explores.to(greedy.device), drawn.to(greedy.device), greedy)
+            return q_values.argmax(dim=1, keepdim=True)
+        return epsilon_greedy(q_values, self.epsilon, self.generator)
 
     def _buffer(self) -> Tensor:
         return self.get_buffer("_epsilon")
@@ -394,86 +338,3 @@ class EpsilonSchedule(LoggingMixin, Callback):
         self.schedule.load_state_dict(state["schedule"])
         self.policy.epsilon = self.schedule.value
         self.policy.set_extra_state(state["exploration"])
-
-
-#: Most choices; beyond it a network with one output per choice learns next to nothing.
-MAX_CHOICES: Final = 4096
-
-
-def action_grid(components: int, bins: int) -> Float32Array:
-    """Return every combination of ``bins`` values from −1 to 1, (C, A); the last varies fastest.
-
-    Raises:
-        ConfigurationError: There are more than 4096.
-    """
-    if bins**components > MAX_CHOICES:
-        raise ConfigurationError(
-            f"dqn: expected at most {MAX_CHOICES} combinations of actions, got {bins}^{components}"
-            "; lower dqn.action_bins or use sac or td3."
-        )
-    values = np.linspace(-1.0, 1.0, bins, dtype=np.float32)
-    return np.array(list(itertools.product(values, repeat=components)), dtype=np.float32)
-
-
-class DQNLearner(CallbackLearner):
-    """DQN assembled from its callbacks, on ``choices``, (C, A) in [−1, 1]; see `action_grid`."""
-
-    action_width = 1  # the index of a choice
-    action_dtype: type[np.generic] = np.int64
-
-    def __init__(
-        self,
-        *,
-        observation_dim: int,
-        choices: Float32Array,
-        config: DQNConfig | None = None,
-        seed: int = 0,
-        encoder: EncoderFactory | None = None,
-    ) -> None:
-        config = config or DQNConfig()
-        super().__init__("dqn", observation_dim, config, seed=seed, encoder=encoder)
-        self._epsilon = config.epsilon
-        self._choices = choices
-        self._plain, q, features = self.encoded(
-            lambda width: DiscreteQMlp(
-                width, len(choices), config.hidden_sizes, generator=self.weights
-            )
-        )
-        self.greedy: nn.Module = nn.Sequential(
-            *features, self._plain, Decision(partial(torch.argmax, dim=-1))
-        )
-        self._explorer = EpsilonGreedyPolicy(q, generator=self.noise)
-        loss = QLoss(
-            name="q",
-            q=q,
-            opt=adam(q, config.learning_rate),
-            max_grad_norm=config.max_gradient_norm,
-            huber_delta=config.huber_delta,
-        )
-        target = QTarget(
-            q_net=q,
-            gamma=config.gamma,
-            target_q_tau=config.tau,
-            double=config.double,
-            target_period=config.target_period,
-        )
-        self.run([[loss]], target)
-
-    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
-        """Return ε-greedy choices, (N, 1) int64."""
-        self._explorer.epsilon = self._epsilon(frames)
-        return self._explorer(obs=torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-
-    def random_actions(self, rows: int) -> NDArray[Any]:
-        """Return uniformly drawn choices, (``rows``, 1) int64."""
-        return torch.randint(len(self._choices), (rows, 1), generator=self.noise).numpy()
-
-    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
-        """Return the chosen actions in [−1, 1], (N, A)."""
-        return self._choices[stored[:, 0]]
-
-    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
-        """Return the choice of highest value, scaled."""
-        choices = low + (self._choices + 1.0) * 0.5 * (high - low)
-        output = Output(kind="choice", choices=choices.astype(np.float32))
-        return flat_network(layers_of(self.greedy), self.observation_dim, output, **fields)

@@ -11,35 +11,38 @@ Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres
          ``training/<name>_clipped`` is their share.
 """
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.targets import CriticLoss, Observations, PrioritizedMemory
-from cadenza.learn.configs import HLGaussConfig
-from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.agents.hlgauss import (
+    HLGaussConfig,
+    LogitMlp,
+    LogitNet,
+    QNet,
+    bin_edges,
+    hl_gauss_probabilities,
+    soft_cross_entropy,
+)
+from cadenza.learn.emote.targets import CriticLoss, Observations, PrioritizedMemory
+
+__all__ = [
+    "HLGaussLoss",
+    "LogitMlp",
+    "LogitNet",
+    "QLoss",
+    "QNet",
+    "TwoHotLoss",
+    "hl_gauss_probabilities",
+    "soft_cross_entropy",
+    "two_hot_probabilities",
+]
 
 #: How a target value becomes a distribution over bins.
 TargetEncoding = Literal["hl_gauss", "two_hot"]
-#: Smallest mass inside the support that is divided by; float32's smallest normal number.
-_MIN_MASS: Final = torch.finfo(torch.float32).tiny
 _DEFAULTS: Final = HLGaussConfig()
-
-
-def hl_gauss_probabilities(target: Tensor, edges: Tensor, sigma: float) -> Tensor:
-    """Return the mass of N(target, sigma²) in every bin, (B, b), renormalised to the support.
-
-    ``target`` (B, 1) is clamped into the support; ``edges`` (b + 1,) rise.
-    """
-    inside = target.float().clamp(edges[0], edges[-1])
-    cdf = torch.erf((edges - inside) / (math.sqrt(2.0) * sigma))  # (B, b + 1), up to constants
-    mass = (cdf[:, -1:] - cdf[:, :1]).clamp_min(_MIN_MASS)
-    return (cdf[:, 1:] - cdf[:, :-1]) / mass
 
 
 def two_hot_probabilities(target: Tensor, centers: Tensor) -> Tensor:
@@ -61,74 +64,6 @@ def two_hot_probabilities(target: Tensor, centers: Tensor) -> Tensor:
     return probabilities.scatter_(1, lower.long() + 1, share)
 
 
-def soft_cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
-    """Return the cross-entropy of ``logits`` against soft labels, both (B, b), as (B, 1)."""
-    return -(probabilities * torch.log_softmax(logits.float(), dim=1)).sum(1, keepdim=True)
-
-
-class LogitNet(nn.Module, ABC):
-    """A network that gives one logit for each of ``num_bins`` >= 2 bins."""
-
-    def __init__(self, num_bins: int) -> None:
-        super().__init__()
-        if num_bins < 2:
-            raise InputError(f"LogitNet: expected num_bins >= 2, got {num_bins}.")
-        self.num_bins = num_bins
-
-    @abstractmethod
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return logits, shape (B, b)."""
-
-
-class LogitMlp(LogitNet):
-    """ReLU perceptron on observation and action, one logit per bin."""
-
-    def __init__(
-        self,
-        observation_dim: int,
-        action_dim: int,
-        hidden_dims: Sequence[int],
-        num_bins: int,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(num_bins)
-        self.mlp: nn.Sequential = relu_mlp(
-            observation_dim + action_dim, hidden_dims, num_bins, generator=generator
-        )
-
-    def forward(self, action: Tensor, obs: Tensor) -> Tensor:
-        """Return logits, shape (B, b), of ``action``, shape (B, A), in ``obs``, shape (B, O)."""
-        return apply_layers(self.mlp, torch.cat((obs, action), dim=1))
-
-
-class QNet(nn.Module):
-    """A critic made from a `LogitNet` over ``min_value`` ... ``max_value``; call it like any other.
-
-    Raises:
-        InputError: The support is empty.
-    """
-
-    centers: Tensor
-
-    def __init__(self, logit_net: LogitNet, min_value: float, max_value: float) -> None:
-        super().__init__()
-        edges = _bin_edges(min_value, max_value, logit_net.num_bins)
-        self.logit_net = logit_net
-        self.min_value = min_value
-        self.max_value = max_value
-        self.num_bins: int = logit_net.num_bins
-        self.register_buffer("centers", (edges[:-1] + edges[1:]) / 2)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return values, shape (B, 1)."""
-        return self.q_from_logit(self.logit_net(*args, **kwargs))
-
-    def q_from_logit(self, logits: Tensor) -> Tensor:
-        """Return the mean of the distribution, shape (B, 1), that ``logits``, (B, b), describe."""
-        return (torch.softmax(logits.float(), dim=1) * self.centers).sum(1, keepdim=True)
-
-
 class HLGaussLoss(nn.Module):
     """Cross-entropy between ``num_bins`` bins and a normal distribution around the target.
 
@@ -148,7 +83,7 @@ class HLGaussLoss(nn.Module):
         self.max_value = max_value
         self.num_bins = num_bins
         self.sigma = sigma
-        self.register_buffer("support", _bin_edges(min_value, max_value, num_bins))
+        self.register_buffer("support", bin_edges(min_value, max_value, num_bins))
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss, shape (), of ``logits`` (B, b) for the values ``target`` (B, 1)."""
@@ -176,7 +111,7 @@ class TwoHotLoss(nn.Module):
 
     def __init__(self, min_value: float, max_value: float, num_bins: int) -> None:
         super().__init__()
-        edges = _bin_edges(min_value, max_value, num_bins)
+        edges = bin_edges(min_value, max_value, num_bins)
         self.num_bins = num_bins
         self.register_buffer("centers", (edges[:-1] + edges[1:]) / 2)
 
@@ -191,7 +126,7 @@ class TwoHotLoss(nn.Module):
 
 
 class QLoss(CriticLoss[QNet]):
-    """Classification loss of a `QNet`; takes the place of `cadenza.learn.algorithms.sac.QLoss`.
+    """Classification loss of a `QNet`; takes the place of `cadenza.learn.emote.sac.QLoss`.
 
     Arguments not named here are those of `LossCallback`.
 
@@ -252,15 +187,6 @@ class QLoss(CriticLoss[QNet]):
         outside = (q_target < net.min_value) | (q_target > net.max_value)
         self.log_mean(f"training/{self.name}_clipped", outside.float())
         return self.q_network.q_from_logit(logits.detach()), soft_cross_entropy(logits, labels)
-
-
-def _bin_edges(min_value: float, max_value: float, num_bins: int) -> Tensor:
-    if not min_value < max_value or num_bins < 2:
-        raise InputError(
-            "HL-Gauss support: expected min_value < max_value and num_bins >= 2, got "
-            f"{min_value}, {max_value} and {num_bins}."
-        )
-    return torch.linspace(min_value, max_value, num_bins + 1)
 
 
 def _require_rows(owner: str, logits: Tensor, target: Tensor, num_bins: int) -> None:

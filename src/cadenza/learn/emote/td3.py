@@ -3,7 +3,7 @@
 Equations, with a' = clip(π_t(o') + clip(σ ε, -c, c), -1, 1):
     target  y = n-step return of s_r·r, bootstrapped with m min(Q1t, Q2t)(a', o')
     policy  a = tanh(f(o)); exploring, clip(a + σ ε, -1, 1)
-    critic  mean (Q(a, o) - y)²                       (`cadenza.learn.algorithms.sac.QLoss`)
+    critic  mean (Q(a, o) - y)²                       (`cadenza.learn.emote.sac.QLoss`)
     policy  -mean Q1(π(o), o), every ``policy_delay`` batches; the targets move then, too
 Source:  arXiv:1802.09477, algorithm 1.
 Axes:    B = n·T rows of a batch: n rollouts of T steps, rollout-major; N = environments,
@@ -12,85 +12,25 @@ Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
 """
 
 import copy
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 
-from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.algorithms.off_policy import BoxLearner
-from cadenza.learn.algorithms.sac import QLoss
-from cadenza.learn.algorithms.targets import (
+from cadenza.learn.agents.td3 import TD3Config, exploring_actions, policy_loss, smoothed_actions
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.emote.targets import (
     Observations,
     TargetNetworks,
     make_gamma_matrix,
     n_step_target,
 )
-from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import DeferredLogging
-from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import TD3Config
-from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.layers import EncoderFactory, NoisyModule, apply_layers, relu_mlp
-from cadenza.learn.optimizers import adam
+from cadenza.learn.nn.layers import NoisyModule
 
 _DEFAULTS: Final = TD3Config()
-
-
-def smoothed_actions(actions: Tensor, epsilon: Tensor, std: float, clip: float) -> Tensor:
-    """Return ``actions`` with bounded noise, kept in [-1, 1].
-
-    Args:
-        actions: Shape (B, A), in [-1, 1].
-        epsilon: Standard normal draws, shape (B, A).
-        std: Standard deviation of the noise.
-        clip: Bound of the noise's absolute value.
-    """
-    return (actions + (std * epsilon).clamp(-clip, clip)).clamp(-1.0, 1.0)
-
-
-#: Gain of the output layer: the first actions are close to zero.
-OUTPUT_GAIN: Final = 0.01
-
-
-class DeterministicMlpPolicy(nn.Module):
-    """ReLU perceptron and a tanh.
-
-    Args:
-        observation_dim: O, >= 1.
-        action_dim: A, >= 1.
-        hidden_dims: Widths of the hidden layers.
-        init_generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one.
-    """
-
-    def __init__(
-        self,
-        observation_dim: int,
-        action_dim: int,
-        hidden_dims: Sequence[int],
-        *,
-        init_generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.mlp: nn.Sequential = relu_mlp(
-            observation_dim, hidden_dims, action_dim, generator=init_generator
-        )
-        xavier_uniform_init_(self.mlp[-1], OUTPUT_GAIN, generator=init_generator)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return actions in (-1, 1), shape (B, A), for ``obs``, shape (B, O)."""
-        return torch.tanh(apply_layers(self.mlp, obs))
-
-    def portable(self) -> Sequence[nn.Module]:
-        """Return the layers of a policy file."""
-        return [self.mlp, nn.Tanh()]
 
 
 class ExploringPolicy(NoisyModule):
@@ -121,10 +61,10 @@ class ExploringPolicy(NoisyModule):
         if not self.training:
             return actions
         noise = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)
-        return (actions + self.noise_std * noise.to(actions)).clamp(-1.0, 1.0)
+        return exploring_actions(actions, noise.to(actions), self.noise_std)
 
 
-class QTarget(DeferredLogging, Callback):
+class QTarget(LoggingMixin, Callback):
     """Computes ``q_target`` for every batch and lets the target networks follow with a delay.
 
     Targets that are None are copies of their networks.
@@ -319,84 +259,17 @@ class PolicyLoss(LossCallback):
                 f"{self.name}: expected 'bp_step' in the state, got {sorted(kwargs)}; it says "
                 "whose turn it is."
             )
-        if self.is_due(kwargs["bp_step"]):
+        if kwargs["bp_step"] % self.policy_delay == 0:
             super().backward(*args, **kwargs)
-
-    def is_due(self, bp_step: int) -> bool:
-        """Return whether it is the policy's turn."""
-        return bp_step % self.policy_delay == 0
 
     def loss(self, observation: Observations) -> Tensor:
         """Return -mean Q1(π(o), o), shape (), for the B rows of ``observation``."""
         actions: Tensor = self.policy(**observation)
         values: Tensor = self.q1(actions, **observation)
         self.log_mean("policy/q_pi", values)
-        return -values.mean()
+        return policy_loss(values)
 
 
 def _require_delay(owner: str, policy_delay: int) -> None:
     if policy_delay < 1:
         raise InputError(f"{owner}: expected policy_delay >= 1, got {policy_delay}.")
-
-
-class TD3Learner(BoxLearner):
-    """TD3 assembled from its callbacks; ``seed`` is the root of the streams ``learn.td3.*``."""
-
-    def __init__(
-        self,
-        *,
-        observation_dim: int,
-        action_dim: int,
-        config: TD3Config | None = None,
-        seed: int = 0,
-        encoder: EncoderFactory | None = None,
-    ) -> None:
-        config = config or TD3Config()
-        super().__init__("td3", observation_dim, action_dim, config, seed=seed, encoder=encoder)
-        sizes, rate, norm = config.hidden_sizes, config.learning_rate, config.max_gradient_norm
-        self._plain, policy, features = self.encoded(
-            lambda width: DeterministicMlpPolicy(
-                width, action_dim, sizes, init_generator=self.weights
-            )
-        )
-        self.greedy: nn.Module = nn.Sequential(*features, self._plain)
-        self._explorer = ExploringPolicy(policy, config.exploration_noise, generator=self.noise)
-        critics = [
-            self.encoded(
-                lambda width: ActionValueMlp(width, action_dim, sizes, generator=self.weights)
-            )[1]
-            for _ in range(2)
-        ]
-        critic_losses = [
-            QLoss(name=f"q{i + 1}", q=critic, opt=adam(critic, rate), max_grad_norm=norm)
-            for i, critic in enumerate(critics)
-        ]
-        policy_loss = PolicyLoss(
-            pi=policy,
-            q=critics[0],
-            opt=adam(policy, rate),
-            max_grad_norm=norm,
-            policy_delay=config.policy_delay,
-        )
-        target = QTarget(
-            pi=policy,
-            q1=critics[0],
-            q2=critics[1],
-            gamma=config.gamma,
-            target_q_tau=config.tau,
-            target_noise=config.target_noise,
-            noise_clip=config.noise_clip,
-            policy_delay=config.policy_delay,
-            generator=self.noise,
-        )
-        self.run(
-            [critic_losses, [policy_loss]],
-            target,
-            lambda batch: {"next_policy_noise": target.draw(len(batch["rewards"]), action_dim)},
-        )
-
-    @torch.no_grad()
-    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
-        """Return actions with noise, in [−1, 1], (N, A)."""
-        del frames
-        return self._explorer(obs=torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch

@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.learn.algorithms.amp import (
+from cadenza.learn.emote.amp import (
     AdversarialLoss,
     Discriminator,
     RewardShaper,

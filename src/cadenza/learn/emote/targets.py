@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
+from cadenza.learn.agents.updates import soft_update
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.settings import SHARED_DEFAULTS
 
@@ -142,7 +143,7 @@ class TargetNetworks:
         sources: list[Tensor] = [p for source, _ in self._pairs for p in source.parameters()]
         targets: list[Tensor] = [p for _, target in self._pairs for p in target.parameters()]
         if sources:
-            torch._foreach_lerp_(targets, sources, 1.0 - (1.0 - tau))  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] # the name of its kernel
+            soft_update(targets, sources, tau)
         for source, target in self._with_buffers:
             for buffer, kept in zip(source.buffers(), target.buffers(), strict=True):
                 kept.copy_(buffer)

@@ -19,22 +19,27 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 
-from cadenza.core.arrays import Float32Array
 from cadenza.core.deprecation import deprecated
 from cadenza.core.errors import CheckpointError, ConfigurationTypeError, InputError
 from cadenza.core.schedules import ConstantSchedule, Schedule
 from cadenza.core.spaces import MDPSpace
 from cadenza.core.types import AgentId, DictObservation, DictResponse
-from cadenza.learn.algorithms import hlgauss
-from cadenza.learn.algorithms.off_policy import BoxLearner
-from cadenza.learn.algorithms.targets import (
+from cadenza.learn.agents.sac import (
+    SACConfig,
+    policy_loss,
+    soft_values,
+    squared_errors,
+    temperature_loss,
+)
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.emote.targets import (
     CriticLoss,
     Observations,
     TargetNetworks,
@@ -42,15 +47,7 @@ from cadenza.learn.algorithms.targets import (
     n_step_target,
     soft_update_from_to,
 )
-from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import DeferredLogging
-from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import HLGaussConfig, SACConfig
-from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.gaussian_policy import MAX_MEAN, GaussianMlpPolicy, squashed_mean
-from cadenza.learn.nn.initialization import default_init_
-from cadenza.learn.nn.layers import Decision, EncoderFactory, Network
-from cadenza.learn.optimizers import FusedAdam, adam
+from cadenza.learn.optimizers import adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
 from cadenza.learn.settings import SHARED_DEFAULTS
 
@@ -62,28 +59,13 @@ __all__ = [
     "PolicyLoss",
     "QLoss",
     "QTarget",
-    "SACLearner",
     "VisionAgentProxy",
-    "policy_objective",
     "soft_actor_critic",
     "soft_update_from_to",
-    "temperature_objective",
 ]
 
 #: Emote's cap of α, for losses put together by hand; `SACConfig` has one of its own.
 MAX_ALPHA: Final = 0.2
-
-
-def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
-    """Return mean(α log π - Q), what a soft policy minimises; inputs of shape (B, 1)."""
-    return torch.mean(alpha * log_probabilities - values)
-
-
-def temperature_objective(
-    log_probabilities: Tensor, ln_alpha: Tensor, target_entropy: float
-) -> Tensor:
-    """Return mean(ln α · (-log π - H_target)), differentiable in ``ln_alpha`` only."""
-    return torch.mean(ln_alpha * (-log_probabilities - target_entropy).detach())
 
 
 class QLoss(CriticLoss[nn.Module]):
@@ -97,8 +79,7 @@ class QLoss(CriticLoss[nn.Module]):
     ) -> tuple[Tensor, Tensor]:
         """Return predictions and squared errors."""
         predictions: Tensor = self.q_network(actions, **observation)
-        errors = predictions - q_target
-        return predictions.detach(), errors * errors
+        return predictions.detach(), squared_errors(predictions, q_target)
 
 
 class PolicyLoss(LossCallback):
@@ -154,7 +135,7 @@ class PolicyLoss(LossCallback):
         self.log_mean("policy/q_pi_min", q_value)
         self.log_mean("policy/logp_pi", self._evaluated[1])
         self.log_mean("policy/alpha", alpha)
-        return policy_objective(log_probabilities, q_value, alpha)
+        return policy_loss(log_probabilities, q_value, alpha)
 
     def log_probabilities_of(self, observation: Observations) -> Tensor | None:
         """Return log π as this loss drew it for that very ``observation``, detached, else None."""
@@ -231,7 +212,7 @@ class AlphaLoss(LossCallback):
         """Return mean(ln α · (-log π - H_target)), shape ()."""
         log_probabilities = self._log_probabilities(observation)
         self.log_mean("training/entropy", -log_probabilities)
-        return temperature_objective(log_probabilities, self.ln_alpha, self.t_entropy.value)
+        return temperature_loss(log_probabilities, self.ln_alpha, self.t_entropy.value)
 
     def end_batch(self) -> None:
         """Cap α, log it, and step the target entropy."""
@@ -295,7 +276,7 @@ def _entropy_schedule(t_entropy: object, n_actions: int) -> Schedule:
     )
 
 
-class QTarget(DeferredLogging, Callback):
+class QTarget(LoggingMixin, Callback):
     """Computes ``q_target`` for every batch and lets the target networks follow.
 
     Without ``q1t`` and ``q2t``, copies of the critics are their targets.
@@ -363,7 +344,7 @@ class QTarget(DeferredLogging, Callback):
         next_q = torch.minimum(
             self.q1t(actions, **next_observation), self.q2t(actions, **next_observation)
         )
-        values = next_q - self.ln_alpha.exp() * log_probabilities
+        values = soft_values(next_q, log_probabilities, self.ln_alpha.exp())
         scaled_reward = self.reward_scale * rewards
         self.gamma_matrix = self.gamma_matrix.to(rewards.device)
         q_target = n_step_target(
@@ -454,7 +435,7 @@ def soft_actor_critic(
     alpha_loss = AlphaLoss(
         pi=policy,
         ln_alpha=ln_alpha,
-        opt=FusedAdam([ln_alpha], config.learning_rate),
+        opt=optim.Adam([ln_alpha], lr=config.learning_rate, fused=True),
         n_actions=action_dim,
         max_alpha=config.max_alpha,
         max_grad_norm=config.max_gradient_norm,
@@ -476,127 +457,6 @@ def soft_actor_critic(
     return [*critics, policy_loss, alpha_loss, target]
 
 
-class EncodedLogits(hlgauss.LogitNet):
-    """Logits of a network behind an encoder."""
-
-    def __init__(self, network: nn.Module, num_bins: int) -> None:
-        super().__init__(num_bins)
-        self.network = network
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return logits, (B, bins)."""
-        return self.network(*args, **kwargs)
-
-
-class SACLearner(BoxLearner):
-    """SAC assembled from its callbacks; settings of HL-Gauss take histogram critics.
-
-    Linear layers of policy and critics start with torch's default weights, save the policy's heads,
-    which start near zero; an encoder keeps its own. The README of `learn` compares other weights.
-
-    ``seed`` is the root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
-    """
-
-    def __init__(
-        self,
-        *,
-        observation_dim: int,
-        action_dim: int,
-        config: SACConfig | None = None,
-        seed: int = 0,
-        encoder: EncoderFactory | None = None,
-    ) -> None:
-        config = config or SACConfig()
-        name = "hlgauss" if isinstance(config, HLGaussConfig) else "sac"
-        super().__init__(name, observation_dim, action_dim, config, seed=seed, encoder=encoder)
-        self._plain, self._policy, features = self.encoded(
-            lambda width: GaussianMlpPolicy(
-                width,
-                action_dim,
-                config.hidden_sizes,
-                generator=self.noise,
-                init_generator=self.weights,
-            )
-        )
-        self._with_default_weights(self._plain.encoder)  # the hidden layers, not the heads
-        layers = (self._plain.encoder, self._plain.policy.mean)
-        squash = Decision(squashed_mean, nn.Hardtanh(-MAX_MEAN, MAX_MEAN), nn.Tanh())
-        self.greedy: nn.Module = nn.Sequential(*features, *layers, squash)
-        *losses, target = soft_actor_critic(
-            self._policy,
-            [self._critic_loss("q1", config), self._critic_loss("q2", config)],
-            torch.tensor(math.log(config.initial_alpha), requires_grad=True),
-            action_dim,
-            config,
-        )
-        stages = cast("list[LossCallback]", losses)
-        self.run([stages[:2], stages[2:]], target, self._draw)
-
-    def train_on(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Do one step on ``batch``; return the losses by name.
-
-        Raises:
-            InputError: Histograms of returns are too narrow for many of the targets.
-        """
-        figures = super().train_on(batch)
-        config = self.config
-        if isinstance(config, HLGaussConfig):
-            figures["clipped"] = share = self.losses[0].scalar_logs["training/q1_clipped"]
-            if share > MOST_CLIPPED:
-                raise InputError(
-                    f"hlgauss: expected targets within min_value = {config.min_value:g} and "
-                    f"max_value = {config.max_value:g}, got {share:.0%} of a batch outside; set "
-                    "both to the range of discounted returns, or scale the rewards."
-                )
-        return figures
-
-    def _draw(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the policy's noise of one update."""
-        rows, head = len(batch["rewards"]), self._plain.policy
-        return {"next_policy_noise": head.draw(rows), "policy_noise": head.draw(rows)}
-
-    @torch.no_grad()
-    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
-        """Return drawn actions in [−1, 1], (N, A)."""
-        del frames
-        return self._policy(obs=torch.from_numpy(states))[0].numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-
-    def _with_default_weights(self, network: Network) -> Network:
-        """Return the network with linear layers as torch draws them."""
-        network.apply(partial(default_init_, generator=self.weights))
-        return network
-
-    def _critic_loss(self, name: str, config: SACConfig) -> QLoss | hlgauss.QLoss:
-        """Return the loss of a new critic."""
-        sizes, norm = config.hidden_sizes, config.max_gradient_norm
-        if not isinstance(config, HLGaussConfig):
-            critic = self.encoded(
-                lambda width: self._with_default_weights(
-                    ActionValueMlp(width, self.action_width, sizes, generator=self.weights)
-                )
-            )[1]
-            optimizer = adam(critic, config.learning_rate)
-            return QLoss(name=name, q=critic, opt=optimizer, max_grad_norm=norm)
-        logits, encoded, features = self.encoded(
-            lambda width: self._with_default_weights(
-                hlgauss.LogitMlp(
-                    width, self.action_width, sizes, config.bins, generator=self.weights
-                )
-            )
-        )
-        bins = EncodedLogits(encoded, config.bins) if features else logits
-        histogram = hlgauss.QNet(bins, config.min_value, config.max_value)
-        return hlgauss.QLoss(
-            name=name,
-            q=histogram,
-            opt=adam(histogram, config.learning_rate),
-            max_grad_norm=norm,
-            smoothing_ratio=config.smoothing_ratio,
-        )
-
-
-#: Largest share of a batch whose targets may leave the range of the histograms.
-MOST_CLIPPED: Final = 0.05
 _ADVICE: Final = "use cadenza.learn.proxies.GenericAgentProxy with these keys"
 _SINCE: Final = "23.1.0"
 

@@ -1,0 +1,226 @@
+"""Deep Q-learning, on choices or on a grid of continuous actions.
+
+Equation:  y = r + γ m V,  loss = mean ℓ(Q(o)_a - y),  ℓ the square or Huber's loss,
+           V = max_a Q'(o')_a (plain) or Q'(o')_{argmax_a Q(o')_a} (double), Q' the target network.
+           Exploration is ε-greedy: with probability ε any action, else the best one.
+Sources:   Mnih et al. 2015 (doi:10.1038/nature14236); double: arXiv:1509.06461, eq. 4; soft target
+           updates: arXiv:1509.02971; ε-greedy: Sutton & Barto, "Reinforcement Learning", 2nd
+           edition, eq. 2.2.
+Axes:      B = batch, N = environments, O = observation, A = action components, C = choices.
+Grid:      every component takes one of K evenly spaced values from −1 to 1; a choice is one
+           combination.
+"""
+
+import copy
+import itertools
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.learn.agents.off_policy import OffPolicyLearner, Transitions, one_step_target
+from cadenza.learn.agents.updates import Figures
+from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
+from cadenza.learn.nn.layers import Decision, EncoderFactory
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.settings import CompilableConfig, CompilableSettings, Count
+
+#: Most choices; beyond it a network with one output per choice learns next to nothing.
+MAX_CHOICES: Final = 4096
+
+
+class DQNConfig(CompilableConfig):
+    """Deep Q-learning.
+
+    Attributes:
+        action_bins: Values per component of a continuous action, >= 2.
+        epsilon_start: First share of random actions, in [0, 1].
+        epsilon_end: Last share, in [0, ``epsilon_start``].
+        epsilon_frames: Environment steps over which it falls linearly, >= 1.
+        double: Let the online network choose the next action.
+        huber_delta: Error above which the loss grows linearly, > 0; None squares.
+        target_period: Updates between movements of the target network, >= 1; with ``tau`` = 1 the
+            classic hard ones.
+    """
+
+    action_bins: Count = Field(default=5, ge=2)
+    epsilon_start: float = Field(default=1.0, ge=0.0, le=1.0)
+    epsilon_end: float = Field(default=0.05, ge=0.0, le=1.0)
+    epsilon_frames: Count = Field(default=20_000, ge=1)
+    double: bool = True
+    huber_delta: float | None = Field(default=1.0, gt=0.0)
+    target_period: Count = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _epsilon_falls(self) -> Self:
+        if not self.epsilon_end <= self.epsilon_start:
+            raise ValueError(
+                f"epsilon_end: expected at most epsilon_start ({self.epsilon_start}), got "
+                f"{self.epsilon_end}"
+            )
+        return self
+
+    def epsilon(self, steps: int) -> float:
+        """Return the share of random actions after ``steps`` environment steps."""
+        share = min(1.0, steps / self.epsilon_frames)
+        return self.epsilon_start + share * (self.epsilon_end - self.epsilon_start)
+
+
+class DQNSettings(CompilableSettings, total=False):
+    """Keywords of `DQNConfig`."""
+
+    action_bins: int
+    epsilon_start: float
+    epsilon_end: float
+    epsilon_frames: int
+    double: bool
+    huber_delta: float | None
+    target_period: int
+
+
+def next_values(target_q: Tensor, online_q: Tensor | None = None) -> Tensor:
+    """Return the value of acting greedily, (B, 1), by ``target_q``, (B, C).
+
+    ``online_q``, of the same shape, chooses the action (double Q-learning); None lets the target
+    network choose too.
+    """
+    chooser = target_q if online_q is None else online_q
+    return target_q.gather(1, chooser.argmax(dim=1, keepdim=True))
+
+
+def chosen_values(q_values: Tensor, actions: Tensor) -> Tensor:
+    """Return the values (B, 1), out of ``q_values`` (B, C), of the actions with these indices.
+
+    Raises:
+        InputError: There is not one action per row.
+    """
+    if q_values.ndim != 2 or actions.numel() != q_values.shape[0]:
+        raise InputError(
+            "dqn: expected Q-values (B, A) and one action index per row, got "
+            f"{tuple(q_values.shape)} and {tuple(actions.shape)}; the network must return one "
+            "value per action, and actions must be stored with shape (1,)."
+        )
+    return q_values.gather(1, actions.to(torch.int64).reshape(-1, 1))
+
+
+def regression_loss(
+    predicted: Tensor, target: Tensor, *, huber_delta: float | None = None
+) -> Tensor:
+    """Return the loss of every row, (B, 1): the square, or Huber's loss.
+
+    Above an error of ``huber_delta`` the loss grows linearly; None: the square, without the factor
+    1/2 of Huber's parabola.
+    """
+    if predicted.shape != target.shape:
+        raise InputError(
+            f"dqn: expected q_target of shape {tuple(predicted.shape)}, got "
+            f"{tuple(target.shape)}; give QTarget the rollout length of the memory loader."
+        )
+    if huber_delta is None:
+        return (predicted - target).square()
+    return nn.functional.huber_loss(predicted, target, reduction="none", delta=huber_delta)
+
+
+def epsilon_greedy(q_values: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    """Return the best choice of every row, or with probability ε any, (N, 1), for values (N, C)."""
+    greedy = q_values.argmax(dim=1, keepdim=True)
+    # Both draws are made whatever ε is, so ε does not shift the random stream.
+    explores = torch.rand(greedy.shape, generator=generator) < epsilon
+    drawn = torch.randint(q_values.shape[1], greedy.shape, generator=generator)
+    return torch.where(explores.to(greedy.device), drawn.to(greedy.device), greedy)
+
+
+def action_grid(components: int, bins: int) -> Float32Array:
+    """Return every combination of ``bins`` values from −1 to 1, (C, A); the last varies fastest.
+
+    Raises:
+        ConfigurationError: There are more than 4096.
+    """
+    if bins**components > MAX_CHOICES:
+        raise ConfigurationError(
+            f"dqn: expected at most {MAX_CHOICES} combinations of actions, got {bins}^{components}"
+            "; lower dqn.action_bins or use sac or td3."
+        )
+    values = np.linspace(-1.0, 1.0, bins, dtype=np.float32)
+    return np.array(list(itertools.product(values, repeat=components)), dtype=np.float32)
+
+
+class DQNLearner(OffPolicyLearner[DQNConfig]):
+    """DQN on ``choices``, (C, A) in [−1, 1], see `action_grid`; streams ``learn.dqn.*``."""
+
+    TARGETS_BEFORE: ClassVar[Mapping[str, str]] = {"q": ""}
+    action_dtype: type[np.generic] = np.int64
+
+    def __init__(
+        self,
+        *,
+        observation_dim: int,
+        choices: Float32Array,
+        config: DQNConfig | None = None,
+        seed: int = 0,
+        encoder: EncoderFactory | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        config = config or DQNConfig()
+        super().__init__(  # an action is the index of a choice
+            "dqn", observation_dim, 1, config, seed=seed, encoder=encoder, device=device
+        )
+        self._choices = choices
+        plain, self.q, features = self._encoded(
+            lambda width: DiscreteQMlp(
+                width, len(choices), config.hidden_sizes, generator=self.weights
+            )
+        )
+        decision = Decision(partial(torch.argmax, dim=-1))
+        self.greedy: nn.Module = nn.Sequential(*features, plain, decision)
+        self.q_target = copy.deepcopy(self.q)
+        self._own({"q": self.q}, {"q": self.q_target})
+        self._critic = self._adam(q=self.q)
+        self._run(self._learn, critic=self._critic)
+
+    def update(self, batch: Mapping[str, Any]) -> Figures:
+        """Do one update; return figures of it by name."""
+        figures = self._whole(Transitions.of(batch, self.device))
+        self.updates += 1
+        if self.updates % self.config.target_period == 0:
+            self._follow()
+        return figures
+
+    def _learn(self, batch: Transitions) -> Figures:
+        states, actions, rewards, next_states, masks = batch
+        with torch.no_grad(), self._whole.rounding():
+            online_q = self.q(obs=next_states) if self.config.double else None
+            values = next_values(self.q_target(obs=next_states), online_q)
+            y = one_step_target(rewards, masks, values, self.config.gamma)
+        with self._whole.rounding():
+            predicted = chosen_values(self.q(obs=states), actions)
+            loss = regression_loss(predicted, y, huber_delta=self.config.huber_delta).mean()
+        means = {"q_prediction": predicted.detach().mean(), "q_target": y.mean()}
+        return self._critic.step(q=loss) | means
+
+    @torch.no_grad()
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return ε-greedy choices, (N, 1) int64."""
+        q_values = self.q(obs=self._rows(states))
+        return epsilon_greedy(q_values, self.config.epsilon(frames), self.noise).cpu().numpy()
+
+    def random_actions(self, rows: int) -> NDArray[Any]:
+        """Return uniformly drawn choices, (``rows``, 1) int64."""
+        return torch.randint(len(self._choices), (rows, 1), generator=self.noise).numpy()
+
+    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
+        """Return the chosen actions in [−1, 1], (N, A)."""
+        return self._choices[stored[:, 0]]
+
+    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
+        """Return the choice of highest value, scaled."""
+        choices = low + (self._choices + 1.0) * 0.5 * (high - low)
+        output = Output(kind="choice", choices=choices.astype(np.float32))
+        return flat_network(layers_of(self.greedy), self.observation_dim, output, **fields)

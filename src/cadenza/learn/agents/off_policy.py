@@ -1,0 +1,304 @@
+"""What off-policy learners share: streams, networks behind encoders, their policy and their state.
+
+Targets: y = r + γ m V', with m = 0 where the task ended with the step.
+Axes:    B = batch, N = environments, O = observation, A = action components,
+         W = width of an action as the memory stores it (A, or 1 for an index).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import CheckpointError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.updates import Adam, Figures, WholeUpdate, soft_update
+from cadenza.learn.loaded_state import complete_state
+from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
+from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.settings import CompilableConfig
+
+#: Layout version of `OffPolicyLearner.state_dict`; 2 had one entry per callback of the engine.
+STATE_VERSION: Final = 3
+
+
+class ReplayLearner(Protocol):
+    """Acts on flat observations and learns from a memory; actions are in [−1, 1]."""
+
+    #: W, and the element type of stored actions.
+    action_width: int
+    action_dtype: type[np.generic]
+
+    @property
+    def greedy(self) -> nn.Module:
+        """The policy without chance: (B, O) to actions in [−1, 1], (B, A), or to choices, (B,)."""
+        ...
+
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return exploring actions as the memory stores them, (N, W), for states (N, O).
+
+        ``frames`` are the environment frames done, for exploration that fades.
+        """
+        ...
+
+    def random_actions(self, rows: int) -> NDArray[Any]:
+        """Return uniformly drawn actions as the memory stores them, (``rows``, W)."""
+        ...
+
+    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
+        """Return stored actions as vectors in [−1, 1], (N, A)."""
+        ...
+
+    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+        """Do one update; return figures of it by name."""
+        ...
+
+    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
+        """Return the greedy policy with actions scaled to [low, high], (A,) each."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on, memory excepted."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+
+class Transitions(NamedTuple):
+    """States before and after, (B, O), actions (B, W), rewards and masks (B, 1)."""
+
+    states: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_states: Tensor
+    masks: Tensor
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any], device: torch.device) -> "Transitions":
+        """Return a batch of `TransitionMemory` on ``device``."""
+        found = (
+            batch["observation"][OBSERVATION_KEY],
+            batch["actions"],
+            batch["rewards"],
+            batch["next_observation"][OBSERVATION_KEY],
+            batch["masks"],
+        )
+        return cls(*(tensor.to(device, non_blocking=True) for tensor in found))
+
+
+def one_step_target(rewards: Tensor, masks: Tensor, values: Tensor, gamma: float) -> Tensor:
+    """Return r + γ m V', (B, 1), rounded once."""
+    return torch.add(rewards, values * masks, alpha=gamma)
+
+
+Config = TypeVar("Config", bound=CompilableConfig)
+
+
+class OffPolicyLearner(ABC, Generic[Config]):
+    """Base of learners from a replay memory; a subclass has `update` and `act`.
+
+    Args:
+        name: Part of the stream names ``learn.<name>.torch`` and ``learn.<name>.noise``.
+        config: Settings of the updates.
+        seed: Root of those streams.
+        encoder: Makes the first part of every network.
+        device: Where networks learn; weights and noise are drawn on the CPU, alike for all.
+    """
+
+    action_dtype: type[np.generic] = np.float32
+    greedy: nn.Module
+    #: Names of the target networks in states of version 2.
+    TARGETS_BEFORE: ClassVar[Mapping[str, str]]
+
+    def __init__(
+        self,
+        name: str,
+        observation_dim: int,
+        action_width: int,
+        config: Config,
+        *,
+        seed: int,
+        encoder: EncoderFactory | None,
+        device: torch.device | str,
+    ) -> None:
+        self.config: Config = config
+        self.observation_dim = observation_dim
+        self.action_width = action_width
+        self.device: torch.device = torch.device(device)
+        self.updates: int = 0
+        self._name = name
+        self._make_encoder = encoder
+        self.weights: torch.Generator = torch.Generator().manual_seed(
+            derive_substream(f"learn.{name}.torch", root_seed=seed).integer_seed()
+        )
+        self.noise: torch.Generator = torch.Generator().manual_seed(
+            derive_substream(f"learn.{name}.noise", root_seed=seed).integer_seed()
+        )
+
+    def _encoded(
+        self, build: Callable[[int], Network]
+    ) -> tuple[Network, nn.Module, list[nn.Module]]:
+        """Return what ``build`` makes of a width, alone and behind an encoder, and that one.
+
+        A ReLU after a linear layer works in place: what a forward hook of that layer keeps is
+        rectified afterwards.
+        """
+        network, encoder = with_encoder(self._make_encoder, self.observation_dim, build)
+        for stack in network.modules():
+            if isinstance(stack, nn.Sequential):
+                for before, layer in pairwise(stack):
+                    if isinstance(before, nn.Linear) and isinstance(layer, nn.ReLU):
+                        layer.inplace = True
+        return network, EncodedNetwork(encoder[0], network) if encoder else network, encoder
+
+    def _own(self, networks: Mapping[str, nn.Module], targets: Mapping[str, nn.Module]) -> None:
+        """Take the networks by name, and targets by the name of the network that they follow."""
+        self.networks = dict(networks)
+        self.targets = dict(targets)
+        for module in (*networks.values(), *targets.values(), self.greedy):
+            module.to(self.device)
+        self._followed = _parameters(networks[name] for name in targets)
+        self._following = _parameters(targets.values())
+        self._copied = [b for name in targets for b in networks[name].buffers()]
+        self._copies = [b for target in targets.values() for b in target.buffers()]
+
+    def _run(self, update: Callable[..., Figures], **optimizers: Adam) -> None:
+        """Take the optimisers by name, and the update in which they step; see `WholeUpdate`."""
+        config = self.config
+        self.optimizers = optimizers
+        self._whole = WholeUpdate(
+            update,
+            optimizers.values(),
+            compile=config.compile,
+            precision=config.precision,
+            device=self.device,
+        )
+
+    def _adam(self, **networks: nn.Module | list[Tensor]) -> Adam:
+        """Return an optimiser of networks, or tensors, by the name of the loss that trains them."""
+        groups = {
+            name: list(part.parameters()) if isinstance(part, nn.Module) else part
+            for name, part in networks.items()
+        }
+        return Adam(self.config.learning_rate, self.config.max_gradient_norm, **groups)
+
+    @abstractmethod
+    def update(self, batch: Mapping[str, Any]) -> Figures:
+        """Do one update on a batch of the memory; return figures of it by name."""
+
+    @abstractmethod
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return exploring actions, (N, W); see `ReplayLearner`."""
+
+    def _follow(self) -> None:
+        """Move the targets."""
+        soft_update(self._following, self._followed, self.config.tau)
+        for copy, buffer in zip(self._copies, self._copied, strict=True):
+            copy.copy_(buffer)
+
+    def _rows(self, states: Float32Array) -> Tensor:
+        """Return states as a tensor on the learner's device."""
+        return torch.from_numpy(states).to(self.device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def _draw(self, rows: int) -> Tensor:
+        """Return the next standard normal draws, (``rows``, A), on the learner's device."""
+        drawn = torch.randn((rows, self.action_width), generator=self.noise)
+        return drawn.to(self.device, non_blocking=True)
+
+    def random_actions(self, rows: int) -> NDArray[Any]:
+        """Return uniform actions in [−1, 1], (``rows``, A)."""
+        drawn = torch.rand((rows, self.action_width), generator=self.noise)
+        return (drawn * 2.0 - 1.0).numpy()
+
+    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
+        """Return the actions themselves."""
+        return stored
+
+    def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
+        """Return the greedy policy with actions scaled to [low, high], (A,) each.
+
+        ``fields`` are further ones of `PortableNetwork`.
+
+        Raises:
+            ConfigurationError: A module of one's own is in it.
+        """
+        output = Output(kind="unit", low=low, high=high)
+        return flat_network(layers_of(self.greedy), self.observation_dim, output, **fields)
+
+    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+        """Do one update of everything that is due; return figures of it by name."""
+        figures = self.update(memory.sample(self.config.batch_size))
+        return {name: float(value) for name, value in figures.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimisers, counts and the noise: tensors and JSON scalars."""
+        return {
+            "version": STATE_VERSION,
+            "algorithm": self._name,
+            "mode": self._whole.mode,
+            "networks": {name: net.state_dict() for name, net in self.networks.items()},
+            "targets": {name: net.state_dict() for name, net in self.targets.items()},
+            "optimizers": {name: adam.state_dict() for name, adam in self.optimizers.items()},
+            "updates": self.updates,
+            "noise": self.noise.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is of another algorithm, version or mode, incomplete, or of
+                other sizes.
+        """
+        found = (state.get("version"), state.get("algorithm"))
+        if found[0] not in (2, STATE_VERSION) or found[1] != self._name:
+            raise CheckpointError(
+                f"{self._name}: expected a state of this algorithm, version {STATE_VERSION} or 2, "
+                f"got {found[1]!r}, version {found[0]!r}."
+            )
+        with complete_state(self._name, "a learner of these sizes"):
+            if found[0] == 2:
+                state = {**state, **self._from_callbacks(state["callbacks"])}
+                state["updates"] = state["bp_step"]
+            self._whole.require(state["mode"])
+            self._load(state)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        for name, network in self.networks.items():
+            network.load_state_dict(state["networks"][name])
+        for name, target in self.targets.items():
+            target.load_state_dict(state["targets"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.updates = int(state["updates"])
+        self.noise.set_state(state["noise"].cpu())  # last: networks that draw share it
+
+    def _from_callbacks(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
+        """Return parts of a state of version 2, of the engine's callbacks, as parts of this one."""
+        targets = callbacks["QTarget"]["network_state_dict"]
+        return {
+            "mode": callbacks["UpdateStep"]["mode"],
+            "networks": {name: callbacks[name]["network_state_dict"] for name in self.networks},
+            "targets": {
+                name: targets[key] if key else targets for name, key in self.TARGETS_BEFORE.items()
+            },
+            "optimizers": {
+                name: optimizer.from_torch(
+                    [callbacks[loss]["optimizer_state_dict"]["state"] for loss in optimizer.groups]
+                )
+                for name, optimizer in self.optimizers.items()
+            },
+        }
+
+
+def _parameters(networks: Iterable[nn.Module]) -> list[Tensor]:
+    return [parameter for network in networks for parameter in network.parameters()]
