@@ -77,7 +77,8 @@ def write_checkpoint(
         CheckpointError: ``content`` holds something other than tensors and plain values.
         StorageError: The file system refused; an older checkpoint is still loadable.
     """
-    training = content["training_state"]
+    training, versions = content["training_state"], {"python": platform.python_version()}
+    versions |= {"numpy": np.__version__, "torch": str(torch.__version__)}
     metadata = CheckpointMetadata(
         run_id=folder.resolve().parent.name if run is None else run.run_id,
         seed=-1 if run is None else run.seed,  # -1: nobody said
@@ -88,11 +89,7 @@ def write_checkpoint(
             "content_version": CONTENT_VERSION,
             "bp_samples": int(training["bp_samples"]),
             "names": sorted(content["callback_state_dicts"]),
-            "versions": {
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-                "torch": str(torch.__version__),
-            },
+            "versions": versions,
         },
     )
     uri = f"{LOCAL_URI_SCHEME}{checkpoint_path(folder, index).name}"
@@ -251,12 +248,8 @@ class Checkpointer(Callback):
                 f"Checkpointer: expected keep_last >= 1 or None, got {keep_last}; "
                 "None keeps all checkpoints."
             )
-        if isinstance(checkpoint_index, str) and checkpoint_index != LATEST:  # pyright: ignore[reportUnnecessaryComparison]
-            raise InputError(
-                f"Checkpointer: expected an index or 'latest', got {checkpoint_index!r}."
-            )
         self._folder = Path(run_root) / storage_subdirectory
-        self._next_index = checkpoint_index
+        self._next_index = _index_or_latest(self, checkpoint_index)
         self._keep_last = keep_last
         self._save_at_end = save_at_end
         self._executor = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
@@ -388,12 +381,8 @@ class CheckpointLoader(Callback):
         """
         super().__init__()
         self._restorees = _with_unique_names(restorees)
-        if isinstance(checkpoint_index, str) and checkpoint_index != LATEST:  # pyright: ignore[reportUnnecessaryComparison]
-            raise InputError(
-                f"CheckpointLoader: expected an index or 'latest', got {checkpoint_index!r}."
-            )
         self._folder = Path(run_root) / storage_subdirectory
-        self._index = checkpoint_index
+        self._index = _index_or_latest(self, checkpoint_index)
         self._load = (load_weights, load_optimizers, load_hparams)
         self._fall_back = fall_back or checkpoint_index == LATEST
         self._missing_ok = missing_ok
@@ -486,12 +475,18 @@ class CheckpointLoader(Callback):
             _logger.info("Checkpoint %d holds more than is restored: %s", index, unexpected)
 
 
+def _index_or_latest(owner: object, index: int | str) -> int | str:
+    if isinstance(index, str) and index != LATEST:
+        name = type(owner).__name__
+        raise InputError(f"{name}: expected an index or 'latest', got {index!r}.")
+    return index
+
+
 def _with_unique_names(restorees: Iterable[Restoree]) -> list[Restoree]:
     """Return the restorees as a list."""
     listed = list(restorees)
     counts = Counter(restoree.name for restoree in listed)
-    duplicates = sorted(name for name, count in counts.items() if count > 1)
-    if duplicates:
+    if duplicates := sorted(name for name, count in counts.items() if count > 1):
         raise InputError(
             f"Checkpoint restorees: expected one name each, got duplicates {duplicates}; "
             "give each object its own 'name'."

@@ -1,12 +1,15 @@
 """Callbacks that end a training: after so many steps, or with a verdict, for tests that learn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from cadenza.core.errors import CadenzaError, InputError, NotReadyError, PreconditionError
 from cadenza.learn.callback import ORDER_STOP, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.trainer import TrainingShutdownException
+
+Logged = TypeVar("Logged")
 
 
 class BackPropStepsTerminator(Callback):
@@ -73,7 +76,7 @@ class FinalLossTestCheck(Callback):
             NotReadyError: A loss has logged nothing.
         """
         for callback, cutoff in self._limits:
-            loss = _logged(callback, f"loss/{callback.name}_loss")
+            loss = _logged(callback.scalar_logs, f"loss/{callback.name}_loss")
             if not loss <= cutoff:  # written this way round so that NaN fails too
                 raise CheckFailedError(
                     f"Loss for {callback.name} too high: expected at most {cutoff}, got {loss}."
@@ -95,10 +98,8 @@ class FinalRewardTestCheck(Callback):
         """Choose a reward and its limit; ``use_windowed`` judges the mean of the key's window."""
         super().__init__(cycle=test_length)
         self._order = ORDER_STOP
-        self._callback = callback
-        self._cutoff = cutoff
-        self._key = key
-        self._use_windowed = use_windowed
+        self._logs, self._cutoff = callback, cutoff
+        self._key, self._use_windowed = key, use_windowed
 
     def end_cycle(self) -> None:
         """Judge and stop.
@@ -108,9 +109,10 @@ class FinalRewardTestCheck(Callback):
             NotReadyError: Nothing is logged under the key.
         """
         if self._use_windowed:
-            reward = _window_mean(self._callback, self._key)
+            window = _logged({k: v for k, v in self._logs.windowed_scalar.items() if v}, self._key)
+            reward = sum(window) / len(window)
         else:
-            reward = _logged(self._callback, self._key)
+            reward = _logged(self._logs.scalar_logs, self._key)
         if not reward >= self._cutoff:  # written this way round so that NaN fails too
             raise CheckFailedError(
                 f"Reward too low: expected at least {self._cutoff}, got {reward}."
@@ -118,19 +120,7 @@ class FinalRewardTestCheck(Callback):
         raise TrainingShutdownException("the final reward check passed")
 
 
-def _logged(callback: LoggingMixin, key: str) -> float:
-    if key not in callback.scalar_logs:
-        raise NotReadyError(
-            f"expected a scalar {key!r}, got {sorted(callback.scalar_logs)}; check the key."
-        )
-    return callback.scalar_logs[key]
-
-
-def _window_mean(callback: LoggingMixin, key: str) -> float:
-    window = callback.windowed_scalar.get(key)
-    if not window:
-        raise NotReadyError(
-            f"expected a window {key!r} with values, got {sorted(callback.windowed_scalar)}; "
-            "check the key."
-        )
-    return sum(window) / len(window)
+def _logged(logs: Mapping[str, Logged], key: str) -> Logged:
+    if key not in logs:
+        raise NotReadyError(f"expected a logged {key!r}, got {sorted(logs)}; check the key.")
+    return logs[key]
