@@ -107,10 +107,15 @@ def values_of(env: Any, call: str, answer: Any) -> tuple[Any, ...]:
 
 def step_rows(env: Any, answer: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """Return an answer to `step` with rewards and endings as arrays, (N,), or () of one."""
-    seen, *values, info = values_of(env, "step", answer)
+    answered = values_of(env, "step", answer)
+    seen, *values, info = answered
+    reward, end, cut = values
+    if type(reward) is type(end) is type(cut) is np.ndarray and (
+        reward.shape == end.shape == cut.shape == shape
+        and (reward.dtype.char, end.dtype.char, cut.dtype.char) == ("d", "?", "?")
+    ):
+        return answered
     rows = [_array(value) for value in values]
-    if [row.shape for row in rows] == [shape] * 3 and [row.dtype.char for row in rows] == [*"d??"]:
-        return seen, *rows, info
     owner, names = f"{_name(env)}.step", ("reward", "terminated", "truncated")
     what, size, each = "to be a plain number", "the shape ", ""
     if shape:
@@ -214,7 +219,8 @@ def require_observation(env: Any, seen: Any, space: Any, name: str = "observatio
                 inner = None
             require_observation(env, inner, cast("Any", space)[key], f"{name}[{key!r}]")
         return
-    array, kinds = _array(seen), _REAL if space.dtype.kind == "f" else "iub"
+    array = seen if type(seen) is np.ndarray else _array(seen)
+    kinds = _REAL if space.dtype.kind == "f" else "iub"
     fits = array.shape == space.shape and array.dtype.kind in kinds
     if not fits or not (isinstance(space, spaces.Box) or space.contains(array.astype(space.dtype))):
         told = f" of shape {array.shape}" if array.ndim else ""
