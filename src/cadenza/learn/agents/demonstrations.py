@@ -3,18 +3,20 @@
 Axes:  L = steps of an episode, O = flattened observation, A = action components.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from cadenza.core.episodes import STATE, Episode, Episodes, read_episodes
 from cadenza.core.errors import InputError
 from cadenza.learn.env.making import flat_rows
 from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import AnySpace, has_parts, parts_of
 
 #: A file or folder for `read_episodes`, or what that returned.
@@ -32,6 +34,11 @@ class Source:
 
     given: Demonstrations | None
     sha256: str = ""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether there are any, be it that a file knows them alone."""
+        return self.given is not None or bool(self.sha256)
 
     def read(self, owner: str) -> Episodes:
         """Return the demonstrations.
@@ -113,3 +120,62 @@ def decision_rows(
     if codec.choices is not None and not (actions == np.floor(actions)).all():
         raise InputError(f"{owner}: expected demonstrated choices, whole numbers, got others.")
     return codec.from_env(actions.reshape(len(actions), *shape))
+
+
+def remember(
+    memory: TransitionMemory,
+    episodes: Episodes,
+    space: AnySpace,
+    stored: Callable[[Episode], NDArray[Any]],
+    owner: str,
+) -> None:
+    """Put the transitions of demonstrations into a memory, as those of its first environment.
+
+    Steps whose end is unknown are left out: see `Episode.targets`.
+
+    Args:
+        memory: Gets them.
+        episodes: Demonstrations with rewards.
+        space: Of observations.
+        stored: Returns the actions of an episode as the memory has them, (L, W).
+        owner: Whose demonstrations they are, for messages.
+
+    Raises:
+        InputError: There are no rewards, or an episode is of other spaces.
+    """
+    first = np.arange(memory.num_envs) == 0
+
+    def beside(row: Any) -> NDArray[Any]:
+        return np.repeat(np.asarray(row)[None], memory.num_envs, axis=0)
+
+    for episode in episodes:
+        if episode.rewards is None:
+            raise InputError(
+                f"{owner}: expected demonstrations with rewards, got some without from "
+                f"{episodes.source}; clone them by cadenza.BC."
+            )
+        rows, actions = observation_rows(episode, space, owner), stored(episode)
+        for step in range(episode.targets):
+            is_last = step == episode.targets - 1
+            memory.add(
+                beside(rows[step]),
+                beside(actions[step]),
+                beside(episode.rewards[step]),
+                terminated=beside(is_last and episode.terminated and step == len(episode) - 1),
+                boundaries=beside(is_last),
+                next_observations=beside(rows[min(step + 1, len(rows) - 1)]),
+                valid=first,
+            )
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two batches of columns, nested alike, as one."""
+    found: dict[str, Any] = {}
+    for name, value in first.items():
+        join: Any = joined if isinstance(value, dict) else _stacked
+        found[name] = join(value, second[name])
+    return found
+
+
+def _stacked(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return torch.cat((first, second))

@@ -3,6 +3,7 @@
 Axes:  N = environments, O = flattened observation, A = action components.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Never, TypeAlias, Unpack, cast
 
@@ -12,9 +13,17 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.episodes import Episode
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import Deployed, ReplayConfig, ReplayLoop, SoloAgent
+from cadenza.learn.agents.demonstrations import (
+    Demonstrations,
+    Source,
+    decision_rows,
+    joined,
+    remember,
+)
 from cadenza.learn.agents.dqn import DQNConfig, DQNLearner, DQNSettings, action_grid
 from cadenza.learn.agents.hlgauss import HLGaussConfig, HLGaussLearner, HLGaussSettings
 from cadenza.learn.agents.mbpo import MBPOConfig, MBPOLearner, MBPOSettings
@@ -33,28 +42,90 @@ AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
 
 
 class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
-    """An agent that learns from a replay memory."""
+    """An agent that learns from a replay memory, and from demonstrations if there are any.
 
+    ``demonstrations`` are a path for `read_episodes`, or what it returns; they need rewards. Every
+    batch has the share ``demonstration_share`` of them, half as in RLPD (arXiv:2302.02948); with 0
+    they are the first transitions in the memory. A saved agent knows their path, and refuses to go
+    on with other contents.
+    """
+
+    #: Demonstrations, once they are read, if batches have a share of them.
+    _shown: TransitionMemory | None = None
     #: Makes the learner of continuous actions.
     Learner: ClassVar[Callable[..., AnyLearner]]
     learner: AnyLearner
 
+    def __init__(
+        self,
+        env: EnvLike,
+        *others: Never,
+        demonstrations: Demonstrations | None = None,
+        demonstration_share: float = 0.5,
+        **options: Any,
+    ) -> None:
+        if not 0.0 <= demonstration_share < 1.0:
+            raise ConfigurationError(
+                f"{type(self).__name__}: demonstration_share: expected a share in [0, 1), got "
+                f"{demonstration_share}."
+            )
+        self._source, self._share = Source(demonstrations), float(demonstration_share)
+        self._shown_before: Mapping[str, Any] | None = None  # where a file's draws were
+        super().__init__(env, *others, **options)
+
     def _build(self) -> None:
+        self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
+        self.learner = self._learner(spaces.flatdim(self.envs.space), self._encoder)
+        self.memory: TransitionMemory = self._new_memory(
+            "learn.api.memory", self.envs.num_envs, self.config.memory_size
+        )
+        self._begin_episodes()
+
+    def _new_memory(self, stream: str, num_envs: int, size: int) -> TransitionMemory:
         space = self.envs.space
         keeps_bytes = is_image(space) and space.dtype == np.uint8
-        width = spaces.flatdim(space)
-        self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
-        self.learner = self._learner(width, self._encoder)
-        self.memory: TransitionMemory = TransitionMemory(
-            observation_dim=width,
+        return TransitionMemory(
+            observation_dim=spaces.flatdim(space),
             action_dim=self.learner.action_width,
-            num_envs=self.envs.num_envs,
-            max_transitions=self.config.memory_size,
-            seed=derive_substream("learn.api.memory", root_seed=self.seed).integer_seed(),
+            num_envs=num_envs,
+            max_transitions=size,
+            seed=derive_substream(stream, root_seed=self.seed).integer_seed(),
             action_dtype=self.learner.action_dtype,
             observation_dtype=np.uint8 if keeps_bytes else np.float32,
         )
-        self._begin_episodes()
+
+    def begin(self, steps: int) -> None:
+        """Read the demonstrations, if there are any, and aim at ``steps`` more steps."""
+        if self._source.is_told and self._shown is None:
+            self._read()
+        super().begin(steps)
+
+    def _read(self) -> None:
+        """Read the demonstrations: into a memory of their own, or first into the agent's."""
+        episodes, memory = self._source.read(self.name), self.memory
+        if self._share:
+            size = 2 * sum(len(episode) for episode in episodes)
+            memory = self._new_memory("learn.api.demonstrations", 1, size)
+        if memory.size() == 0:
+            remember(memory, episodes, self.envs.space, self._stored, self.name)
+        if self._share:
+            self._shown = memory
+            if self._shown_before is not None:
+                memory.sampler.load_state(self._shown_before)
+
+    def _stored(self, episode: Episode) -> NDArray[Any]:
+        """Return demonstrated actions as the memory stores them, (L, W)."""
+        decided = decision_rows(episode, self.envs.action_space, self._port, self.name)
+        return decided if decided.ndim > 1 else decided[:, None].astype(self.learner.action_dtype)
+
+    def batch(self) -> dict[str, Tensor]:
+        """Return the columns of a batch for the update that is due next."""
+        if self._shown is None:
+            return super().batch()
+        self._due -= 1
+        size = self.config.batch_size
+        shown = min(math.ceil(self._share * size), size - 1)
+        return joined(self.memory.sample(size - shown), self._shown.sample(shown))
 
     def _components(self) -> int:
         """Return A, or refuse an action space without components."""
@@ -135,7 +206,12 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return self.learner.greedy
 
     def _learned_state(self) -> dict[str, Any]:
-        return {**super()._learned_state(), **self._episodes()}
+        learned = {**super()._learned_state(), **self._episodes()}
+        if self._source.is_told:
+            drawn = self._shown_before if self._shown is None else self._shown.sampler.state()
+            told = {"share": self._share, "drawn": drawn}
+            learned["demonstrations"] = {**self._source.state_dict(), **told}
+        return learned
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
         return super()._without_memory(learned) | {"rows": None}
@@ -143,6 +219,11 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         super()._load_learned_state(state)
         self._load_episodes(state)
+        told = state.get("demonstrations")
+        if told is not None:
+            self._source.load_state_dict(told)
+            self._share, self._shown_before = float(told["share"]), told["drawn"]
+            self._shown = None  # they are read again, and compared
 
 
 class SAC(ReplayAgent[SACConfig]):
@@ -158,9 +239,20 @@ class SAC(ReplayAgent[SACConfig]):
         seed: int = 0,
         num_envs: int | None = None,
         network: Network | None = None,
+        demonstrations: Demonstrations | None = None,
+        demonstration_share: float = 0.5,
         **settings: Unpack[SACSettings],
     ) -> None:
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+        super().__init__(
+            env,
+            *others,
+            seed=seed,
+            num_envs=num_envs,
+            network=network,
+            demonstrations=demonstrations,
+            demonstration_share=demonstration_share,
+            **settings,
+        )
 
 
 class HLGauss(ReplayAgent[HLGaussConfig]):
@@ -176,9 +268,20 @@ class HLGauss(ReplayAgent[HLGaussConfig]):
         seed: int = 0,
         num_envs: int | None = None,
         network: Network | None = None,
+        demonstrations: Demonstrations | None = None,
+        demonstration_share: float = 0.5,
         **settings: Unpack[HLGaussSettings],
     ) -> None:
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+        super().__init__(
+            env,
+            *others,
+            seed=seed,
+            num_envs=num_envs,
+            network=network,
+            demonstrations=demonstrations,
+            demonstration_share=demonstration_share,
+            **settings,
+        )
 
 
 class MBPO(ReplayAgent[MBPOConfig]):
@@ -216,9 +319,20 @@ class TD3(ReplayAgent[TD3Config]):
         seed: int = 0,
         num_envs: int | None = None,
         network: Network | None = None,
+        demonstrations: Demonstrations | None = None,
+        demonstration_share: float = 0.5,
         **settings: Unpack[TD3Settings],
     ) -> None:
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+        super().__init__(
+            env,
+            *others,
+            seed=seed,
+            num_envs=num_envs,
+            network=network,
+            demonstrations=demonstrations,
+            demonstration_share=demonstration_share,
+            **settings,
+        )
 
 
 class DQN(ReplayAgent[DQNConfig]):
@@ -233,9 +347,20 @@ class DQN(ReplayAgent[DQNConfig]):
         seed: int = 0,
         num_envs: int | None = None,
         network: Network | None = None,
+        demonstrations: Demonstrations | None = None,
+        demonstration_share: float = 0.5,
         **settings: Unpack[DQNSettings],
     ) -> None:
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+        super().__init__(
+            env,
+            *others,
+            seed=seed,
+            num_envs=num_envs,
+            network=network,
+            demonstrations=demonstrations,
+            demonstration_share=demonstration_share,
+            **settings,
+        )
 
     def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
         if self._port.choices is None:
@@ -249,6 +374,14 @@ class DQN(ReplayAgent[DQNConfig]):
             encoder=encoder,
             seed=self.seed,
         )
+
+    def _stored(self, episode: Episode) -> NDArray[Any]:
+        if self._port.choices is None:
+            raise InputError(
+                f"{self.name}: expected demonstrations of choices, got {self.envs.action_space}, "
+                "of which it knows a grid alone; use SAC or TD3."
+            )
+        return super()._stored(episode)
 
     def _greedy(self) -> nn.Module:
         best = self.learner.greedy
