@@ -20,25 +20,26 @@ Axes:        N = environments, B = batch, R = states so far, O = observation, A 
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, Never, TypeAlias, Unpack, cast
+from typing import Any, Final, Never, TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from cadenza.core.arrays import require_finite, require_shape
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import Deployed, SoloAgent
-from cadenza.learn.configs import DAggerConfig, DAggerSettings
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource, generator_state, set_generator_state
 from cadenza.learn.nn.encoders import Network, is_box, is_image
 from cadenza.learn.nn.initialization import default_linear
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Layer, with_encoder
+from cadenza.learn.settings import Count, FrozenModel, Width, Widths
 
 #: Observations, (N, *shape), or flat rows, (N, O), if they are no arrays, to actions as the
 #: environment takes them, (N, *shape).
@@ -51,6 +52,49 @@ CLIP: Final = 8.0
 MIN_SPREAD: Final = 1e-4
 #: Adam's step size within a fit: from this share of the updates on, this share of the first one.
 RATES: Final = ((0.0, 1.0), (0.7, 0.3), (0.9, 0.1))
+
+
+class DAggerConfig(FrozenModel):
+    """Imitation of an expert with dataset aggregation.
+
+    Attributes:
+        round_length: Steps per environment between fits, >= 1.
+        updates: Updates per fit, >= 1.
+        batch_size: States per update, >= 1.
+        learning_rate: Adam's first step size of a fit, > 0; later ones are shares of it.
+        hidden_sizes: Widths of the hidden layers, at least one.
+        expert_decay: Probability that the expert drives an environment in round r, r-th power of
+            it, in [0, 1]; the expert drives round 0.
+        action_noise: Deviation of the noise on executed actions in [-1, 1], or the probability that
+            a choice is replaced by a random one, in [0, 1].
+        noise_share: Share of the steps with such noise, in [0, 1].
+    """
+
+    round_length: Count = Field(default=100, ge=1)
+    updates: Count = Field(default=300, ge=1)
+    batch_size: Count = Field(default=512, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0.0)
+    hidden_sizes: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    expert_decay: float = Field(default=0.6, ge=0.0, le=1.0)
+    action_noise: float = Field(default=0.05, ge=0.0, le=1.0)
+    noise_share: float = Field(default=0.5, ge=0.0, le=1.0)
+
+    def expert_share(self, finished_rounds: int) -> float:
+        """Return the probability that the expert drives an environment in the next round."""
+        return self.expert_decay**finished_rounds  # 0^0 = 1: the expert drives round 0
+
+
+class DAggerSettings(TypedDict, total=False):
+    """Keywords of `DAggerConfig`."""
+
+    round_length: int
+    updates: int
+    batch_size: int
+    learning_rate: float
+    hidden_sizes: Widths
+    expert_decay: float
+    action_noise: float
+    noise_share: float
 
 
 def imitation_loss(output: Tensor, actions: Tensor) -> Tensor:
