@@ -26,7 +26,7 @@ _EXTRAS: Final = {
     "minari": "minari",
     "mjbatch": "mujoco",
     "mujoco": "mujoco",
-    "onnxruntime": "onnx",
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
     "osqp": "solvers",
     "overcooked": "teamwork",
     "piqp": "solvers",

@@ -864,7 +864,6 @@ class SoloAgent(Agent[AgentConfig]):
             MissingExtraError: The extra ``onnx`` is not installed.
             OnnxExportError: The network cannot be exported.
         """
-        onnx_graph.require_onnx()
         space = self.envs.layout
         policy = onnx_graph.ObservationParts(self.deployed(), space)
         signature = onnx_graph.observation_signature(space)

@@ -164,7 +164,6 @@ class TeamAgent(Agent[AgentConfig]):
         Raises:
             MissingExtraError: The extra ``onnx`` is not installed.
         """
-        onnx_graph.require_onnx()
         signature = onnx_graph.PolicySignature(
             inputs={"joint": BoxSpace(np.float32, (self.team.joint_dim,))},
             outputs=tuple(f"actions.{uid}" for uid in self.team.uids),

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from cadenza.core.errors import CadenzaError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import CadenzaError, ConfigurationError, NotReadyError
 from cadenza.core.spaces import BoxSpace, MDPSpace
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import Callback
@@ -47,7 +47,7 @@ class QueuedExport:
     """One request for an export and the place where its outcome appears."""
 
     def __init__(self, metadata: Metadata | None = None) -> None:
-        self.metadata: dict[str, str] = as_text(metadata or {})
+        self.metadata: dict[str, str] = {k: str(value) for k, value in (metadata or {}).items()}
         self._outcome: Future[StorageItem[Any]] = Future()
 
     def process(self, storage: "OnnxExporter") -> None:
@@ -85,17 +85,6 @@ class QueuedExport:
         return self._outcome.result()
 
 
-def as_text(metadata: Metadata) -> dict[str, str]:
-    """Return ``metadata`` with its values as text; refuse names that are none by `InputError`."""
-    for key in metadata:
-        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- users err
-            raise InputError(
-                f"ONNX metadata: expected names of type str, got {key!r} ({type(key).__name__}); "
-                "convert it with str()."
-            )
-    return {key: str(value) for key, value in metadata.items()}
-
-
 class OnnxExporter(LoggingMixin, Callback):
     """Exports a policy at fixed intervals and whenever asked.
 
@@ -131,10 +120,8 @@ class OnnxExporter(LoggingMixin, Callback):
         self._storage: CRUDStorage[OnnxExporter] = CRUDStorage(
             directory, prefix, "onnx", keep_last=keep_last
         )
-        self._device = device
-        self._opset = opset
-        self._tolerance = tolerance
-        self._seed = seed
+        self._device, self._seed = device, seed
+        self._opset, self._tolerance = opset, tolerance
         self._metadata: dict[str, str] = {}
         self._version = 0
         self._timers = BlockTimers()
@@ -144,13 +131,9 @@ class OnnxExporter(LoggingMixin, Callback):
         self._owner = threading.get_ident()
 
     def add_metadata(self, key: str, value: Any) -> None:
-        """Store ``value``, as text, in every file from now on.
-
-        Raises:
-            InputError: ``key`` is no text.
-        """
+        """Store ``value``, as text, in every file from now on."""
         with self._lock:
-            self._metadata |= as_text({key: value})
+            self._metadata[key] = str(value)
 
     def begin_training(self) -> None:
         """Accept requests; the calling thread owns the policy from now on."""
@@ -198,7 +181,6 @@ class OnnxExporter(LoggingMixin, Callback):
         Raises:
             NotReadyError: The training thread itself calls, or training has ended.
             ExportTimeoutError: The request was not served in time.
-            InputError: A name in ``metadata`` is no text.
             Exception: Whatever made the export fail.
         """
         if threading.get_ident() == self._owner:
@@ -220,7 +202,6 @@ class OnnxExporter(LoggingMixin, Callback):
 
         Raises:
             NotReadyError: Another thread calls.
-            InputError: A name in ``metadata`` is no text.
             OnnxExportError: The policy cannot be traced, or the file does not agree with it.
             StorageError: The file system refused.
         """

@@ -10,8 +10,6 @@ Error:   |graph - policy| / max(1, |policy|), the largest over all elements of a
 Limits:  the policy's control flow may not depend on the number of rows.
 """
 
-import importlib
-import importlib.util
 import logging
 import warnings
 from collections.abc import Generator, Mapping, Sequence
@@ -26,7 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core import __version__
-from cadenza.core.errors import CadenzaError, InputError, MissingExtraError, UnknownNameError
+from cadenza.core.errors import CadenzaError, InputError, UnknownNameError
+from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_bytes
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.nn.encoders import AnySpace, has_parts, is_box, is_image, parts_of
@@ -153,12 +152,8 @@ def _flat(part: Tensor, facts: Mapping[str, Any]) -> Tensor:
 
 def require_onnx() -> None:
     """Raise `MissingExtraError` unless the packages of the extra are installed."""
-    absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if absent:
-        raise MissingExtraError(
-            f"OnnxExporter: expected the packages {', '.join(_PACKAGES)}, got none of "
-            f"{', '.join(absent)}; run pip install 'cadenza[onnx]'."
-        )
+    for package in _PACKAGES:
+        load_extra(package)
 
 
 class DeclaredOutputs(nn.Module):
@@ -185,8 +180,10 @@ def trace_policy(
     """Return the graph, in the operator set ``opset``, of ``policy``, which is in evaluation mode.
 
     Raises:
+        MissingExtraError: The extra ``onnx`` is not installed.
         OnnxExportError: torch cannot trace or translate the policy, or an output has no row axis.
     """
+    require_onnx()
     example = signature.random_inputs(_TRACED_ROWS, generator)
     wrapped = DeclaredOutputs(policy, signature.outputs).eval()
     with torch.no_grad():
@@ -255,7 +252,7 @@ def check_parity(
     Raises:
         OnnxParityError: An output differs by more than ``tolerance``, in shape, or is not finite.
     """
-    onnxruntime: Any = importlib.import_module("onnxruntime")
+    onnxruntime = load_extra("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(

@@ -377,8 +377,10 @@ class PortableNetwork:
         with torch.inference_mode():
             return _run(self.layers, torch.as_tensor(filled), count)[:count].numpy()
 
-    def predict(self, observation: Any) -> NDArray[Any]:
+    def predict(self, observation: Any, *, action_mask: Any = None) -> NDArray[Any]:
         """Return the action for one observation, or for several with a leading axis N.
+
+        ``action_mask``, 0 for illegal choices, is for as many.
 
         Raises:
             InputError: The observation is of another kind or size, or is not finite.
@@ -386,7 +388,7 @@ class PortableNetwork:
         is_single = _is_single(observation, self.observation)
         rows = flat_rows(_beside(observation) if is_single else observation, self.observation)
         require_finite("policy: observation", rows)
-        actions = self.act(rows)
+        actions = self.act(rows, action_mask=action_mask)
         return actions[0] if is_single else actions
 
     def act(

@@ -398,3 +398,11 @@ def test_file_plays_in_a_fresh_process_without_environment_or_learner(tmp_path):
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     assert np.load(tmp_path / "actions.npy").tobytes() == load_policy_file(path).act(rows).tobytes()
+
+
+def test_masked_choices_are_not_made():
+    network = AGENTS["PPO, choices"]().networks()[""]
+    rows = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    masks = np.eye(4)[[2, 0, 3, 1]]
+    assert network.predict(rows, action_mask=masks).tolist() == [3, 1, 4, 2]  # they begin at 1
+    assert network.predict(rows[0], action_mask=masks[0]) == 3
