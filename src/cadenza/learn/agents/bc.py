@@ -16,6 +16,8 @@ Departures:  a perceptron instead of ACT's transformer and its latent style.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, Literal, Never, Self, TypedDict, Unpack, cast
 
 import gymnasium
@@ -46,6 +48,7 @@ from cadenza.learn.env.making import (
     space_state,
 )
 from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.encoders import AnySpace, Network
 from cadenza.learn.nn.initialization import default_linear
@@ -226,6 +229,8 @@ class BCLearner:
         bound = [nn.Hardtanh(-1.0, 1.0)] if choices is None else []
         first = _First(head, self._width)
         self.greedy: nn.Module = nn.Sequential(trunk, first, Decision(self._decide, *bound))
+        #: From observations, (N, O), to greedy decisions, (N, k, A) or (N, k).
+        self.chunks: nn.Module = nn.Sequential(trunk, head, Decision(self._decide_all))
         self._adam = Adam(
             config.learning_rate, config.max_gradient_norm, policy=self._networks.parameters()
         )
@@ -271,11 +276,6 @@ class BCLearner:
         return self.held_out_loss
 
     @torch.no_grad()
-    def chunks(self, rows: Tensor) -> Tensor:
-        """Return greedy decisions, (N, k, A) or (N, k), for observations, (N, O)."""
-        return self._decide(self._shaped(self._networks["head"](self._networks["trunk"](rows))))
-
-    @torch.no_grad()
     def drawn(self, rows: Tensor) -> Tensor:
         """Return first decisions, (N, A) or (N,), drawn from what the policy thinks likely."""
         features = self._networks["trunk"](rows)
@@ -309,10 +309,13 @@ class BCLearner:
         self.held_out_loss = None if found is None else float(found)
 
     def _shaped(self, output: Tensor) -> Tensor:
-        return output.reshape(len(output), self.config.chunk_length, self._width)
+        return output.reshape(-1, self.config.chunk_length, self._width)
 
     def _log_std(self, features: Tensor) -> Tensor:
         return self._shaped(self._networks["spread"](features)).clamp(MIN_LOG_STD, MAX_LOG_STD)
+
+    def _decide_all(self, output: Tensor) -> Tensor:
+        return self._decide(self._shaped(output))
 
     def _decide(self, output: Tensor) -> Tensor:
         return output.clamp(-1.0, 1.0) if self._choices is None else output.argmax(dim=-1)
@@ -333,6 +336,23 @@ class _First(nn.Module):
         """Return the layer of a policy file."""
         rows = {k: p[: self._width] for k, p in self._head.named_parameters()}
         return [Layer("linear", {}, rows)]
+
+
+class _Chunked(nn.Module):
+    """Observations, (N, *shape), to actions of the environment, (N, ...), and (N, k, ...)."""
+
+    def __init__(self, chunks: nn.Module, codec: ActionCodec) -> None:
+        super().__init__()
+        self.chunks = chunks
+        self._codec = codec
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first action of each chunk, and the chunk."""
+        decided = self.chunks(obs.float().flatten(start_dim=1))
+        length = decided.shape[1]
+        flat = self._codec.to_env(decided.reshape(-1, *decided.shape[2:]))
+        chunk = flat.reshape(-1, length, *flat.shape[1:])
+        return chunk[:, 0], chunk
 
 
 class ChunkPlayer:
@@ -508,10 +528,24 @@ class BC(SoloAgent[BCConfig]):
             InputError: The observation has another shape, or is not finite.
         """
         rows, is_single = self._observed(observation)
-        decided = self.learner.chunks(torch.tensor(rows.astype(np.float32))).numpy()
+        with torch.no_grad():
+            decided = self.learner.chunks(torch.tensor(rows.astype(np.float32))).numpy()
         flat = self._port.to_env(decided.reshape(-1, *decided.shape[2:]))
         actions = flat.reshape(*decided.shape[:2], *flat.shape[1:])
         return actions[0] if is_single else actions
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write the greedy policy as `SoloAgent.export_onnx` does.
+
+        Where k > 1, the file also gives ``chunk``, (N, k, *shape); ``actions`` begin it.
+        """
+        if self.config.chunk_length == 1:
+            return super().export_onnx(path)
+        onnx_graph.require_onnx()
+        space = self.envs.layout
+        policy = onnx_graph.ObservationParts(_Chunked(self.learner.chunks, self._port), space)
+        signature = replace(onnx_graph.observation_signature(space), outputs=("actions", "chunk"))
+        return onnx_graph.write_policy(policy, signature, Path(path), self._onnx_metadata())
 
     def player(self) -> ChunkPlayer:
         """Return what plays whole episodes, one observation after the other."""

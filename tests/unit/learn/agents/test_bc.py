@@ -202,8 +202,9 @@ def test_files_play_as_the_agent_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(cadenza.load(path).predict(states), agent.predict(states), atol=1e-5)
     np.testing.assert_array_equal(agent.predict(states), agent.predict_chunk(states)[:, 0])
     session = onnxruntime.InferenceSession(agent.export_onnx(tmp_path / "clone.onnx"))
-    (actions,) = session.run(None, {"obs": states})
+    actions, chunk = session.run(["actions", "chunk"], {"obs": states})
     np.testing.assert_allclose(actions, agent.predict(states), atol=1e-5)
+    np.testing.assert_allclose(chunk, agent.predict_chunk(states), atol=1e-5)
 
 
 def test_observations_are_found_by_their_names() -> None:
