@@ -31,7 +31,7 @@ AGENTS = sorted(
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_constructor_shows_every_setting_with_its_type_and_default(kind):
-    assert len(AGENTS) == 11
+    assert len(AGENTS) == 12
     typed = get_type_hints(*get_args(get_type_hints(kind.__init__)["settings"]))
     hints = get_type_hints(kind.Config)
     settings = {name: hints[name] for name in kind.Config.model_fields}
