@@ -11,7 +11,7 @@ register_task(MPE_COOPERATIVE_PUSH.model_copy(update={"task_id": "own_push"}))
 ALGORITHM = """\
 from cadenza.aht.algorithms import register_algorithm
 
-register_algorithm("own_random", "cadenza.aht.random_ego:RandomEgoTrainer.from_config")
+register_algorithm("own_random", "cadenza.aht.ego_trainer:RandomEgoTrainer.from_config")
 """
 
 

@@ -21,7 +21,7 @@ _ENTRIES: Final[dict[str, str]] = {
     "mappo": "cadenza.aht.ego_ppo:EgoOnPolicyTrainer.from_config",
     "mbpo": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "ppo": "cadenza.aht.ego_ppo:EgoOnPolicyTrainer.from_config",
-    "random": "cadenza.aht.random_ego:RandomEgoTrainer.from_config",
+    "random": "cadenza.aht.ego_trainer:RandomEgoTrainer.from_config",
     "sac": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "td3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast, get_type_hints
 
 from pydantic import BaseModel, Field, create_model, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
@@ -459,6 +460,11 @@ class EgoAHTConfig(FrozenModel):
         own = self.ppo if self.section is self.ppo else self.happo
         return own.rollout_length
 
+    @property
+    def total_iterations(self) -> int:
+        """Control steps of the run; frames that do not fill a batch are left out."""
+        return self.total_frames // self.env.num_envs
+
     @field_validator("algo")
     @classmethod
     def _known_algorithm(cls, value: str) -> str:
@@ -533,46 +539,37 @@ def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, A
     """Return what the upstream projection leaves out, and our own changed fields by dotted name."""
     excluded: dict[str, Any] = dict.fromkeys(_SINK_FIELDS, True)
     extensions: dict[str, Any] = {}
-    for name, field in type(config).model_fields.items():
-        if name in _SINK_FIELDS:
+    for name, field in EgoAHTConfig.model_fields.items():
+        value, kind = getattr(config, name), _extension_kind(field)
+        if name in _SINK_FIELDS or not (kind or isinstance(value, BaseModel)):
             continue
-        value = getattr(config, name)
-        kind = _extension_kind(field.json_schema_extra)
         if kind is not None:
             excluded[name] = True
-            if kind == "identity" and isinstance(value, BaseModel):
-                extensions.update(_changes(name, value))
-            elif kind == "identity" and value:
+        if kind == "identity":
+            if isinstance(value, BaseModel):
+                extensions |= _changes(name, value)
+            elif value:
                 extensions[name] = [partner.model_dump(mode="json") for partner in value]
-        elif isinstance(value, BaseModel):
-            inner = [
-                inner_name
-                for inner_name, entry in type(value).model_fields.items()
-                if _extension_kind(entry.json_schema_extra) is not None
-            ]
-            if inner:
-                excluded[name] = dict.fromkeys(inner, True)
-                for inner_name in inner:
-                    extensions.update(_changed_field(name, value, inner_name))
+        elif kind is None:
+            section = type(cast("BaseModel", value))
+            inside = {n for n, f in section.model_fields.items() if _extension_kind(f)}
+            if inside:
+                excluded[name] = dict.fromkeys(inside, True)
+                changed = _changes(name, value)
+                extensions |= {k: v for k, v in changed.items() if k.partition(".")[2] in inside}
     return excluded, extensions
 
 
 def _changes(prefix: str, model: BaseModel) -> dict[str, Any]:
     """Return the fields of ``model`` that differ from their defaults, by dotted name."""
-    changed: dict[str, Any] = {}
-    for name in type(model).model_fields:
-        changed.update(_changed_field(prefix, model, name))
-    return changed
+    defaults = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in type(model).model_fields.items()
+    }
+    values = {name: getattr(model, name) for name in defaults}
+    return {f"{prefix}.{n}": value for n, value in values.items() if value != defaults[n]}
 
 
-def _changed_field(prefix: str, model: BaseModel, name: str) -> dict[str, Any]:
-    default = type(model).model_fields[name].get_default(call_default_factory=True)
-    value = getattr(model, name)
-    return {} if value == default else {f"{prefix}.{name}": value}
-
-
-def _extension_kind(schema_extra: object) -> str | None:
-    if isinstance(schema_extra, dict):
-        kind = schema_extra.get(EXTENSION_KEY)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        return kind if isinstance(kind, str) else None
-    return None
+def _extension_kind(field: FieldInfo) -> ExtensionKind | None:
+    extra: Any = field.json_schema_extra
+    return extra.get(EXTENSION_KEY) if isinstance(extra, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

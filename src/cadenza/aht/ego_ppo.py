@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Final, cast
 import numpy as np
 import torch
 from gymnasium.spaces import Box
+from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.ego_seat import (
+from cadenza.aht.ego_trainer import (
     EgoSeatTrainer,
-    SeatOutcome,
     SeatRows,
     assert_partner_is_frozen,
     ego_spaces,
@@ -33,11 +33,12 @@ from cadenza.core.device import deterministic_algorithms, resolve_device
 from cadenza.core.errors import CheckpointError
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
-from cadenza.core.types import Observation, PartnerLike
+from cadenza.core.types import PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOLearner
+from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
@@ -82,13 +83,13 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         )
         self._scaler = RewardScaler(cfg.env.num_envs, reward_discount)
 
-    def _record(self, step: SeatOutcome) -> None:
+    def _record(self, step: VectorStep) -> None:
         rewards = self._scaler.scale(step.rewards, step.boundaries)
         self._buffer.commit(
             Outcome(rewards, step.terminated, step.boundaries),
-            self._scaled(step.next_rows),
+            self._scaled(step.observations),
             step.cut,
-            self._scaled(step.last_rows[step.cut]) if len(step.cut) else None,
+            self._scaled(step.following[step.cut]) if len(step.cut) else None,
         )
 
     def update(self) -> None:
@@ -127,13 +128,11 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         return {
             "buffer": self._buffer.state_dict(),
             "scaler": self._scaler.state_dict(),
-            "frames": self._frames,
         }
 
     def _load_progress_state(self, state: Mapping[str, Any]) -> None:
         self._buffer.load_state_dict(state["buffer"])
         self._scaler.load_state_dict(state["scaler"])
-        self._frames = int(state["frames"])
 
     def _scaled(self, rows: Float32Array) -> Float32Array:
         """Return ``rows`` as the critic sees them, (N, S); nothing is learned from them."""
@@ -232,23 +231,18 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             logger=logger,
         )
 
-    def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
-        """Return the ego's action, shape (A,), or (N, A) for a batched state.
+    def _greedy(self, own: Float32Array) -> Float32Array:
+        return self._finite(self._happo.decide(own, deterministic=True)[0])
 
-        A ``deterministic`` query, of the mean, draws nothing, is not part of the rollout and may
-        come at any time. A drawn action that is never observed is replaced by the next one.
+    def _draw(self, own: Float32Array, rows: Float32Array) -> Float32Array:
+        del rows
+        actions, means = self._happo.decide(own, deterministic=False)
+        self._buffer.stage(own, actions, means=means)
+        return self._finite(actions)
 
-        Raises:
-            InputError: The state has the wrong shape, or the action is not finite.
-            NotReadyError: The rollout is full; `update` comes first.
-        """
-        own, batched = self._seat.own(obs)
-        actions, means = self._happo.decide(own, deterministic=deterministic)
-        if not deterministic:
-            self._drawn_for(own, batched=batched)
-            self._buffer.stage(own, actions, means=means)
+    def _finite(self, actions: Float32Array) -> Float32Array:
         require_finite("EgoPPOTrainer.act: actions", actions)
-        return actions if batched else actions[0]
+        return actions
 
     def network(self, **fields: Any) -> PortableNetwork:
         """Return the actor as a policy file holds it, with the spread of its draws."""
@@ -368,33 +362,27 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
         seat = cls._seat_of(cfg, env, ego_uid, joint=cfg.algo == "mappo", discrete=True)
         return cls(cfg=cfg, seat=seat, device=resolve_device(cfg.runtime.device), logger=logger)
 
-    def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
-        """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
+    def _greedy(self, own: Float32Array) -> Float32Array:
+        return self._within(self._ppo.act(self._seen(own, learn=False), deterministic=True))
 
-        A ``deterministic`` one is the mean, or the most probable choice; it draws nothing and may
-        come at any time.
+    def _draw(self, own: Float32Array, rows: Float32Array) -> Float32Array:
+        scaled = self._seen(own, learn=True)
+        actions = self._ppo.act(scaled, deterministic=False)
+        judged = self._ppo.scale_critic(rows, learn=True) if self._central else None
+        self._buffer.stage(scaled, actions, judged)
+        return self._within(actions)
 
-        Raises:
-            InputError: A state has the wrong shape or is not finite.
-            NotReadyError: The rollout is full; `update` comes first.
-        """
-        own, batched = self._seat.own(obs)
+    def _seen(self, own: Float32Array, *, learn: bool) -> Float32Array:
         require_finite("EgoOnPolicyTrainer.act: state", own)
-        scaled = self._ppo.scale(own, learn=not deterministic)
-        actions = self._ppo.act(scaled, deterministic=deterministic)
-        if not deterministic:
-            self._drawn_for(own, batched=batched)
-            judged = None
-            if self._central:
-                judged = self._ppo.scale_critic(self._seat.rows(obs)[0], learn=True)
-            self._buffer.stage(scaled, actions, judged)
+        return self._ppo.scale(own, learn=learn)
+
+    def _within(self, actions: NDArray[Any]) -> Float32Array:
+        """Return decisions as actions within the seat's bounds, (N, A)."""
         if self._seat.choices:
-            within = actions[:, None].astype(np.float32) + self._seat.low
-        elif self._cfg.ppo.squash_actions:
-            within = self._seat.from_unit(np.tanh(actions))
-        else:
-            within = np.clip(actions, self._seat.low, self._seat.high)
-        return within if batched else within[0]
+            return actions[:, None].astype(np.float32) + self._seat.low
+        if self._cfg.ppo.squash_actions:
+            return self._seat.from_unit(np.tanh(actions))
+        return np.clip(actions, self._seat.low, self._seat.high)
 
     def network(self, **fields: Any) -> PortableNetwork:
         """Return the policy as a policy file holds it, with the spread of its draws."""

@@ -12,15 +12,14 @@ Randomness:  streams of the learner, see `cadenza.learn.algorithms`; ``training.
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, ClassVar, Final, TypedDict, cast
+from typing import Any, ClassVar, Final, cast
 
 import torch
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.ego_seat import (
+from cadenza.aht.ego_trainer import (
     EgoSeatTrainer,
-    SeatOutcome,
     SeatRows,
     assert_partner_is_frozen,
 )
@@ -29,7 +28,7 @@ from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
-from cadenza.core.types import Observation, PartnerLike
+from cadenza.core.types import PartnerLike
 from cadenza.learn.agents.dqn import DQNLearner, action_grid
 from cadenza.learn.agents.hatd3 import CentralTD3Learner
 from cadenza.learn.agents.hlgauss import HLGaussLearner
@@ -37,6 +36,7 @@ from cadenza.learn.agents.mbpo import MBPOLearner
 from cadenza.learn.agents.off_policy import ReplayLearner
 from cadenza.learn.agents.sac import SACLearner
 from cadenza.learn.agents.td3 import TD3Learner
+from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.settings import OffPolicyConfig
@@ -97,44 +97,27 @@ class EgoReplayTrainer(EgoSeatTrainer):
                 f"algo={cfg.algo}: expected runtime.device=cpu or auto, got "
                 f"{cfg.runtime.device!r}; its small networks are fastest on the CPU."
             )
-        joint, discrete = sees_joint_state(cfg.algo), _name(cfg.algo) == "dqn"
-        seat = cls._seat_of(cfg, env, ego_uid, joint=joint, discrete=discrete)
-        learner = build_replay_learner(
-            cfg,
-            observation_dim=seat.observation_dim,
-            row_dim=seat.row_dim,
-            action_dim=seat.action_dim,
-            choices=seat.choices,
-        )
-        return cls(cfg=cfg, seat=seat, learner=learner, logger=logger)
+        name = cfg.algo.removeprefix("ego_aht_")
+        seat = cls._seat_of(cfg, env, ego_uid, joint=name in _CENTRAL, discrete=name == "dqn")
+        return cls(cfg=cfg, seat=seat, learner=_learner_of(cfg, name, seat), logger=logger)
 
-    def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
-        """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
+    def _greedy(self, own: Float32Array) -> Float32Array:
+        require_finite("EgoReplayTrainer.act: state", own)
+        with torch.no_grad():
+            greedy = self._learner.greedy(torch.tensor(own)).numpy()
+        return self._within(greedy.reshape(len(own), -1))
 
-        A ``deterministic`` one is greedy; it draws nothing and may come at any time.
-
-        Raises:
-            InputError: A state has the wrong shape or is not finite.
-        """
-        if deterministic:
-            own, batched = self._seat.own(obs)
-            require_finite("EgoReplayTrainer.act: state", own)
-            with torch.no_grad():
-                greedy = self._learner.greedy(torch.tensor(own)).numpy()
-            actions = self._within(greedy.reshape(len(own), -1))
-            return actions if batched else actions[0]
-        rows, batched = self._seat.rows(obs)
+    def _draw(self, own: Float32Array, rows: Float32Array) -> Float32Array:
+        del own
         require_finite("EgoReplayTrainer.act: state", rows)
         if self._frames < self._settings.warmup_steps:
             stored = self._learner.random_actions(len(rows))
         else:
             stored = self._learner.act(rows, frames=self._frames)
-        self._drawn_for(rows, batched=batched)
-        self._drawn = rows.copy(), stored
-        actions = self._within(stored)
-        return actions if batched else actions[0]
+        self._drawn = rows, stored
+        return self._within(stored)
 
-    def _record(self, step: SeatOutcome) -> None:
+    def _record(self, step: VectorStep) -> None:
         rows, stored = self._drawn
         self._memory.add(
             rows,
@@ -142,7 +125,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
             step.rewards,
             terminated=step.terminated,
             boundaries=step.boundaries,
-            next_observations=step.last_rows,
+            next_observations=step.following,
         )
 
     def _after_record(self, count: int) -> None:
@@ -192,68 +175,42 @@ class EgoReplayTrainer(EgoSeatTrainer):
         return {
             "memory": self._memory.state_dict(),
             "sums": {name: list(values) for name, values in self._sums.items()},
-            "frames": self._frames,
             "updates": self._updates,
         }
 
     def _load_progress_state(self, state: Mapping[str, Any]) -> None:
         self._memory.load_state_dict(state["memory"])
         self._sums = {name: list(values) for name, values in state["sums"].items()}
-        self._frames, self._updates = int(state["frames"]), int(state["updates"])
+        self._updates = int(state["updates"])
 
 
-def build_replay_learner(
-    cfg: EgoAHTConfig,
-    *,
-    observation_dim: int,
-    row_dim: int,
-    action_dim: int,
-    choices: int | None = None,
-) -> ReplayLearner:
-    """Return the learner of ``cfg.algo``.
-
-    ``row_dim``, S, is more than ``observation_dim``, O, only if `sees_joint_state`; ``choices`` are
-    DQN's discrete ones, None lets it choose on a grid.
+def _learner_of(cfg: EgoAHTConfig, name: str, seat: SeatRows) -> ReplayLearner:
+    """Return the learner of the algorithm ``name``; DQN without choices chooses on a grid.
 
     Raises:
         ConfigurationError: DQN's grid has too many actions.
     """
-    sizes = _Sizes(observation_dim=observation_dim, action_dim=action_dim, seed=cfg.seed)
-    if choices is not None:
-        return _dqn(cfg, sizes, row_dim, bins=choices)
-    return _BUILDERS[_name(cfg.algo)](cfg, sizes, row_dim)
+    if name == "dqn":
+        choices = action_grid(seat.action_dim, seat.choices or cfg.dqn.action_bins)
+        return DQNLearner(
+            observation_dim=seat.row_dim, choices=choices, config=cfg.dqn, seed=cfg.seed
+        )
+    return _LEARNERS[name](
+        observation_dim=seat.observation_dim,
+        action_dim=seat.action_dim,
+        config=cfg.section,
+        seed=cfg.seed,
+        **({"joint_dim": seat.row_dim} if name in _CENTRAL else {}),
+    )
 
 
-def sees_joint_state(algorithm: str) -> bool:
-    """Return whether the critics of ``algorithm`` see all seats."""
-    return _name(algorithm) == "hatd3"
-
-
-def _name(algorithm: str) -> str:
-    """Return the name of the section of ``algorithm``."""
-    return algorithm.removeprefix("ego_aht_")
-
-
-class _Sizes(TypedDict):
-    """Arguments that every learner of boxes takes."""
-
-    observation_dim: int
-    action_dim: int
-    seed: int
-
-
-def _dqn(
-    cfg: EgoAHTConfig, sizes: _Sizes, row_dim: int, *, bins: int | None = None
-) -> ReplayLearner:
-    choices = action_grid(sizes["action_dim"], bins or cfg.dqn.action_bins)
-    return DQNLearner(observation_dim=row_dim, choices=choices, config=cfg.dqn, seed=cfg.seed)
-
-
-_BUILDERS: Final[dict[str, Callable[[EgoAHTConfig, _Sizes, int], ReplayLearner]]] = {
-    "sac": lambda cfg, sizes, _: SACLearner(**sizes, config=cfg.sac),
-    "hlgauss": lambda cfg, sizes, _: HLGaussLearner(**sizes, config=cfg.hlgauss),
-    "td3": lambda cfg, sizes, _: TD3Learner(**sizes, config=cfg.td3),
-    "hatd3": lambda cfg, sizes, rows: CentralTD3Learner(**sizes, joint_dim=rows, config=cfg.hatd3),
-    "dqn": _dqn,
-    "mbpo": lambda cfg, sizes, _: MBPOLearner(**sizes, config=cfg.mbpo),
+#: Learners of continuous actions by name; all read the section of that name.
+_LEARNERS: Final[dict[str, Callable[..., ReplayLearner]]] = {
+    "sac": SACLearner,
+    "hlgauss": HLGaussLearner,
+    "td3": TD3Learner,
+    "hatd3": CentralTD3Learner,
+    "mbpo": MBPOLearner,
 }
+#: Those whose critics see all seats.
+_CENTRAL: Final = ("hatd3",)

@@ -10,9 +10,9 @@ Limits:   necessary, never sufficient: a run may pass and still fail its task. R
           not raised; only complete episodes belong in the curve.
 """
 
+import io
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import pairwise
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.aht.types import RewardCurve
 from cadenza.core.arrays import FloatArray
@@ -222,33 +223,26 @@ def plot_slope_curve(
     Raises:
         StorageError: The folder cannot be written.
     """
-
-    def overlay(axes: Any) -> None:
-        if report.status in (CheckStatus.PASSED, CheckStatus.FAILED):
-            ends = np.array([0.0, max(report.n_episodes - 1, 0)])
-            axes.plot(
-                ends, report.intercept + report.slope * ends, color=_ACCENT, lw=2, label="trend"
-            )
-
+    line = None
+    if report.status in (CheckStatus.PASSED, CheckStatus.FAILED):
+        ends = np.array([0.0, max(report.n_episodes - 1, 0)])
+        line = ("trend", ends, report.intercept + report.slope * ends)
     title = f"slope {report.slope:+.3g} per episode, p {report.p_value:.1e}, {report.status.value}"
-    return _write_plot(curve, asdict(report), title, overlay, out_dir)
+    return _write_plot(curve, asdict(report), title, line, out_dir)
 
 
 def plot_reward_curve(
     curve: RewardCurve, *, report: GuaranteeReport, out_dir: Path
 ) -> tuple[Path, Path]:
     """Draw the curve with its moving mean; arguments and files as `plot_slope_curve`."""
-
-    def overlay(axes: Any) -> None:
-        rewards = [float(value) for value in curve.per_episode_ego_rewards]
-        if 0 < report.window <= len(rewards):
-            means = moving_means(rewards, report.window)
-            centres = np.arange(len(means)) + (report.window - 1) / 2.0
-            axes.plot(centres, means, color=_ACCENT, lw=2, label=f"mean of {report.window}")
-
+    rewards, line = [float(value) for value in curve.per_episode_ego_rewards], None
+    if 0 < report.window <= len(rewards):
+        means = np.array(moving_means(rewards, report.window))
+        centres = np.arange(len(means)) + (report.window - 1) / 2.0
+        line = (f"mean of {report.window}", centres, means)
     verdict = "passed" if report.passed else "failed"
     title = f"{report.fraction:.0%} of windows do not fall (need {report.threshold:.0%}), {verdict}"
-    return _write_plot(curve, asdict(report), title, overlay, out_dir)
+    return _write_plot(curve, asdict(report), title, line, out_dir)
 
 
 _ACCENT: Final = "#c2410c"
@@ -270,18 +264,18 @@ def _write_plot(
     curve: RewardCurve,
     report: dict[str, Any],
     title: str,
-    overlay: Callable[[Any], None],
+    line: tuple[str, NDArray[Any], NDArray[Any]] | None,
     out_dir: Path,
 ) -> tuple[Path, Path]:
     """Write ``<run_id>.png`` and ``<run_id>.json`` and return their absolute paths."""
-    import io
-
     figures = load_extra("matplotlib.figure")
     rewards = [float(value) for value in curve.per_episode_ego_rewards]
     figure: Any = figures.Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
     axes: Any = figure.subplots()
     axes.plot(np.arange(len(rewards)), rewards, color=_FAINT, lw=0.8, label="episode return")
-    overlay(axes)
+    if line is not None:
+        label, places, values = line
+        axes.plot(places, values, color=_ACCENT, lw=2, label=label)
     axes.set(xlabel="episode", ylabel="return", title=f"run {curve.run_id}\n{title}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)

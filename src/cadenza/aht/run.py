@@ -8,6 +8,11 @@ Layout under ``artifacts_root/artifacts``:
     ``<run_id>.curve.json``           reward curve, written when the run ends
     ``.<run_id>.lock``                locked while a process trains; the lock dies with the process
 and ``log_dir/<run_id>.jsonl``, the run log.
+
+Damage:  a state counts as intact if its own digest and those of all policy checkpoints before it
+         hold. A resume takes the newest intact one and reports those it skipped; the steps after it
+         are trained again, which restores what was damaged. If states exist but none is intact, the
+         resume stops with an error.
 """
 
 import fcntl
@@ -19,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.safety_station import AnyDriver
+from cadenza.aht.safety_telemetry import AnyDriver
 from cadenza.aht.types import (
     Evaluator,
     ProgressCallback,
@@ -30,12 +35,14 @@ from cadenza.aht.types import (
 from cadenza.core.checkpoints import (
     checkpoint_uri,
     list_checkpoints,
+    load_checkpoint,
     pending_path,
     prune_checkpoints,
+    read_metadata,
     resolve_uri,
     sidecar_path,
 )
-from cadenza.core.errors import NotReadyError, StorageError
+from cadenza.core.errors import CheckpointError, NotReadyError, StorageError
 from cadenza.core.files import atomic_write_json, remove_temporaries
 from cadenza.core.provenance import RunContext
 from cadenza.core.types import PartnerLike
@@ -43,6 +50,8 @@ from cadenza.learn.nn.portable import policy_path
 
 RunStatus = Literal["running", "finished"]
 
+#: Version of the training state.
+STATE_FORMAT: Final = "cadenza.training_state/1"
 #: Version of the run's card.
 CARD_FORMAT: Final = "cadenza.run/1"
 #: Address of the folder that holds a run's files.
@@ -250,3 +259,63 @@ def extra_facts(cfg: EgoAHTConfig, partner: PartnerLike, fingerprint: str) -> di
     if cfg.partners or has_weights:  # covers every partner, and the bytes of the weights
         facts["partner_content_id"] = str(getattr(partner.spec, "content_id", ""))
     return facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """A training state read back, and what is damaged: newer states that were skipped, and why."""
+
+    step: int
+    content: Mapping[str, Any]
+    policy_paths: tuple[Path, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def policy_digests(self) -> Mapping[int, str]:
+        """SHA-256 of those policy checkpoints by step."""
+        return self.content["policies"]
+
+
+def load_newest_state(files: RunFiles) -> StoredState | None:
+    """Return the newest intact training state of a run, or None if it has none at all.
+
+    Raises:
+        CheckpointError: There are states, but none is intact; the message says why.
+    """
+    skipped: list[str] = []
+    for step, uri in sorted(files.states().items(), reverse=True):
+        try:
+            return _load_state(files, step, uri, tuple(skipped))
+        except CheckpointError as error:
+            skipped.append(f"step {step}: {error}")
+    if skipped:
+        raise CheckpointError(
+            f"run {files.run_id}: expected an intact training state to resume from, got "
+            f"{'; '.join(skipped)}. Restore the files, or start the run again with overwrite."
+        )
+    return None
+
+
+def _load_state(files: RunFiles, step: int, uri: str, skipped: tuple[str, ...]) -> StoredState:
+    """Return one state after checking it and the policy checkpoints before it."""
+    root = files.artifacts_root
+    content, metadata = load_checkpoint(uri=uri, artifacts_root=root)
+    if content.get("format") != STATE_FORMAT or metadata.run_id != files.run_id:
+        raise CheckpointError(
+            f"{uri}: expected a training state of run {files.run_id} in format {STATE_FORMAT}, "
+            f"got format {content.get('format')!r} of run {metadata.run_id}."
+        )
+    if metadata.step != step:
+        raise CheckpointError(
+            f"{uri}: expected the training state of step {step}, got that of step {metadata.step}; "
+            "one file was copied over another."
+        )
+    for policy_step, digest in content["policies"].items():
+        policy_uri = files.policy_uri(policy_step)
+        if read_metadata(uri=policy_uri, artifacts_root=root).sha256 != digest:
+            raise CheckpointError(
+                f"{policy_uri}: expected SHA-256 {digest} as in the training state, got another "
+                "checkpoint."
+            )
+    paths = [resolve_uri(files.policy_uri(s), artifacts_root=root) for s in content["policies"]]
+    return StoredState(step=step, content=content, policy_paths=tuple(paths), skipped=skipped)

@@ -1,4 +1,8 @@
-"""What the safety filter did during a run, in fixed memory, and the gate that judges it.
+"""The safety filter of a run: its place in the loop, what it did, and the gate that judges it.
+
+The filter stands between the ego's action and the environment (`SafetyStation`). The learner keeps
+its nominal action and treats the filter as part of the environment; what was changed is measured in
+fixed memory, and can be charged to the learner's reward.
 
 lambda is the per-pair slack of the barrier rows; the loss is how far the predicted barrier lay
 above the one that came true (0 when the prediction was on the safe side). Per step the scalar is
@@ -11,17 +15,38 @@ Source:  B. P. Welford, Technometrics 4(3), 1962; merged as in Chan, Golub and L
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.types import playing_ids_of
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import InputError
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.types import PartnerLike
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.braking import maybe_brake
+from cadenza.safety.conformal.rules import (
+    constant_velocity_predict,
+    reset_on_partner_swap,
+    update_lambda_from_predictor,
+)
+from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.runtime.predictors import snapshot_from_dict, snapshot_to_dict
+from cadenza.safety.runtime.safety_step import SafetyStep, blank_info, distance
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import LambdaDict, SafetyState
 
+if TYPE_CHECKING:
+    from cadenza.safety.batched.driver import BatchedSafetyDriver
+    from cadenza.safety.runtime.driver import SafetyDriver
+
+#: The filter of one environment, or of a batch.
+AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver", "FilterDriver"]
 #: The tail is the newest ``1 / TAIL_DIVISOR`` of the stream.
 TAIL_DIVISOR: Final = 10
 #: Block sums kept; a doubling leaves half, so one block is <= 1/4096 of the history.
@@ -53,15 +78,15 @@ class RunningMoments:
 
     def add_many(self, values: FloatArray) -> None:
         """Take in every number of an array of any shape."""
-        if values.size == 0:
-            return
-        batch = RunningMoments()
-        batch.count = values.size
-        batch.mean = float(values.mean())
-        batch.squares = float(((values - batch.mean) ** 2).sum())
-        batch.maximum = float(values.max())
-        batch.minimum = float(values.min())
-        self.merge(batch)
+        if values.size == 1:
+            self.add(float(values.item()))
+        elif values.size:
+            batch = RunningMoments()
+            batch.count = values.size
+            batch.mean = float(values.mean())
+            batch.squares = float(((values - batch.mean) ** 2).sum())
+            batch.maximum, batch.minimum = float(values.max()), float(values.min())
+            self.merge(batch)
 
     def merge(self, other: "RunningMoments") -> None:
         """Take in everything ``other`` took in."""
@@ -92,21 +117,15 @@ class RunningMoments:
 
     def state_dict(self) -> dict[str, float]:
         """Return the state as JSON numbers."""
-        return {
-            "count": self.count,
-            "mean": self.mean,
-            "squares": self.squares,
-            "maximum": self.high,
-            "minimum": self.low,
-        }
+        state = {name: getattr(self, name) for name in ("count", "mean", "squares")}
+        return {**state, "maximum": self.high, "minimum": self.low}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Continue from `state_dict`."""
-        self.count = int(state["count"])
-        self.mean = float(state["mean"])
-        self.squares = float(state["squares"])
-        self.maximum = float(state["maximum"]) if self.count else float("-inf")
-        self.minimum = float(state["minimum"]) if self.count else float("inf")
+        for name in self.__slots__:
+            setattr(self, name, state[name])
+        if not self.count:
+            self.maximum, self.minimum = float("-inf"), float("inf")
 
 
 class TailMean:
@@ -118,37 +137,36 @@ class TailMean:
     """
 
     def __init__(self) -> None:
-        self._block_length: int = 1
-        self._block_sums: list[float] = []
-        self._open_sum = 0.0
-        self._open_count = 0
-        self._count = 0
+        self.block_length: int = 1
+        self.block_sums: list[float] = []
+        self.open_sum: float = 0.0
+        self.open_count: int = 0
+        self.count: int = 0
 
     def add(self, value: float) -> None:
         """Take in one number."""
-        self._count += 1
-        self._open_sum += value
-        self._open_count += 1
-        if self._open_count < self._block_length:
+        self.count += 1
+        self.open_sum += value
+        self.open_count += 1
+        if self.open_count < self.block_length:
             return
-        self._block_sums.append(self._open_sum)
-        self._open_sum = 0.0
-        self._open_count = 0
-        if len(self._block_sums) == _MAX_BLOCKS:
-            pairs = zip(self._block_sums[0::2], self._block_sums[1::2], strict=True)
-            self._block_sums = [older + newer for older, newer in pairs]
-            self._block_length = self._block_length * 2
+        self.block_sums.append(self.open_sum)
+        self.open_sum, self.open_count = 0.0, 0
+        if len(self.block_sums) == _MAX_BLOCKS:
+            pairs = zip(self.block_sums[0::2], self.block_sums[1::2], strict=True)
+            self.block_sums = [older + newer for older, newer in pairs]
+            self.block_length *= 2
 
     def value(self) -> float:
         """Return the mean of the newest ``max(1, floor(count / 10))`` numbers; 0 without any."""
-        if self._count == 0:
+        if self.count == 0:
             return 0.0
-        wanted = max(1, self._count // TAIL_DIVISOR)
+        wanted = max(1, self.count // TAIL_DIVISOR)
         # The open block is shorter than the tail: it holds < 1/4096 of the history, or nothing.
-        total, missing = self._open_sum, wanted - self._open_count
-        for block_sum in reversed(self._block_sums):
-            taken = min(missing, self._block_length)
-            total += block_sum * (taken / self._block_length)
+        total, missing = self.open_sum, wanted - self.open_count
+        for block_sum in reversed(self.block_sums):
+            taken = min(missing, self.block_length)
+            total += block_sum * (taken / self.block_length)
             missing -= taken
             if missing == 0:
                 break
@@ -156,21 +174,11 @@ class TailMean:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        return {
-            "block_length": self._block_length,
-            "block_sums": list(self._block_sums),
-            "open_sum": self._open_sum,
-            "open_count": self._open_count,
-            "count": self._count,
-        }
+        return {**vars(self), "block_sums": list(self.block_sums)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._block_length = int(state["block_length"])
-        self._block_sums = [float(value) for value in state["block_sums"]]
-        self._open_sum = float(state["open_sum"])
-        self._open_count = int(state["open_count"])
-        self._count = int(state["count"])
+        vars(self).update(state, block_sums=list(state["block_sums"]))
 
 
 #: |mean lambda| above this says that lambda adapted at all, m/s^2.
@@ -186,58 +194,53 @@ EXIT_NO_RECORD: Final = 3
 EXIT_SATURATED: Final = 8
 EXIT_STUCK: Final = 9
 
+_MOMENTS: Final = ("scalar", "extrema", "loss", "intervention")
+_COUNTS: Final = (
+    *("fallback", "infeasible", "braking", "uncertified"),
+    *("n_loss_positive", "n_intervened"),
+)
+
 
 class _Tally:
     """Figures of a stretch of steps: one rollout, or the whole run."""
 
     def __init__(self) -> None:
-        self.scalar = RunningMoments()
-        self.extrema = RunningMoments()
-        self.loss = RunningMoments()
-        self.intervention = RunningMoments()
-        self.counts = {"fallback": 0, "infeasible": 0, "braking": 0, "uncertified": 0}
-        self.n_loss_positive = 0
-        self.n_intervened = 0
-
-    def moments(self) -> dict[str, RunningMoments]:
-        """Return the running moments by name."""
-        names = ("scalar", "extrema", "loss", "intervention")
-        return {name: getattr(self, name) for name in names}
+        self.moments = {name: RunningMoments() for name in _MOMENTS}
+        self.counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
 
     def merge(self, later: "_Tally") -> None:
         """Take in the figures of the steps that followed."""
-        for name, moments in later.moments().items():
-            self.moments()[name].merge(moments)
-        self.counts = {name: self.counts[name] + later.counts[name] for name in self.counts}
-        self.n_loss_positive += later.n_loss_positive
-        self.n_intervened += later.n_intervened
+        for name, moments in later.moments.items():
+            self.moments[name].merge(moments)
+        for name, count in later.counts.items():
+            self.counts[name] += count
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            **{name: moments.state_dict() for name, moments in self.moments().items()},
-            "counts": dict(self.counts),
-            "n_loss_positive": self.n_loss_positive,
-            "n_intervened": self.n_intervened,
-        }
+        moments = {name: each.state_dict() for name, each in self.moments.items()}
+        return {**moments, "counts": dict(self.counts)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, moments in self.moments().items():
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, moments in self.moments.items():
             moments.load_state_dict(state[name])
-        self.counts = {name: int(state["counts"][name]) for name in self.counts}
-        self.n_loss_positive = int(state["n_loss_positive"])
-        self.n_intervened = int(state["n_intervened"])
+        counts = state | state["counts"]  # in older states two of them stood outside
+        self.counts = {name: int(counts[name]) for name in _COUNTS}
 
-    def extension_figures(self) -> dict[str, float]:
-        """Return what upstream does not record."""
-        steps = self.scalar.count
+    def figures(self) -> dict[str, float]:
+        """Return what a window and a run record alike."""
+        counts, loss, change = self.counts, self.moments["loss"], self.moments["intervention"]
         return {
-            "loss_mean": self.loss.mean,
-            "loss_positive_fraction": _share(self.n_loss_positive, self.loss.count),
-            "n_loss": self.loss.count,
-            "n_uncertified": self.counts["uncertified"],
-            "intervention_mean": self.intervention.mean,
-            "intervention_max": self.intervention.high,
-            "intervention_fraction": _share(self.n_intervened, steps),
+            "lambda_mean": self.moments["scalar"].mean,
+            "lambda_var": self.moments["scalar"].variance,
+            "n_fallback_fires": counts["fallback"],
+            "n_qp_infeasible": counts["infeasible"],
+            "n_braking_fires": counts["braking"],
+            "loss_mean": loss.mean,
+            "loss_positive_fraction": counts["n_loss_positive"] / max(1, loss.count),
+            "n_loss": loss.count,
+            "n_uncertified": counts["uncertified"],
+            "intervention_mean": change.mean,
+            "intervention_max": change.high,
+            "intervention_fraction": counts["n_intervened"] / max(1, change.count),
         }
 
 
@@ -265,103 +268,62 @@ class SafetyAggregator:
 
     def observe(
         self,
-        lambda_: Mapping[Any, float] | Sequence[float],
+        lambda_: Mapping[Any, float] | Sequence[float] | FloatArray,
         *,
-        fallback_fired: bool = False,
-        qp_infeasible: bool = False,
-        braking_fired: bool = False,
-        uncertified: bool = False,
-        loss: Mapping[Any, float] | None = None,
-        intervention: float = 0.0,
+        fallback_fired: bool | NDArray[np.bool_] = False,
+        qp_infeasible: bool | NDArray[np.bool_] = False,
+        braking_fired: bool | NDArray[np.bool_] = False,
+        uncertified: bool | NDArray[np.bool_] = False,
+        loss: Mapping[Any, float] | FloatArray | None = None,
+        scored: NDArray[np.bool_] | None = None,
+        intervention: float | FloatArray = 0.0,
     ) -> None:
-        """Take in one step.
+        """Take in one step, or one of each of B environments, as B steps.
 
-        ``lambda_`` is that of each pair after the step's update, m/s^2, ``loss`` in m/s, None when
-        there was no prediction to check, ``intervention`` the norm of executed minus nominal
-        action, m/s^2.
+        The steady state of a batch is the newest tenth of its control steps, averaged over B.
+
+        Args:
+            lambda_: Of each pair after the step's update, m/s^2, by pair or (P,); or (B, P).
+            fallback_fired: Whether the braking law acted, or (B,), as are all others.
+            qp_infeasible: Whether no action met the constraints.
+            braking_fired: Whether the ego braked.
+            uncertified: Whether the action came without a certificate.
+            loss: Of each pair, m/s; None when there was no prediction to check.
+            scored: Which steps of a batch had one; None for all.
+            intervention: Norm of executed minus nominal action, m/s^2.
 
         Raises:
             InputError: ``lambda_`` does not have one entry per pair.
         """
-        if len(lambda_) != self._n_pairs:
+        values = _by_pair(lambda_)
+        if values.shape[1] != self._n_pairs:
             raise InputError(
                 f"SafetyAggregator.observe: expected n_pairs = {self._n_pairs} lambdas, got "
-                f"{len(lambda_)}; build the aggregator from the filter's own pairs."
+                f"{values.shape[1]}; build the aggregator from the filter's own pairs."
             )
-        values = list(lambda_.values() if isinstance(lambda_, Mapping) else lambda_)
-        scalar = _mean(values)
-        mean_loss = _mean(loss.values()) if loss is not None else None
-        self._tail.add(scalar)
-        window = self._window
-        window.scalar.add(scalar)
-        for value in values:
-            window.extrema.add(value)
-        window.intervention.add(intervention)
-        window.n_intervened += intervention > 0.0
-        if mean_loss is not None:
-            window.loss.add(mean_loss)
-            window.n_loss_positive += mean_loss > 0.0
-        counts = window.counts
-        counts["fallback"] += fallback_fired
-        counts["infeasible"] += qp_infeasible
-        counts["braking"] += braking_fired
-        counts["uncertified"] += uncertified
-
-    def observe_batch(
-        self,
-        lambda_: FloatArray,
-        *,
-        braking_fired: NDArray[np.bool_],
-        qp_infeasible: NDArray[np.bool_],
-        uncertified: NDArray[np.bool_],
-        loss: FloatArray,
-        scored: NDArray[np.bool_],
-        intervention: FloatArray,
-    ) -> None:
-        """Take in one step of each of B environments, as B steps; see `observe`.
-
-        Lambda and loss have the shape (B, P), everything else (B,); ``scored`` tells which steps
-        had a prediction to check, and the braking law is the fallback. The steady state is then the
-        newest tenth of the control steps, averaged over B.
-
-        Raises:
-            InputError: ``lambda_`` does not have one column per pair.
-        """
-        if lambda_.ndim != 2 or lambda_.shape[1] != self._n_pairs:
-            raise InputError(
-                f"SafetyAggregator.observe_batch: expected lambda_ of shape (B, {self._n_pairs}), "
-                f"got {lambda_.shape}; build the aggregator from the filter's own pairs."
-            )
-        scalars = lambda_.mean(axis=1) if self._n_pairs else np.zeros(len(lambda_))
-        losses = (loss.mean(axis=1) if self._n_pairs else np.zeros(len(lambda_)))[scored]
+        scalars = _mean(values)
+        losses = _NO_LOSS if loss is None else _mean(_by_pair(loss))
+        losses = losses if scored is None else losses[scored]
+        changes = np.asarray(intervention, dtype=np.float64)
         self._tail.add(float(scalars.mean()))
-        window = self._window
-        window.scalar.add_many(scalars)
-        window.extrema.add_many(lambda_)
-        window.intervention.add_many(intervention)
-        window.n_intervened += int((intervention > 0.0).sum())
-        window.loss.add_many(losses)
-        window.n_loss_positive += int((losses > 0.0).sum())
-        counts = window.counts
-        counts["fallback"] += int(braking_fired.sum())
-        counts["infeasible"] += int(qp_infeasible.sum())
-        counts["braking"] += int(braking_fired.sum())
-        counts["uncertified"] += int(uncertified.sum())
+        moments, counts = self._window.moments, self._window.counts
+        moments["scalar"].add_many(scalars)
+        moments["extrema"].add_many(values)
+        moments["loss"].add_many(losses)
+        moments["intervention"].add_many(changes)
+        fired = (fallback_fired, qp_infeasible, braking_fired, uncertified)
+        for name, flags in zip(counts, (*fired, losses > 0.0, changes > 0.0), strict=True):
+            counts[name] += int(np.count_nonzero(flags))
 
     def flush_window_stats(self) -> dict[str, float]:
         """Return the figures since the last flush, zeros if there was no step, and start anew."""
         window, self._window = self._window, _Tally()
         self._past.merge(window)
         return {
-            "n_obs": window.scalar.count,
-            "lambda_mean": window.scalar.mean,
-            "lambda_var": window.scalar.variance,
-            "lambda_max": window.extrema.high,
-            "lambda_min": window.extrema.low,
-            "n_fallback_fires": window.counts["fallback"],
-            "n_qp_infeasible": window.counts["infeasible"],
-            "n_braking_fires": window.counts["braking"],
-            **window.extension_figures(),
+            "n_obs": window.moments["scalar"].count,
+            "lambda_max": window.moments["extrema"].high,
+            "lambda_min": window.moments["extrema"].low,
+            **window.figures(),
         }
 
     def finalise(
@@ -372,35 +334,27 @@ class SafetyAggregator:
         run.merge(self._past)
         run.merge(self._window)
         steady_state = self._tail.value()
-        steps = run.scalar.count
+        steps = run.moments["scalar"].count
         return {
             "event": FINAL_EVENT,
             "safety_enabled": safety_enabled,
             "predictor_kind": predictor_kind,
             "n_filter_calls": steps,
-            "n_fallback_fires": run.counts["fallback"],
-            "n_qp_infeasible": run.counts["infeasible"],
             "cartesian_accel_capacity": self._capacity,
             "saturation_threshold": self._threshold,
-            "n_braking_fires": run.counts["braking"],
-            "braking_fire_rate": _share(run.counts["braking"], steps),
+            "braking_fire_rate": run.counts["braking"] / max(1, steps),
             "lambda_clamp_bound": self._clamp_bound,
-            "lambda_mean": run.scalar.mean,
-            "lambda_var": run.scalar.variance,
-            "lambda_max_observed": run.extrema.high,
-            "lambda_min_observed": run.extrema.low,
+            "lambda_max_observed": run.moments["extrema"].high,
+            "lambda_min_observed": run.moments["extrema"].low,
             "lambda_steady_state": steady_state,
             "saturated": steps > 0 and abs(steady_state) >= self._threshold * self._capacity,
-            **run.extension_figures(),
+            **run.figures(),
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as JSON values."""
-        return {
-            "past": self._past.state_dict(),
-            "window": self._window.state_dict(),
-            "tail": self._tail.state_dict(),
-        }
+        parts = {"past": self._past, "window": self._window, "tail": self._tail}
+        return {name: part.state_dict() for name, part in parts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
@@ -409,13 +363,25 @@ class SafetyAggregator:
         self._tail.load_state_dict(state["tail"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditVerdict:
-    """Judgement of one run's safety record.
+_NO_LOSS: Final = np.zeros(0)
 
-    Attributes:
-        exit_code: 0 passed or skipped, 2 no log, 3 no record, 8 saturated, 9 not adapting.
-        message: The reason, one sentence.
+
+def _by_pair(values: Mapping[Any, float] | Sequence[float] | FloatArray) -> FloatArray:
+    """Return figures of pairs as rows, (B, P)."""
+    plain = list(values.values()) if isinstance(values, Mapping) else values
+    return np.atleast_2d(np.asarray(plain, dtype=np.float64))
+
+
+def _mean(values: FloatArray) -> FloatArray:
+    """Return the mean over pairs, (B,); 0 without pairs."""
+    return values.sum(axis=1) / max(1, values.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """Judgement of one run's safety record: the reason, one sentence.
+
+    ``exit_code``: 0 passed or skipped, 2 no log, 3 no record, 8 saturated, 9 not adapting.
     """
 
     exit_code: int
@@ -435,48 +401,32 @@ def evaluate_audit_gate(record: Mapping[str, Any] | None) -> AuditVerdict:
     from zero and then stood still anywhere but at its clamp.
     """
     if record is None:
-        return AuditVerdict(
-            exit_code=EXIT_NO_RECORD,
-            message=f"no {FINAL_EVENT} event: the run had no filter or did not finish.",
-        )
+        told = f"no {FINAL_EVENT} event: the run had no filter or did not finish."
+        return AuditVerdict(EXIT_NO_RECORD, told)
     if not record["safety_enabled"]:
-        return AuditVerdict(
-            exit_code=EXIT_PASSED, message="safety disabled by operator override; gate skipped."
-        )
+        return AuditVerdict(EXIT_PASSED, "safety disabled by operator override; gate skipped.")
     limit = float(record["saturation_threshold"]) * float(record["cartesian_accel_capacity"])
     steady_state = float(record["lambda_steady_state"])
     if not abs(steady_state) < limit:  # written this way round so that NaN fails too
-        return AuditVerdict(
-            exit_code=EXIT_SATURATED,
-            message=f"gate A: expected |lambda| < {limit:g} m/s^2 in steady state, got "
-            f"{steady_state:g}.",
-        )
-    return _judge_adaptation(record)
-
-
-def _judge_adaptation(record: Mapping[str, Any]) -> AuditVerdict:
-    """Return the verdict of gate B."""
+        told = f"gate A: expected |lambda| < {limit:g} m/s^2 in steady state, got {steady_state:g}."
+        return AuditVerdict(EXIT_SATURATED, told)
     n_loss = record.get("n_loss")  # absent in upstream logs, which cannot be judged by it
     if n_loss is not None and not float(record["loss_positive_fraction"]) > 0.0:
         return AuditVerdict(
-            exit_code=EXIT_STUCK,
-            message=f"gate B: the prediction loss was 0 in all {int(n_loss)} measured steps: "
-            "either the partner never left its forecast, as one that stands still, or the filter "
-            "does not read the environment that is stepped; check which.",
+            EXIT_STUCK,
+            f"gate B: the prediction loss was 0 in all {int(n_loss)} measured steps: either the "
+            "partner never left its forecast, as one that stands still, or the filter does not "
+            "read the environment that is stepped; check which.",
         )
     mean, variance = float(record["lambda_mean"]), float(record["lambda_var"])
     if not (abs(mean) > ADAPTATION_EPSILON and variance <= STUCK_EPSILON):
-        return AuditVerdict(exit_code=EXIT_PASSED, message="passed.")
+        return AuditVerdict(EXIT_PASSED, "passed.")
     bound = record.get("lambda_clamp_bound")
     if bound is not None and abs(abs(mean) - float(bound)) < ADAPTATION_EPSILON:
-        return AuditVerdict(
-            exit_code=EXIT_PASSED,
-            message=f"passed; clamp-saturated: lambda stood at its bound {mean:g} m/s^2.",
-        )
-    return AuditVerdict(
-        exit_code=EXIT_STUCK,
-        message=f"gate B: lambda adapted but stuck at {mean:g} m/s^2 (variance {variance:.1e}).",
-    )
+        told = f"passed; clamp-saturated: lambda stood at its bound {mean:g} m/s^2."
+        return AuditVerdict(EXIT_PASSED, told)
+    told = f"gate B: lambda adapted but stuck at {mean:g} m/s^2 (variance {variance:.1e})."
+    return AuditVerdict(EXIT_STUCK, told)
 
 
 def audit_run_log(path: Path) -> AuditVerdict:
@@ -486,30 +436,263 @@ def audit_run_log(path: Path) -> AuditVerdict:
         InputError: A line before the last is not a JSON object; the last may be cut off by a kill.
     """
     if not path.is_file():
-        return AuditVerdict(exit_code=EXIT_NO_LOG, message=f"run log not found: {path}.")
+        return AuditVerdict(EXIT_NO_LOG, f"run log not found: {path}.")
     record: Mapping[str, Any] | None = None
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         if FINAL_EVENT not in line:
             continue
         try:
-            event = cast("object", json.loads(line))
+            event: Any = json.loads(line)
         except json.JSONDecodeError as error:
             if number == len(lines):
                 break
             raise InputError(
                 f"{path}:{number}: expected one JSON object per line, got {error}."
             ) from error
-        if isinstance(event, dict):
-            fields = cast("dict[str, Any]", event)
-            record = fields if fields.get("event") == FINAL_EVENT else record
+        if isinstance(event, dict) and event.get("event") == FINAL_EVENT:  # pyright: ignore[reportUnknownMemberType]
+            record = cast("dict[str, Any]", event)
     return evaluate_audit_gate(record)
 
 
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers) if numbers else 0.0
+@dataclass(kw_only=True, eq=False)
+class FilterDriver:
+    """Guards the ego of one environment by a filter and parts that the caller of `train` owns.
+
+    Every step scores the last forecast, which moves the state in place, filters the nominal action
+    against partners that keep their velocity for a step, and brakes where `maybe_brake` says so.
+
+    Attributes:
+        gamma: Turns a forecast error in m/s into slack in m/s^2, 1/s.
+        before: The agents one step ago; None at the start of an episode.
+    """
+
+    env: object
+    ego_uid: str
+    gamma: float
+    safety_filter: EgoOnlySafetyFilter
+    safety_state: SafetyState
+    safety_bounds: Bounds
+    safety_snapshot_builder: Callable[[Any], dict[str, AgentSnapshot]]
+    safety_dt: float
+    safety_emergency_controllers: Mapping[str, EmergencyController] | None = None
+    before: dict[str, AgentSnapshot] | None = None
+    partner_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self.bounds: Bounds = self.safety_bounds
+        self.cartesian_accel_capacity: float = self.bounds.cartesian_accel_capacity
+        #: Relative braking that a pair is credited with, and the most that lambda may be, m/s^2.
+        self.lambda_bound: float = 2.0 * self.cartesian_accel_capacity
+
+    @property
+    def lambda_(self) -> LambdaDict:
+        """Slack per pair, m/s^2; a copy."""
+        return dict(self.safety_state.lambda_)
+
+    def drives(self, env: object) -> bool:
+        """Whether stepping ``env`` moves what the driver reads."""
+        return env is self.env
+
+    def begin_run(self, seed: int) -> None:
+        """Start the filter anew; the caller's state stays."""
+        self.safety_filter.reset(seed=seed)
+
+    def begin_episode(self) -> None:
+        """Forget the last scene."""
+        self.before = None
+
+    def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> SafetyStep:
+        """Return the action to execute in the environment's current state."""
+        state, ego, dt = self.safety_state, self.ego_uid, self.safety_dt
+        now = self.safety_snapshot_builder(self.env)
+        if partner_id is not None and self.partner_id not in (None, partner_id):
+            reset_on_partner_swap(state, uids=now, ego_uid=ego)
+        self.partner_id = partner_id or self.partner_id
+        loss = None
+        if self.before is not None:
+            loss = update_lambda_from_predictor(
+                state,
+                now,
+                self.before,
+                alpha_pair=self.lambda_bound,
+                gamma=self.gamma,
+                dt=dt,
+                in_warmup=state.warmup_steps_remaining > 0,
+                lambda_bound=self.lambda_bound,
+                ego_uid=ego,
+            )
+        self.before = now
+        partners = {uid: agent for uid, agent in now.items() if uid != ego}
+        action, found = self.safety_filter.filter(
+            nominal_action,
+            {"agent_states": now, "comm": {}, "meta": {"partner_id": partner_id}},
+            state,
+            self.bounds,
+            ego_uid=ego,
+            partner_predicted_states={
+                uid: constant_velocity_predict(agent, dt) for uid, agent in partners.items()
+            },
+            dt=dt,
+        )
+        controllers, nominal = self.safety_emergency_controllers, {ego: nominal_action}
+        brake = maybe_brake(nominal, now, bounds=self.bounds, emergency_controllers=controllers)
+        action = action if brake.override is None else brake.override[ego]
+        info = {**blank_info(self.lambda_), "status": "optimal", **found}
+        info |= {"prediction_gap_loss": loss, "fallback_fired": brake.override is not None}
+        info["intervention"] = distance(action, nominal_action)
+        return SafetyStep(action, cast("Any", info), self.lambda_, dict(brake.dangers))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        agents = self.before
+        return {
+            "state": self.safety_state.to_dict(),
+            "before": agents and {uid: snapshot_to_dict(agent) for uid, agent in agents.items()},
+            "partner_id": self.partner_id,
+        }
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`, in the caller's own state object."""
+        stored, agents = SafetyState.from_dict(payload["state"]), payload["before"]
+        for field in fields(stored):
+            setattr(self.safety_state, field.name, getattr(stored, field.name))
+        self.before = agents and {uid: snapshot_from_dict(one) for uid, one in agents.items()}
+        self.partner_id = payload["partner_id"]
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+def driver_of_parts(
+    config: EgoAHTConfig, env: object, parts: Mapping[str, Any], driver: AnyDriver | None
+) -> AnyDriver | None:
+    """Return ``driver``, or a `FilterDriver` of its keywords ``parts``, if they are not None.
+
+    Raises:
+        ConfigurationError: Some of the parts are missing, or for a batch, or beside a driver.
+    """
+    given = {name: part for name, part in parts.items() if part is not None}
+    if not given:
+        return driver
+    needed = [name for name in parts if name != "safety_emergency_controllers"]
+    if driver is not None or config.env.num_envs != 1 or not set(needed) <= set(given):
+        raise ConfigurationError(
+            f"train: expected {', '.join(needed)} together, one environment and no safety=, got "
+            f"{', '.join(given)}, env.num_envs = {config.env.num_envs} and safety = {driver}; pass "
+            "all of them, or safety=SafetyDriver.from_env(...) alone."
+        )
+    gamma = config.safety.to_options().cbf_gamma
+    return FilterDriver(env=env, ego_uid=config.env.agent_uids[0], gamma=gamma, **given)
+
+
+class SafetyStation:
+    """Filters the actions of one environment or of a batch, and keeps the telemetry of a run."""
+
+    def __init__(self, driver: AnyDriver, config: EgoAHTConfig, partner: PartnerLike) -> None:
+        """Guard what ``driver`` was built from; a swap of partners resets its adaptive margin."""
+        self._driver: Any = driver
+        self._partner = partner
+        self._is_batch = config.env.num_envs > 1
+        self._penalty = config.safety.intervention_penalty
+        self._predictor_kind = config.safety.predictor_kind
+        self._action_bound = driver.bounds.action_linf_component
+        self._aggregator = SafetyAggregator(
+            n_pairs=len(self._driver.partner_uids if self._is_batch else self._driver.lambda_),
+            cartesian_accel_capacity=driver.cartesian_accel_capacity,
+            saturation_threshold=config.safety.saturation_threshold,
+            lambda_clamp_bound=driver.lambda_bound,
+        )
+
+    def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], float | FloatArray]:
+        """Return the action to execute and what to subtract from the learner's reward.
+
+        Actions are (A,), or (N, A) for a batch, bit for bit the nominal ones where nothing had to
+        change; the penalty is >= 0, one number or (N,). What the action's own bounds cut off is no
+        intervention: the environment would cut it off as well.
+        """
+        reachable = np.clip(nominal, -self._action_bound, self._action_bound)
+        change: float | FloatArray = 0.0
+        if self._is_batch:
+            ids = playing_ids_of(self._partner, len(nominal))
+            step = self._driver.step(nominal, partner_ids=ids)
+            executed = step.action.astype(nominal.dtype)
+            moved = executed.astype(np.float64) - reachable
+            size = np.sqrt((moved * moved).sum(axis=1))
+            change = np.where(step.intervention > 0.0, size, 0.0)
+        else:
+            ids = playing_ids_of(self._partner, 1)
+            who = ids[0] if isinstance(ids, list) else ids
+            step = self._driver.step(nominal.astype(np.float64), partner_id=who)
+            executed = step.action.astype(nominal.dtype)
+            if step.intervention > 0.0:
+                change = distance(executed, reachable)
+        self._aggregator.observe(
+            step.lambda_,
+            fallback_fired=step.braked,
+            qp_infeasible=step.infeasible,
+            braking_fired=step.braked,
+            uncertified=step.uncertified,
+            loss=step.loss,
+            scored=step.scored if self._is_batch else None,
+            intervention=change,
+        )
+        return executed, self._penalty * change
+
+    def begin_run(self, seed: int) -> None:
+        """Start the run's adaptation."""
+        self._driver.begin_run(seed)
+
+    def begin_episode(self) -> None:
+        """Forget the last scene; the adaptation goes on."""
+        self._driver.begin_episode()
+
+    def begin_rows(self, rows: list[int]) -> None:
+        """Forget the last scene of the environments ``rows`` of a batch."""
+        self._driver.begin_rows(rows)
+
+    def window_figures(self) -> dict[str, float]:
+        """Return the figures since the last call and start anew."""
+        return self._aggregator.flush_window_stats()
+
+    def final_record(self) -> dict[str, Any]:
+        """Return the closing record of the run."""
+        return self._aggregator.finalise(safety_enabled=True, predictor_kind=self._predictor_kind)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return filter and telemetry state as plain values."""
+        return {"driver": self._driver.state_dict(), "aggregator": self._aggregator.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._driver.load_state_dict(state["driver"])
+        self._aggregator.load_state_dict(state["aggregator"])
+
+
+def require_matching_safety(config: EgoAHTConfig, env: object, driver: AnyDriver | None) -> None:
+    """Raise unless configuration, environment and driver agree.
+
+    Raises:
+        ConfigurationError: Enabled without a driver; a driver although disabled; the driver of one
+            environment for a batch, or the reverse; or a driver that watches another environment.
+    """
+    told = ""
+    if config.safety.enabled != (driver is not None):
+        told = (
+            "safety.enabled is true but no safety driver was passed (safety-stack kwargs were not "
+            "passed); build one with SafetyDriver.from_env, or set safety.enabled=false."
+            if driver is None
+            else "safety.enabled is false but a safety driver was passed (safety-stack kwargs were "
+            "passed); leave it out, or set safety.enabled=true."
+        )
+    elif driver is not None and getattr(driver, "num_envs", 1) != config.env.num_envs:
+        told = (
+            f"expected a safety driver of env.num_envs = {config.env.num_envs} environments, got a "
+            f"{type(driver).__name__} of {getattr(driver, 'num_envs', 1)}; build it with "
+            "BatchedSafetyDriver.from_env for a batch, with SafetyDriver.from_env for one."
+        )
+    elif driver is not None and not driver.drives(env):
+        told = (
+            "expected the safety driver to watch the environment that is stepped, got a driver of "
+            "another one, which would see a scene that never moves; build it with "
+            "SafetyDriver.from_env from the very environment passed to train."
+        )
+    if told:
+        raise ConfigurationError(f"train: {told}")

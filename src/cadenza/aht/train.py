@@ -1,9 +1,15 @@
 """Train an ego robot beside a frozen partner: the one entry point.
 
-Promise:  the same configuration, code and packages give the same bytes on the CPU: reward curve,
-          checkpoints, run id. A run that was killed and resumed gives the same as an unbroken one.
-Resume:   see `cadenza.aht.checkpointing` (what is stored) and `cadenza.aht.replay` (how environment
-          and partner return to the middle of an episode).
+Promise:   the same configuration, code and packages give the same bytes on the CPU: reward curve,
+           checkpoints, run id. A run that was killed and resumed gives the same as an unbroken one.
+Loop:      `Training` is what the one loop of `cadenza.learn.agents.loop` steps and updates; what
+           that leaves is written by `Keeper`. One step: see `cadenza.aht.seat`; the learner is
+           told, then it is counted.
+Boundary:  after every ``rollout_length`` steps the learner updates; then, when due, a periodic
+           evaluation and a checkpoint.
+Save:      policy file, policy checkpoint, ``checkpoint_saved`` event, training state. A resume cuts
+           the log behind that event, so a kill at any point repeats nothing and loses nothing but
+           the steps since the last state. A state holds nothing that a resume changes.
 """
 
 import importlib
@@ -11,47 +17,57 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
+from numpy.typing import NDArray
+
 from cadenza.aht.algorithms import entry_of
-from cadenza.aht.checkpointing import Checkpointer, StoredState, load_newest_state
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
-from cadenza.aht.loop import (
-    LoopParts,
-    episode_seed,
-    reset_partner_rows,
-    run_scalar_loop,
-    run_vector_loop,
-    total_iterations,
+from cadenza.aht.run import (
+    STATE_FORMAT,
+    Run,
+    RunFiles,
+    StoredState,
+    extra_facts,
+    load_newest_state,
+    unfinished_runs,
 )
-from cadenza.aht.loop_state import LoopState
-from cadenza.aht.replay import require_same_observation
-from cadenza.aht.run import Run, RunFiles, extra_facts, unfinished_runs
-from cadenza.aht.safety_station import (
+from cadenza.aht.safety_telemetry import (
     AnyDriver,
     SafetyStation,
     driver_of_parts,
     require_matching_safety,
 )
+from cadenza.aht.seat import History, Seat, SeatStep
 from cadenza.aht.types import (
-    EgoTrainer,
+    EvaluationRecord,
     Evaluator,
     ForgettingTrainer,
+    PortableTrainer,
     ProgressCallback,
     ResumableTrainer,
     RewardCurve,
     TrainerFactory,
     TrainingResult,
 )
+from cadenza.core.checkpoints import (
+    CheckpointMetadata,
+    read_metadata,
+    resolve_uri,
+    save_checkpoint,
+)
+from cadenza.core.contracts import contract_at
 from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
 from cadenza.core.files import atomic_write_json, finite_or_none
 from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
-from cadenza.core.runlog import RunLogger, bind_run_logger
+from cadenza.core.runlog import RunLogger, bind_run_logger, log_eval, log_scalars
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.agents.loop import AgentCallback, Loop
+from cadenza.learn.nn.portable import POLICY_FACT, policy_path, save_policy_file
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
@@ -211,31 +227,25 @@ def _check_arguments(
 
 def _train(run: Run, stored: StoredState | None) -> TrainingResult:
     """Begin or continue the run, and finish it."""
-    cfg = run.config
-    state = LoopState(run.files.run_id, cfg.env.num_envs, cfg.seed)
     with _open_log(run, stored) as log:
         _announce(run, stored, log)
         run.write_card("running")
-        ego_uid = cfg.env.agent_uids[0]
-        trainer = run.factory(cfg, env=run.env, partner=run.partner, ego_uid=ego_uid, logger=log)
-        station = None
-        if run.driver is not None:
-            station = SafetyStation(run.driver, cfg, run.partner)
+        training = Training(run, log)
         if stored is None:
-            obs = _begin(run, station)
+            training.seat.begin()
         else:
-            obs = restore(run, stored, state, trainer, station)
-        digests: Mapping[int, str] = {} if stored is None else stored.policy_digests
-        checkpointer = Checkpointer(run, log, state, trainer, station, digests)
-        parts = LoopParts(
-            run=run, trainer=trainer, log=log, station=station, checkpointer=checkpointer
-        )
-        loop = run_scalar_loop if cfg.env.num_envs == 1 else run_vector_loop
-        loop(parts, state, obs)
-        state.finish_run(upstream_list=run.upstream_list)
-        _finish(run, log, state.curve, station)
-    outcome = run.outcome("completed", state.frames, None if stored is None else stored.step)
-    return TrainingResult(state.curve, trainer, outcome=outcome)
+            training.restore(stored)
+        left = run.config.total_iterations * run.config.env.num_envs - training.steps
+        trainee = cast("Any", training)  # what the loop evaluates and saves itself: nothing
+        Loop(trainee, [Keeper(run, log)], None, _silent).run(left)
+        training.history.finish(upstream_list=run.upstream_list)
+        _finish(run, log, training)
+    outcome = run.outcome("completed", training.steps, None if stored is None else stored.step)
+    return TrainingResult(training.history.curve, training.trainer, outcome=outcome)
+
+
+def _silent(_done: int, _total: int, _detail: str) -> None:
+    """Show nothing: `Keeper` reports."""
 
 
 def _open_log(run: Run, stored: StoredState | None) -> RunLogger:
@@ -296,10 +306,11 @@ def _announce(run: Run, stored: StoredState | None, log: RunLogger) -> None:
     log.info("training_resumed", step=stored.step, n_skipped=len(stored.skipped))
 
 
-def _finish(run: Run, log: RunLogger, curve: RewardCurve, station: SafetyStation | None) -> None:
+def _finish(run: Run, log: RunLogger, training: "Training") -> None:
     """Write the closing events, the reward curve, and last the mark that the run is finished."""
-    if station is not None:
-        record = station.final_record()
+    curve = training.history.curve
+    if training.station is not None:
+        record = training.station.final_record()
         log.info(record.pop("event"), **record)
     atomic_write_json(run.files.curve, _curve_content(run, curve))
     log.info(
@@ -329,32 +340,14 @@ def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
     }
 
 
-def _begin(run: Run, station: SafetyStation | None) -> Observation:
-    """Reset everything for the first episode."""
-    seed = run.config.seed
-    obs: Observation = run.env.reset(seed=seed)[0]
-    run.partner.reset(seed=seed)
-    if station is not None:
-        station.begin_run(seed)
-        station.begin_episode()
-    return obs
-
-
 def _finished_result(run: Run, stored: StoredState) -> TrainingResult:
     """Return the result of a finished run; nothing is computed or written."""
-    cfg = run.config
-    trainer = run.factory(
-        cfg, env=run.env, partner=run.partner, ego_uid=cfg.env.agent_uids[0], logger=None
-    )
-    state = LoopState(run.files.run_id, cfg.env.num_envs, cfg.seed)
-    state.load_state_dict(stored.content["loop"], paths=stored.policy_paths)
-    if isinstance(trainer, ResumableTrainer):
-        trainer.load_training_state(stored.content["trainer"])
-    state.finish_run(upstream_list=run.upstream_list)
-    _logger.info("Run %s is finished already (%d frames).", run.files.run_id, state.frames)
-    return TrainingResult(
-        state.curve, trainer, outcome=run.outcome("already_finished", state.frames)
-    )
+    training = Training(run, None)
+    training.load_results(stored)
+    training.history.finish(upstream_list=run.upstream_list)
+    _logger.info("Run %s is finished already (%d frames).", run.files.run_id, training.steps)
+    outcome = run.outcome("already_finished", training.steps)
+    return TrainingResult(training.history.curve, training.trainer, outcome=outcome)
 
 
 def find_stored_state(run: Run) -> StoredState | None:
@@ -381,7 +374,7 @@ def find_stored_state(run: Run) -> StoredState | None:
 
 def is_finished(run: Run, stored: StoredState) -> bool:
     """Return whether the run ended and ``stored`` is its last state, nothing being damaged."""
-    final_frames = total_iterations(run.config) * run.config.env.num_envs
+    final_frames = run.config.total_iterations * run.config.env.num_envs
     return _has_ended(run) and run.files.curve.is_file() and stored.step == final_frames
 
 
@@ -413,81 +406,236 @@ def _has_ended(run: Run) -> bool:
     return card is not None and card["status"] == "finished"
 
 
-def restore(
-    run: Run,
-    stored: StoredState,
-    state: LoopState,
-    trainer: EgoTrainer,
-    station: SafetyStation | None,
-) -> Observation:
-    """Bring every part back to the stored state; return the current observation.
+class Training:
+    """What the loop steps and updates: the learner, its seat, and what has happened so far.
 
-    Raises:
-        ConfigurationError: The learner cannot load a training state.
-        CheckpointError: The replayed episode differs from the stored one, and the learner is no
-            `ForgettingTrainer`.
+    Of a finished run ``log`` is None: nothing is stepped then.
     """
-    cfg, content = run.config, stored.content
-    if not isinstance(trainer, ResumableTrainer):
-        raise ConfigurationError(
-            f"train: expected a learner with load_training_state to resume, got "
-            f"{type(trainer).__name__}; start the run again with overwrite."
+
+    progress: str = ""  # the loop's bar is not shown
+
+    def __init__(self, run: Run, log: RunLogger | None) -> None:
+        config, ego_uid = run.config, run.config.env.agent_uids[0]
+        self._run = run
+        self.trainer = run.factory(
+            config, env=run.env, partner=run.partner, ego_uid=ego_uid, logger=log
         )
-    trainer.load_training_state(content["trainer"])
-    state.load_state_dict(content["loop"], paths=stored.policy_paths)
-    obs: Observation = {}  # of a run that awaits a reset: the next step begins with it
-    lost: CheckpointError | None = None
-    if not state.awaiting_reset:
-        try:
-            obs = _replay(run, state)
-            require_same_observation(obs, content["observation"])
-        except CheckpointError as error:
-            if not isinstance(trainer, ForgettingTrainer):
-                raise
-            lost = error
-    if station is not None:
-        station.begin_run(cfg.seed)
-        station.load_state_dict(content["safety"])
-    if lost is not None:
-        obs = _begin_anew(run, state, cast("ForgettingTrainer", trainer), station, lost)
-    return obs
+        self.station: SafetyStation | None = None
+        if run.driver is not None:
+            self.station = SafetyStation(run.driver, config, run.partner)
+        self.seat: Seat = Seat(config, run.env, run.partner, self.station)
+        self.history: History = History(run.files.run_id, config.env.num_envs)
+        self.policy_digests: dict[int, str] = {}  # SHA-256 of policy checkpoints by step
+        self.target_steps: int = 0
+        self.updates: int = 0
+        self.due: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Frames so far."""
+        return self.history.frames
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the last step was taken."""
+        return self.steps >= self.target_steps
+
+    def begin(self, steps: int) -> None:
+        """Set the goal ``steps`` frames from here."""
+        self.target_steps = self.steps + steps
+
+    def step(self) -> SeatStep:
+        """Take one control step; the learner records it."""
+        config = self._run.config
+        nominal = self.trainer.act(self.seat.observe())
+        step = self.seat.step(nominal)
+        batch = {} if config.env.num_envs == 1 else {"final_obs": step.final_obs}
+        self.trainer.observe(
+            step.obs, step.reward - step.penalty, step.done, truncated=step.truncated, **batch
+        )
+        self.history.record(step)
+        flushes = self.is_last and config.ppo_extras.flush_partial_rollout
+        self.due = int(flushes or self.history.iterations % config.rollout_length == 0)
+        return step
+
+    def is_halfway(self) -> bool:
+        """Return whether more steps must follow the last: an open rollout is left as it is."""
+        return False
+
+    def forget(self) -> None:
+        """Leave everything as it is: a run goes on from its last training state."""
+
+    def batch(self) -> None:
+        """Return nothing: the learner holds what it observed."""
+
+    def update(self, batch: None) -> Mapping[str, float]:
+        """Let the learner update; it reports its figures itself."""
+        del batch
+        self.due = 0
+        self.updates += 1
+        self.trainer.update()
+        return {}
+
+    def state(self, trainer: ResumableTrainer) -> dict[str, Any]:
+        """Return the training state."""
+        return {
+            "format": STATE_FORMAT,
+            "run_id": self._run.files.run_id,
+            "loop": {**self.history.state_dict(), **self.seat.state_dict()},
+            "trainer": trainer.training_state(),
+            "safety": None if self.station is None else self.station.state_dict(),
+            "observation": self.seat.digest(),
+            "policies": dict(self.policy_digests),
+        }
+
+    def load_results(self, stored: StoredState) -> None:
+        """Take over what was learned, and the reward curve."""
+        if isinstance(self.trainer, ResumableTrainer):
+            self.trainer.load_training_state(stored.content["trainer"])
+        self.history.load_state_dict(stored.content["loop"], paths=stored.policy_paths)
+
+    def restore(self, stored: StoredState) -> None:
+        """Bring every part back to the stored state.
+
+        Raises:
+            ConfigurationError: The learner cannot load a training state.
+            CheckpointError: The replayed episode differs from the stored one, and the learner is no
+                `ForgettingTrainer`.
+        """
+        trainer, content = self.trainer, stored.content
+        if not isinstance(trainer, ResumableTrainer):
+            raise ConfigurationError(
+                f"train: expected a learner with load_training_state to resume, got "
+                f"{type(trainer).__name__}; start the run again with overwrite."
+            )
+        self.load_results(stored)
+        self.policy_digests = dict(stored.policy_digests)
+        self.seat.load_state_dict(content["loop"])
+        lost: CheckpointError | None = None
+        if content["observation"] is not None:  # otherwise the next step begins an episode
+            try:
+                self.seat.replay(content["observation"])
+            except CheckpointError as error:
+                if not isinstance(trainer, ForgettingTrainer):
+                    raise
+                lost = error
+        if self.station is not None:
+            self.station.begin_run(self._run.config.seed)
+            self.station.load_state_dict(content["safety"])
+        if lost is not None:
+            warnings.warn(
+                "train: the run continues, but not bit for bit: new episodes begin, because "
+                f"{lost}",
+                UserWarning,
+                stacklevel=2,
+            )
+            cast("ForgettingTrainer", trainer).forget_episodes()
+            self.history.forget_episodes()
+            self.seat.begin_next()
 
 
-def _begin_anew(
-    run: Run,
-    state: LoopState,
-    trainer: ForgettingTrainer,
-    station: SafetyStation | None,
-    lost: CheckpointError,
-) -> Observation:
-    """Begin new episodes where the running ones cannot be brought back; say so."""
-    warnings.warn(
-        f"train: the run continues, but not bit for bit: new episodes begin, because {lost}",
-        UserWarning,
-        stacklevel=2,
-    )
-    trainer.forget_episodes()
-    state.forget_episodes()
-    state.episode_index += 1
-    seed = episode_seed(run.config.seed, state.episode_index)
-    obs: Observation = run.env.reset(seed=seed)[0]
-    run.partner.reset(seed=seed)
-    if station is not None:
-        station.begin_episode()
-    state.replay.restart(seed, state.episode_index)
-    return obs
+class Keeper(AgentCallback):
+    """Writes what a run leaves: events, evaluations and checkpoints; reports its progress."""
 
+    def __init__(self, run: Run, log: RunLogger) -> None:
+        self._run, self._log = run, log
 
-def _replay(run: Run, state: LoopState) -> Observation:
-    """Play the record of the running episode, or of the whole run when batched."""
-    if run.config.env.num_envs == 1:
-        return state.replay.play(run.env, run.partner, run.config.env.agent_uids)
-    episodes = state.replay.first_episode
+    def on_step(self, agent: Training, step: SeatStep) -> None:
+        """Do what the step made due, unless an update comes first."""
+        if not agent.due:
+            self._after(agent, reports=bool(step.ended) or agent.is_last)
 
-    def reset_rows(ended: list[int]) -> None:
-        nonlocal episodes
-        episodes = reset_partner_rows(run.partner, ended, run.config.seed, episodes)
+    def on_update(self, agent: Training, batch: None, figures: Mapping[str, Any]) -> None:
+        """Write the events of a rollout boundary, start the next window, do what is due."""
+        del batch, figures
+        step, history = agent.steps, agent.history
+        if agent.station is not None:
+            self._log.info("safety_telemetry", step=step, **agent.station.window_figures())
+        self._log.info("rollout_update", step=step, last_reward=history.window.last_reward)
+        log_scalars(self._log, step=step, namespace="rollout", **history.window.figures())
+        history.begin_window()
+        self._after(agent, reports=True)
 
-    return state.replay.play(
-        run.env, run.partner, run.config.env.agent_uids, on_rows_ended=reset_rows
-    )
+    def _after(self, training: Training, *, reports: bool) -> None:
+        config, evaluator, progress = self._run.config, self._run.evaluator, self._run.progress
+        is_last = training.is_last
+        if evaluator and (is_last or self._is_due(config.evaluation.every_frames, training)):
+            self._evaluate(training, evaluator)
+        if is_last or self._is_due(config.checkpoint_every, training):
+            self._save(training)
+        if progress and reports:
+            progress(training.steps, config.total_frames, training.history.last_return)
+
+    def _is_due(self, every: int, training: Training) -> bool:
+        """Return whether the last step reached a multiple of ``every`` frames; 0 never."""
+        before = training.steps - self._run.config.env.num_envs
+        return every > 0 and training.steps // every > before // every
+
+    def _evaluate(self, training: Training, evaluator: Evaluator) -> None:
+        """Measure the deterministic policy and record the figures."""
+        settings, step = self._run.config.evaluation, training.steps
+
+        def policy(obs: Observation) -> NDArray[Any]:
+            return training.trainer.act(obs, deterministic=True)
+
+        measured = evaluator(policy, episodes=settings.episodes, root_seed=settings.root_seed)
+        results = {name: float(value) for name, value in measured.items()}
+        training.history.curve.evaluations.append(EvaluationRecord(frame=step, results=results))
+        log_eval(self._log, step=step, condition="periodic", **results)
+
+    def _save(self, training: Training) -> None:
+        """Write policy, policy file and training state.
+
+        Raises:
+            StorageError: The file system refused; earlier checkpoints are intact.
+            CheckpointError: The learner's state holds what could not be read back.
+        """
+        files, trainer, step = self._run.files, training.trainer, training.steps
+        root, uri = files.artifacts_root, files.policy_uri(step)
+        metadata = policy_metadata = self._metadata(step)
+        if isinstance(trainer, PortableTrainer):
+            network = trainer.network(**self._policy_facts(step))
+            save_policy_file(network, policy_path(resolve_uri(uri, artifacts_root=root)))
+            facts = {**metadata.extra, POLICY_FACT: network.content_id}
+            policy_metadata = replace(metadata, extra=facts)
+        path = save_checkpoint(
+            state_dict=trainer.state_dict(),
+            uri=uri,
+            metadata=policy_metadata,
+            artifacts_root=root,
+        )
+        training.policy_digests[step] = read_metadata(uri=uri, artifacts_root=root).sha256
+        training.history.curve.checkpoint_paths.append(path)
+        self._log.info("checkpoint_saved", step=step, path=str(path))
+        self._log.offset()  # makes the event durable before the state that counts on it
+        if isinstance(trainer, ResumableTrainer):
+            save_checkpoint(
+                state_dict=training.state(trainer),
+                uri=files.state_uri(step),
+                metadata=metadata,
+                artifacts_root=root,
+            )
+            files.prune_states(self._run.config.resume.keep)
+
+    def _policy_facts(self, step: int) -> dict[str, Any]:
+        """Return what a policy file says of the task, the seat and the run."""
+        env, context = self._run.config.env, self._run.context
+        facts = {"algorithm": self._run.config.algo, "run_id": context.run_id, "seed": context.seed}
+        return {
+            "task": {"id": env.task, "version": self._run.task_version, "options": env.options},
+            "seat": env.agent_uids[0],
+            "contract": contract_at(self._run.env, env.agent_uids[0]),
+            "facts": {**facts, "step": step},
+        }
+
+    def _metadata(self, step: int) -> CheckpointMetadata:
+        context = self._run.context
+        return CheckpointMetadata(
+            run_id=context.run_id,
+            seed=context.seed,
+            step=step,
+            git_sha=context.git_sha,
+            pyproject_hash=context.pyproject_hash,
+            config_hash=context.config_fingerprint,
+            extra={"task": context.extra["task"]},
+        )

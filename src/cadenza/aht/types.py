@@ -93,6 +93,15 @@ class ForgettingTrainer(Protocol):
         ...
 
 
+@runtime_checkable
+class RowResettablePartner(Protocol):
+    """A partner that can begin a new episode in one row of a batch."""
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Forget the last episode of ``row``."""
+        ...
+
+
 class TrainerFactory(Protocol):
     """Builds the learner; the loop calls it once, before the first reset."""
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cadenza.aht.config import EgoAHTConfig, EnvConfig, EvaluationConfig, PartnerConfig
-from cadenza.aht.random_ego import RandomEgoTrainer
+from cadenza.aht.ego_trainer import RandomEgoTrainer
 from cadenza.benchmark.builders import build_partner
 from cadenza.benchmark.training import run_training
 from cadenza.cli.main import app

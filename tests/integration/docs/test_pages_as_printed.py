@@ -144,6 +144,11 @@ def test_program_on_algorithms_trains_and_gives_the_policy_away(capsys):
     assert names["policy"].observation_dim == 10
 
 
+def test_program_on_algorithms_trains_any_agent_beside_a_partner_behind_the_filter(capsys):
+    execute(ALGORITHMS, blocks(ALGORITHMS)[1])
+    assert re.fullmatch(r"\S+ \[\S+, \S+\]\n", capsys.readouterr().out)
+
+
 def test_table_names_every_built_in_algorithm():
     named = set(re.findall(r"^\| `(\w+)` \|", text(ALGORITHMS), flags=re.MULTILINE)) - {"algo"}
     alias = "ego_aht_hatd3"

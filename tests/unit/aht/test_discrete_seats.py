@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.ego_seat import ego_spaces
+from cadenza.aht.ego_trainer import ego_spaces
 from cadenza.benchmark.builders import build_env, build_partner
 from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.benchmark.training import run_training
@@ -104,7 +104,7 @@ def test_choosing_ego_goes_on_from_its_training_state_bit_for_bit(tmp_path, algo
 def test_random_ego_chooses(tmp_path):
     cfg = config(tmp_path, "random")
     env = SpacesOnlyEnv(action=spaces.Discrete(3, start=5))
-    from cadenza.aht.random_ego import RandomEgoTrainer
+    from cadenza.aht.ego_trainer import RandomEgoTrainer
 
     ego = RandomEgoTrainer.from_config(cfg, env=env, partner=None, ego_uid="ego")
     drawn = [float(ego.act({})[0]) for _ in range(60)]

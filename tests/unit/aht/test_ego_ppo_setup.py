@@ -4,7 +4,7 @@ import torch
 from gymnasium import spaces
 
 from cadenza.aht.ego_ppo import EgoPPOTrainer
-from cadenza.aht.ego_seat import assert_partner_is_frozen, ego_spaces, step_ends
+from cadenza.aht.ego_trainer import assert_partner_is_frozen, ego_spaces, step_ends
 from cadenza.core.errors import ConfigurationError, DeviceUnavailableError, InputError
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from cadenza.aht.random_ego import RandomEgoTrainer
+from cadenza.aht.ego_trainer import RandomEgoTrainer
 from cadenza.core.errors import InputError
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,

@@ -6,45 +6,44 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.aht.replay import EpisodeReplay, observation_digest, require_same_observation
+from cadenza.aht.seat import Seat, observation_digest
 from cadenza.core.errors import CheckpointError
-from tests.unit.aht.parts import NoisyPartner, NoisyPointEnv
-
-UIDS = ("ego", "partner")
+from tests.unit.aht.parts import NoisyBatchEnv, NoisyPartner, NoisyPointEnv, config_in
 
 
-def played(seed: int, steps: int):
-    """Play an episode by hand; return its last observation and the record."""
-    env, partner, replay = NoisyPointEnv(horizon=99), NoisyPartner(), EpisodeReplay(seed)
-    obs = env.reset(seed=seed)[0]
-    partner.reset(seed=seed)
-    for k in range(steps):
-        action = np.array([0.1 * k], dtype=np.float32)
-        partner_action = partner.act(obs)
-        obs = env.step({"ego": action, "partner": partner_action})[0]
-        replay.append(action)
-    return obs, replay
+def seat_of(folder, seed, num_envs=1, partner=None):
+    config = config_in(folder, seed=seed, env={"task": "noisy_point", "num_envs": num_envs})
+    env = NoisyPointEnv(horizon=99) if num_envs == 1 else NoisyBatchEnv(num_envs)
+    return Seat(config, env, partner or NoisyPartner(), None)
 
 
-def test_replay_ends_in_the_same_observation():
-    obs, replay = played(seed=5, steps=4)
-    again = replay.play(NoisyPointEnv(horizon=99), NoisyPartner(), UIDS)
-    assert observation_digest(again) == observation_digest(obs)
+def played(folder, seed, steps=4, num_envs=1):
+    """Play ``steps`` steps; return the seat."""
+    seat = seat_of(folder, seed, num_envs)
+    seat.begin()
+    action = np.zeros((num_envs, 1) if num_envs > 1 else 1, dtype=np.float32)
+    for _ in range(steps):
+        seat.step(action)
+        action += 0.1  # the record has its own copies
+    return seat
 
 
-def test_replay_keeps_its_own_copy_of_an_action():
-    replay, action = EpisodeReplay(0), np.array([1.0], dtype=np.float32)
-    replay.append(action)
-    action[0] = 9.0
-    assert replay.state_dict()["actions"].tolist() == [[1.0]]
+@pytest.mark.parametrize(("num_envs", "steps"), [(1, 4), (3, 12)])
+def test_replay_ends_in_the_same_observation_and_goes_on_alike(tmp_path, num_envs, steps):
+    first, again = played(tmp_path, 5, steps, num_envs), seat_of(tmp_path, 5, num_envs)
+    again.load_state_dict(first.state_dict())
+    again.replay(first.digest())
+    assert again.digest() == first.digest()
+    action = np.ones((num_envs, 1) if num_envs > 1 else 1, dtype=np.float32)
+    one, two = first.step(action), again.step(action)
+    assert np.array_equal(one.reward, two.reward)
+    assert first.state_dict()["episode_index"] == again.state_dict()["episode_index"]
 
 
-def test_require_same_observation_of_another_course_says_what_to_do():
-    obs, _ = played(seed=5, steps=4)
-    other, _ = played(seed=6, steps=4)
-    require_same_observation(obs, observation_digest(obs))
+def test_replay_of_another_course_says_what_to_do(tmp_path):
+    seat, other = played(tmp_path, 5), played(tmp_path, 6)
     with pytest.raises(CheckpointError, match=r"does not repeat an episode.*overwrite"):
-        require_same_observation(other, observation_digest(obs))
+        seat.replay(other.digest())
 
 
 @dataclass

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.aht.checkpointing import load_newest_state
-from cadenza.aht.run import RunFiles
+from cadenza.aht.run import RunFiles, load_newest_state
 from cadenza.aht.train import train
 from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
 from tests.campaigns import size

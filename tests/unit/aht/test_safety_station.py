@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cadenza.aht.safety_station import SafetyStation
+from cadenza.aht.safety_telemetry import SafetyStation
 from cadenza.partners import PartnerMixture, PartnerSpec, load_partner
 from tests.unit.aht.parts import HalvingBatchDriver, HalvingDriver, NoisyPartner, config_in
 

@@ -161,8 +161,9 @@ def test_batch_of_steps_counts_like_the_single_steps():
         lambda_, loss = -rng.uniform(0, 7, (5, 2)), np.maximum(0.0, rng.normal(size=(5, 2)))
         flags = rng.integers(0, 2, (4, 5)).astype(bool)
         intervention = np.maximum(0.0, rng.normal(size=5))
-        batch.observe_batch(
+        batch.observe(
             lambda_,
+            fallback_fired=flags[0],
             braking_fired=flags[0],
             qp_infeasible=flags[1],
             uncertified=flags[2],
@@ -190,7 +191,7 @@ def test_batch_of_steps_counts_like_the_single_steps():
 def test_batch_without_a_scored_step_has_no_loss():
     aggregator = SafetyAggregator(1, 10.0)
     none = np.zeros(2, dtype=bool)
-    aggregator.observe_batch(
+    aggregator.observe(
         np.zeros((2, 1)),
         braking_fired=none,
         qp_infeasible=none,
@@ -205,8 +206,8 @@ def test_batch_without_a_scored_step_has_no_loss():
 
 def test_batch_of_other_pairs_is_refused():
     none = np.zeros(2, dtype=bool)
-    with pytest.raises(InputError, match=r"expected lambda_ of shape \(B, 2\), got \(2, 1\)"):
-        SafetyAggregator(2, 10.0).observe_batch(
+    with pytest.raises(InputError, match="expected n_pairs = 2 lambdas, got 1"):
+        SafetyAggregator(2, 10.0).observe(
             np.zeros((2, 1)),
             braking_fired=none,
             qp_infeasible=none,

@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box
 
 from cadenza.aht.config import config_fingerprint
-from cadenza.aht.loop import batch_of, episode_seed
+from cadenza.aht.seat import batch_of, episode_seed
 from cadenza.aht.train import train
 from cadenza.core.checkpoints import load_checkpoint
 from cadenza.core.errors import ConfigurationError, InputError

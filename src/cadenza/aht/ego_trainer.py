@@ -1,9 +1,9 @@
-"""The ego's seat: from the training loop's observations to rows that learners work on, and back.
+"""What every learner in the ego's seat shares, and the one that never learns.
 
-A row is the ego's own state, or the joint state: the ego's first, then the other seats'. Scalar
-observations become one row, so learners see batches only. Where the seat's actions are Discrete,
-an action is the number of a choice, (1,) or (N, 1): bounds are those of the numbers.
-
+Rows:  learners see batches only. A row is the ego's own state, or the joint state: the ego's first,
+       then the other seats'; one environment is a batch of one. Where the seat's actions are
+       Discrete, an action is the number of a choice, (1,) or (N, 1): bounds are those of the
+       numbers.
 Ends:  termination dominates. A step that both terminated and ran out of time has no future value;
        only a pure time limit continues with the value of its last observation (arXiv:1712.00378).
 Axes:  N = environments, O = own state, S = row, A = action.
@@ -12,14 +12,14 @@ Axes:  N = environments, O = own state, S = row, A = action.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.core.arrays import Float32Array, FloatArray, require_finite
+from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.checks import is_scalable
 from cadenza.core.errors import (
     CheckpointError,
@@ -29,15 +29,22 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.core.runlog import EventLogger
+from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
-from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.env.stepping import VectorStep
+from cadenza.learn.loaded_state import (
+    complete_state,
+    generator_state,
+    require_version,
+    set_generator_state,
+)
 from cadenza.learn.nn.portable import PortableNetwork
 
 #: Layout version of `EgoSeatTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1
+#: Stream of a random ego's actions.
+ACTION_STREAM: Final = "training.ego_random"
 _NONE: Final = np.zeros(0, np.int64)
-#: Axes of a space that describes a whole batch of environments: (N, D).
-_BATCHED_RANK: Final = 2
 
 
 def assert_partner_is_frozen(partner: PartnerLike) -> None:
@@ -80,42 +87,28 @@ def ego_spaces(
         observations = Box(-np.inf, np.inf, state.shape, np.float32)
     else:
         observations = env.observation_space["agent"][ego_uid]["state"]
-    if not isinstance(observations, Box):
-        raise TypeError(
-            f"ego observation space of {ego_uid!r}: expected gym.spaces.Box, got "
-            f"{type(observations).__name__}."
-        )
     actions = env.action_space[ego_uid]
     if discrete and not isinstance(actions, Box):
         actions = getattr(env, "single_action_space", env.action_space)[ego_uid]
-    states = _single(cast("Box", observations))
-    if isinstance(actions, Box):
-        return states, _single(cast("Box", actions))
-    if not discrete:
+    if not isinstance(observations, Box):
         raise ConfigurationTypeError(
-            f"ego action space of {ego_uid!r}: expected gym.spaces.Box, got "
-            f"{type(actions).__name__}; ppo, mappo, dqn and random act on Discrete."
+            f"ego observation space of {ego_uid!r}: expected gym.spaces.Box, got "
+            f"{type(observations).__name__}."
         )
-    if not isinstance(actions, Discrete):
+    if not isinstance(actions, (Box, Discrete) if discrete else Box):
         raise ConfigurationTypeError(
-            f"ego action space of {ego_uid!r}: expected gym.spaces.Box or Discrete, got "
-            f"{type(actions).__name__}; wrap the environment."
+            f"ego action space of {ego_uid!r}: expected gym.spaces.Box"
+            f"{' or Discrete' if discrete else ''}, got {type(actions).__name__}"
+            f"{'; wrap the environment' if discrete else '; ppo, mappo, dqn and random act on it'}."
         )
-    return states, cast("Discrete[Any]", actions)
+    return _single(cast("Box", observations)), _single(cast("Box", actions))
 
 
-def _single(space: Box) -> Box:
-    """Return the first row of a batched space, or ``space`` itself."""
-    if len(space.shape) != _BATCHED_RANK:
+def _single(space: Any) -> Any:
+    """Return the first row of a batched Box (N, D), or ``space`` itself."""
+    if len(space.shape) != 2:
         return space
     return Box(low=space.low[0], high=space.high[0], dtype=space.dtype.type)
-
-
-def _flat_size(owner: str, name: str, space: Box) -> int:
-    """Return D of a space of shape (D,)."""
-    if len(space.shape) != 1:
-        raise InputError(f"{owner}: expected a flat {name} space of shape (D,), got {space.shape}.")
-    return space.shape[0]
 
 
 def step_ends(
@@ -156,21 +149,6 @@ def _flags(owner: str, name: str, value: Any, count: int) -> NDArray[np.bool_]:
     return flags if flags.shape else np.full(count, flags)
 
 
-class SeatOutcome(NamedTuple):
-    """What followed one step, as rows: rewards, float64, and whose episodes ended, (N,) each.
-
-    ``cut`` are the rows, (K,), that a time limit ended and the task did not; ``next_rows``, (N, S),
-    are what the next action is decided on, ``last_rows`` what followed before any reset.
-    """
-
-    rewards: FloatArray
-    terminated: NDArray[np.bool_]
-    boundaries: NDArray[np.bool_]
-    cut: NDArray[np.int64]
-    next_rows: Float32Array
-    last_rows: Float32Array
-
-
 class SeatRows:
     """Reads rows for one seat: the ego's own, or the ego's and then those of the other ``uids``.
 
@@ -195,15 +173,20 @@ class SeatRows:
         needs_bounds: bool = True,
     ) -> None:
         self._owner, self._uids = owner, tuple(uids)
-        self._widths = [_flat_size(owner, "observation", space) for space in state_spaces]
-        self.observation_dim: int = self._widths[0]
-        self.row_dim: int = sum(self._widths)
         self.choices: int | None = None
         if isinstance(action_space, Discrete):
             self.choices = int(action_space.n)
             first = float(action_space.start)
             action_space = Box(first, first + self.choices - 1, (1,), np.float32)
-        self.action_dim: int = _flat_size(owner, "action", action_space)
+        for name, space in [*(("observation", s) for s in state_spaces), ("action", action_space)]:
+            if len(space.shape) != 1:
+                raise InputError(
+                    f"{owner}: expected a flat {name} space of shape (D,), got {space.shape}."
+                )
+        self._widths = [space.shape[0] for space in state_spaces]
+        self.observation_dim: int = self._widths[0]
+        self.row_dim: int = sum(self._widths)
+        self.action_dim: int = action_space.shape[0]
         self.low: Float32Array = np.asarray(action_space.low, dtype=np.float32)
         self.high: Float32Array = np.asarray(action_space.high, dtype=np.float32)
         if needs_bounds and not is_scalable(self.low, self.high):
@@ -221,20 +204,11 @@ class SeatRows:
         state = self._state(obs, self._uids[0], self.observation_dim)
         return (state, True) if state.ndim > 1 else (state[None], False)
 
-    def rows(self, obs: Observation) -> tuple[Float32Array, bool]:
-        """Return rows, (N, S), and whether they are a batch.
-
-        Raises:
-            InputError: A state is missing or has another shape.
-        """
-        if len(self._uids) == 1:
-            return self.own(obs)
-        states = [
-            self._state(obs, uid, width)
-            for uid, width in zip(self._uids, self._widths, strict=True)
-        ]
-        joint = np.concatenate(states, axis=-1)
-        return np.atleast_2d(joint), joint.ndim > 1
+    def rows(self, obs: Observation) -> Float32Array:
+        """Return rows, (N, S); raises as `own`."""
+        parts = zip(self._uids, self._widths, strict=True)
+        states = [np.atleast_2d(self._state(obs, uid, width)) for uid, width in parts]
+        return np.concatenate(states, axis=-1) if len(states) > 1 else states[0]
 
     def from_unit(self, actions: Float32Array) -> Float32Array:
         """Return actions in [−1, 1] scaled to the bounds, (N, A); choices are rounded."""
@@ -255,30 +229,29 @@ class SeatRows:
         *,
         batched: bool,
         needs_successors: bool,
-    ) -> SeatOutcome:
-        """Return what followed a step; ``ends`` as of `step_ends`.
-
-        ``obs`` is the one after the reset, when batched, ``final_obs`` the one before it.
+    ) -> VectorStep:
+        """Return what followed a step, its observations as rows, (N, S); ``ends``: see `step_ends`.
 
         Raises:
-            InputError: Shapes contradict each other, a reward is not finite, or a batch lacks the
-                ``final_obs`` of a time limit, or of any end if ``needs_successors``.
+            InputError: Shapes do not agree, a reward is not finite, or ``final_obs`` is missing: of
+                a batch, where a time limit cut an episode off, or at any end if
+                ``needs_successors``.
         """
-        ended, boundaries = ends
-        count = len(ended)
-        next_rows = self._matching(obs, batched, count)
+        terminated, boundaries = ends
+        count = len(terminated)
+        rows = following = self._matching(obs, batched, count)
         rewards = np.asarray(reward, dtype=np.float64)
         if rewards.shape not in ((), (count,)):
             raise InputError(
                 f"{self._owner}.observe: expected rewards of shape ({count},), got {rewards.shape}."
             )
         require_finite(f"{self._owner}.observe: reward", rewards)
-        last_rows, cut = next_rows, _NONE
+        cut = _NONE
         if np.count_nonzero(boundaries):  # ten times as quick as any() for a few rows
-            cut = np.flatnonzero(boundaries & ~ended)
+            cut = np.flatnonzero(boundaries & ~terminated)
             if final_obs is not None:
                 finals = self._matching(final_obs, batched, count)
-                last_rows = np.where(boundaries[:, None], finals, next_rows)
+                following = np.where(boundaries[:, None], finals, rows)
             elif batched and (needs_successors or len(cut)):
                 raise InputError(
                     f"{self._owner}.observe: expected final_obs (the batched observation before "
@@ -287,17 +260,18 @@ class SeatRows:
                 )
         if not rewards.shape:
             rewards = rewards.repeat(count)
-        return SeatOutcome(rewards, ended, boundaries, cut, next_rows, last_rows)
+        valid = np.ones(count, dtype=np.bool_)
+        return VectorStep(rows, following, rewards, terminated, boundaries, valid, cut)
 
     def _matching(self, obs: Observation, batched: bool, count: int) -> Float32Array:
         """Return the rows of an observation after an action; there must be as many as before it."""
-        rows, is_batch = self.rows(obs)
-        if is_batch != batched or len(rows) != count:
+        own, is_batch = self.own(obs)
+        if is_batch != batched or len(own) != count:
             raise InputError(
                 f"{self._owner}.observe: expected the observation of {count} environment(s), as "
-                f"act had, got {len(rows)}."
+                f"act had, got {len(own)}."
             )
-        return rows
+        return own if len(self._uids) == 1 else self.rows(obs)
 
     def _state(self, obs: Observation, uid: str, width: int) -> Float32Array:
         try:
@@ -350,30 +324,41 @@ class EgoSeatTrainer(ABC):
         self._batched = False  # and was a batch
         self._frames = 0
 
-    def _drawn_for(self, rows: Float32Array, *, batched: bool) -> None:
-        """Note that an action was drawn for ``rows`` and waits for what follows."""
-        count = self._cfg.env.num_envs
-        if len(rows) != count:
-            raise InputError(
-                f"{type(self).__name__}.act: expected a state of {count} environments, got "
-                f"{len(rows)}; use deterministic=True for evaluation."
-            )
-        self._pending, self._batched = True, batched
-
     @classmethod
     def _seat_of(
         cls, cfg: EgoAHTConfig, env: Any, ego_uid: str, *, joint: bool, discrete: bool
     ) -> SeatRows:
         """Return the reader of the seat's rows; with ``joint``, of all seats' states."""
-        others = [uid for uid in cfg.env.agent_uids if uid != ego_uid] if joint else []
-        state_space, action_space = ego_spaces(env, ego_uid, discrete=discrete)
-        states = [ego_spaces(env, uid, discrete=discrete)[0] for uid in others]
+        uids = [ego_uid, *(uid for uid in cfg.env.agent_uids if joint and uid != ego_uid)]
+        found = [ego_spaces(env, uid, discrete=discrete) for uid in uids]
+        states, actions = zip(*found, strict=True)
         return SeatRows(
-            cls.__name__,
-            uids=(ego_uid, *others),
-            state_spaces=[state_space, *states],
-            action_space=action_space,
+            cls.__name__, uids=uids, state_spaces=states, action_space=cast("Box", actions[0])
         )
+
+    def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
+        """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
+
+        A ``deterministic`` one is greedy; it draws nothing, is not learned from and may come at any
+        time. A drawn one that is never observed is replaced by the next.
+
+        Raises:
+            InputError: A state has the wrong shape, or something is not finite.
+            NotReadyError: A rollout is full; `update` comes first.
+        """
+        own, batched = self._seat.own(obs)
+        if deterministic:
+            actions = self._greedy(own)
+        else:
+            rows = own if self._seat.row_dim == self._seat.observation_dim else self._seat.rows(obs)
+            if len(rows) != self._cfg.env.num_envs:
+                raise InputError(
+                    f"{type(self).__name__}.act: expected a state of {self._cfg.env.num_envs} "
+                    f"environments, got {len(rows)}; use deterministic=True for evaluation."
+                )
+            actions = self._draw(own, rows)
+            self._pending, self._batched = True, batched
+        return actions if batched else actions[0]
 
     def observe(
         self,
@@ -448,6 +433,7 @@ class EgoSeatTrainer(ABC):
             "version": TRAINING_STATE_VERSION,
             self.LEARNER_KEY: copy.deepcopy(self._stored.state_dict()),
             **self._progress_state(),
+            "frames": self._frames,
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -461,10 +447,19 @@ class EgoSeatTrainer(ABC):
         with complete_state(owner, "this configuration"):
             self._stored.load_state_dict(state[self.LEARNER_KEY])
             self._load_progress_state(state)
+            self._frames = int(state["frames"])
         self._pending = False
 
     @abstractmethod
-    def _record(self, step: SeatOutcome) -> None:
+    def _greedy(self, own: Float32Array) -> Float32Array:
+        """Return actions without chance, (N, A), for states of the ego, (N, O)."""
+
+    @abstractmethod
+    def _draw(self, own: Float32Array, rows: Float32Array) -> Float32Array:
+        """Draw actions, (N, A), and keep them with what the ego and its critics, (N, S), see."""
+
+    @abstractmethod
+    def _record(self, step: VectorStep) -> None:
         """Keep the drawn action and what followed it; the step is counted afterwards."""
 
     def _after_record(self, count: int) -> None:
@@ -473,8 +468,88 @@ class EgoSeatTrainer(ABC):
 
     @abstractmethod
     def _progress_state(self) -> dict[str, Any]:
-        """Return what was collected and not yet forgotten, and the counters."""
+        """Return what was collected and not yet forgotten, and further counters."""
 
     @abstractmethod
     def _load_progress_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `_progress_state` returned."""
+
+
+class RandomEgoTrainer:
+    """Never learns: uniform actions in [-1, 1], float32, or uniform ``choices``, (first, last).
+
+    Raises:
+        InputError: ``action_dim`` is below one.
+    """
+
+    def __init__(
+        self,
+        *,
+        ego_uid: str,
+        action_dim: int,
+        root_seed: int,
+        choices: tuple[int, int] | None = None,
+    ) -> None:
+        if action_dim < 1:
+            raise InputError(f"RandomEgoTrainer: expected action_dim >= 1, got {action_dim}.")
+        self.ego_uid, self.action_dim, self._choices = ego_uid, action_dim, choices
+        self._rng = derive_substream(ACTION_STREAM, root_seed=root_seed).default_rng()
+
+    @classmethod
+    def from_config(
+        cls,
+        cfg: EgoAHTConfig,
+        *,
+        env: Any,
+        partner: PartnerLike,  # noqa: ARG003 — the factory's signature; nothing here can train it
+        ego_uid: str,
+        logger: EventLogger | None = None,  # noqa: ARG003 — nothing to report
+    ) -> "RandomEgoTrainer":
+        """Return a trainer with the action size of ``env``'s seat ``ego_uid``."""
+        _, space = ego_spaces(env, ego_uid, discrete=True)
+        choices, size = None, 1
+        if isinstance(space, Discrete):
+            choices = int(space.start), int(space.start + space.n - 1)
+        else:
+            size = space.shape[0]
+        return cls(ego_uid=ego_uid, action_dim=size, root_seed=cfg.seed, choices=choices)
+
+    def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
+        """Return an action, (A,), or (N, A) for a batched state; zeros if deterministic."""
+        state = obs.get("agent", {}).get(self.ego_uid, {}).get("state")
+        shape = (*(() if state is None else state.shape[:-1]), self.action_dim)
+        if deterministic:
+            return np.full(shape, self._choices[0] if self._choices else 0.0, dtype=np.float32)
+        if self._choices:
+            return self._rng.integers(*self._choices, size=shape, endpoint=True).astype(np.float32)
+        return self._rng.uniform(-1.0, 1.0, size=shape).astype(np.float32)
+
+    def observe(self, obs: Observation, *_outcome: Any, **_ends: Any) -> None:
+        """Learn nothing: there is nothing to remember."""
+
+    def update(self) -> None:
+        """Learn nothing: there are no parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return an empty checkpoint: there are no parameters."""
+        return {}
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Accept an empty checkpoint.
+
+        Raises:
+            InputError: ``payload`` holds something.
+        """
+        if payload:
+            raise InputError(
+                "RandomEgoTrainer.load_state_dict: expected an empty checkpoint, got keys "
+                f"{sorted(payload)}; this checkpoint belongs to another algorithm."
+            )
+
+    def training_state(self) -> dict[str, Any]:
+        """Return the generator's state, JSON scalars only."""
+        return {"generator": generator_state(self._rng)}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the draws where `training_state` was taken."""
+        set_generator_state(self._rng, state["generator"])
