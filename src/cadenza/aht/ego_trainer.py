@@ -261,7 +261,7 @@ class SeatRows:
         if not rewards.shape:
             rewards = rewards.repeat(count)
         valid = np.ones(count, dtype=np.bool_)
-        return VectorStep(rows, following, rewards, terminated, boundaries, valid, cut)
+        return VectorStep(rows, following, rewards, terminated, boundaries, valid, cut, {})
 
     def _matching(self, obs: Observation, batched: bool, count: int) -> Float32Array:
         """Return the rows of an observation after an action; there must be as many as before it."""

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from cadenza.learn.algorithms.amp import AMPReward
-from cadenza.learn.algorithms.dqn import QLoss, QTarget
 from torch import nn
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
+from cadenza.learn.algorithms.amp import AMPReward
+from cadenza.learn.algorithms.dqn import QLoss, QTarget
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.generic import BackPropStepsTerminator
 from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable

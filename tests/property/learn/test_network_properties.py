@@ -7,17 +7,6 @@ import pkgutil
 
 import pytest
 import torch
-from cadenza.learn.algorithms.amp import Discriminator
-from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy
-from cadenza.learn.algorithms.genrl import (
-    DecoderWrapper,
-    EncoderWrapper,
-    FullyConnectedDecoder,
-    FullyConnectedEncoder,
-    PolicyWrapper,
-    VariationalAutoencoder,
-)
-from cadenza.learn.algorithms.td3 import ExploringPolicy
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +20,17 @@ from cadenza.benchmark.jobs.cloning import Clone
 from cadenza.learn.agents.hlgauss import EncodedLogits
 from cadenza.learn.agents.td3 import DeterministicMlpPolicy
 from cadenza.learn.algorithms import hlgauss
+from cadenza.learn.algorithms.amp import Discriminator
+from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy
+from cadenza.learn.algorithms.genrl import (
+    DecoderWrapper,
+    EncoderWrapper,
+    FullyConnectedDecoder,
+    FullyConnectedEncoder,
+    PolicyWrapper,
+    VariationalAutoencoder,
+)
+from cadenza.learn.algorithms.td3 import ExploringPolicy
 from cadenza.learn.models.ensemble import EnsembleLinearLayer, EnsembleOfGaussian
 from cadenza.learn.models.model import DeterministicModel, DynamicModel, TerminationModel
 from cadenza.learn.nn.action_value_mlp import (

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
 from cadenza.learn.agents.td3 import DeterministicMlpPolicy
 from cadenza.learn.algorithms import hlgauss, td3
+from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
 
 RATE = 0.5

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cadenza.learn.algorithms.sac import QLoss, soft_actor_critic
 
 from cadenza.learn import Trainer
+from cadenza.learn.algorithms.sac import QLoss, soft_actor_critic
 from cadenza.learn.configs import SACConfig
 from cadenza.learn.optimizers import adam
 from tests.unit.learn.algorithms.sac_parts import FixedPolicy, SumCritic, batch

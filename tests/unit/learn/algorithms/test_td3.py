@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from cadenza.learn.algorithms.td3 import ExploringPolicy, PolicyLoss, QTarget
 from torch import nn
 from torch.optim import SGD
 
 from cadenza.learn.agents.td3 import smoothed_actions
+from cadenza.learn.algorithms.td3 import ExploringPolicy, PolicyLoss, QTarget
 from tests.unit.learn.algorithms.sac_parts import SquareCritic, SumCritic, batch
 
 
