@@ -18,26 +18,27 @@ def memory(num_envs=1, **changes):
     return TransitionMemory(num_envs=num_envs, **{**values, **changes})
 
 
-def lives(rng, num_envs, steps, end_probability):
+def lives(rng, num_envs, steps, end_probability, pause_probability=0.2):
     """Play; return the transitions of each episode and how it ended. Observations are unique."""
     episodes, open_, seen = [], [[] for _ in range(num_envs)], np.arange(num_envs) * 10_000.0
     calls = []
     for _ in range(steps):
-        ends = rng.random(num_envs) < end_probability
+        valid = rng.random(num_envs) >= pause_probability
+        ends = valid & (rng.random(num_envs) < end_probability)
         final = ends & (rng.random(num_envs) < 0.5)
         rewards, following = rng.normal(size=num_envs), seen + 1
-        calls.append((seen.copy(), rewards, following.copy(), final, ends))
-        for env in range(num_envs):
+        calls.append((seen.copy(), rewards, following.copy(), final, ends, valid))
+        for env in np.flatnonzero(valid):
             open_[env].append((seen[env], rewards[env], following[env]))
             if ends[env]:
                 episodes.append((open_[env], "terminated" if final[env] else "truncated"))
                 open_[env] = []
-        seen = following + ends  # a reset leads to a new state
+        seen = np.where(valid, following + ends, seen)  # a reset leads to a new state
     return calls, episodes + [(steps, "goes on") for steps in open_]
 
 
 def play(store, calls):
-    for seen, rewards, following, final, ends in calls:
+    for seen, rewards, following, final, ends, valid in calls:
         store.add(
             seen[:, None],
             -seen[:, None],
@@ -45,6 +46,7 @@ def play(store, calls):
             terminated=final,
             boundaries=ends,
             next_observations=following[:, None],
+            valid=valid,
         )
 
 
@@ -121,12 +123,12 @@ def test_draws_and_weights_follow_the_errors(seed, exponent, n):
     store = memory(
         n_step=n, gamma=0.9, priority_exponent=exponent, importance_exponent=0.5, seed=seed
     )
-    calls, _ = lives(rng, 1, 10, 0.0)
-    calls[-1][-1][:] = True
+    calls, _ = lives(rng, 1, 10, 0.0, 0.0)
+    calls[-1][4][:] = True  # the episode ends
     play(store, calls)
     first = store.sample(200)
-    errors = {float(state): rng.uniform(0.1, 3.0) for state in range(10)}
     states = first["observation"]["obs"][:, 0].tolist()
+    errors = {float(state): rng.uniform(0.1, 3.0) for state in range(10)}
     given_ = torch.tensor([errors[state] * (-1) ** int(state) for state in states])
     assert store.update_priorities(first["sample_ids"], given_) == 200
     assert sorted(set(states)) == sorted(errors)

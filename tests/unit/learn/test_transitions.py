@@ -149,3 +149,22 @@ def test_wrong_rows_and_states_are_refused():
         store.load_state_dict({})
     with pytest.raises(CheckpointError, match="the episodes of 2 environments, got 1"):
         store.load_state_dict(memory().state_dict())
+
+
+def test_saved_running_episodes_have_their_layout_and_fractions_of_choices_are_refused():
+    store = memory(action_dtype=np.int64)
+    play(store, 2, boundary=False)
+    (running,) = store.state_dict()["open"]
+    assert [value["array"].tolist() for value in running["obs"]] == [[0.0], [1.0]]
+    assert [value["array"].tolist() for value in running["actions"]] == [[0], [10]]
+    assert running["rewards"] == [{"plain": 0.0}, {"plain": 100.0}]
+    with pytest.raises(InputError, match=r"'actions'.*whole numbers"):
+        store.add(
+            np.zeros((1, 1)),
+            np.full((1, 1), 0.5),
+            np.zeros(1),
+            terminated=np.array([False]),
+            boundaries=np.array([False]),
+            next_observations=np.zeros((1, 1)),
+        )
+    assert len(store.state_dict()["open"][0]["rewards"]) == 2

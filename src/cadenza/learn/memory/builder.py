@@ -26,6 +26,7 @@ there. Sums are formed when transitions come in; a part waits for n - 1 more ste
 Axes: N = environments, O = observation, A = action components, B = sampled transitions.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ from cadenza.learn.memory.column import (
     SyntheticDones,
     TagColumn,
     VirtualColumn,
+    converted,
 )
 from cadenza.learn.memory.proxy import Episode, part_steps
 from cadenza.learn.memory.strategy import (
@@ -223,10 +225,11 @@ class TransitionMemory:
         priority_exponent: float = 0.0,
         importance_exponent: float = 0.4,
     ) -> None:
-        if n_step < 1 or (n_step > 1 and not (gamma is not None and 0.0 < gamma <= 1.0)):
+        most = max(1, max_transitions // 2)
+        if not 1 <= n_step <= most or not (n_step == 1 or 0.0 < (gamma or 0.0) <= 1.0):
             raise ConfigurationError(
-                "TransitionMemory: expected n_step >= 1, and gamma in (0, 1] if it is above 1, got "
-                f"{n_step} and {gamma}."
+                f"TransitionMemory: expected n_step in [1, {most}] (half of max_transitions), and "
+                f"gamma in (0, 1] if it is above 1, got {n_step} and {gamma}."
             )
         self.num_envs = num_envs
         self.n_step: int = n_step
@@ -260,7 +263,12 @@ class TransitionMemory:
             check_finite=False,  # `add` has looked at every number
         )
         self._next_identity = 0
-        self._open = [Episode() for _ in range(num_envs)]
+        room = part_steps(sys.maxsize) + n_step - 1
+        self._seen = np.zeros((num_envs, room + 1, observation_dim), observation_dtype)
+        self._acted = np.zeros((num_envs, room, action_dim), action_dtype)
+        self._rewards = np.zeros((num_envs, room))
+        self._every = np.arange(num_envs)
+        self._steps = np.zeros(num_envs, np.int64)  # of each running episode, beyond its parts
 
     def size(self) -> int:
         """Return the number of transitions that can be sampled."""
@@ -287,55 +295,58 @@ class TransitionMemory:
             InputError: An array has another shape or is not finite; nothing has been added.
         """
         state, action = self.spaces.state.spaces[OBSERVATION_KEY].shape, self.spaces.actions.shape
-        for name, array, shape in (
-            ("observations", observations, state),
-            ("actions", actions, action),
-            ("rewards", rewards, ()),
-            ("terminated", terminated, ()),
-            ("boundaries", boundaries, ()),
-            ("next_observations", next_observations, state),
-        ):
-            require_shape(f"TransitionMemory.add: {name}", array, (self.num_envs, *shape))
-            with np.errstate(over="ignore"):  # as it will be stored: 1e300 is no float32
-                stored = array.astype(np.float32, copy=False)
-            require_finite(f"TransitionMemory.add: {name}", stored)
-        shared = self.n_step - 1  # steps at a part's end whose sums are not complete
-        for row, episode in enumerate(self._open):
-            if valid is not None and not valid[row]:
-                continue
-            step = {OBSERVATION_KEY: observations[row], _ACTIONS: actions[row]}
-            episode.append({**step, _REWARDS: float(rewards[row])})
-            ended, steps = bool(boundaries[row]), len(episode.data[_REWARDS])
-            if ended or steps - shared >= part_steps(self.table.maxlen):
-                goes_on = shared and not ended
-                self._open[row] = episode.split(frozenset(), shared) if goes_on else Episode()
-                mask = 0.0 if terminated[row] else 1.0
-                last = {OBSERVATION_KEY: next_observations[row]}
-                if self.n_step == 1:
-                    sequence = episode.complete({**last, _TERMINAL: mask})
-                else:
-                    kept = steps if ended else steps - shared
-                    sequence = self._summed(episode.complete(last), kept, mask)
-                self.table.add_sequence(self._next_identity, sequence)
-                self._next_identity += 1
-
-    def _summed(self, steps: dict[str, list[Any]], kept: int, mask: float) -> dict[str, Any]:
-        """Return the first ``kept`` of ``steps`` with n-step returns.
-
-        Where sums reach the last step, their bootstrap is at the observation after it, times
-        ``mask``.
-        """
-        rewards = np.array(steps[_REWARDS], np.float64)
-        returns, discounts = n_step_returns(rewards, self.n_step, self._gamma)
-        reaches_end = np.arange(self.n_step, self.n_step + kept) >= len(rewards)
-        seen = steps[OBSERVATION_KEY]
-        return {
-            OBSERVATION_KEY: [*seen, *seen[-1:] * (kept + self.n_step - len(seen))],
-            _ACTIONS: steps[_ACTIONS][:kept],
-            _REWARDS: returns[:kept].astype(np.float32),
-            _DISCOUNTS: discounts[:kept].astype(np.float32),
-            _MASKS: np.where(reaches_end, mask, 1.0).astype(np.float32),
+        arrays = {
+            "observations": (observations, state),
+            "actions": (actions, action),
+            "rewards": (rewards, ()),
+            "terminated": (terminated, ()),
+            "boundaries": (boundaries, ()),
+            "next_observations": (next_observations, state),
         }
+        with np.errstate(over="ignore"):  # as it will be stored: 1e300 is no float32
+            for name, (array, shape) in arrays.items():
+                require_shape(f"TransitionMemory.add: {name}", array, (self.num_envs, *shape))
+                if array.dtype.kind == "f":
+                    stored = array.astype(np.float32, copy=False)
+                    require_finite(f"TransitionMemory.add: {name}", stored)
+        observed = converted("observations", observations, self._seen.dtype)
+        acted = converted("actions", actions, self._acted.dtype)
+        following = converted("next_observations", next_observations, self._seen.dtype)
+        rows = self._every if valid is None else np.flatnonzero(valid)
+        last = self._steps[rows]
+        self._seen[rows, last] = observed[rows]
+        self._acted[rows, last] = acted[rows]
+        self._rewards[rows, last] = rewards[rows]
+        self._steps[rows] = steps = last + 1
+        full = (steps >= part_steps(self.table.maxlen) + self.n_step - 1) | boundaries[rows]
+        for row in rows[full].tolist():
+            mask = 0.0 if terminated[row] else 1.0
+            self._hand_over(row, following[row], ended=bool(boundaries[row]), mask=mask)
+
+    def _hand_over(self, row: int, following: NDArray[Any], *, ended: bool, mask: float) -> None:
+        """Put the steps of a running episode whose sums are complete into the table."""
+        steps = int(self._steps[row])
+        kept = steps if ended else steps - (self.n_step - 1)
+        self._seen[row, steps] = following
+        seen, acted = self._seen[row, : steps + 1], self._acted[row]
+        rewards = self._rewards[row, :steps]
+        sequence: dict[str, Any] = {OBSERVATION_KEY: seen, _ACTIONS: acted[:kept]}
+        if self.n_step == 1:
+            sequence |= {_REWARDS: rewards, _TERMINAL: [mask]}
+        else:
+            returns, discounts = n_step_returns(rewards, self.n_step, self._gamma)
+            reaches_end = np.arange(self.n_step, self.n_step + kept) >= steps
+            sequence |= {
+                OBSERVATION_KEY: seen[np.minimum(np.arange(kept + self.n_step), steps)],
+                _REWARDS: returns[:kept],
+                _DISCOUNTS: discounts[:kept],
+                _MASKS: np.where(reaches_end, mask, 1.0),
+            }
+        self.table.add_sequence(self._next_identity, sequence)
+        self._next_identity += 1
+        self._steps[row] = left = steps - kept
+        for block in (self._seen, self._acted, self._rewards):
+            block[row, :left] = block[row, kept:steps]
 
     def sample(self, count: int) -> dict[str, Any]:
         """Return ``count`` transitions, see `cadenza.learn.memory.builder`."""
@@ -354,17 +365,27 @@ class TransitionMemory:
 
     def drop_open_episodes(self) -> None:
         """Forget the running episodes, e.g. because the environments were reset."""
-        self._open = [Episode() for _ in range(self.num_envs)]
+        self._steps[:] = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the table and the running episodes: tensors and JSON scalars."""
         sums = {} if self.n_step == 1 else {"n_step": self.n_step, "gamma": self._gamma}
         return {
             "table": self.table.state_dict(),
-            "open": [episode.state_dict() for episode in self._open],
+            "open": [self._running(row).state_dict() for row in range(self.num_envs)],
             "next_identity": self._next_identity,
             **sums,
         }
+
+    def _running(self, row: int) -> Episode:
+        """Return the steps of an environment that the table does not have yet."""
+        steps = int(self._steps[row])
+        episode = Episode()
+        if steps:
+            episode.data[OBSERVATION_KEY] = list(self._seen[row, :steps])
+            episode.data[_ACTIONS] = list(self._acted[row, :steps])
+            episode.data[_REWARDS] = self._rewards[row, :steps].tolist()
+        return episode
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken.
@@ -390,4 +411,10 @@ class TransitionMemory:
                 "another configuration."
             )
         self.table.load_state_dict(table)
-        self._open, self._next_identity = opened, identity
+        self._next_identity = identity
+        self._steps[:] = [len(episode.data[_REWARDS]) for episode in opened]
+        for row, episode in enumerate(opened):
+            for step in range(self._steps[row]):
+                self._seen[row, step] = episode.data[OBSERVATION_KEY][step]
+                self._acted[row, step] = episode.data[_ACTIONS][step]
+                self._rewards[row, step] = episode.data[_REWARDS][step]

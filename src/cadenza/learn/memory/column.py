@@ -719,7 +719,7 @@ def _wrong_length(column: StoredColumn, count: int, steps: int, key: str) -> Inp
 def _rows(column: StoredColumn, value: Any, count: int) -> NDArray[Any]:
     """Return ``value`` in shape (count, *shape) and the column's dtype."""
     field = column.field
-    array = _converted(field.name, value, field.dtype)
+    array = converted(field.name, value, field.dtype)
     if array.shape[1:] == field.shape:
         return array
     try:
@@ -734,7 +734,7 @@ def _rows(column: StoredColumn, value: Any, count: int) -> NDArray[Any]:
 def _tag(column: StoredColumn, value: Any) -> NDArray[Any]:
     """Return the first of the values in shape (1, *shape)."""
     field = column.field
-    array = _converted(field.name, value, field.dtype)
+    array = converted(field.name, value, field.dtype)
     try:
         tags = array.reshape(-1, *field.shape)
     except ValueError as error:
@@ -747,7 +747,7 @@ def _tag(column: StoredColumn, value: Any) -> NDArray[Any]:
     return tags[:1]
 
 
-def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+def converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return ``value`` as an array of ``dtype``, unless that would change its meaning."""
     try:
         array = np.asarray(value)
