@@ -14,7 +14,7 @@ from cadenza.benchmark.builders import build_partner
 from cadenza.benchmark.policies import EgoSeat, ego_seat, load_policy
 from cadenza.contracts import ActionField, ObsField, TaskContract, register
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.envs import CrossingEnv
+from cadenza.envs import CrossingEnv, VectorCrossingEnv
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.envs.mpe import VectorMPECooperativePushEnv
 from cadenza.learn.nn.portable import load_policy_file
@@ -74,6 +74,9 @@ def test_agents_and_their_policies_keep_to_their_contract(name, tmp_path):
     silent.save(tmp_path / "silent")
     cadenza.load(tmp_path / "silent", MILLIMETRES)
     cadenza.load(tmp_path / "silent.policy.safetensors", MILLIMETRES)
+    with pytest.raises(CheckpointError, match=f"evaluate: .*{TOLD}"):
+        agent.evaluate(1, env=MILLIMETRES, max_episode_steps=1)
+    agent.evaluate(1, env=Reaching, max_episode_steps=1)
     loaded = type(agent).load(tmp_path / "agent")
     again = loaded.save(tmp_path / "again")
     with pytest.raises(CheckpointError, match=TOLD):
@@ -135,6 +138,8 @@ def test_robots_of_a_team_have_contracts_of_their_own(tmp_path):
         with pytest.raises(CheckpointError, match="task_id: expected crossing, got mpe_coop"):
             cadenza.load(file, CrossingEnv())
     assert set(cadenza.load(tmp_path / "team").envs.contracts) == {"ego", "partner"}
+    with pytest.raises(CheckpointError, match=r"evaluate: .*task_id: expected crossing"):
+        team.evaluate(2, env=VectorCrossingEnv(2))
 
 
 @pytest.fixture(scope="module")

@@ -501,7 +501,7 @@ class Agent(Trainee, Generic[AgentConfig]):
 
         Raises:
             CheckpointError: The file is missing, damaged, no agent's, of another algorithm or
-                version.
+                version, or ``env`` has another task contract.
             ConfigurationError: A setting is unknown, out of range, or built into what was learned.
             InputError: ``network`` is needed.
         """

@@ -40,8 +40,9 @@ from cadenza.learn.agents.judging import evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOLearner
 from cadenza.learn.agents.updates import Figures
+from cadenza.learn.env.making import agreed
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
-from cadenza.learn.env.teams import TeamEnvLike, TeamSteps, TeamWorlds
+from cadenza.learn.env.teams import TeamEnvLike, TeamSteps, TeamWorlds, contracts_of
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
@@ -149,6 +150,7 @@ class TeamAgent(Agent[AgentConfig]):
                 f"{env.num_envs}; each plays one, unless num_envs={env.num_envs} is given."
             )
         team = TeamSteps(self.envs.make(count) if env is None else env, self.envs.uids)
+        agreed(contracts_of(team.envs, self.envs.uids), self.envs.contracts, "evaluate")
         stream = derive_substream("learn.evaluation.team", root_seed=seed)
         return evaluate_batch(
             self.predict,

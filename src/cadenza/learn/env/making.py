@@ -291,8 +291,15 @@ class Environments:
         """Return an environment to judge in, its observations as they are.
 
         Raises:
+            CheckpointError: It has another task contract.
             InputError: It is the learner's own or None, and that came ready made.
         """
+        made = self._made(env)
+        if env is not None and self.contracts and (found := contract_of(made)) is not None:
+            found.require_match("evaluate", self.contracts[""])
+        return made
+
+    def _made(self, env: EnvLike | None) -> AnyEnv:
         given: Any = env
         if isinstance(env, gymnasium.Env) and not self._is_own(given):
             return given

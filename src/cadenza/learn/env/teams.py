@@ -150,6 +150,12 @@ class TeamSteps:
         return joint
 
 
+def contracts_of(batch: Any, uids: Sequence[str]) -> dict[str, TaskContract]:
+    """Return the task contracts of those robots that have one."""
+    found = {uid: contract_at(batch, uid) for uid in uids}
+    return {uid: contract for uid, contract in found.items() if contract is not None}
+
+
 class _SavedBatch:
     """What a file tells of a batch: enough to act for its robots, not to step it."""
 
@@ -196,9 +202,7 @@ class TeamWorlds:
         self.batch: Any = batch
         self.num_envs: int = int(batch.num_envs)
         self.uids: tuple[str, ...] = tuple(batch.agent_uids)
-        self.contracts: Mapping[str, TaskContract] = {
-            uid: found for uid in self.uids if (found := contract_at(batch, uid)) is not None
-        }
+        self.contracts: Mapping[str, TaskContract] = contracts_of(batch, self.uids)
 
     @property
     def vector(self) -> Any:
