@@ -14,7 +14,6 @@ Grid:      every component takes one of K evenly spaced values from −1 to 1; a
            combination.
 """
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,9 +29,7 @@ from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.emote.targets import (
     PrioritizedMemory,
-    TargetNetworks,
-    make_gamma_matrix,
-    n_step_target,
+    TargetCallback,
     report_errors,
     weighted_mean,
 )
@@ -40,11 +37,8 @@ from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.layers import NoisyModule
 from cadenza.learn.settings import SHARED_DEFAULTS
 
-#: `Callback._order` of target callbacks: after those that shape rewards.
-_ORDER_TARGET = 1
 
-
-class QTarget(LoggingMixin, Callback):
+class QTarget(TargetCallback):
     """Computes ``q_target`` for every row of a batch and keeps the target network.
 
     The mask of a rollout's last row decides whether the state after it has a value, so an episode
@@ -73,28 +67,26 @@ class QTarget(LoggingMixin, Callback):
         double: bool = False,
         target_period: int = 1,
     ) -> None:
-        super().__init__()
         if not 0.0 < target_q_tau <= 1.0 or target_period < 1:
             raise ConfigurationError(
                 "dqn.QTarget: expected target_q_tau in (0, 1] and target_period >= 1, got "
                 f"{target_q_tau} and {target_period}."
             )
-        self._order = _ORDER_TARGET
-        self.data_group = data_group
-        self.q_net = q_net
-        self.target_q_net: nn.Module = (
-            copy.deepcopy(q_net) if target_q_net is None else target_q_net
+        super().__init__(
+            {"q": (q_net, target_q_net)},
+            gamma=gamma,
+            reward_scale=reward_scale,
+            target_q_tau=target_q_tau,
+            data_group=data_group,
+            roll_length=roll_length,
         )
-        self.target_q_net.requires_grad_(False)
-        self._target_networks = TargetNetworks((q_net, self.target_q_net))
-        self.reward_scale = reward_scale
-        self.tau = target_q_tau
-        self.rollout_len = roll_length
+        self.q_net = q_net
+        self.target_q_net: nn.Module = self.targets["q"].requires_grad_(False)
         self._double = double
         self._target_period = target_period
         self._steps = 0
-        self._gamma_matrix = make_gamma_matrix(gamma, roll_length)
 
+    @torch.no_grad()
     def begin_batch(
         self, next_observation: dict[str, Tensor], rewards: Tensor, masks: Tensor
     ) -> dict[str, Any]:
@@ -108,16 +100,9 @@ class QTarget(LoggingMixin, Callback):
         Raises:
             InputError: The shapes do not fit the rollout length.
         """
-        with torch.no_grad():
-            online_q = self.q_net(**next_observation) if self._double else None
-            values = next_values(self.target_q_net(**next_observation), online_q)
-            _require_rollouts(values, rewards, masks, self.rollout_len)
-            scaled = self.reward_scale * rewards
-            self._gamma_matrix = self._gamma_matrix.to(rewards.device)
-            q_target = n_step_target(scaled, values, masks, self._gamma_matrix)
-        self.log_mean("training/scaled_reward", scaled)
-        self.log_mean("training/q_target", q_target)
-        return {self.data_group: {"q_target": q_target}}
+        online_q = self.q_net(**next_observation) if self._double else None
+        values = next_values(self.target_q_net(**next_observation), online_q)
+        return self.written(rewards, values, masks)
 
     def end_batch(self) -> None:
         """Move the target network, every ``target_period`` steps."""
@@ -139,23 +124,18 @@ class QTarget(LoggingMixin, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned.
-
-        Args:
-            state_dict: State of a target like this one.
-            load_network: Take the target network.
-            load_optimizer: Without effect; a target has none.
-            load_hparams: Take logs and the number of steps.
+        """Take over what `state_dict` returned; ``load_hparams``: logs and the number of steps.
 
         Raises:
             CheckpointKeyError: The target network or the number of steps is missing.
         """
         require_parts("dqn.QTarget", state_dict, ("network_state_dict", "steps"))
-        if load_network:
-            self.target_q_net.load_state_dict(state_dict["network_state_dict"])
         if load_hparams:
             self._steps = int(state_dict["steps"])
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+        networks = {"network_state_dict": {"q": state_dict["network_state_dict"]}}
+        super().load_state_dict(
+            {**state_dict, **networks}, load_network, load_optimizer, load_hparams
+        )
 
 
 class QLoss(LossCallback):
@@ -236,17 +216,6 @@ class QLoss(LossCallback):
         """
         if self._errors is not None:
             report_errors(self._prioritized_memory, sample_ids, self._errors)
-
-
-def _require_rollouts(values: Tensor, rewards: Tensor, masks: Tensor, length: int) -> None:
-    rows = values.shape[0] * length
-    if rewards.shape != (rows, 1) or masks.shape != (rows, 1):
-        raise InputError(
-            f"dqn.QTarget: expected rewards and masks of shape {(rows, 1)} for {values.shape[0]} "
-            f"next states and roll_length = {length}, got {tuple(rewards.shape)} and "
-            f"{tuple(masks.shape)}; for rollouts of several steps use an n-step memory table and "
-            "the same roll_length as the memory loader."
-        )
 
 
 class EpsilonGreedyPolicy(NoisyModule):

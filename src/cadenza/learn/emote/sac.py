@@ -15,7 +15,6 @@ Nets:       observations are dicts; a critic is called ``q(actions, **observatio
 Order:      list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `AlphaLoss`, `QTarget`.
 """
 
-import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.deprecation import deprecated
-from cadenza.core.errors import CheckpointError, ConfigurationTypeError, InputError
+from cadenza.core.errors import ConfigurationTypeError, InputError
 from cadenza.core.schedules import ConstantSchedule, Schedule
 from cadenza.core.spaces import MDPSpace
 from cadenza.core.types import AgentId, DictObservation, DictResponse
@@ -37,14 +36,11 @@ from cadenza.learn.agents.sac import (
     temperature_loss,
 )
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.emote.targets import (
     CriticLoss,
     Observations,
-    TargetNetworks,
-    make_gamma_matrix,
-    n_step_target,
+    TargetCallback,
     soft_update_from_to,
 )
 from cadenza.learn.optimizers import adam
@@ -120,13 +116,9 @@ class PolicyLoss(LossCallback):
         self.q2 = q2
         self._evaluated: tuple[Observations, Tensor] | None = None
 
-    def loss(self, observation: Observations, policy_noise: Tensor | None = None) -> Tensor:
-        """Return mean(α log π - Q), shape (), for the B rows of ``observation``.
-
-        ``policy_noise`` holds standard normal draws for the policy, (B, A); None lets it draw.
-        """
-        noise = {} if policy_noise is None else {"epsilon": policy_noise}
-        actions, log_probabilities = self.policy(**observation, **noise)
+    def loss(self, observation: Observations) -> Tensor:
+        """Return mean(α log π - Q), shape (), for the B rows of ``observation``."""
+        actions, log_probabilities = self.policy(**observation)
         q_value: Tensor = self.q1(actions, **observation)
         if self.q2 is not None:
             q_value = torch.minimum(q_value, self.q2(actions, **observation))
@@ -276,7 +268,7 @@ def _entropy_schedule(t_entropy: object, n_actions: int) -> Schedule:
     )
 
 
-class QTarget(LoggingMixin, Callback):
+class QTarget(TargetCallback):
     """Computes ``q_target`` for every batch and lets the target networks follow.
 
     Without ``q1t`` and ``q2t``, copies of the critics are their targets.
@@ -305,21 +297,19 @@ class QTarget(LoggingMixin, Callback):
         roll_length: int = 1,
         use_terminal_masking: bool = False,
     ) -> None:
-        super().__init__()
-        self._order = 1
-        self.data_group = data_group
+        super().__init__(
+            {"q1t": (q1, q1t), "q2t": (q2, q2t)},
+            gamma=gamma,
+            reward_scale=reward_scale,
+            target_q_tau=target_q_tau,
+            data_group=data_group,
+            roll_length=roll_length,
+        )
         self.policy = pi
         self.ln_alpha = ln_alpha
-        self.q1 = q1
-        self.q2 = q2
-        self.q1t: nn.Module = copy.deepcopy(q1) if q1t is None else q1t
-        self.q2t: nn.Module = copy.deepcopy(q2) if q2t is None else q2t
-        self._target_networks = TargetNetworks((q1, self.q1t), (q2, self.q2t))
-        self.reward_scale = reward_scale
-        self.tau = target_q_tau
-        self.rollout_len = roll_length
+        self.q1, self.q2 = q1, q2
+        self.q1t, self.q2t = self.targets.values()
         self.use_terminal_masking = use_terminal_masking
-        self.gamma_matrix: Tensor = make_gamma_matrix(gamma, roll_length).to(ln_alpha.device)
         self._unmasked_terminal_reported = use_terminal_masking
 
     @torch.no_grad()
@@ -329,67 +319,30 @@ class QTarget(LoggingMixin, Callback):
         rewards: Tensor,
         masks: Tensor,
         terminal: Tensor | None = None,
-        next_policy_noise: Tensor | None = None,
     ) -> dict[str, dict[str, Tensor]]:
         """Write ``q_target``, shape (B, 1), into the data group.
 
         ``next_observation`` has the state after every rollout, n rows; rewards and masks (0 where a
         step ended its episode for good) are (B, 1). ``terminal`` only says that the memory knows
-        final states from interrupted ones; ``next_policy_noise`` holds the policy's draws, (n, A).
+        final states from interrupted ones.
         """
         if terminal is not None and not self._unmasked_terminal_reported:
             self._report_unmasked_terminal()
-        noise = {} if next_policy_noise is None else {"epsilon": next_policy_noise}
-        actions, log_probabilities = self.policy(**next_observation, **noise)
+        actions, log_probabilities = self.policy(**next_observation)
         next_q = torch.minimum(
             self.q1t(actions, **next_observation), self.q2t(actions, **next_observation)
         )
-        values = soft_values(next_q, log_probabilities, self.ln_alpha.exp())
-        scaled_reward = self.reward_scale * rewards
-        self.gamma_matrix = self.gamma_matrix.to(rewards.device)
-        q_target = n_step_target(
-            scaled_reward,
-            values,
+        return self.written(
+            rewards,
+            soft_values(next_q, log_probabilities, self.ln_alpha.exp()),
             masks if self.use_terminal_masking else None,
-            self.gamma_matrix,
+            next_logp_pi=log_probabilities,
+            min_next_q_target=next_q,
         )
-        self.log_mean("training/next_logp_pi", log_probabilities)
-        self.log_mean("training/min_next_q_target", next_q)
-        self.log_mean("training/scaled_reward", scaled_reward)
-        self.log_mean("training/q_target", q_target)
-        return {self.data_group: {"q_target": q_target}}
 
     def end_batch(self) -> None:
         """Move the target networks."""
         self._target_networks.soft_update(self.tau)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the logs and the target networks."""
-        networks = {"q1t": self.q1t.state_dict(), "q2t": self.q2t.state_dict()}
-        return {**super().state_dict(), "network_state_dict": networks}
-
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned.
-
-        Raises:
-            CheckpointError: The target networks are missing.
-        """
-        if load_network:
-            networks = state_dict.get("network_state_dict", {})
-            if set(networks) != {"q1t", "q2t"}:
-                raise CheckpointError(
-                    "QTarget.load_state_dict: expected target networks 'q1t' and 'q2t', got "
-                    f"{sorted(networks)}; load with load_network=False to start from copies."
-                )
-            self.q1t.load_state_dict(networks["q1t"])
-            self.q2t.load_state_dict(networks["q2t"])
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
 
     def _report_unmasked_terminal(self) -> None:
         self._unmasked_terminal_reported = True

@@ -8,14 +8,18 @@ Equations:  R_t = Σ_{k=t}^{T-1} γ^(k-t) r_k + γ^(T-t) V, for t = 0 ... T-1, o
 Axes:       n = rollouts, T = rollout length, B = n·T = rows of a batch, rollout-major, A = action.
 """
 
+import copy
 from abc import abstractmethod
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn, optim
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.agents.updates import soft_update
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.settings import SHARED_DEFAULTS
 
@@ -274,3 +278,78 @@ class CriticLoss(LossCallback, Generic[Critic]):
             errors = (predictions - q_target).abs()
             report_errors(self._prioritized_memory, sample_ids, errors)
         return weighted_mean(losses, sample_weights)
+
+
+class TargetCallback(LoggingMixin, Callback):
+    """Base of what writes ``q_target`` for every batch and moves target networks.
+
+    Args:
+        follows: Source and target by the target's name in a state; None: a copy of the source.
+        gamma: Discount per step.
+        reward_scale: Factor of all rewards.
+        target_q_tau: Share that the targets move towards their sources.
+        data_group: Group of the state that is read first, and written to.
+        roll_length: T, the rollout length of the batch.
+    """
+
+    def __init__(
+        self,
+        follows: Mapping[str, tuple[nn.Module, nn.Module | None]],
+        *,
+        gamma: float,
+        reward_scale: float,
+        target_q_tau: float,
+        data_group: str,
+        roll_length: int,
+    ) -> None:
+        super().__init__()
+        self._order = 1  # after those that shape rewards
+        self.data_group = data_group
+        self.networks: dict[str, nn.Module] = {name: pair[0] for name, pair in follows.items()}
+        self.targets: dict[str, nn.Module] = {
+            name: copy.deepcopy(source) if target is None else target
+            for name, (source, target) in follows.items()
+        }
+        pairs = zip(self.networks.values(), self.targets.values(), strict=True)
+        self._target_networks = TargetNetworks(*pairs)
+        self.reward_scale = reward_scale
+        self.tau = target_q_tau
+        self.gamma_matrix: Tensor = make_gamma_matrix(gamma, roll_length)
+
+    def written(
+        self, rewards: Tensor, values: Tensor, masks: Tensor | None, **means: Tensor
+    ) -> dict[str, dict[str, Tensor]]:
+        """Return ``q_target``, see `n_step_target`, for the group; log it, and further means."""
+        scaled_reward = self.reward_scale * rewards
+        self.gamma_matrix = self.gamma_matrix.to(rewards.device)
+        q_target = n_step_target(scaled_reward, values, masks, self.gamma_matrix)
+        for key, mean in {**means, "scaled_reward": scaled_reward, "q_target": q_target}.items():
+            self.log_mean(f"training/{key}", mean)
+        return {self.data_group: {"q_target": q_target}}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the logs and the target networks."""
+        networks = {name: target.state_dict() for name, target in self.targets.items()}
+        return {**super().state_dict(), "network_state_dict": networks}
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: The target networks are missing.
+        """
+        networks = state_dict.get("network_state_dict", {})
+        if load_network and set(networks) != set(self.targets):
+            raise CheckpointError(
+                f"{self.name}.load_state_dict: expected target networks {sorted(self.targets)}, "
+                f"got {sorted(networks)}; load with load_network=False to start from copies."
+            )
+        for name, target in self.targets.items() if load_network else ():
+            target.load_state_dict(networks[name])
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)

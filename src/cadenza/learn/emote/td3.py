@@ -11,7 +11,6 @@ Axes:    B = n·T rows of a batch: n rollouts of T steps, rollout-major; N = env
 Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
 """
 
-import copy
 from typing import Any, Final
 
 import torch
@@ -19,14 +18,10 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.agents.td3 import TD3Config, exploring_actions, policy_loss, smoothed_actions
-from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.emote.targets import (
     Observations,
-    TargetNetworks,
-    make_gamma_matrix,
-    n_step_target,
+    TargetCallback,
 )
 from cadenza.learn.nn.layers import NoisyModule
 
@@ -64,7 +59,7 @@ class ExploringPolicy(NoisyModule):
         return exploring_actions(actions, noise.to(actions), self.noise_std)
 
 
-class QTarget(LoggingMixin, Callback):
+class QTarget(TargetCallback):
     """Computes ``q_target`` for every batch and lets the target networks follow with a delay.
 
     Targets that are None are copies of their networks.
@@ -100,42 +95,31 @@ class QTarget(LoggingMixin, Callback):
         policy_delay: int = _DEFAULTS.policy_delay,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
         _require_delay("QTarget", policy_delay)
         if not (target_noise >= 0.0 and noise_clip >= 0.0):
             raise InputError(
                 "QTarget: expected target_noise >= 0 and noise_clip >= 0, got "
                 f"{target_noise} and {noise_clip}."
             )
-        self._order = 1
-        self.data_group = data_group
-        self.networks: dict[str, nn.Module] = {"pi": pi, "q1": q1, "q2": q2}
-        given = {"pi": pi_t, "q1": q1t, "q2": q2t}
-        self.targets: dict[str, nn.Module] = {
-            name: copy.deepcopy(self.networks[name]) if target is None else target
-            for name, target in given.items()
-        }
-        self._target_networks = TargetNetworks(
-            *((self.networks[name], target) for name, target in self.targets.items())
+        super().__init__(
+            {"pi": (pi, pi_t), "q1": (q1, q1t), "q2": (q2, q2t)},
+            gamma=gamma,
+            reward_scale=reward_scale,
+            target_q_tau=target_q_tau,
+            data_group=data_group,
+            roll_length=roll_length,
         )
-        self.reward_scale = reward_scale
-        self.tau = target_q_tau
         self.use_terminal_masking = use_terminal_masking
         self.target_noise = target_noise
         self.noise_clip = noise_clip
         self.policy_delay = policy_delay
-        self.gamma_matrix: Tensor = make_gamma_matrix(gamma, roll_length)
         self.generator: torch.Generator = (
             torch.Generator().manual_seed(0) if generator is None else generator
         )
 
     @torch.no_grad()
     def begin_batch(
-        self,
-        next_observation: Observations,
-        rewards: Tensor,
-        masks: Tensor,
-        next_policy_noise: Tensor | None = None,
+        self, next_observation: Observations, rewards: Tensor, masks: Tensor
     ) -> dict[str, dict[str, Tensor]]:
         """Write ``q_target``, shape (B, 1), into the data group.
 
@@ -143,31 +127,16 @@ class QTarget(LoggingMixin, Callback):
             next_observation: State after every rollout (n rows; after every step if T = 1).
             rewards: Shape (B, 1).
             masks: 0 where a step ended its episode for good, shape (B, 1).
-            next_policy_noise: Standard normal draws for the target actions, (n, A); None draws.
         """
         actions: Tensor = self.targets["pi"](**next_observation)
-        epsilon = next_policy_noise
-        if epsilon is None:
-            epsilon = self.draw(len(actions), actions.shape[1])
-        actions = smoothed_actions(actions, epsilon.to(actions), self.target_noise, self.noise_clip)
+        noise = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)
+        actions = smoothed_actions(actions, noise.to(actions), self.target_noise, self.noise_clip)
         values = torch.minimum(
             self.targets["q1"](actions, **next_observation),
             self.targets["q2"](actions, **next_observation),
         )
-        scaled_reward = self.reward_scale * rewards
-        self.gamma_matrix = self.gamma_matrix.to(rewards.device)
-        q_target = n_step_target(
-            scaled_reward, values, masks if self.use_terminal_masking else None, self.gamma_matrix
-        )
-        self.log_mean("training/min_next_q_target", values)
-        self.log_mean("training/scaled_reward", scaled_reward)
-        self.log_mean("training/q_target", q_target)
-        return {self.data_group: {"q_target": q_target}}
-
-    def draw(self, rows: int, action_dim: int) -> Tensor:
-        """Return the next standard normal draws, (``rows``, A)."""
-        device = self.generator.device
-        return torch.randn((rows, action_dim), generator=self.generator, device=device)
+        masks_or_none = masks if self.use_terminal_masking else None
+        return self.written(rewards, values, masks_or_none, min_next_q_target=values)
 
     def end_batch(self, bp_step: int) -> None:
         """Move the target networks in every ``policy_delay``-th step."""
@@ -176,12 +145,7 @@ class QTarget(LoggingMixin, Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the logs, the target networks and the state of the noise."""
-        networks = {name: target.state_dict() for name, target in self.targets.items()}
-        return {
-            **super().state_dict(),
-            "network_state_dict": networks,
-            "generator": self.generator.get_state(),
-        }
+        return {**super().state_dict(), "generator": self.generator.get_state()}
 
     def load_state_dict(
         self,
@@ -195,19 +159,14 @@ class QTarget(LoggingMixin, Callback):
         Raises:
             CheckpointError: The target networks or the generator are missing.
         """
-        networks = state_dict.get("network_state_dict", {})
-        if set(networks) != set(self.targets) or "generator" not in state_dict:
+        if load_hparams and "generator" not in state_dict:
             raise CheckpointError(
-                f"QTarget.load_state_dict: expected target networks {sorted(self.targets)} and a "
-                f"'generator', got networks {sorted(networks)} and keys {sorted(state_dict)}; load "
-                "the state of a TD3 QTarget."
+                f"{self.name}.load_state_dict: expected a 'generator', got {sorted(state_dict)}; "
+                "load the state of a TD3 QTarget."
             )
-        if load_network:
-            for name, target in self.targets.items():
-                target.load_state_dict(networks[name])
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if load_hparams:
             self.generator.set_state(state_dict["generator"].cpu())
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
 
 
 class PolicyLoss(LossCallback):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn import Trainer
 from cadenza.learn.agents.dqn import DQNConfig, DQNLearner, action_grid
@@ -25,6 +26,12 @@ KINDS = {
     "td3": (TD3Learner, TD3Config),
     "dqn": (DQNLearner, DQNConfig),
 }
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with single_torch_thread():
+        yield
 
 
 def made(name, device="cpu", **settings):
