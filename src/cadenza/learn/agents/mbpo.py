@@ -20,6 +20,7 @@ from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.updates import Figures, require_finite
+from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
@@ -195,12 +196,13 @@ class MBPOLearner(SACLearner):
             state = {**state, "hold_out": parts["hold_out"], "model": parts["network_state_dict"]}
             state["model_optimizer"] = parts["optimizer_state_dict"]
         super()._load(state)
-        self.model.load_state_dict(state["model"])
-        self._model_adam.load_state_dict(state["model_optimizer"])
-        set_rate(self._model_adam, self._mbpo.model_learning_rate)
-        self._hold_out.load_state_dict(state["hold_out"], self.model.device)
-        self._imagined.load_state_dict(state["imagined"])
-        self._rng.set_state(state["imagination"])
+        with complete_state("mbpo", "a learner of these sizes"):
+            self.model.load_state_dict(state["model"])
+            self._model_adam.load_state_dict(state["model_optimizer"])
+            set_rate(self._model_adam, self._mbpo.model_learning_rate)
+            self._hold_out.load_state_dict(state["hold_out"], self.model.device)
+            self._imagined.load_state_dict(state["imagined"])
+            self._rng.set_state(state["imagination"])
 
     @torch.no_grad()
     def _imagine(self, memory: TransitionMemory) -> None:
