@@ -86,6 +86,6 @@ def test_readmes_list_every_example_and_every_task():
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
     listed = re.findall(r"^\| `(\w+)\.py` \|", (EXAMPLES / "README.md").read_text("utf-8"), re.M)
     assert set(listed) == scripts == set(PRINTED)
-    scores = (REPOSITORY / "src/cadenza/learn/README.md").read_text("utf-8")
+    scores = (REPOSITORY / "src/cadenza/learn/agents/README.md").read_text("utf-8")
     tasks = {*presets(), *BESIDE_SB3}
     assert {task for task in tasks if not re.search(rf"\b{task}\b", scores)} == set()

@@ -9,7 +9,7 @@ import cadenza
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.agents.presets import presets
 
-README = Path(__file__).parents[3] / "src/cadenza/learn/README.md"
+README = Path(__file__).parents[3] / "src/cadenza/learn/agents/README.md"
 
 
 @pytest.mark.parametrize("preset", presets().values(), ids=list(presets()))

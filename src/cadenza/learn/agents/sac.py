@@ -92,7 +92,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
     """SAC's networks, optimisers and random streams.
 
     Linear layers of policy and critics start with torch's default weights, save the policy's heads,
-    which start near zero; an encoder keeps its own. The README of `learn` compares other weights.
+    which start near zero; an encoder keeps its own. The README of `agents` compares other weights.
 
     ``seed`` is the root of the streams ``learn.sac.*``.
     """
