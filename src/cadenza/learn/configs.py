@@ -1,5 +1,6 @@
 """Settings of every algorithm, one class each, and their bases of `cadenza.learn.settings`."""
 
+from cadenza.learn.agents.bc import BCConfig, BCSettings
 from cadenza.learn.agents.dagger import DAggerConfig, DAggerSettings
 from cadenza.learn.agents.dqn import DQNConfig, DQNSettings
 from cadenza.learn.agents.grpo import GRPOConfig, GRPOSettings
@@ -35,6 +36,8 @@ __all__ = [
     "SHARED_DEFAULTS",
     "ActorCriticConfig",
     "ActorCriticSettings",
+    "BCConfig",
+    "BCSettings",
     "ChoosingConfig",
     "ChoosingSettings",
     "CompilableConfig",

@@ -9,15 +9,18 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.train import load_algorithm
+from cadenza.core.episodes import Episodes
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 from cadenza.learn import configs
 from cadenza.learn.configs import (
+    BCConfig,
     DAggerConfig,
     GRPOConfig,
     HAPPOConfig,
@@ -26,6 +29,7 @@ from cadenza.learn.configs import (
     PPOConfig,
 )
 from tests.campaigns import size
+from tests.demonstrations import demonstrations
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
 from tests.unit.learn.sign_envs import SignEnv
@@ -37,6 +41,7 @@ OTHER = {
     "advantage_epsilon": 1.0,
     "batch_size": 4,
     "bins": 31,
+    "chunk_length": 3,
     "clip_eps": 1e-4,
     "clip_epsilon": 1e-4,
     "clip_value": 0.01,
@@ -45,17 +50,20 @@ OTHER = {
     "critic_max_gradient_norm": 1e-3,
     "decay_learning_rate": True,
     "double": False,
+    "ensemble": 0.1,
     "ensemble_size": 3,
     "entropy_coefficient": 0.1,
     "epochs": 2,
     "epsilon_end": 0.9,
     "epsilon_frames": 40,
     "epsilon_start": 0.2,
+    "executed_steps": 2,
     "expert_decay": 0.0,
     "exploration_noise": 0.5,
     "gae_lambda": 0.5,
     "gamma": 0.5,
     "group_size": 2,
+    "held_out": 0.5,
     "hidden_dim": 4,
     "hidden_sizes": (4,),
     "huber_delta": None,
@@ -64,6 +72,7 @@ OTHER = {
     "initial_log_std": -1.0,
     "kl_coefficient": 1.0,
     "learning_rate": 1e-2,
+    "loss": "l1",
     "lr": 1e-2,
     "lr_decay": True,
     "max_action_std": 1.0,
@@ -182,6 +191,17 @@ def imitated(**changes):
     return serialise(agent.learn(48, progress=False).state_dict()["learned"])
 
 
+def cloned(**changes):
+    """Return what was learned from a few demonstrations, and what is played then."""
+    small = {"chunk_length": 2, "batch_size": 8, "hidden_sizes": (8,)}
+    both = Box(-9.0, 9.0, (3,)), Box(-4.0, 4.0, (2,))
+    shown = Episodes.of(demonstrations((9, 8, 7, 6)))
+    agent = cadenza.BC(both, demonstrations=shown, **{**small, **changes})
+    player = agent.learn(4, progress=False).player()
+    played = [player(np.full(3, step)).tobytes() for step in range(4)]
+    return played, serialise(agent.state_dict()["learned"])
+
+
 def team(name, base, **changes):
     """Return what a team decides after a short training."""
     trained = getattr(cadenza, name)(TargetTeam(4), **{**base, **changes})
@@ -199,6 +219,7 @@ TRAININGS = {
     "PPO": (PPOConfig, partial(signs, "PPO")),
     "GRPO": (GRPOConfig, partial(signs, "GRPO")),
     "DAgger": (DAggerConfig, imitated),
+    "BC": (BCConfig, cloned),
     "MAPPO": (MAPPOConfig, partial(team, "MAPPO", ON_POLICY)),
     "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),

@@ -245,23 +245,3 @@ def test_what_cannot_be_cloned_is_refused() -> None:
     broken = Episode(observations={"state": np.full((3, 3), np.nan)}, actions=np.zeros((3, 2)))
     with pytest.raises(IntegrityError, match=r"episode 0, column 'observation\.state'"):
         Episodes.of([broken])
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("loss", "l1"),
-        ("chunk_length", 2),
-        ("held_out", 0.5),
-        ("batch_size", 5),
-        ("learning_rate", 0.1),
-        ("hidden_sizes", (4,)),
-        ("max_gradient_norm", 1e-3),
-    ],
-)
-def test_every_setting_changes_what_is_learned(name: str, value: object) -> None:
-    small = {"hidden_sizes": (8,), "batch_size": 8, "demonstrations": linear(6, 8)}
-    plain = cadenza.BC(BOTH, **small).learn(3, progress=False)
-    other = cadenza.BC(BOTH, **small | {name: value}).learn(3, progress=False)
-    states = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    assert (plain.predict(states) != other.predict(states)).any()
