@@ -5,7 +5,7 @@ Every ``train_every`` frames the learner updates from the replay memory, from wi
 it and the environment is part of what is learned about.
 
 Axes:        N = environments, O = own state, S = row (own or joint state), A = action.
-Randomness:  streams of the learner, see `cadenza.learn.algorithms`; ``training.ego_replay.memory``
+Randomness:  streams of the learner, see `cadenza.learn.agents`; ``training.ego_replay.memory``
              samples the memory.
 """
 
