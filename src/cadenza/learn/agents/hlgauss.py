@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
-from cadenza.learn.agents.updates import LOOK_EVERY, Figures
+from cadenza.learn.agents.updates import Figures
+from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
 from cadenza.learn.settings import Count
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.learn.callbacks.loss import LOOK_EVERY, NORM_MARGIN
 
 Precision = Literal["float32", "bf16"]
 #: Scalars of an update by name, shape () each, detached; nobody has waited for them.
@@ -29,10 +30,6 @@ Figures = dict[str, Tensor]
 #: Adam's decay rates and what it adds to the root (arXiv:1412.6980, and torch's defaults).
 BETAS: Final = (0.9, 0.999)
 EPSILON: Final = 1e-8
-#: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
-NORM_MARGIN: Final = 1e-6
-#: Updates from one look at a device to the next.
-LOOK_EVERY: Final = 100
 _COMPILER_OPTIONS: Final = {"pattern_matcher": False, "cpp_wrapper": True}
 
 
