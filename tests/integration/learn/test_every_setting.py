@@ -224,8 +224,11 @@ TRAININGS = {
     "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
-#: What the training loop reads, and what concerns choices: tests/unit/learn/test_choices.py.
-ELSEWHERE = {"flush_partial_rollout", "action_masks", "factored_choices"}
+#: What the training loop reads; what concerns choices and memories is compared in
+#: tests/unit/learn/test_choices.py and test_memory_policies.py.
+ELSEWHERE = {
+    *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length")
+}
 
 
 @cache
@@ -243,7 +246,7 @@ DOORS = size({kind: name for name, (kind, _) in TRAININGS.items()}.values(), TRA
         (name, setting)
         for name in DOORS
         for setting in TRAININGS[name][0].model_fields
-        if setting not in ELSEWHERE | {"compile"}
+        if setting not in ELSEWHERE | {"compile"} and (name, setting) != ("PPO", "memory_size")
     ],
 )
 def test_every_setting_changes_what_is_done_or_learned(name, setting):

@@ -29,8 +29,10 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import EllipsisType
 from typing import (
     Any,
     ClassVar,
@@ -45,6 +47,7 @@ from typing import (
     cast,
     get_args,
     get_type_hints,
+    overload,
 )
 
 import numpy as np
@@ -53,7 +56,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cadenza.core.arrays import require_finite
+from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
@@ -69,6 +72,7 @@ from cadenza.core.progress import progress_bar, progress_note
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ending_on_signals
+from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch, evaluate_side_by_side
 from cadenza.learn.agents.log import FigureLog, Log
 from cadenza.learn.agents.loop import Keeping, Listener, Loop, Trainee, listening
@@ -776,18 +780,48 @@ class SoloAgent(Agent[AgentConfig]):
             masked=getattr(self.config, "action_masks", False),
         )
 
+    @overload
     def predict(
         self, observation: Any, *, deterministic: bool = True, action_mask: Any = None
-    ) -> NDArray[Any]:
+    ) -> NDArray[Any]: ...
+    @overload
+    def predict(
+        self,
+        observation: Any,
+        *,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        state: Float32Array | None,
+        episode_start: Any = False,
+    ) -> tuple[NDArray[Any], Float32Array]: ...
+    def predict(
+        self,
+        observation: Any,
+        *,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        state: Float32Array | EllipsisType | None = ...,
+        episode_start: Any = False,
+    ) -> NDArray[Any] | tuple[NDArray[Any], Float32Array]:
         """Return the action for one observation, or for several with a leading axis N.
 
         One that is not deterministic is drawn as in training, from a stream of its own. An agent
         that learned with ``info["action_mask"]`` needs it, (M,) or (N, M).
 
+        With ``state``, return also the next one: what is remembered of the episode so far, (S,) or
+        (N, S); None, or True for an ``episode_start``, (N,), where one begins. An agent with a
+        memory needs it; others remember nothing.
+
         Raises:
             InputError: The observation has another shape, or is not finite; a mask is missing, not
-                wanted, or leaves no legal action.
+                wanted, or leaves no legal action; a state is missing or of another shape.
         """
+        if state is ... and self.state_width:
+            raise InputError(
+                f"{self.name}.predict: expected state=..., because the agent has a memory, got "
+                "none; write action, state = agent.predict(observation, state=state) with None "
+                "where an episode begins."
+            )
         wants = self.envs.layout is not self.envs.space
         if wants != (action_mask is not None):
             raise InputError(
@@ -796,14 +830,32 @@ class SoloAgent(Agent[AgentConfig]):
                 "agent learned from."
             )
         seen = {MASK: action_mask, SEEN: observation} if wants else observation
-        return self._decided(seen, deterministic=deterministic)
-
-    def _decided(self, observation: Any, *, deterministic: bool = True) -> NDArray[Any]:
-        """Return the action for observations of the environments' layout."""
-        rows, is_single = self._observed(observation)
+        rows, is_single = self._observed(seen)
+        memory = np.zeros((len(rows), self.state_width), np.float32)
+        if not (state is ... or state is None):
+            if np.size(state) != memory.size:
+                raise InputError(
+                    f"{self.name}.predict: expected a state of shape {memory.shape}, got one of "
+                    f"{np.shape(state)}; hand back the one that the last call returned."
+                )
+            fresh = np.reshape(episode_start, (-1, 1))
+            memory = np.where(fresh, memory, np.reshape(state, memory.shape))
         with nullcontext() if deterministic else self._drawn.instead_of(self._drawing):
-            actions = self._actions(rows, deterministic=deterministic)
-        return actions[0] if is_single else actions
+            actions, memory = self._remembering(rows, memory, deterministic=deterministic)
+        if is_single:
+            actions, memory = actions[0], memory[0]
+        return actions if state is ... else (actions, memory)
+
+    @property
+    def state_width(self) -> int:
+        """S, what the policy remembers of an environment: nothing."""
+        return 0
+
+    def _remembering(
+        self, rows: NDArray[Any], state: Float32Array, *, deterministic: bool
+    ) -> tuple[NDArray[Any], Float32Array]:
+        """Return actions for rows of which ``state``, (N, S), is remembered, and the next state."""
+        return self._actions(rows, deterministic=deterministic), state
 
     def evaluate(
         self,
@@ -833,11 +885,19 @@ class SoloAgent(Agent[AgentConfig]):
         if isinstance(env, VectorEnv):
             batch = VectorSteps(self.envs.batch(cast("Any", env), num_envs))
             first = derive_substream("learn.evaluation.batch", root_seed=seed).integer_seed()
-            return evaluate_batch(self._greedy_for, batch, episodes, seed=first, **limited)
+            play = self._player()
+            return evaluate_batch(
+                lambda seen, played: play(self.envs.rows(seen), played),
+                batch,
+                episodes,
+                seed=first,
+                **limited,
+            )
         worlds = self.envs.several(env, num_envs)
+        play = self._player()
         judged = evaluate_side_by_side(
-            lambda seen: self._actions(
-                np.concatenate([self._observed(each)[0] for each in seen]), deterministic=True
+            lambda seen, played: play(
+                np.concatenate([self._observed(each)[0] for each in seen]), played
             ),
             [self.envs.told(world) for world in worlds],
             episodes,
@@ -849,16 +909,27 @@ class SoloAgent(Agent[AgentConfig]):
                 world.close()
         return judged
 
-    def _greedy_for(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Return greedy actions for observations side by side, (N, ...)."""
-        return self._actions(self.envs.rows(observations), deterministic=True)
+    def _player(self) -> Callable[[NDArray[Any], Sequence[int]], NDArray[Any]]:
+        """Return what acts greedily for rows of the given episodes, and remembers them."""
+        states: dict[int, Float32Array] = {}
+        fresh = np.zeros(self.state_width, np.float32)
+
+        def play(rows: NDArray[Any], episodes: Sequence[int]) -> NDArray[Any]:
+            memory = np.stack([states.get(each, fresh) for each in episodes])
+            actions, memory = self._remembering(rows, memory, deterministic=True)
+            states.clear()
+            states.update(zip(episodes, memory, strict=True))
+            return actions
+
+        return play
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the greedy policy as an ONNX file; return its path.
 
         The file takes observations with a leading axis N: ``obs``, or one input for every part of a
         Dict or Tuple (``obs.camera``, ``obs.arm.joints``, ``obs.0``), and gives ``actions`` in the
-        environment's units. ONNX Runtime agreed on random inputs before it appears.
+        environment's units. An agent with a memory also takes ``state``, zeros where an episode
+        begins, and gives ``next_state``. ONNX Runtime agreed on random inputs before it appears.
 
         Raises:
             MissingExtraError: The extra ``onnx`` is not installed.
@@ -867,6 +938,9 @@ class SoloAgent(Agent[AgentConfig]):
         space = self.envs.layout
         policy = onnx_graph.ObservationParts(self.deployed(), space)
         signature = onnx_graph.observation_signature(space)
+        if self.state_width:
+            inputs = {**signature.inputs, "state": BoxSpace(np.float32, (self.state_width,))}
+            signature = replace(signature, inputs=inputs, outputs=("actions", "next_state"))
         return onnx_graph.write_policy(policy, signature, Path(path), self._onnx_metadata())
 
     def networks(self) -> dict[str, PortableNetwork]:
@@ -962,9 +1036,10 @@ class SoloAgent(Agent[AgentConfig]):
             self._returns = np.array(saved["returns"], dtype=np.float64)
         self._warn_of_held(left)
 
-    @abstractmethod
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         """Return actions as the environment takes them for flat observations, (N, O)."""
+        fresh = np.zeros((len(rows), self.state_width), np.float32)
+        return self._remembering(rows, fresh, deterministic=deterministic)[0]
 
     @abstractmethod
     def deployed(self) -> nn.Module:
@@ -1007,12 +1082,15 @@ class Deployed(nn.Module):
         self.greedy = greedy
         self._codec, self._order = codec, order
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return actions, (B, *action shape)."""
+    def forward(self, obs: Tensor, *state: Tensor) -> Any:
+        """Return actions, (B, *action shape), and the next state if there is one."""
         rows = obs.float().flatten(start_dim=1)
         if self._order is not None:
             rows = rows[:, torch.tensor(self._order)]
-        return self._codec.to_env(self.greedy(rows))
+        if not state:
+            return self._codec.to_env(self.greedy(rows))
+        decided, following = self.greedy(rows, *state)
+        return self._codec.to_env(decided), following
 
     def portable(self) -> Sequence[nn.Module]:
         """Return the layers of a policy file, whose output does the rest."""

@@ -570,7 +570,9 @@ class BC(SoloAgent[BCConfig]):
             return super().evaluate(episodes, env=env, num_envs=num_envs, **limited)
         worlds = self.envs.several(env, num_envs)
         played = [_Played(world, self.player()) for world in worlds]
-        judged = evaluate_side_by_side(lambda seen: [None] * len(seen), played, episodes, **limited)
+        judged = evaluate_side_by_side(
+            lambda seen, _: [None] * len(seen), played, episodes, **limited
+        )
         for world in worlds:
             if world is not env:
                 world.close()

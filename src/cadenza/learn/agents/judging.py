@@ -139,7 +139,7 @@ def evaluate_policy(
         MissingExtraError: Several episodes have an interval, and SciPy is not installed.
     """
     return evaluate_side_by_side(
-        lambda seen: [policy(seen[0])],
+        lambda seen, _: [policy(seen[0])],
         [env],
         episodes,
         seed=seed,
@@ -148,7 +148,7 @@ def evaluate_policy(
 
 
 def evaluate_side_by_side(
-    act: Callable[[list[Any]], Iterable[Any]],
+    act: Callable[[list[Any], list[int]], Iterable[Any]],
     envs: Sequence[gymnasium.Env[Any, Any]],
     episodes: int,
     *,
@@ -156,6 +156,8 @@ def evaluate_side_by_side(
     max_episode_steps: int | None = None,
 ) -> Evaluation:
     """Play the episodes of `evaluate_policy`, some at once; ``act`` decides for a list of them.
+
+    It is also told the number of the episode of each.
 
     Raises:
         InputError: As `evaluate_policy`.
@@ -171,7 +173,7 @@ def evaluate_side_by_side(
     for episode, env in enumerate(envs[:episodes]):
         begin(episode, CheckedEnv(env))
     while running:
-        actions = act([observation for _, observation in running.values()])
+        actions = act([observation for _, observation in running.values()], list(running))
         for (episode, (env, _)), action in zip(list(running.items()), actions, strict=True):
             observation, reward, terminated, truncated, info = env.step(action)
             running[episode] = env, observation
@@ -198,7 +200,7 @@ class Batch(Protocol):
 
 
 def evaluate_batch(
-    act: Callable[[NDArray[Any]], Any],
+    act: Callable[[NDArray[Any], list[int]], Any],
     batch: Batch,
     episodes: int,
     *,
@@ -206,6 +208,8 @@ def evaluate_batch(
     max_episode_steps: int | None = None,
 ) -> Evaluation:
     """Play episodes in a batch; ``act`` decides for all of its observations, (N, ...).
+
+    It is also told a number for each row, another one where an episode begins.
 
     Raises:
         InputError: As `evaluate_policy`, or an episode is to be cut in a row that plays others
@@ -215,8 +219,10 @@ def evaluate_batch(
     tally = _Tally(episodes, batch.envs, max_episode_steps)
     observations = batch.reset(seed)
     number = np.arange(len(observations))  # of the episode that each row plays
+    life = number.copy()
     while (number < episodes).any():
-        step = batch.step(act(observations))
+        step = batch.step(act(observations, life.tolist()))
+        life[step.boundaries | ~step.valid] += len(life)
         observations = step.observations
         told = successes(step.info, np.ones(len(number), np.bool_))
         for row in np.flatnonzero((number < episodes) & step.valid):

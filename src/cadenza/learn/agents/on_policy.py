@@ -24,6 +24,7 @@ from typing import (
     Final,
     Generic,
     NamedTuple,
+    Protocol,
     Required,
     Self,
     TypedDict,
@@ -56,6 +57,7 @@ from cadenza.learn.nn.policy_networks import (
     Policy,
     SquashedGaussianHead,
 )
+from cadenza.learn.nn.recurrent import MemoryKind, Recurrent, Remembering
 from cadenza.learn.optimizers import set_rate
 from cadenza.learn.settings import OnPolicyAgentConfig, OnPolicyConfig
 
@@ -82,11 +84,35 @@ class Transitions:
     old_log_probs: Tensor
     advantages: Tensor
 
+    def __len__(self) -> int:
+        """Return B."""
+        return len(self.observations)
+
+    def minibatch(self, transitions: int) -> int:
+        """Return ``transitions``; see `Rollout`."""
+        return transitions
+
     def rows(self, indices: Tensor) -> Self:
         """Return the transitions ``indices``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         chosen = {k: v.index_select(0, indices) for k, v in values.items() if v is not None}
         return replace(self, **chosen)
+
+
+class Rollout(Protocol):
+    """What an update takes minibatches of."""
+
+    def __len__(self) -> int:
+        """Return how many parts there are."""
+        ...
+
+    def minibatch(self, transitions: int) -> int:
+        """Return how many parts make a minibatch of ``transitions``."""
+        ...
+
+    def rows(self, indices: Tensor) -> Any:
+        """Return the parts ``indices``."""
+        ...
 
 
 def clipped_surrogate(
@@ -117,11 +143,15 @@ class PolicyTerms(NamedTuple):
 
 
 def policy_terms(
-    network: Policy, batch: Transitions, advantages: Tensor, clip_epsilon: float
+    network: Policy,
+    batch: Transitions,
+    advantages: Tensor,
+    clip_epsilon: float,
+    output: Tensor | None = None,
 ) -> PolicyTerms:
-    """Return L_π, the entropy and how far the policy has moved."""
-    output = network.actor(batch.observations)
-    log_probs = network.head.log_prob(output, batch.actions)
+    """Return L_π, the entropy and how far the policy has moved; ``output`` is the actor's."""
+    taken: Tensor = network.actor(batch.observations) if output is None else output
+    log_probs = network.head.log_prob(taken, batch.actions)
     log_ratio = log_probs - batch.old_log_probs
     ratio = log_ratio.exp()
     with torch.no_grad():
@@ -129,7 +159,7 @@ def policy_terms(
         clip_fraction = ((ratio - 1.0).abs() > clip_epsilon).float().mean()
     return PolicyTerms(
         policy=clipped_surrogate(ratio, advantages, clip_epsilon),
-        entropy=network.head.entropy(output).mean(),
+        entropy=network.head.entropy(taken).mean(),
         approx_kl=approx_kl,
         clip_fraction=clip_fraction,
         log_probs=log_probs,
@@ -225,7 +255,8 @@ class Sizes(TypedDict, total=False):
     """Sizes of a learner, and where it lives; it has either ``choices`` or ``action_dim``.
 
     Several ``choices`` are made at once, each by itself. Rows of observations end with ``masks``
-    columns, 0 for illegal actions, which ``observation_dim`` does not count.
+    columns, 0 for illegal actions, which ``observation_dim`` does not count. ``memory`` is its kind
+    and size.
     """
 
     observation_dim: Required[int]
@@ -235,6 +266,7 @@ class Sizes(TypedDict, total=False):
     device: torch.device | str
     encoder: EncoderFactory | None
     masks: int
+    memory: tuple[MemoryKind, int] | None
 
 
 class OnPolicyLearner(ABC, Generic[Config]):
@@ -281,6 +313,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
             critic_dim=critic_dim,
             encoder=sizes.get("encoder"),
             masks=sizes.get("masks", 0),
+            memory=sizes.get("memory"),
         ).to(self._device)
         decide = torch.tanh if config.squash_actions else self.network.head.mode
         actor = self.network.actor
@@ -288,7 +321,12 @@ class OnPolicyLearner(ABC, Generic[Config]):
         if isinstance(actor, Masked):  # masks are not scaled
             inner = nn.Sequential(*scaling, actor.network)
             layers = [Masked(inner, self.network.head.outputs)]
-        self.greedy: nn.Sequential = nn.Sequential(*layers, Decision(decide))
+        remembers = isinstance(actor, Recurrent)
+        self.greedy: nn.Module = (
+            Remembering(scaling, actor, decide)
+            if remembers
+            else nn.Sequential(*layers, Decision(decide))
+        )
         self.optimizer: torch.optim.Adam = torch.optim.Adam(
             self.network.parameters(), lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
         )
@@ -305,16 +343,32 @@ class OnPolicyLearner(ABC, Generic[Config]):
         found = (spread.get(f"head.{name}") for name in ("log_std", "gaussian.log_std"))
         return next((each for each in found if each is not None), None)
 
-    @torch.no_grad()
     def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
         """Return one decision per row as the actor sees it: int64 (N,) or (N, D), float32 (N, A).
 
         Deterministic ones are the most probable choice or the mean; they draw nothing.
         """
-        output = self.network.actor(self._on_device(observations))
+        fresh = np.zeros((len(observations), self.state_width), np.float32)
+        return self.decide(observations, fresh, deterministic=deterministic)[0]
+
+    @torch.no_grad()
+    def decide(
+        self, observations: Float32Array, state: Float32Array, *, deterministic: bool = False
+    ) -> tuple[NDArray[Any], Float32Array]:
+        """Return what `act` does for rows that remember ``state``, (N, S), and the next state."""
+        output, state = self._output(self._on_device(observations), state)
         head = self.network.head
         drawn = head.mode(output) if deterministic else head.sample(output, self.generator)
-        return drawn.cpu().numpy()
+        return drawn.cpu().numpy(), state
+
+    @property
+    def state_width(self) -> int:
+        """S, what the policy remembers of a row from one step to the next."""
+        return 0
+
+    def _output(self, rows: Tensor, state: Float32Array) -> tuple[Tensor, Float32Array]:
+        """Return what the head takes, and the next state."""
+        return self.network.actor(rows), state
 
     def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
         """Return what the actor sees of rows (N, O), as float32.
@@ -344,11 +398,11 @@ class OnPolicyLearner(ABC, Generic[Config]):
         with torch.no_grad():
             batch, moments = self._prepared(buffer, counted)
         rows = run_epochs(
-            len(batch.observations),
+            len(batch),
             lambda indices: self._step(batch.rows(indices)),
             self._shuffle,
             epochs=self.config.epochs,
-            batch_size=self.config.batch_size,
+            batch_size=batch.minibatch(self.config.batch_size),
             kl_column=3,
             target_kl=self._target_kl,
             device=self._device,
@@ -395,7 +449,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
     @abstractmethod
     def _prepared(
         self, buffer: OnPolicyBuffer, counted: NDArray[np.bool_]
-    ) -> tuple[Transitions, dict[str, float]]:
+    ) -> tuple[Rollout, dict[str, float]]:
         """Return the counted transitions as one batch, time-major, and moments of the rollout."""
 
     @abstractmethod

@@ -35,6 +35,7 @@ class BufferShape:
         critic_dim: S; None if the critic sees what the actor sees.
         action_dim: A; None for one choice.
         choices: Several choices at once, A of them.
+        states: What is remembered of a row from one step to the next.
         means: Keep the mean of the distribution that each action was drawn from, too.
     """
 
@@ -45,6 +46,7 @@ class BufferShape:
     action_dim: int | None = None
     choices: bool = False
     means: bool = False
+    states: int = 0
 
 
 class Outcome(NamedTuple):
@@ -99,8 +101,22 @@ class OnPolicyBuffer:
         self.valid: NDArray[np.bool_] = np.zeros((steps, rows), np.bool_)
         self._arrays = [*_STEP_ARRAYS, *["critic_observations"] * self.central]
         self._arrays += ["means"] * shape.means
+        #: What was remembered when the rollout began, (N, states): all zeros at an episode's begin.
+        self.states: Float32Array = np.zeros((rows, shape.states), np.float32)
         self._next: Float32Array = np.zeros(self.critic_observations.shape[1:], np.float32)
         self._finals: list[tuple[int, NDArray[np.int64], Float32Array]] = []
+
+    @property
+    def begins(self) -> NDArray[np.bool_]:
+        """Whether an episode begins with a step, (T + 1, N); not known of the first."""
+        begins = np.zeros((self.length + 1, self.shape.rows), np.bool_)
+        begins[1:] = self.boundaries[: self.length] | ~self.valid[: self.length]
+        return begins
+
+    @property
+    def cuts(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """Steps that time limits cut off, and their rows, in the order of their values."""
+        return [(step, rows) for step, rows, _ in self._finals]
 
     @property
     def full(self) -> bool:
@@ -212,6 +228,8 @@ class OnPolicyBuffer:
         state["finals"] = [
             [step, torch.tensor(cut), torch.tensor(final)] for step, cut, final in self._finals
         ]
+        if self.shape.states:
+            state["states"] = torch.tensor(self.states)
         return {"length": self.length, "capacity": self.shape.capacity, **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -221,7 +239,9 @@ class OnPolicyBuffer:
             stored = {name: state[name].numpy() for name in self._arrays}
             finals = [(int(k), c.numpy(), f.numpy()) for k, c, f in state["finals"]]
             following = state["next"].numpy()
-            same = length <= self.shape.capacity and following.shape == self._next.shape
+            states = state["states"].numpy() if self.shape.states else self.states
+            same = states.shape == self.states.shape
+            same &= length <= self.shape.capacity and following.shape == self._next.shape
             same &= all(v.shape[1:] == getattr(self, n).shape[1:] for n, v in stored.items())
         except (KeyError, AttributeError) as error:
             raise CheckpointError(
@@ -235,5 +255,6 @@ class OnPolicyBuffer:
         for name, values in stored.items():
             getattr(self, name)[:length] = values
         self._next[...] = following
+        self.states[...] = states
         self._finals = finals
         self.length = length

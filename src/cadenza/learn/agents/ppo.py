@@ -10,24 +10,32 @@ Axes:        N = rows per step, B = batch, O = observation, S = critic observati
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, Unpack
+from typing import Any, ClassVar, Final, Literal, Self, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes, Transitions, policy_terms
-from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.on_policy import (
+    OnPolicyLearner,
+    Rollout,
+    Sizes,
+    Transitions,
+    policy_terms,
+)
+from cadenza.learn.agents.on_policy_buffer import Estimates, OnPolicyBuffer
 from cadenza.learn.nn.layers import Layer
+from cadenza.learn.nn.recurrent import MemoryKind
 from cadenza.learn.running_normalizer import CLIP, EPSILON, RunningNormalizer
 from cadenza.learn.settings import (
     ActorCriticConfig,
     ActorCriticSettings,
     ChoosingConfig,
     ChoosingSettings,
+    Count,
     OnPolicyAgentConfig,
     OnPolicyAgentSettings,
 )
@@ -72,11 +80,33 @@ class MAPPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
 
 
 class PPOConfig(MAPPOConfig, ChoosingConfig):
-    """PPO for one agent."""
+    """PPO for one agent.
+
+    Attributes:
+        memory: Let policy and critic remember the episode so far; None sees one observation only.
+        memory_size: Units of each memory, >= 1.
+        sequence_length: Steps through which gradients flow back, >= 1.
+    """
+
+    memory: MemoryKind | None = None
+    memory_size: Count = Field(default=64, ge=1)
+    sequence_length: Count = Field(default=32, ge=1)
+
+    @model_validator(mode="after")
+    def _only_a_memory_has_a_size(self) -> Self:
+        for name in ("memory_size", "sequence_length"):
+            value, default = getattr(self, name), PPOConfig.model_fields[name].default
+            if self.memory is None and value != default:
+                raise ValueError(f"{name}: expected {default} without a memory, got {value}")
+        return self
 
 
 class PPOSettings(MAPPOSettings, ChoosingSettings, total=False):
     """Keywords of `PPOConfig`."""
+
+    memory: MemoryKind | None
+    memory_size: int
+    sequence_length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -204,7 +234,7 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
 
     def _prepared(
         self, buffer: OnPolicyBuffer, counted: NDArray[np.bool_]
-    ) -> tuple[PPOBatch, dict[str, float]]:
+    ) -> tuple[Rollout, dict[str, float]]:
         config = self.config
         estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
         observations = self._flat(buffer.observations, counted)
@@ -220,10 +250,14 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
             returns=self._flat(estimates.returns, counted),
             old_values=self._flat(estimates.values, counted),
         )
+        return batch, self._moments_of(estimates, counted)
+
+    def _moments_of(self, estimates: Estimates, counted: NDArray[np.bool_]) -> dict[str, float]:
+        """Return moments of the rollout."""
         returns = estimates.returns[counted].astype(np.float64)
         advantages = estimates.advantages[counted].astype(np.float64)
         spread = float(returns.var())
-        return batch, {
+        return {
             "advantage_mean": float(advantages.mean()),
             "advantage_std": float(advantages.std()),
             "value_mean": float(estimates.values[counted].mean(dtype=np.float64)),
@@ -235,13 +269,18 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
     def _values(self, rows: Float32Array) -> Float32Array:
         return self.network.value(self._on_device(rows)).cpu().numpy()
 
-    def _step(self, batch: PPOBatch) -> Tensor:
-        config, advantages, seen = self.config, batch.advantages, batch.critic_observations
+    def _step(self, batch: Any) -> Tensor:
+        seen = batch.critic_observations
+        return self._learn(batch, self.network.value(batch.observations if seen is None else seen))
+
+    def _learn(self, batch: PPOBatch, values: Tensor, output: Tensor | None = None) -> Tensor:
+        """Take one optimiser step; ``values`` and ``output`` are the networks', (B, ...)."""
+        config, advantages = self.config, batch.advantages
         if config.normalize_advantages:
             advantages = normalized(advantages)
-        terms = policy_terms(self.network, batch, advantages, config.clip_epsilon)
+        terms = policy_terms(self.network, batch, advantages, config.clip_epsilon, output)
         value_loss = value_error(
-            self.network.value(batch.observations if seen is None else seen),
+            values,
             batch.returns,
             batch.old_values,
             kind=config.value_loss,

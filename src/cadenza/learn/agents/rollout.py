@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from typing import Any, Never, TypeVar, Unpack
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import nn
 
-from cadenza.core.arrays import require_finite
+from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import Deployed, RolloutLoop, SoloAgent
 from cadenza.learn.agents.grpo import (
@@ -30,6 +31,7 @@ from cadenza.learn.agents.grpo import (
 from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOConfig, PPOLearner, PPOSettings
+from cadenza.learn.agents.recurrent import RecurrentPPOLearner
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
@@ -69,8 +71,10 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
                 observation_dim=sizes["observation_dim"] + self.envs.masks,
                 action_dim=len(factors) if factors else self._port.components,
                 choices=factors is not None,
+                states=2 * self.learner.state_width,
             )
         )
+        self._memory = np.zeros((self.envs.num_envs, self.learner.state_width), np.float32)
 
     @abstractmethod
     def _learner(self, sizes: Sizes) -> OnPolicyLearner[Any]:
@@ -94,7 +98,9 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             self._rows = self._seen(self.envs.rows(self._reset()), learn=True)
         if self.envs.masks:
             self.envs.require_legal(self._rows[self._worlds.deciding], self.name)
-        decided = self.learner.act(self._rows)
+        if self._buffer.length == 0:
+            self._buffer.states[:, : self._memory.shape[1]] = self._memory
+        decided, self._memory = self.learner.decide(self._rows, self._memory)
         step = self._worlds.step(self._port.to_env(decided))
         self._buffer.stage(self._rows, decided)
         self._rows = self._seen(self.envs.rows(step.observations), learn=True)
@@ -107,6 +113,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             if len(step.cut)
             else None,
         )
+        self._memory[step.boundaries | ~step.valid] = 0.0
         self._count(step, ends)
         return step
 
@@ -118,9 +125,23 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         require_finite(f"{self.name}: observations", rows)
         return self.learner.scale(rows, learn=learn)
 
-    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
-        decided = self.learner.act(self._seen(rows, learn=False), deterministic=deterministic)
-        return self._port.to_env(decided)
+    @property
+    def state_width(self) -> int:
+        """S, what the policy remembers of an environment."""
+        return self.learner.state_width
+
+    def _remembering(
+        self, rows: NDArray[Any], state: Float32Array, *, deterministic: bool
+    ) -> tuple[NDArray[Any], Float32Array]:
+        seen = self._seen(rows, learn=False)
+        decided, state = self.learner.decide(seen, state, deterministic=deterministic)
+        return self._port.to_env(decided), state
+
+    def forget(self) -> None:
+        """Begin new episodes with the next step, and forget those that have not ended."""
+        super().forget()
+        self._memory[:] = 0.0
+        self._buffer.states[:] = 0.0
 
     def deployed(self) -> nn.Module:
         """Return a module from observations to greedy actions."""
@@ -139,6 +160,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         return {
             "learner": self.learner.state_dict(),
             "buffer": self._buffer.state_dict(),
+            **({"memory": torch.tensor(self._memory)} if self.state_width else {}),
             **self._episodes(),
         }
 
@@ -147,6 +169,8 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         fits = int(state["buffer"]["length"]) <= self._buffer.shape.capacity
         if fits and len(state["returns"]) == self.envs.num_envs:
             self._buffer.load_state_dict(state["buffer"])
+            if self.state_width:
+                self._memory[...] = state["memory"].numpy()
         self._load_episodes(state)
 
 
@@ -169,7 +193,11 @@ class PPO(RolloutAgent[PPOConfig]):
     def _learner(self, sizes: Sizes) -> PPOLearner:
         gamma = self.config.gamma if self.config.normalize_rewards else None
         self._scaler = RewardScaler(self.envs.num_envs, gamma)
-        return PPOLearner(self.config, **sizes)
+        if self.config.memory is None:
+            return PPOLearner(self.config, **sizes)
+        sizes["memory"] = (self.config.memory, self.config.memory_size)
+        length = self.config.sequence_length
+        return RecurrentPPOLearner(self.config, sequence_length=length, **sizes)
 
     def _reset(self) -> NDArray[Any]:
         name = f"learn.ppo.env.{self.steps}" if self.steps else "learn.ppo.env"

@@ -153,7 +153,7 @@ class TeamAgent(Agent[AgentConfig]):
         agreed(contracts_of(team.envs, self.envs.uids), self.envs.contracts, "evaluate")
         stream = derive_substream("learn.evaluation.team", root_seed=seed)
         return evaluate_batch(
-            self.predict,
+            lambda joint, _: self.predict(joint),
             team,
             episodes,
             seed=stream.integer_seed(),

@@ -133,10 +133,12 @@ class ObservationParts(nn.Module):
         self.policy = policy
         self._facts = [space_facts(part) for part in _leaves(space, "").values()]
 
-    def forward(self, *parts: Tensor) -> Tensor:
-        """Return the policy's actions."""
-        flat = [_flat(part, facts) for part, facts in zip(parts, self._facts, strict=True)]
-        return self.policy(torch.cat(flat, dim=1))
+    def forward(self, *parts: Tensor) -> Any:
+        """Return what the policy does; after the parts comes what else it takes."""
+        known = len(self._facts)
+        pairs = zip(parts[:known], self._facts, strict=True)
+        flat = [_flat(part, facts) for part, facts in pairs]
+        return self.policy(torch.cat(flat, dim=1), *parts[known:])
 
 
 def _flat(part: Tensor, facts: Mapping[str, Any]) -> Tensor:

@@ -32,14 +32,12 @@ from cadenza.core.errors import InputError
 from cadenza.learn.nn.gaussian_policy import squashed_log_probability
 from cadenza.learn.nn.initialization import default_linear, orthogonal_linear
 from cadenza.learn.nn.layers import EncoderFactory, with_encoder
+from cadenza.learn.nn.recurrent import NEVER, Memory, MemoryKind, Recurrent, masked
 
 HIDDEN_GAIN: Final = math.sqrt(2.0)
 #: First actions are almost uniform, or have almost zero mean.
 POLICY_GAIN: Final = 0.01
 VALUE_GAIN: Final = 1.0
-
-#: Logit of what is never chosen: its probability is 0 in float32, and p log p is 0, not NaN.
-NEVER: Final = -1e8
 
 #: Nodes of the quadrature: within 1e-4 nats per component for σ up to 1, 1e-2 up to e².
 QUADRATURE_NODES: Final = 32
@@ -278,8 +276,7 @@ class Masked(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the logits, (B, M), those of illegal actions `NEVER`."""
-        logits = self.network(rows[:, : -self._masks])
-        return logits.masked_fill(rows[:, -self._masks :] == 0, NEVER)
+        return masked(self.network(rows[:, : -self._masks]), rows, self._masks)
 
     def portable(self) -> Sequence[nn.Module]:
         """Return the layers of a policy file."""
@@ -291,7 +288,8 @@ class Policy(nn.Module):
 
     The generator draws the weights of the actor first; without ``critic_dim`` there is no critic.
     ``actor`` maps observations, (B, O), to what ``head`` takes; with ``masks``, M of them, as
-    `Masked` does, and the critic leaves them out.
+    `Masked` does, and the critic leaves them out. With ``memory``, a kind and its size, both are
+    `Recurrent`, each with a memory of its own.
     """
 
     def __init__(
@@ -304,8 +302,17 @@ class Policy(nn.Module):
         critic_dim: int | None = None,
         encoder: EncoderFactory | None = None,
         masks: int = 0,
+        memory: tuple[MemoryKind, int] | None = None,
     ) -> None:
         super().__init__()
+
+        def recurrent(inputs: int, outputs: int, gain: float, masks: int) -> Recurrent:
+            kind, size = memory or ("gru", 1)
+            cell, before = with_encoder(
+                encoder, inputs, lambda width: Memory(kind, width, size, generator)
+            )
+            layers = TanhMlp(size, hidden_sizes, outputs, output_gain=gain, generator=generator)
+            return Recurrent(before, cell, layers, masks=masks)
 
         def trunk(inputs: int, outputs: int, gain: float) -> nn.Module:
             def build(width: int) -> TanhMlp:
@@ -314,12 +321,16 @@ class Policy(nn.Module):
             layers, before = with_encoder(encoder, inputs, build)
             return nn.Sequential(*before, layers) if before else layers
 
-        self.actor: nn.Module = trunk(observation_dim, head.outputs, POLICY_GAIN)
         self._masks = masks
-        if masks:
-            self.actor = Masked(self.actor, masks)
-        if critic_dim is not None:
-            self.critic: nn.Module = trunk(critic_dim, 1, VALUE_GAIN)
+        if memory is not None:
+            self.actor: nn.Module = recurrent(observation_dim, head.outputs, POLICY_GAIN, masks)
+            self.critic: nn.Module = recurrent(critic_dim or observation_dim, 1, VALUE_GAIN, 0)
+        else:
+            self.actor = trunk(observation_dim, head.outputs, POLICY_GAIN)
+            if masks:
+                self.actor = Masked(self.actor, masks)
+            if critic_dim is not None:
+                self.critic = trunk(critic_dim, 1, VALUE_GAIN)
         self.head = head
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:

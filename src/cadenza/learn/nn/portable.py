@@ -42,6 +42,7 @@ from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
+from cadenza.learn.nn.recurrent import remembered
 from cadenza.learn.running_normalizer import CLIP
 
 FORMAT: Final = "cadenza-policy/1"
@@ -176,6 +177,29 @@ def _dueling(x: Tensor, layer: Layer, _: int) -> Tensor:
     return value + advantages - advantages.mean(dim=1, keepdim=True)
 
 
+def _remembered(x: Tensor, layer: Layer, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is remembered after x, (P, H), and the next state, (P, S)."""
+    own = layer.tensors
+    state = remembered(
+        layer.kind,
+        x,
+        state,
+        lambda x: _blocks(x, own["weight_ih"], own["bias_ih"]),
+        lambda h: _blocks(h, own["weight_hh"], own["bias_hh"]),
+    )
+    return state[:, : own["weight_hh"].shape[1]], state
+
+
+def _fresh(x: Tensor, layer: Layer, _: int) -> Tensor:
+    return _remembered(x, layer, x.new_zeros((len(x), _state_width(layer))))[0]
+
+
+def _state_width(layer: Layer) -> int:
+    """Return S of a layer with a memory, 0 of others."""
+    units = layer.tensors["weight_hh"].shape[1] if layer.kind in MEMORIES else 0
+    return MEMORIES.get(layer.kind, 0) * units
+
+
 def _parts(x: Tensor, layer: Layer, rows: int) -> Tensor:
     """Return the features of the columns of every part, side by side."""
     pieces = torch.split(x, layer.numbers["widths"], dim=1)
@@ -221,12 +245,24 @@ KINDS: Final[Mapping[str, Kind]] = {
         tensors=("value_weight", "value_bias", "advantage_weight", "advantage_bias"),
     ),
     "parts": Kind(_parts, ("widths",)),
+    "gru": Kind(_fresh, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh")),
+    "lstm": Kind(_fresh, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh")),
 }
+#: Kinds with a memory, and how many numbers a unit of it is.
+MEMORIES: Final = {"gru": 1, "lstm": 2}
 
 
-def _run(layers: Sequence[Layer], x: Tensor, rows: int) -> Tensor:
+def _run(
+    layers: Sequence[Layer], x: Tensor, rows: int, states: list[Tensor] | None = None
+) -> Tensor:
+    """Return what layers make of x; ``states`` of those with a memory become the next ones."""
+    place = 0
     for layer in layers:
-        x = KINDS[layer.kind].run(x, layer, rows)
+        if states and layer.kind in MEMORIES:
+            x, states[place] = _remembered(x, layer, states[place])
+            place += 1
+        else:
+            x = KINDS[layer.kind].run(x, layer, rows)
         if x.is_meta and x.numel() > MAX_ROW * len(x):
             raise ValueError(f"a row of {x.numel() // len(x)} numbers, at most {MAX_ROW}")
     return x
@@ -359,8 +395,19 @@ class PortableNetwork:
         counts = self.output.counts
         return self.num_choices or (self.action_dim if counts is None else int(counts.sum()))
 
+    @property
+    def state_width(self) -> int:
+        """S, what the policy remembers of an episode; 0 without a memory."""
+        return sum(map(_state_width, self.layers))
+
     def outputs(self, observations: Any) -> NDArray[Any]:
-        """Return y, (N, A) or one logit or value per choice (N, C); see `act`."""
+        """Return y, (N, A) or one logit or value per choice (N, C), at an episode's begin."""
+        return self._outputs(observations, None)[0]
+
+    def _outputs(
+        self, observations: Any, state: NDArray[Any] | None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return y and the next state, (N, S)."""
         rows = flat_rows(observations, self.observation)
         if rows.shape[1] != self.observation_dim:
             raise InputError(
@@ -374,8 +421,15 @@ class PortableNetwork:
             (-(-count // BLOCK_ROWS) * BLOCK_ROWS, rows.shape[1]), rows.dtype if kept else "f4"
         )
         filled[:count] = rows
+        memory = np.zeros((len(filled), self.state_width), np.float32)
+        if state is not None:
+            memory[:count] = state
+        widths = [width for width in map(_state_width, self.layers) if width]
         with torch.inference_mode():
-            return _run(self.layers, torch.as_tensor(filled), count)[:count].numpy()
+            states = list(torch.split(torch.as_tensor(memory), widths, dim=1))
+            y = _run(self.layers, torch.as_tensor(filled), count, states)[:count].numpy()
+            following = torch.cat(states, dim=1)[:count].numpy() if states else memory[:count]
+            return y, following
 
     def predict(self, observation: Any, *, action_mask: Any = None) -> NDArray[Any]:
         """Return the action for one observation, or for several with a leading axis N.
@@ -394,7 +448,7 @@ class PortableNetwork:
     def act(
         self, observations: Any, noise: NDArray[Any] | None = None, action_mask: Any = None
     ) -> NDArray[Any]:
-        """Return actions as the environment takes them, (N, *shape).
+        """Return actions as the environment takes them, (N, *shape), of a policy without a memory.
 
         Args:
             observations: (N, *shape), flat rows (N, O), or by name where there are several.
@@ -403,9 +457,30 @@ class PortableNetwork:
             action_mask: 0 for illegal choices, of y's shape; None allows all.
 
         Raises:
+            InputError: Observations are of another size, or the policy has a memory.
+        """
+        if self.state_width:
+            raise InputError(
+                "policy: expected a state, because the policy has a memory, got none; write "
+                "actions, state = policy.step(observations, state) with None at the begin."
+            )
+        return self.step(observations, None, noise, action_mask)[0]
+
+    def step(
+        self,
+        observations: Any,
+        state: NDArray[Any] | None,
+        noise: NDArray[Any] | None = None,
+        action_mask: Any = None,
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return what `act` does for rows of which ``state``, (N, S), is remembered, and the next.
+
+        A row of zeros, or None for all, stands for an episode that begins.
+
+        Raises:
             InputError: Observations are of another size.
         """
-        y, output = self.outputs(observations), self.output
+        (y, following), output = self._outputs(observations, state), self.output
         if noise is not None and output.chooses:
             y = y + noise
         elif noise is not None and output.log_std is not None:
@@ -413,7 +488,8 @@ class PortableNetwork:
         if action_mask is not None:
             legal = np.asarray(action_mask).reshape(y.shape) != 0
             y = np.where(legal, y, np.finfo(np.float32).min)
-        return output.decide(y, self.action.get("shape", ()), self.action.get("dtype", "int64"))
+        shape, dtype = self.action.get("shape", ()), self.action.get("dtype", "int64")
+        return output.decide(y, shape, dtype), following
 
     def _require_fit(self) -> None:
         """Try the shapes of all layers and of the output, without numbers."""
