@@ -12,7 +12,7 @@ Axes:  N = environments, O = own state, S = row, A = action.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -292,20 +292,8 @@ class SeatRows:
         return array
 
 
-class StoredLearner(Protocol):
-    """The part of a learner that a checkpoint holds."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimisers and random streams."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Continue where `state_dict` was taken."""
-        ...
-
-
 class EgoSeatTrainer(ABC):
-    """Learns the ego's policy from the rows of its seat; checkpoints hold ``stored``."""
+    """Learns the ego's policy from the rows of its seat; checkpoints hold ``stored``'s state."""
 
     #: Where the learner's state lies in checkpoints.
     LEARNER_KEY: ClassVar[str]
@@ -316,7 +304,7 @@ class EgoSeatTrainer(ABC):
         self,
         cfg: EgoAHTConfig,
         seat: SeatRows,
-        stored: StoredLearner,
+        stored: Any,
         logger: EventLogger | None,
     ) -> None:
         self._cfg, self._seat, self._stored, self._logger = cfg, seat, stored, logger

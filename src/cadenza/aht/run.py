@@ -42,7 +42,12 @@ from cadenza.core.checkpoints import (
     resolve_uri,
     sidecar_path,
 )
-from cadenza.core.errors import CheckpointError, NotReadyError, StorageError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    NotReadyError,
+    StorageError,
+)
 from cadenza.core.files import atomic_write_json, remove_temporaries
 from cadenza.core.provenance import RunContext
 from cadenza.core.types import PartnerLike
@@ -132,13 +137,9 @@ class RunFiles:
         """Delete the run's results; its log stays, and the next one moves it aside."""
         for uri in [*self.states().values(), *self.policies().values()]:
             payload = resolve_uri(uri, artifacts_root=self.artifacts_root)
-            for path in (
-                policy_path(payload),
-                pending_path(payload),
-                sidecar_path(payload),
-                payload,
-            ):
-                path.unlink(missing_ok=True)
+            for beside in (policy_path, pending_path, sidecar_path):
+                beside(payload).unlink(missing_ok=True)
+            payload.unlink(missing_ok=True)
         for path in (self.curve, self.card):
             path.unlink(missing_ok=True)
 
@@ -211,7 +212,6 @@ class Run:
 
     config: EgoAHTConfig
     context: RunContext
-    files: RunFiles
     env: Any
     partner: PartnerLike
     factory: TrainerFactory
@@ -220,6 +220,16 @@ class Run:
     progress: ProgressCallback | None
     upstream_list: bool
     task_version: int | None = None
+
+    @property
+    def files(self) -> RunFiles:
+        """Its paths."""
+        config = self.config
+        return RunFiles(
+            run_id=self.context.run_id,
+            artifacts_root=config.artifacts_root,
+            log_dir=config.log_dir,
+        )
 
     def write_card(self, status: RunStatus) -> None:
         """Write the run's card."""
@@ -242,6 +252,57 @@ class Run:
             resumed_from=resumed_from,
             log_path=self.files.log,
             curve_path=self.files.curve,
+        )
+
+    def stored_state(self) -> "StoredState | None":
+        """Return the state to resume from, or None if the run left none.
+
+        Raises:
+            ConfigurationError: Only runs of this configuration by other code could be resumed.
+        """
+        stored, run_id = load_newest_state(self.files), self.context.run_id
+        if stored is None and self.files.read_card() is None:
+            fingerprint = self.context.config_fingerprint or ""
+            others = unfinished_runs(self.files.folder, fingerprint=fingerprint, other_than=run_id)
+            if others:
+                raise ConfigurationError(
+                    f"train: expected an unfinished run {run_id} to resume, got only "
+                    f"{', '.join(others)} of the same configuration, made by other code or "
+                    "packages; check that version out to resume it, or start again without resume."
+                )
+        return stored
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its card says so."""
+        card = self.files.read_card()
+        return card is not None and card["status"] == "finished"
+
+    def is_finished_at(self, step: int) -> bool:
+        """Return whether the run ended and ``step`` is its last one, nothing being damaged."""
+        last = self.config.total_iterations * self.config.env.num_envs
+        return self.has_ended and self.files.curve.is_file() and step == last
+
+    def refuse_to_replace(self, *, resume: bool) -> None:
+        """Raise if the run has results that starting anew would replace.
+
+        Raises:
+            ConfigurationError: It has.
+        """
+        policies = self.files.policies()
+        # A kill within the first save leaves one policy without a state: it is written again.
+        if not policies or (resume and len(policies) == 1 and not self.has_ended):
+            return
+        advice = (
+            "there is no training state to resume from; pass overwrite (--overwrite) to delete "
+            "the run and start again."
+            if resume
+            else "pass resume (--resume) to continue the run, or overwrite (--overwrite) to "
+            "delete it and start again."
+        )
+        raise ConfigurationError(
+            f"train: run {self.context.run_id} already has {len(policies)} checkpoint(s) in "
+            f"{self.files.folder}; {advice}"
         )
 
 

@@ -78,7 +78,7 @@ class SeatStep(NamedTuple):
     @property
     def rewards(self) -> list[float]:
         """The environment's rewards, one for each environment."""
-        return np.atleast_1d(self.reward).tolist()
+        return [self.reward] if isinstance(self.reward, float) else self.reward.tolist()
 
     @property
     def final_obs(self) -> Observation | None:
@@ -88,7 +88,8 @@ class SeatStep(NamedTuple):
     @property
     def ended(self) -> list[int]:
         """Numbers of the environments whose episodes ended."""
-        return np.flatnonzero(self.done).tolist()
+        done = self.done
+        return [0] * done if isinstance(done, bool) else np.flatnonzero(done).tolist()
 
     def successes(self) -> list[bool | None]:
         """Return the task's flag for each of `ended`; None for tasks without one."""
@@ -124,7 +125,7 @@ class Seat:
     def begin(self) -> None:
         """Reset everything for the run's first episode."""
         if self._station is not None:
-            self._station.begin_run(self._run_seed)
+            self._station.driver.begin_run(self._run_seed)
         self._restart()
 
     def begin_next(self) -> None:
@@ -203,7 +204,7 @@ class Seat:
         self.is_between_episodes = False
         self._reset()
         if self._station is not None:
-            self._station.begin_episode()
+            self._station.driver.begin_episode()
 
     def _reset(self) -> None:
         self._obs = self._env.reset(seed=self.seed)[0]
@@ -225,7 +226,7 @@ class Seat:
         step = SeatStep(self._obs, reward, 0.0, terminated, truncated, info)
         ended = step.ended
         if ended and self._station is not None and not is_replay:
-            self._station.begin_rows(ended)
+            self._station.driver.begin_rows(ended)
         for row in ended:
             self.episode_index += 1
             if isinstance(self._partner, RowResettablePartner):
@@ -301,7 +302,8 @@ class History:
         self.window.add_step(mean_reward, step.info)
         self.lengths += 1
         self.returns += rewards
-        for row, success in zip(step.ended, step.successes(), strict=True):
+        ended = step.ended
+        for row, success in zip(ended, step.successes() if ended else (), strict=True):
             closed = self._close(row, complete=True, success=success)
             self.curve.per_episode_ego_rewards.append(closed.episode_return)
             self.window.add_episode(closed)

@@ -25,15 +25,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.algorithms import entry_of
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
-from cadenza.aht.run import (
-    STATE_FORMAT,
-    Run,
-    RunFiles,
-    StoredState,
-    extra_facts,
-    load_newest_state,
-    unfinished_runs,
-)
+from cadenza.aht.run import STATE_FORMAT, Run, StoredState, extra_facts
 from cadenza.aht.safety_telemetry import (
     AnyDriver,
     SafetyStation,
@@ -156,7 +148,8 @@ def train(
         "safety_emergency_controllers": safety_emergency_controllers,
     }
     safety = driver_of_parts(cfg, env, parts, safety)
-    _check_arguments(cfg, env, safety, evaluator, resume=resume, overwrite=overwrite)
+    require_matching_safety(cfg, env, safety)
+    _check_arguments(cfg, evaluator, both=resume and overwrite)
     fingerprint = config_fingerprint(cfg)
     factory = trainer_factory or load_algorithm(cfg.algo)
     context = compute_run_metadata(
@@ -174,9 +167,6 @@ def train(
     run = Run(
         config=cfg,
         context=context,
-        files=RunFiles(
-            run_id=context.run_id, artifacts_root=cfg.artifacts_root, log_dir=cfg.log_dir
-        ),
         env=env,
         partner=partner,
         factory=factory,
@@ -189,26 +179,17 @@ def train(
     with run.files.locked():
         if overwrite:
             run.files.delete_results()
-        stored = find_stored_state(run) if resume else None
-        if stored is not None and is_finished(run, stored):
+        stored = run.stored_state() if resume else None
+        if stored is not None and run.is_finished_at(stored.step):
             return _finished_result(run, stored)
         if stored is None:
-            refuse_to_replace(run, resume=resume)
+            run.refuse_to_replace(resume=resume)
         return _train(run, stored)
 
 
-def _check_arguments(
-    cfg: EgoAHTConfig,
-    env: Any,
-    safety: AnyDriver | None,
-    evaluator: Evaluator | None,
-    *,
-    resume: bool,
-    overwrite: bool,
-) -> None:
+def _check_arguments(cfg: EgoAHTConfig, evaluator: Evaluator | None, *, both: bool) -> None:
     """Raise unless the parts fit the configuration; nothing has been written yet."""
-    require_matching_safety(cfg, env, safety)
-    if resume and overwrite:
+    if both:
         raise ConfigurationError(
             "train: expected resume or overwrite, got both; resume continues a run, overwrite "
             "deletes it."
@@ -218,7 +199,7 @@ def _check_arguments(
             f"train: evaluation.every_frames is {cfg.evaluation.every_frames} but no evaluator "
             "was passed; pass one, or set evaluation.every_frames=0."
         )
-    if cfg.total_frames < cfg.env.num_envs:
+    if cfg.total_iterations == 0:
         raise ConfigurationError(
             f"train: expected total_frames >= env.num_envs = {cfg.env.num_envs}, got "
             f"{cfg.total_frames}: not one step would be made."
@@ -350,62 +331,6 @@ def _finished_result(run: Run, stored: StoredState) -> TrainingResult:
     return TrainingResult(training.history.curve, training.trainer, outcome=outcome)
 
 
-def find_stored_state(run: Run) -> StoredState | None:
-    """Return the state to resume from, or None if the run left none.
-
-    Raises:
-        ConfigurationError: Only runs of this configuration by other code could be resumed.
-    """
-    stored = load_newest_state(run.files)
-    if stored is None and run.files.read_card() is None:
-        others = unfinished_runs(
-            run.files.folder,
-            fingerprint=run.context.config_fingerprint or "",
-            other_than=run.files.run_id,
-        )
-        if others:
-            raise ConfigurationError(
-                f"train: expected an unfinished run {run.files.run_id} to resume, got only "
-                f"{', '.join(others)} of the same configuration, made by other code or packages; "
-                "check that version out to resume it, or start again without resume."
-            )
-    return stored
-
-
-def is_finished(run: Run, stored: StoredState) -> bool:
-    """Return whether the run ended and ``stored`` is its last state, nothing being damaged."""
-    final_frames = run.config.total_iterations * run.config.env.num_envs
-    return _has_ended(run) and run.files.curve.is_file() and stored.step == final_frames
-
-
-def refuse_to_replace(run: Run, *, resume: bool) -> None:
-    """Raise if the run has results that starting anew would replace.
-
-    Raises:
-        ConfigurationError: It has.
-    """
-    policies = run.files.policies()
-    # A kill within the first save leaves one policy without a state: the same is written again.
-    if not policies or (resume and len(policies) == 1 and not _has_ended(run)):
-        return
-    advice = (
-        "there is no training state to resume from; pass overwrite (--overwrite) to delete the run "
-        "and start again."
-        if resume
-        else "pass resume (--resume) to continue the run, or overwrite (--overwrite) to delete "
-        "it and start again."
-    )
-    raise ConfigurationError(
-        f"train: run {run.files.run_id} already has {len(policies)} checkpoint(s) in "
-        f"{run.files.folder}; {advice}"
-    )
-
-
-def _has_ended(run: Run) -> bool:
-    card = run.files.read_card()
-    return card is not None and card["status"] == "finished"
-
-
 class Training:
     """What the loop steps and updates: the learner, its seat, and what has happened so far.
 
@@ -520,7 +445,7 @@ class Training:
                     raise
                 lost = error
         if self.station is not None:
-            self.station.begin_run(self._run.config.seed)
+            self.station.driver.begin_run(self._run.config.seed)
             self.station.load_state_dict(content["safety"])
         if lost is not None:
             warnings.warn(
@@ -550,7 +475,9 @@ class Keeper(AgentCallback):
         del batch, figures
         step, history = agent.steps, agent.history
         if agent.station is not None:
-            self._log.info("safety_telemetry", step=step, **agent.station.window_figures())
+            self._log.info(
+                "safety_telemetry", step=step, **agent.station.aggregator.flush_window_stats()
+            )
         self._log.info("rollout_update", step=step, last_reward=history.window.last_reward)
         log_scalars(self._log, step=step, namespace="rollout", **history.window.figures())
         history.begin_window()

@@ -21,7 +21,8 @@ def station_of(partner, folder, rows):
     driver = HalvingDriver(None) if rows == 1 else HalvingBatchDriver(None, num_envs=rows)
     env = {"task": "noisy_point", "num_envs": rows}
     station = SafetyStation(driver, config_in(folder, env=env), partner)
-    station.begin_run(0)
+    driver.begin_run(0)
+    driver.begin_run(0)
     driver.calls.clear()
     return station, driver.calls
 
