@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from .envs.registration import register_envs as register_envs
     from .learn.agents.bc import BC as BC
     from .learn.agents.dagger import DAgger as DAgger
+    from .learn.agents.dqn import DQN as DQN
+    from .learn.agents.hlgauss import HLGauss as HLGauss
     from .learn.agents.load import load as load
-    from .learn.agents.replay import DQN as DQN
-    from .learn.agents.replay import MBPO as MBPO
-    from .learn.agents.replay import SAC as SAC
-    from .learn.agents.replay import TD3 as TD3
-    from .learn.agents.replay import HLGauss as HLGauss
+    from .learn.agents.mbpo import MBPO as MBPO
     from .learn.agents.rollout import GRPO as GRPO
     from .learn.agents.rollout import PPO as PPO
+    from .learn.agents.sac import SAC as SAC
+    from .learn.agents.td3 import TD3 as TD3
     from .learn.agents.team import HAPPO as HAPPO
     from .learn.agents.team import HATD3 as HATD3
     from .learn.agents.team import MAPPO as MAPPO

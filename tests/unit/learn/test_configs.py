@@ -29,16 +29,23 @@ AGENTS = sorted(
 )
 
 
+#: Keywords of agents that are no settings.
+COMMON = {"seed", "num_envs", "network", "demonstrations", "demonstration_share"}
+
+
 @pytest.mark.parametrize("kind", AGENTS)
 def test_constructor_shows_every_setting_with_its_type_and_default(kind):
     assert len(AGENTS) == 12
     typed = get_type_hints(*get_args(get_type_hints(kind.__init__)["settings"]))
     hints = get_type_hints(kind.Config)
     settings = {name: hints[name] for name in kind.Config.model_fields}
+    common = {key: typed.pop(key) for key in COMMON & typed.keys()}
     assert typed == {**settings, "hidden_sizes": list[int] | settings["hidden_sizes"]}
     shown = inspect.signature(kind).parameters
     assert {name: shown[name].default for name in settings} == kind.Config().model_dump()
     assert {name: shown[name].annotation for name in settings} == settings
+    assert shown["seed"].default == 0
+    assert common.keys() <= shown.keys() <= {"env", "expert", *COMMON, *settings}
     assert not {"others", "settings"} & shown.keys()
 
 

@@ -43,6 +43,7 @@ from typing import (
     ParamSpec,
     Self,
     TypeAlias,
+    TypedDict,
     TypeVar,
     cast,
     get_args,
@@ -119,6 +120,7 @@ STATE_VERSION: Final = 1
 _CONTRACTS: Final = "contracts"
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
+_KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 #: What makes an evaluation the best: its mean return, or its success rate and then its return.
@@ -130,6 +132,19 @@ AnyAgent = TypeVar("AnyAgent")
 AgentConfig = TypeVar("AgentConfig", bound=FrozenModel)
 ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
 RolloutLoopConfig = TypeVar("RolloutLoopConfig", bound=OnPolicyConfig)
+
+
+class AgentKeywords(TypedDict, total=False):
+    """Keywords that every agent has beside its settings."""
+
+    seed: int
+    num_envs: int | None
+
+
+class SoloKeywords(AgentKeywords, total=False):
+    """Keywords of a `SoloAgent`."""
+
+    network: Network | None
 
 
 class Agent(Trainee, Generic[AgentConfig]):
@@ -179,18 +194,24 @@ class Agent(Trainee, Generic[AgentConfig]):
             self._build()
 
     def __init_subclass__(cls) -> None:
-        """Let `help` and notebooks show every setting with its default, for ``**settings``."""
+        """Let `help` and notebooks show every keyword with its default, for ``**settings``."""
         super().__init_subclass__()
         init: Any = vars(cls).get("__init__")
-        if init is not None and "Config" in vars(cls):
-            kind, types = inspect.Parameter.KEYWORD_ONLY, get_type_hints(cls.Config)
-            settings = [
-                inspect.Parameter(name, kind, default=field.default, annotation=types[name])
-                for name, field in cls.Config.model_fields.items()
-            ]
-            signature = inspect.signature(init)
-            named = [p for p in signature.parameters.values() if p.kind not in _VARIADIC]
-            init.__signature__ = signature.replace(parameters=[*named, *settings])
+        if init is None or "Config" not in vars(cls):
+            return
+        bases = [base for base in reversed(cls.__mro__[1:]) if "__init__" in vars(base)]
+        inherited = [inspect.signature(vars(base)["__init__"]).parameters for base in bases]
+        known = {name: each for some in inherited for name, each in some.items()}
+        types = get_type_hints(cls.Config)
+        for name, field in cls.Config.model_fields.items():
+            known[name] = inspect.Parameter(
+                name, _KEYWORD, default=field.default, annotation=types[name]
+            )
+        signature = inspect.signature(init)
+        own = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
+        (typed,) = get_args(init.__annotations__["settings"])  # of Unpack[...]
+        shown = [known[name] for name in typed.__annotations__]
+        init.__signature__ = signature.replace(parameters=[*own, *shown])
 
     @classmethod
     def preset(cls, task: str) -> dict[str, Any]:

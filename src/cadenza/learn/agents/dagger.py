@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from cadenza.core.arrays import require_finite, require_shape
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, SoloAgent
+from cadenza.learn.agents.agent import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource, generator_state, set_generator_state
-from cadenza.learn.nn.encoders import Network, is_box, is_image
+from cadenza.learn.nn.encoders import is_box, is_image
 from cadenza.learn.nn.initialization import default_linear
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Layer, with_encoder
 from cadenza.learn.settings import Count, FrozenModel, Width, Widths
@@ -330,6 +330,9 @@ def _grown(column: Tensor, rows: int) -> Tensor:
     return larger
 
 
+class _DAggerKeywords(SoloKeywords, DAggerSettings, total=False): ...
+
+
 class DAgger(SoloAgent[DAggerConfig]):
     """Imitation with dataset aggregation, for discrete and bounded continuous actions.
 
@@ -348,13 +351,10 @@ class DAgger(SoloAgent[DAggerConfig]):
         env: EnvLike,
         *others: Never,
         expert: Expert | None = None,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        **settings: Unpack[DAggerSettings],
+        **settings: Unpack[_DAggerKeywords],
     ) -> None:
         self._expert = expert
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+        super().__init__(env, *others, **settings)
 
     def _build(self) -> None:
         space, count = self.envs.space, self.envs.num_envs

@@ -15,7 +15,7 @@ import copy
 import itertools
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Never, Self, Unpack
 
 import numpy as np
 import torch
@@ -24,9 +24,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
+from cadenza.core.episodes import Episode
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.agents.off_policy import OffPolicyLearner, Transitions, one_step_target
+from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.updates import Figures
+from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
@@ -224,3 +227,57 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         choices = low + (self._choices + 1.0) * 0.5 * (high - low)
         output = Output(kind="choice", choices=choices.astype(np.float32))
         return flat_network(layers_of(self.greedy), self.observation_dim, output, **fields)
+
+
+class _DQNKeywords(ReplayKeywords, DQNSettings, total=False): ...
+
+
+class DQN(ReplayAgent[DQNConfig]):
+    """Deep Q-learning, on choices or a grid of actions; arXiv:1509.06461, `DQNConfig`."""
+
+    Config = DQNConfig
+
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_DQNKeywords]) -> None:
+        super().__init__(env, *others, **settings)
+
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> DQNLearner:
+        if self._port.choices is None:
+            self._choices = action_grid(self._components(), self.config.action_bins)
+        else:
+            self._choices = np.arange(self._port.choices, dtype=np.float32)[:, None]
+        return DQNLearner(
+            observation_dim=width,
+            choices=self._choices,
+            config=self.config,
+            encoder=encoder,
+            seed=self.seed,
+        )
+
+    def _stored(self, episode: Episode) -> NDArray[Any]:
+        if self._port.choices is None:
+            raise InputError(
+                f"{self.name}: expected demonstrations of choices, got {self.envs.action_space}, "
+                "of which it knows a grid alone; use SAC or TD3."
+            )
+        return super()._stored(episode)
+
+    def _greedy(self) -> nn.Module:
+        best = self.learner.greedy
+        return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
+
+    def _output(self) -> Output:
+        if self._port.choices is not None:
+            return super()._output()
+        return Output(kind="choice", choices=self._port.to_env(self._choices))
+
+
+class _Grid(nn.Module):
+    """Numbers of choices, (B,), to their actions in [−1, 1], (B, A)."""
+
+    def __init__(self, choices: NDArray[np.float32]) -> None:
+        super().__init__()
+        self.register_buffer("choices", torch.tensor(choices), persistent=False)
+
+    def forward(self, best: Tensor) -> Tensor:
+        """Return actions, (B, A)."""
+        return self.get_buffer("choices")[best]

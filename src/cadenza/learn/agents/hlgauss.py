@@ -12,16 +12,18 @@ Limits:  targets are clamped into [e_0, e_b]; the figure ``clipped`` is their sh
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Self, cast
+from typing import Any, ClassVar, Final, Never, Self, Unpack, cast
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
+from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.callbacks.loss import LOOK_EVERY
+from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
 from cadenza.learn.settings import Count
 
@@ -224,3 +226,16 @@ class HLGaussLearner(SACLearner):
                 "both to the range of discounted returns, or scale the rewards."
             )
         return figures
+
+
+class _HLGaussKeywords(ReplayKeywords, HLGaussSettings, total=False): ...
+
+
+class HLGauss(ReplayAgent[HLGaussConfig]):
+    """Soft actor-critic with critics that predict histograms; arXiv:2403.03950, `HLGaussConfig`."""
+
+    Config = HLGaussConfig
+    Learner = HLGaussLearner
+
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_HLGaussKeywords]) -> None:
+        super().__init__(env, *others, **settings)

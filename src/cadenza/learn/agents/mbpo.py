@@ -10,7 +10,7 @@ Axes:    B = batch, D = observation, A = action, M = imagined transitions kept.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self, cast
+from typing import Any, ClassVar, Final, Never, Self, Unpack, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -18,8 +18,11 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.agent import SoloKeywords
+from cadenza.learn.agents.replay import ReplayAgent
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.updates import Figures, require_finite
+from cadenza.learn.env.making import EnvLike
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
@@ -286,3 +289,20 @@ class ImaginedTransitions:
             )
         self._rows[: len(rows)] = rows
         self._written = int(state["written"])
+
+
+class _MBPOKeywords(SoloKeywords, MBPOSettings, total=False): ...
+
+
+class MBPO(ReplayAgent[MBPOConfig]):
+    """Soft actor-critic that also learns from a model; arXiv:1906.08253, `MBPOConfig`."""
+
+    Config = MBPOConfig
+    Learner = MBPOLearner
+
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_MBPOKeywords]) -> None:
+        super().__init__(env, *others, **settings)
+
+    def _update(self, batch: Mapping[str, Any]) -> Figures:
+        learner = cast("MBPOLearner", self.learner)
+        return learner.learn_from(batch, self.memory)

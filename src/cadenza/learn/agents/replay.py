@@ -1,11 +1,11 @@
-"""The front door of the off-policy algorithms, which learn from a replay memory; see `agent`.
+"""Agents that learn from a replay memory: what all off-policy algorithms share; see `agent`.
 
 Axes:  N = environments, O = flattened observation, A = action components.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Never, TypeAlias, Unpack, cast
+from typing import Any, ClassVar, Never
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.episodes import Episode
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, ReplayConfig, ReplayLoop, SoloAgent
+from cadenza.learn.agents.agent import Deployed, ReplayConfig, ReplayLoop, SoloAgent, SoloKeywords
 from cadenza.learn.agents.demonstrations import (
     Demonstrations,
     Source,
@@ -24,21 +24,21 @@ from cadenza.learn.agents.demonstrations import (
     joined,
     remember,
 )
-from cadenza.learn.agents.dqn import DQNConfig, DQNLearner, DQNSettings, action_grid
-from cadenza.learn.agents.hlgauss import HLGaussConfig, HLGaussLearner, HLGaussSettings
-from cadenza.learn.agents.mbpo import MBPOConfig, MBPOLearner, MBPOSettings
-from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
-from cadenza.learn.agents.td3 import TD3Config, TD3Learner, TD3Settings
+from cadenza.learn.agents.off_policy import OffPolicyLearner
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.nn.encoders import Network, is_image
+from cadenza.learn.nn.encoders import is_image
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.nn.portable import Output
 
-AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
+
+class ReplayKeywords(SoloKeywords, total=False):
+    """Keywords of a `ReplayAgent`."""
+
+    demonstrations: Demonstrations | None
+    demonstration_share: float
 
 
 class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
@@ -53,8 +53,8 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     #: Demonstrations, once they are read, if batches have a share of them.
     _shown: TransitionMemory | None = None
     #: Makes the learner of continuous actions.
-    Learner: ClassVar[Callable[..., AnyLearner]]
-    learner: AnyLearner
+    Learner: ClassVar[Callable[..., OffPolicyLearner[Any]]]
+    learner: OffPolicyLearner[Any]
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             )
         return self._port.components
 
-    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> OffPolicyLearner[Any]:
         """Return the learner for observations of ``width`` numbers."""
         return self.Learner(
             observation_dim=width,
@@ -224,182 +224,3 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             self._source.load_state_dict(told)
             self._share, self._shown_before = float(told["share"]), told["drawn"]
             self._shown = None  # they are read again, and compared
-
-
-class SAC(ReplayAgent[SACConfig]):
-    """Soft actor-critic, for continuous actions; arXiv:1812.05905, `SACConfig`."""
-
-    Config = SACConfig
-    Learner: ClassVar[Callable[..., AnyLearner]] = SACLearner
-
-    def __init__(
-        self,
-        env: EnvLike,
-        *others: Never,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        demonstrations: Demonstrations | None = None,
-        demonstration_share: float = 0.5,
-        **settings: Unpack[SACSettings],
-    ) -> None:
-        super().__init__(
-            env,
-            *others,
-            seed=seed,
-            num_envs=num_envs,
-            network=network,
-            demonstrations=demonstrations,
-            demonstration_share=demonstration_share,
-            **settings,
-        )
-
-
-class HLGauss(ReplayAgent[HLGaussConfig]):
-    """Soft actor-critic with critics that predict histograms; arXiv:2403.03950, `HLGaussConfig`."""
-
-    Config = HLGaussConfig
-    Learner: ClassVar[Callable[..., AnyLearner]] = HLGaussLearner
-
-    def __init__(
-        self,
-        env: EnvLike,
-        *others: Never,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        demonstrations: Demonstrations | None = None,
-        demonstration_share: float = 0.5,
-        **settings: Unpack[HLGaussSettings],
-    ) -> None:
-        super().__init__(
-            env,
-            *others,
-            seed=seed,
-            num_envs=num_envs,
-            network=network,
-            demonstrations=demonstrations,
-            demonstration_share=demonstration_share,
-            **settings,
-        )
-
-
-class MBPO(ReplayAgent[MBPOConfig]):
-    """Soft actor-critic that also learns from a model; arXiv:1906.08253, `MBPOConfig`."""
-
-    Config = MBPOConfig
-    Learner: ClassVar[Callable[..., AnyLearner]] = MBPOLearner
-
-    def __init__(
-        self,
-        env: EnvLike,
-        *others: Never,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        **settings: Unpack[MBPOSettings],
-    ) -> None:
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
-
-    def _update(self, batch: Mapping[str, Any]) -> Figures:
-        learner = cast("MBPOLearner", self.learner)
-        return learner.learn_from(batch, self.memory)
-
-
-class TD3(ReplayAgent[TD3Config]):
-    """Twin delayed deep deterministic policy gradient; arXiv:1802.09477, `TD3Config`."""
-
-    Config = TD3Config
-    Learner: ClassVar[Callable[..., AnyLearner]] = TD3Learner
-
-    def __init__(
-        self,
-        env: EnvLike,
-        *others: Never,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        demonstrations: Demonstrations | None = None,
-        demonstration_share: float = 0.5,
-        **settings: Unpack[TD3Settings],
-    ) -> None:
-        super().__init__(
-            env,
-            *others,
-            seed=seed,
-            num_envs=num_envs,
-            network=network,
-            demonstrations=demonstrations,
-            demonstration_share=demonstration_share,
-            **settings,
-        )
-
-
-class DQN(ReplayAgent[DQNConfig]):
-    """Deep Q-learning, on choices or a grid of actions; arXiv:1509.06461, `DQNConfig`."""
-
-    Config = DQNConfig
-
-    def __init__(
-        self,
-        env: EnvLike,
-        *others: Never,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        demonstrations: Demonstrations | None = None,
-        demonstration_share: float = 0.5,
-        **settings: Unpack[DQNSettings],
-    ) -> None:
-        super().__init__(
-            env,
-            *others,
-            seed=seed,
-            num_envs=num_envs,
-            network=network,
-            demonstrations=demonstrations,
-            demonstration_share=demonstration_share,
-            **settings,
-        )
-
-    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
-        if self._port.choices is None:
-            self._choices = action_grid(self._components(), self.config.action_bins)
-        else:
-            self._choices = np.arange(self._port.choices, dtype=np.float32)[:, None]
-        return DQNLearner(
-            observation_dim=width,
-            choices=self._choices,
-            config=self.config,
-            encoder=encoder,
-            seed=self.seed,
-        )
-
-    def _stored(self, episode: Episode) -> NDArray[Any]:
-        if self._port.choices is None:
-            raise InputError(
-                f"{self.name}: expected demonstrations of choices, got {self.envs.action_space}, "
-                "of which it knows a grid alone; use SAC or TD3."
-            )
-        return super()._stored(episode)
-
-    def _greedy(self) -> nn.Module:
-        best = self.learner.greedy
-        return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
-
-    def _output(self) -> Output:
-        if self._port.choices is not None:
-            return super()._output()
-        return Output(kind="choice", choices=self._port.to_env(self._choices))
-
-
-class _Grid(nn.Module):
-    """Numbers of choices, (B,), to their actions in [−1, 1], (B, A)."""
-
-    def __init__(self, choices: NDArray[np.float32]) -> None:
-        super().__init__()
-        self.register_buffer("choices", torch.tensor(choices), persistent=False)
-
-    def forward(self, best: Tensor) -> Tensor:
-        """Return actions, (B, A)."""
-        return self.get_buffer("choices")[best]

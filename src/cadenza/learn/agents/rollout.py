@@ -20,7 +20,7 @@ from torch import nn
 
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, RolloutLoop, SoloAgent
+from cadenza.learn.agents.agent import Deployed, RolloutLoop, SoloAgent, SoloKeywords
 from cadenza.learn.agents.grpo import (
     GRPOConfig,
     GRPOLearner,
@@ -35,7 +35,6 @@ from cadenza.learn.agents.recurrent import RecurrentPPOLearner
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
-from cadenza.learn.nn.encoders import Network
 from cadenza.learn.nn.portable import Output
 from cadenza.learn.running_normalizer import RewardScaler
 from cadenza.learn.settings import ChoosingConfig
@@ -174,21 +173,16 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         self._load_episodes(state)
 
 
+class _PPOKeywords(SoloKeywords, PPOSettings, total=False): ...
+
+
 class PPO(RolloutAgent[PPOConfig]):
     """Proximal policy optimisation; arXiv:1707.06347, `PPOConfig`."""
 
     Config = PPOConfig
 
-    def __init__(
-        self,
-        env: EnvLike,
-        *others: Never,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        **settings: Unpack[PPOSettings],
-    ) -> None:
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_PPOKeywords]) -> None:
+        super().__init__(env, *others, **settings)
 
     def _learner(self, sizes: Sizes) -> PPOLearner:
         gamma = self.config.gamma if self.config.normalize_rewards else None
@@ -214,6 +208,9 @@ class PPO(RolloutAgent[PPOConfig]):
         self._scaler.load_state_dict(state["scaler"])
 
 
+class _GRPOKeywords(SoloKeywords, GRPOSettings, total=False): ...
+
+
 class GRPO(RolloutAgent[GRPOConfig]):
     """Group-relative policy optimisation: PPO without a critic.
 
@@ -226,16 +223,8 @@ class GRPO(RolloutAgent[GRPOConfig]):
     Config = GRPOConfig
     default_envs = 8
 
-    def __init__(
-        self,
-        env: EnvLike,
-        *others: Never,
-        seed: int = 0,
-        num_envs: int | None = None,
-        network: Network | None = None,
-        **settings: Unpack[GRPOSettings],
-    ) -> None:
-        super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **settings)
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_GRPOKeywords]) -> None:
+        super().__init__(env, *others, **settings)
 
     def _learner(self, sizes: Sizes) -> GRPOLearner:
         self._seeds()  # refuses environments that are no whole groups now

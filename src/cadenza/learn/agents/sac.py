@@ -14,7 +14,7 @@ import copy
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self, Unpack
 
 import torch
 from numpy.typing import NDArray
@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.learn.agents.off_policy import OffPolicyLearner, Transitions, one_step_target
+from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.updates import Figures
+from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import MAX_MEAN, GaussianMlpPolicy, squashed_mean
 from cadenza.learn.nn.initialization import default_init_
@@ -231,3 +233,16 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         """Return parts of a state of version 2 as parts of this one."""
         ln_alpha: Tensor = callbacks["alpha"]["network_state_dict"]
         return {**super()._from_callbacks(callbacks), "ln_alpha": ln_alpha}
+
+
+class _SACKeywords(ReplayKeywords, SACSettings, total=False): ...
+
+
+class SAC(ReplayAgent[SACConfig]):
+    """Soft actor-critic, for continuous actions; arXiv:1812.05905, `SACConfig`."""
+
+    Config = SACConfig
+    Learner = SACLearner
+
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_SACKeywords]) -> None:
+        super().__init__(env, *others, **settings)

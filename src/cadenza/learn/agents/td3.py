@@ -11,7 +11,7 @@ Axes:    B = batch, N = environments, O = observation, A = action.
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Never, Unpack
 
 import torch
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.learn.agents.off_policy import OffPolicyLearner, Transitions, one_step_target
+from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.sac import critic_loss
 from cadenza.learn.agents.updates import Figures
+from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.initialization import xavier_uniform_init_
 from cadenza.learn.nn.layers import EncoderFactory, apply_layers, relu_mlp
@@ -211,3 +213,16 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         actions = self.pi(obs=self._rows(states))
         noise = self._draw(len(states))
         return exploring_actions(actions, noise, self.config.exploration_noise).cpu().numpy()
+
+
+class _TD3Keywords(ReplayKeywords, TD3Settings, total=False): ...
+
+
+class TD3(ReplayAgent[TD3Config]):
+    """Twin delayed deep deterministic policy gradient; arXiv:1802.09477, `TD3Config`."""
+
+    Config = TD3Config
+    Learner = TD3Learner
+
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_TD3Keywords]) -> None:
+        super().__init__(env, *others, **settings)

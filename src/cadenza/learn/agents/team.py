@@ -29,6 +29,7 @@ from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import (
     Agent,
     AgentConfig,
+    AgentKeywords,
     Deployed,
     Evaluation,
     ReplayLoop,
@@ -254,6 +255,9 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
         self.forget()
 
 
+class _MAPPOKeywords(AgentKeywords, MAPPOSettings, total=False): ...
+
+
 class MAPPO(RolloutTeam[MAPPOConfig]):
     """One PPO policy plays every robot, one central critic judges the joint state.
 
@@ -268,15 +272,8 @@ class MAPPO(RolloutTeam[MAPPOConfig]):
     Config = MAPPOConfig
     learner: PPOLearner
 
-    def __init__(
-        self,
-        env: TeamEnvLike,
-        *,
-        seed: int = 0,
-        num_envs: int | None = None,
-        **settings: Unpack[MAPPOSettings],
-    ) -> None:
-        super().__init__(env, seed=seed, num_envs=num_envs, **settings)
+    def __init__(self, env: TeamEnvLike, **settings: Unpack[_MAPPOKeywords]) -> None:
+        super().__init__(env, **settings)
 
     def _build(self) -> None:
         super()._build()
@@ -339,6 +336,9 @@ class MAPPO(RolloutTeam[MAPPOConfig]):
         return self.team.from_unit([np.tanh(action) for action in actions])
 
 
+class _HAPPOKeywords(AgentKeywords, HAPPOSettings, total=False): ...
+
+
 class HAPPO(RolloutTeam[HAPPOConfig]):
     """A PPO policy for every robot, updated one after the other; the critic judges the joint state.
 
@@ -348,15 +348,8 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
     Config = HAPPOConfig
     learner: HAPPOLearner
 
-    def __init__(
-        self,
-        env: TeamEnvLike,
-        *,
-        seed: int = 0,
-        num_envs: int | None = None,
-        **settings: Unpack[HAPPOSettings],
-    ) -> None:
-        super().__init__(env, seed=seed, num_envs=num_envs, **settings)
+    def __init__(self, env: TeamEnvLike, **settings: Unpack[_HAPPOKeywords]) -> None:
+        super().__init__(env, **settings)
 
     def _build(self) -> None:
         super()._build()
@@ -404,6 +397,9 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
         set_generator_state(self.learner.shuffle, state["order_generator"])
 
 
+class _HATD3Keywords(AgentKeywords, HATD3Settings, total=False): ...
+
+
 class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     """A TD3 policy for every robot, updated one after the other from a replay memory.
 
@@ -414,15 +410,8 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
 
     Config = HATD3Config
 
-    def __init__(
-        self,
-        env: TeamEnvLike,
-        *,
-        seed: int = 0,
-        num_envs: int | None = None,
-        **settings: Unpack[HATD3Settings],
-    ) -> None:
-        super().__init__(env, seed=seed, num_envs=num_envs, **settings)
+    def __init__(self, env: TeamEnvLike, **settings: Unpack[_HATD3Keywords]) -> None:
+        super().__init__(env, **settings)
 
     def _build(self) -> None:
         super()._build()
