@@ -33,6 +33,7 @@ PRINTED = {
     "hit_the_middle_sac": ("--seeds 2 --updates 60", r"over seeds: -\d+\.\d\d \[.*\]", 1),
     "lunar_lander_genrl": ("--steps 1100 --episodes 2", MEAN, 1),
     "own_network_and_loss": ("", rf"agent: {MEAN}", 1),
+    "point_goal_sac": ("--seeds 2 --steps 400 --episodes 10", rf"seed \d: {MEAN}.*success.*", 2),
     "stream_to_memory": ("--steps 1500 --episodes 2", MEAN, 1),
 }
 #: A curve is shown in the documentation, so it stays small.

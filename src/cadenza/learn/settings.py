@@ -142,10 +142,13 @@ class CompilableConfig(OffPolicyConfig):
     Attributes:
         compile: Compile the updates; needs a C++ compiler.
         precision: ``bf16`` rounds the inputs of large products, where the processor can.
+        hindsight: Goals reached later in an episode that each of its transitions is told again
+            with, >= 0; see `cadenza.learn.agents.hindsight`.
     """
 
     compile: bool = False
     precision: Literal["float32", "bf16"] = "float32"
+    hindsight: Count = Field(default=0, ge=0)
 
 
 class CompilableSettings(OffPolicySettings, total=False):
@@ -153,6 +156,7 @@ class CompilableSettings(OffPolicySettings, total=False):
 
     compile: bool
     precision: Literal["float32", "bf16"]
+    hindsight: int
 
 
 class OnPolicyConfig(FrozenModel):

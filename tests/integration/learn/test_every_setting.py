@@ -224,10 +224,11 @@ TRAININGS = {
     "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
-#: What the training loop reads; what concerns choices and memories is compared in
-#: tests/unit/learn/test_choices.py and test_memory_policies.py.
+#: What the training loop reads; what concerns choices, memories and goals is compared in
+#: `test_choices.py`, `test_memory_policies.py` and `test_hindsight.py` of the unit tests.
 ELSEWHERE = {
-    *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length")
+    *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length"),
+    "hindsight",
 }
 
 

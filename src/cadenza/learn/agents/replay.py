@@ -5,7 +5,7 @@ Axes:  N = environments, O = flattened observation, A = action components.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Never
+from typing import Any, ClassVar, Never, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cadenza.core.episodes import Episode
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, ReplayConfig, ReplayLoop, SoloAgent, SoloKeywords
+from cadenza.learn.agents.agent import Deployed, ReplayLoop, SoloAgent, SoloKeywords
 from cadenza.learn.agents.demonstrations import (
     Demonstrations,
     Source,
@@ -24,6 +24,7 @@ from cadenza.learn.agents.demonstrations import (
     joined,
     remember,
 )
+from cadenza.learn.agents.hindsight import Hindsight
 from cadenza.learn.agents.off_policy import OffPolicyLearner
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
@@ -32,6 +33,9 @@ from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 from cadenza.learn.nn.layers import EncoderFactory
+from cadenza.learn.settings import CompilableConfig
+
+ReplayConfig = TypeVar("ReplayConfig", bound=CompilableConfig)
 
 
 class ReplayKeywords(SoloKeywords, total=False):
@@ -79,6 +83,9 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self.memory: TransitionMemory = self._new_memory(
             "learn.api.memory", self.envs.num_envs, self.config.memory_size
         )
+        self._hindsight: Hindsight | None = None
+        if self.config.hindsight:
+            self._hindsight = Hindsight(self.name, self.envs, self.config.hindsight, self.seed)
         self._begin_episodes()
 
     def _new_memory(self, stream: str, num_envs: int, size: int) -> TransitionMemory:
@@ -157,19 +164,28 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         else:
             stored = learner.act(rows.astype(np.float32), frames=self.steps)
         step = self._worlds.step(self._to_env(stored))
+        following = self._flat(step.following)
         self.memory.add(
             rows,
             stored,
             step.rewards,
             terminated=step.terminated,
             boundaries=step.boundaries,
-            next_observations=self._flat(step.following),
+            next_observations=following,
             valid=step.valid,
         )
+        if self._hindsight is not None:
+            self._hindsight.record(rows, stored, step, following, self.memory)
         self._rows = self._flat(step.observations)
         self._count(step, step.boundaries)
         self._call_for_updates(before)
         return step
+
+    def forget(self) -> None:
+        """Begin new episodes with the next step, and forget those that have not ended."""
+        super().forget()
+        if self._hindsight is not None:
+            self._hindsight.forget()
 
     def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:
         rows = observations.reshape(len(observations), -1)
@@ -211,6 +227,8 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             drawn = self._shown_before if self._shown is None else self._shown.sampler.state()
             told = {"share": self._share, "drawn": drawn}
             learned["demonstrations"] = {**self._source.state_dict(), **told}
+        if self._hindsight is not None:
+            learned["hindsight"] = self._hindsight.state_dict()
         return learned
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
@@ -218,6 +236,8 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         super()._load_learned_state(state)
+        if self._hindsight is not None and "hindsight" in state:
+            self._hindsight.load_state_dict(state["hindsight"])
         self._load_episodes(state)
         told = state.get("demonstrations")
         if told is not None:

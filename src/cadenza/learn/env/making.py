@@ -355,6 +355,11 @@ class Environments:
             )
         return found.vector
 
+    def method(self, name: str) -> Callable[..., Any] | None:
+        """Return the method of the first of them, or of their outermost wrapper that has it."""
+        found = (getattr(layer, name, None) for layer in _layers(self.vector))
+        return next((each for each in found if each is not None), None)
+
     def _another(self) -> AnyEnv:
         """Return a new environment to learn in."""
         made = self.make()

@@ -348,6 +348,34 @@ class TransitionMemory:
         for block in (self._seen, self._acted, self._rewards):
             block[row, :left] = block[row, kept:steps]
 
+    def add_apart(
+        self,
+        observations: NDArray[Any],
+        actions: NDArray[Any],
+        rewards: NDArray[Any],
+        *,
+        terminated: NDArray[np.bool_],
+        next_observations: NDArray[Any],
+    ) -> None:
+        """Take in transitions of no running episode, (B, ...) each, whose sums have one step.
+
+        Raises:
+            InputError: A reward is not finite, or an array has another shape.
+        """
+        require_finite("TransitionMemory.add_apart: rewards", rewards)
+        for row, reward in enumerate(rewards):
+            following, mask = next_observations[row], 0.0 if terminated[row] else 1.0
+            sums = (
+                {_TERMINAL: mask} if self.n_step == 1 else {_DISCOUNTS: self._gamma, _MASKS: mask}
+            )
+            transition: dict[str, Any] = {
+                OBSERVATION_KEY: [observations[row], *[following] * self.n_step],
+                _ACTIONS: actions[row : row + 1],
+                **{name: np.array([value]) for name, value in {_REWARDS: reward, **sums}.items()},
+            }
+            self.table.add_sequence(self._next_identity, transition)
+            self._next_identity += 1
+
     def sample(self, count: int) -> dict[str, Any]:
         """Return ``count`` transitions, see `cadenza.learn.memory.builder`."""
         return self.table.sample(count, 1)
