@@ -6,8 +6,8 @@ a number. A Box's bounds are not checked: many tasks leave them by rounding. N =
 
 import inspect
 import math
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
 import gymnasium
 import numpy as np
@@ -33,6 +33,36 @@ _OLD_GYM: Final = (
     "or, if it is of the older package gym, install shimmy and pass "
     'gymnasium.make("shimmy:GymV{}Environment-v0", env=...)'
 )
+
+
+class ParallelEnvLike(Protocol):
+    """The part of `pettingzoo.ParallelEnv` that tasks and teams need."""
+
+    @property
+    def possible_agents(self) -> Sequence[str]:
+        """All agents."""
+        ...
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """Those who act next."""
+        ...
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of the agent's observation."""
+        ...
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of the agent's action."""
+        ...
+
+    def reset(self, seed: int | None = None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Start an episode; return observation and info by agent."""
+        ...
+
+    def step(self, actions: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
+        """Advance one step; return observation, reward, terminated, truncated, info by agent."""
+        ...
 
 
 def made_by_id(name: str, owner: str = "env") -> gymnasium.Env[Any, Any]:
@@ -228,6 +258,28 @@ def require_observation(env: Any, seen: Any, space: Any, name: str = "observatio
             f"{_name(env)}: expected {name} in {space}, got {shown(seen)}{told}; "
             "correct it, or the observation_space."
         )
+
+
+def flat_state_space(space: Any) -> spaces.Box[Any] | None:
+    """Return the Box, float32, of what `spaces.flatten` makes of an observation, if it is one."""
+    try:
+        flat: Any = cast("Any", spaces).flatten_space(space)  # partly typed
+    except NotImplementedError:
+        return None
+    return _flat_box(flat) if isinstance(flat, spaces.Box) else None
+
+
+def flat_action_space(space: Any) -> spaces.Space[Any] | None:
+    """Return a Discrete as it is, a real Box with one axis, float32, and None for others."""
+    if isinstance(space, spaces.Discrete):
+        return cast("spaces.Space[Any]", space)
+    real = isinstance(space, spaces.Box) and np.issubdtype(cast("Any", space).dtype, np.floating)
+    return _flat_box(space) if real else None
+
+
+def _flat_box(space: Any) -> spaces.Box[Any]:
+    low, high = (np.asarray(end, np.float32).reshape(-1) for end in (space.low, space.high))
+    return spaces.Box(low, high, dtype=np.float32)
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

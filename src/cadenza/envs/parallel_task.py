@@ -15,18 +15,20 @@ Limits:   a step has no duration, so ``control_timestep`` is 1.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from cadenza.core import environments
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checks import whole_number
 from cadenza.core.contracts import TaskContract, contract_at
+from cadenza.core.environments import ParallelEnvLike
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.inputs import ChamberEnvCompatibilityError, missing_uid_message
@@ -35,36 +37,6 @@ from cadenza.envs.inputs import ChamberEnvCompatibilityError, missing_uid_messag
 EPISODE_STREAM: Final = "env.parallel.episode."
 #: Distance from a whole number within which an action names a choice; learners compute in float32.
 CHOICE_TOLERANCE: Final = 1e-3
-
-
-class ParallelEnvLike(Protocol):
-    """The part of `pettingzoo.ParallelEnv` that a task needs."""
-
-    @property
-    def possible_agents(self) -> Sequence[str]:
-        """All agents."""
-        ...
-
-    @property
-    def agents(self) -> Sequence[str]:
-        """Those who act next."""
-        ...
-
-    def observation_space(self, agent: str) -> gym.Space[Any]:
-        """Return the space of the agent's observation."""
-        ...
-
-    def action_space(self, agent: str) -> gym.Space[Any]:
-        """Return the space of the agent's action."""
-        ...
-
-    def reset(self, seed: int | None = None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Start an episode; return observation and info by agent."""
-        ...
-
-    def step(self, actions: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
-        """Advance one step; return observation, reward, terminated, truncated, info by agent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,31 +234,21 @@ def _seats_of(env: ParallelEnvLike, agent_uids: tuple[str, str]) -> tuple[_Seat,
 
 def _flat_state(seat: _Seat) -> spaces.Box[Any]:
     """Return the Box of the seat's `state`."""
-    try:
-        flat: Any = cast("Any", spaces).flatten_space(seat.observations)  # partly typed
-    except NotImplementedError:
-        flat = None
-    is_box = isinstance(flat, spaces.Box)
-    if not is_box:
+    flat = environments.flat_state_space(seat.observations)
+    if flat is None:
         raise ChamberEnvCompatibilityError(
             f"ParallelTask: expected observations of {seat.agent!r} that flatten to one Box, got "
             f"{seat.observations}; wrap the environment."
         )
-    bounds = cast("Any", flat)
-    low, high = (np.asarray(end, np.float32) for end in (bounds.low, bounds.high))
-    return spaces.Box(low, high, dtype=np.float32)
+    return flat
 
 
 def _flat_actions(space: gym.Space[Any]) -> gym.Space[Any]:
     """Return the space of a seat's actions: the same Discrete, or a Box of rank 1, float32."""
-    if isinstance(space, spaces.Discrete):
-        return cast("gym.Space[Any]", space)
-    bounds = cast("Any", space)
-    if isinstance(space, spaces.Box) and np.issubdtype(bounds.dtype, np.floating):
-        low = np.asarray(bounds.low, np.float32).reshape(-1)
-        high = np.asarray(bounds.high, np.float32).reshape(-1)
-        return spaces.Box(low, high, dtype=np.float32)
-    raise ChamberEnvCompatibilityError(
-        f"ParallelTask: expected actions of Discrete or of a real Box, got {space}; wrap the "
-        "environment so that every agent has one of them."
-    )
+    flat = environments.flat_action_space(space)
+    if flat is None:
+        raise ChamberEnvCompatibilityError(
+            f"ParallelTask: expected actions of Discrete or of a real Box, got {space}; wrap the "
+            "environment so that every agent has one of them."
+        )
+    return flat

@@ -137,7 +137,7 @@ def test_environments_of_other_libraries_are_refused_with_what_to_do():
         assert "pass a function that makes one of its" in refusal(lambda door=door: door(ready))
         assert GYM_21 in refusal(lambda door=door: door(OldGym()))
     assert "learns with PPO or SAC" in refusal(lambda: cadenza.MAPPO(Answering()))
-    assert "learns with PPO or SAC" in refusal(lambda: cadenza.MAPPO(parallel))
+    assert "whose agents act in turns" in refusal(lambda: cadenza.MAPPO(mpe2.env()))
 
 
 def test_vector_environments_are_refused_for_what_they_say():

@@ -5,6 +5,7 @@
 
 A team has one shared reward. What every robot sees, side by side, is the joint state that central
 critics learn from. A resumed run begins new episodes, of ``learn.<algorithm>.env.<steps>``.
+PettingZoo's parallel environments become a batch by `cadenza.learn.env.parallel_team`.
 
 Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S = Σ O_i = joint
        state, K = environments that a time limit cut off.
@@ -12,6 +13,7 @@ Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S =
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -43,12 +45,18 @@ from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOLearner
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import agreed
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
-from cadenza.learn.env.teams import TeamEnvLike, TeamSteps, TeamWorlds, contracts_of
+from cadenza.learn.env.teams import TeamEnvLike, TeamSteps, TeamWorlds, batch_of, contracts_of
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.portable import (
+    Output,
+    PortableNetwork,
+    flat_network,
+    layers_of,
+    space_facts,
+)
 from cadenza.learn.running_normalizer import RewardScaler
 from cadenza.learn.settings import ActorCriticConfig
 
@@ -58,9 +66,10 @@ TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
 class TeamAgent(Agent[AgentConfig]):
     """Several robots that learn together in one batch of environments; see `TeamSteps`.
 
-    ``env`` is a batch, or a function from a number of environments to a batch. The running episodes
-    of a batch cannot be saved, so every `learn` begins with new ones; what it remembers beyond
-    episodes comes back, see `cadenza.learn.env.held_state`.
+    ``env`` is a batch, or a function from a number of environments to a batch; or a parallel
+    environment of PettingZoo, or a function that makes one. The running episodes of a batch cannot
+    be saved, so every `learn` begins with new ones; what it remembers beyond episodes comes back,
+    see `cadenza.learn.env.held_state`.
     """
 
     default_envs = 16
@@ -110,7 +119,7 @@ class TeamAgent(Agent[AgentConfig]):
         return self._joint
 
     def predict(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return every robot's greedy action, (N, A) each, for joint states, (N, S).
+        """Return every robot's greedy actions, (N, A) or choices (N,), for joint states, (N, S).
 
         Raises:
             InputError: ``joint`` has another shape, or is not finite.
@@ -133,8 +142,8 @@ class TeamAgent(Agent[AgentConfig]):
     ) -> Evaluation:
         """Play greedy episodes in a batch of ``num_envs`` environments, each a fixed number.
 
-        That is one in each by default. ``env`` is a batch, or a function from a number of
-        environments to one; None makes one. Episodes longer than ``max_episode_steps`` are cut.
+        That is one in each by default. ``env`` is what a team takes; None makes another batch.
+        Episodes longer than ``max_episode_steps`` are cut.
 
         Raises:
             InputError: A number is below 1, ``env`` has another number of environments, there is no
@@ -144,7 +153,7 @@ class TeamAgent(Agent[AgentConfig]):
         count = episodes
         if num_envs is not None:
             count = whole_number("evaluate.num_envs", num_envs, least=1)
-        env = env(count) if callable(env) else env
+        env = None if env is None else batch_of(env, count)
         if env is not None and env.num_envs != count:
             raise InputError(
                 f"evaluate: expected a batch of episodes = {count} environments, got "
@@ -178,12 +187,19 @@ class TeamAgent(Agent[AgentConfig]):
     def networks(self) -> dict[str, PortableNetwork]:
         """Return every robot's policy as plain data, by robot."""
         networks: dict[str, PortableNetwork] = {}
-        known = zip(self.team.uids, self.team.observation_dims, self.team.bounds, strict=True)
-        for robot, (uid, width, (low, high)) in enumerate(known):
-            kind, log_std = self._draws(robot)
-            output = Output(kind=kind, low=low, high=high, log_std=log_std)
+        team = self.team
+        known = zip(team.uids, team.observation_dims, team.action_spaces, strict=True)
+        for robot, (uid, width, space) in enumerate(known):
+            if team.choices[robot] is None:
+                kind, log_std = self._draws(robot)
+                output = Output(kind=kind, low=space.low, high=space.high, log_std=log_std)
+            else:
+                output = ActionCodec(space).output()
             layers = layers_of(self.robots()[robot])
-            networks[uid] = flat_network(layers, width, output, seat=uid, **self._policy_facts(uid))
+            made = flat_network(layers, width, output, seat=uid, **self._policy_facts(uid))
+            networks[uid] = (
+                made if isinstance(space, spaces.Box) else replace(made, action=space_facts(space))
+            )
         return networks
 
     @abstractmethod
@@ -204,9 +220,12 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
     """A team that learns from rollouts and forgets them."""
 
     def _begin_rollouts(
-        self, width: int, action_dim: int, *, copies: int = 1, critic_dim: int | None = None
+        self, width: int, action_dim: int | None, *, copies: int = 1, critic_dim: int | None = None
     ) -> None:
-        """Make the buffer, with ``copies`` rows per environment, and the scaling of rewards."""
+        """Make the buffer, with ``copies`` rows per environment, and the scaling of rewards.
+
+        With a row for every robot, nothing is learned from those of robots that are not there.
+        """
         config = self.config
         self._copies = copies
         self._buffer = OnPolicyBuffer(
@@ -233,11 +252,15 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
 
     def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
-        step = self.team.step(self._decide(self._states()))
+        decided, acting = self._decide(self._states()), self.team.acting
+        step = self.team.step(decided)
         rewards = self._scaler.scale(step.rewards, step.boundaries)
         flags = (rewards, step.terminated, step.boundaries)
         self._buffer.commit(
-            Outcome(*(np.repeat(values, self._copies) for values in flags)),
+            Outcome(
+                *(np.repeat(values, self._copies) for values in flags),
+                valid=None if acting is None or self._copies == 1 else acting.reshape(-1),
+            ),
             self._judged(step.observations),
             (step.cut[:, None] * self._copies + np.arange(self._copies)).reshape(-1),
             self._judged(step.following[step.cut]),
@@ -262,8 +285,8 @@ class MAPPO(RolloutTeam[MAPPOConfig]):
     """One PPO policy plays every robot, one central critic judges the joint state.
 
     Every robot's row is its own state and a one-hot of which robot it is; the rows of all robots,
-    environment by environment, form one batch of PPO. Robots have equally wide states and actions;
-    for others use `HAPPO`.
+    environment by environment, form one batch of PPO. Robots have equally wide states, and equally
+    wide actions or equally many choices; for others use `HAPPO`.
 
     Source: arXiv:2103.01955; parameter sharing with agent identity: its section 3.
     Settings: `MAPPOConfig`.
@@ -280,19 +303,22 @@ class MAPPO(RolloutTeam[MAPPOConfig]):
         team, robots = self.team, len(self.envs.uids)
         if self.config.squash_actions:
             team.require_scalable(self.name)
-        if len({*zip(team.observation_dims, team.action_dims, strict=True)}) != 1:
+        if len({*zip(team.observation_dims, team.action_dims, team.choices, strict=True)}) != 1:
             raise ConfigurationError(
                 "MAPPO: expected robots with equally wide states and actions, got "
-                f"{team.observation_dims} and {team.action_dims}; use HAPPO, whose "
-                "robots have policies of their own."
+                f"{team.observation_dims} and {', '.join(map(str, team.action_spaces))}; pad them "
+                "in a wrapper, or, for continuous actions, use HAPPO, whose robots have policies "
+                "of their own."
             )
-        width, action_dim = team.observation_dims[0] + robots, team.action_dims[0]
+        width, choices = team.observation_dims[0] + robots, team.choices[0]
+        action_dim = team.action_dims[0] if choices is None else None
         self._begin_rollouts(width, action_dim, copies=robots, critic_dim=team.joint_dim)
         self.learner = PPOLearner(
             self.config,
             observation_dim=width,
             critic_dim=team.joint_dim,
             action_dim=action_dim,
+            choices=choices,
             seed=self.seed,
         )
 
@@ -330,6 +356,9 @@ class MAPPO(RolloutTeam[MAPPOConfig]):
     def _in_bounds(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
         """Return every robot's actions, squashed if they are to be; others `TeamSteps` clips."""
         robots = len(self.envs.uids)
+        if rows.ndim == 1:
+            firsts = [first for first, _ in self.team.bounds]
+            return [*(rows.reshape(-1, robots) + np.array(firsts)).T]
         actions = list(rows.reshape(-1, robots, rows.shape[-1]).transpose(1, 0, 2))
         if not self.config.squash_actions:
             return actions
@@ -354,6 +383,7 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
     def _build(self) -> None:
         super()._build()
         team = self.team
+        team.require_boxes(self.name)
         self._begin_rollouts(team.joint_dim, sum(team.action_dims))
         torch_seed = derive_substream("learn.happo.torch", root_seed=self.seed).integer_seed()
         self.learner = HAPPOLearner(
@@ -416,6 +446,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     def _build(self) -> None:
         super()._build()
         team = self.team
+        team.require_boxes(self.name)
         team.require_scalable(self.name)
         ends = np.cumsum(team.observation_dims).tolist()
         self.learner: Any = HATD3Learner(
@@ -505,10 +536,10 @@ class _DeployedTeam(nn.Module):
         super().__init__()
         self.robots = nn.ModuleList(robots)
         self._widths = list(team.observation_dims)
-        self._bounds = [[torch.tensor(end) for end in bounds] for bounds in team.bounds]
+        self._codecs = [ActionCodec(space) for space in team.action_spaces]
 
     def forward(self, joint: Tensor) -> tuple[Tensor, ...]:
-        """Return actions, (B, A) per robot."""
+        """Return actions, (B, A) or choices (B,) per robot."""
         states = torch.split(joint, self._widths, dim=1)
-        parts = zip(self.robots, states, self._bounds, strict=True)
-        return tuple(torch.clamp(robot(state), low, high) for robot, state, (low, high) in parts)
+        parts = zip(self.robots, states, self._codecs, strict=True)
+        return tuple(codec.to_env(robot(state)) for robot, state, codec in parts)

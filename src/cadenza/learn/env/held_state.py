@@ -21,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from cadenza.core.environments import CheckedEnv
 from cadenza.core.errors import ConfigurationError
+from cadenza.learn.env.parallel_team import ParallelTeam
 
 #: Largest array that is read: it is copied at the start of every episode.
 MAX_BYTES: Final = 2**20
@@ -28,7 +29,7 @@ MAX_BYTES: Final = 2**20
 #: seeded would give every run other bytes.
 _SKIPPED: Final = ("env", "envs", "spec", "metadata", "observation_space", "action_space")
 #: Layers that are passed over: their own attributes are those of the running step.
-_STEPPERS: Final = (SyncVectorEnv, AsyncVectorEnv, CheckedEnv)
+_STEPPERS: Final = (SyncVectorEnv, AsyncVectorEnv, CheckedEnv, ParallelTeam)
 #: Ends the name of what is in an object that took another's place: such are only compared.
 _REPLACED: Final = "*"
 #: Kinds of values, typed Any so that none is narrowed to one of unknown elements.
@@ -149,7 +150,7 @@ def _layers(env: Any, until: type | None) -> Iterator[Any]:
     if type(env) not in _STEPPERS:
         yield env
     inside = getattr(env, "__dict__", {})
-    for each in env.envs if isinstance(env, SyncVectorEnv) else [inside.get("env")]:
+    for each in env.envs if isinstance(env, SyncVectorEnv | ParallelTeam) else [inside.get("env")]:
         if each is not None:
             yield from _layers(each, until)
 

@@ -1,13 +1,18 @@
 """Batches of environments with several robots that share one reward, as teams step them.
 
+Such a batch is ready, comes from a function, or is made of parallel environments of PettingZoo, see
+`cadenza.learn.env.parallel_team`.
+
 What every robot sees, side by side, is the joint state.
 
 Axes:  N = environments, O_i, A_i = state and action of robot i, S = Σ O_i = joint state.
 """
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -18,6 +23,7 @@ from cadenza.core import environments
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.checks import WIDEST_RANGE, is_scalable, shown
 from cadenza.core.contracts import TaskContract, contract_at
+from cadenza.core.environments import ParallelEnvLike
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.env.held_state import HeldState
 from cadenza.learn.env.making import (
@@ -27,6 +33,7 @@ from cadenza.learn.env.making import (
     space_state,
     unwrapped,
 )
+from cadenza.learn.env.parallel_team import ParallelTeam, is_parallel
 from cadenza.learn.env.stepping import VectorStep
 
 
@@ -44,8 +51,14 @@ class TeamEnv(Protocol):
         ...
 
 
-#: A batch, or a function from a number of environments to a batch.
-TeamEnvLike: TypeAlias = TeamEnv | Callable[[int], TeamEnv]
+#: A batch, a function from a number of environments to a batch, a parallel environment of
+#: PettingZoo, or a function that makes one.
+TeamEnvLike: TypeAlias = (
+    TeamEnv
+    | ParallelEnvLike
+    | Callable[[int], TeamEnv | ParallelEnvLike]
+    | Callable[[], ParallelEnvLike]
+)
 
 
 class TeamSteps:
@@ -54,11 +67,14 @@ class TeamSteps:
     Args:
         env: Batched environment with ``num_envs``, and spaces
             ``observation_space["agent"][uid]["state"]`` of shape (N, O_i) and ``action_space[uid]``
-            of shape (N, A_i).
+            of shape (N, A_i), or a MultiDiscrete of N equal choices.
         uids: Robots that learn, in order; every robot of the environment.
 
+    Attributes:
+        choices: What every robot chooses from; None where its actions are a Box.
+
     Raises:
-        ConfigurationError: No robots, or a space is no batched Box.
+        ConfigurationError: No robots, or a space is neither a batched Box nor batched choices.
     """
 
     def __init__(self, env: Any, uids: Sequence[str]) -> None:
@@ -79,16 +95,44 @@ class TeamSteps:
                 "TeamSteps: expected observation_space['agent'][uid]['state'] and action_space[uid]"
                 f", got {shown(env.observation_space)}, {shown(env.action_space)}; use spaces.Dict."
             ) from error
+        self.choices: tuple[int | None, ...] = tuple(map(_choices, actions))
+        chosen = [space for space, count in zip(actions, self.choices, strict=True) if count]
         for uid, space in zip(self.uids * 2, (*states, *actions), strict=True):
-            if not isinstance(space, spaces.Box) or len(space.shape) != 2:
-                raise ConfigurationError(
-                    f"TeamSteps: expected batched Box spaces of shape ({self.num_envs}, D) for "
-                    f"{uid!r}, got {space}; build the environment with num_envs > 1."
-                )
+            if space in chosen or (isinstance(space, spaces.Box) and len(space.shape) == 2):
+                continue
+            raise ConfigurationError(
+                f"TeamSteps: expected batched Box spaces of shape ({self.num_envs}, D) for {uid!r},"
+                f" or batched Discrete actions, got {space}; build the environment with num_envs > "
+                "1."
+            )
         self.observation_dims: tuple[int, ...] = tuple(int(space.shape[1]) for space in states)
         self.joint_dim: int = sum(self.observation_dims)  # S
-        self.action_dims: tuple[int, ...] = tuple(int(space.shape[1]) for space in actions)
-        self.bounds: list[tuple[Any, Any]] = [(space.low[0], space.high[0]) for space in actions]
+        self.action_spaces: tuple[Any, ...] = tuple(map(_single, actions))
+        self.action_dims: tuple[int, ...] = tuple(
+            math.prod(space.shape) for space in self.action_spaces
+        )
+        self.bounds: list[tuple[Any, Any]] = [
+            (space.low, space.high) if count is None else (space.start, space.start + count - 1)
+            for space, count in zip(self.action_spaces, self.choices, strict=True)
+        ]
+
+    def require_boxes(self, owner: str) -> None:
+        """Refuse robots that choose.
+
+        Raises:
+            ConfigurationError: The actions of one are no Box.
+        """
+        for uid, space, count in zip(self.uids, self.action_spaces, self.choices, strict=True):
+            if count is not None:
+                raise ConfigurationError(
+                    f"{owner}: expected continuous actions (a Box) of every robot, got {space} of "
+                    f"{uid!r}; use MAPPO, or an environment with continuous actions."
+                )
+
+    @property
+    def acting(self) -> NDArray[np.bool_] | None:
+        """Which robots act next, (N, n); None if the environment's robots never leave."""
+        return getattr(self.envs, "acting", None)
 
     def require_scalable(self, owner: str) -> None:
         """Refuse robots whose actions cannot be scaled from [−1, 1].
@@ -120,7 +164,7 @@ class TeamSteps:
         return self._joint(observation)
 
     def step(self, actions: Sequence[NDArray[Any]]) -> VectorStep:
-        """Advance every environment; actions are (N, A_i) per robot, clipped to their bounds.
+        """Advance every environment; actions are (N, A_i) or (N,) per robot, clipped to bounds.
 
         Observations are joint states, (N, S) float32, rewards the shared ones.
 
@@ -128,8 +172,10 @@ class TeamSteps:
             InputError: An answer is malformed, or lacks the last observation of an episode.
         """
         clipped = {
-            uid: np.clip(action, low, high).astype(np.float32)
-            for uid, action, (low, high) in zip(self.uids, actions, self.bounds, strict=True)
+            uid: np.clip(action, *ends).astype(np.float32 if count is None else np.int64)
+            for uid, action, ends, count in zip(
+                self.uids, actions, self.bounds, self.choices, strict=True
+            )
         }
         answer, count = self.envs.step(clipped), (self.num_envs,)
         observation, rewards, ends, cuts, info = environments.step_rows(self.envs, answer, count)
@@ -156,6 +202,23 @@ def contracts_of(batch: Any, uids: Sequence[str]) -> dict[str, TaskContract]:
     return {uid: contract for uid, contract in found.items() if contract is not None}
 
 
+def _choices(space: Any) -> int | None:
+    """Return the choices of a batched Discrete; None for another space."""
+    batched: Any = space
+    if not isinstance(space, spaces.MultiDiscrete) or len(batched.shape) != 1:
+        return None
+    are_equal = len({*zip(batched.nvec.tolist(), batched.start.tolist(), strict=True)}) == 1
+    return int(batched.nvec[0]) if are_equal else None
+
+
+def _single(space: Any) -> Any:
+    """Return the space of one environment, of a batched one."""
+    batched: Any = space
+    if isinstance(space, spaces.Box):
+        return spaces.Box(batched.low[0], batched.high[0], dtype=batched.dtype)
+    return spaces.Discrete(int(batched.nvec[0]), start=int(batched.start[0]))
+
+
 class _SavedBatch:
     """What a file tells of a batch: enough to act for its robots, not to step it."""
 
@@ -172,8 +235,7 @@ class TeamWorlds:
     """A batch of environments with several robots, and how to make another one.
 
     Args:
-        source: A batch, see `TeamSteps`, a function from a number of environments to a batch, or
-            what a file tells of one.
+        source: What `TeamEnvLike` says, or what a file tells of a batch.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
@@ -189,14 +251,15 @@ class TeamWorlds:
         elif self._make is None and count is not None:
             raise ConfigurationError(
                 f"num_envs: expected None beside a ready batch, got {count}; pass a function from "
-                "a number of environments to a batch."
+                "a number of environments to a batch, or one that makes a PettingZoo environment."
             )
-        batch: Any = source if self._make is None else self._made(count or default)
+        batch: Any = batch_of(source, count or default)
         if not (hasattr(batch, "agent_uids") and hasattr(batch, "num_envs")):
             raise ConfigurationError(
                 "env: expected a batch of a task with several robots (num_envs, agent_uids), or a "
                 "function from a number of environments to one, e.g. cadenza.HAPPO(lambda n: "
-                f"VectorMPECooperativePushEnv(n)), got {shown(batch)}; "
+                "VectorMPECooperativePushEnv(n)), or one that makes a parallel environment of "
+                f"PettingZoo, got {shown(batch)}; "
                 "one robot, in a Gymnasium environment, learns with PPO or SAC."
             )
         self.batch: Any = batch
@@ -222,10 +285,7 @@ class TeamWorlds:
         """Return every robot's spaces as a file holds them."""
         seen, done = self.batch.observation_space["agent"], self.batch.action_space
         boxes = [(uid, seen[uid]["state"], done[uid]) for uid in self.uids]
-        return [
-            [uid, *(space_state(spaces.Box(b.low[0], b.high[0], dtype=b.dtype)) for b in pair)]
-            for uid, *pair in boxes
-        ]
+        return [[uid, *(space_state(_single(space)) for space in pair)] for uid, *pair in boxes]
 
     @property
     def spaces(self) -> str:
@@ -249,23 +309,63 @@ class TeamWorlds:
                 "evaluate: expected env=..., because the team's own batch, if it has one, is in "
                 "use; pass one, or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
             )
-        made = self._made(count)
-        if unwrapped(made) is unwrapped(self.batch):
+        made = batch_of(self._make, count)
+        if _cores(made) & _cores(self.batch):
             raise InputError(
                 f"env: {ONE_AND_THE_SAME}, got one that returns {made} again, which the team "
                 "learns in; make a new one in each call."
             )
         return made
 
-    def _made(self, count: int) -> Any:
-        make = cast("Any", self._make)
-        asked = "a function from a number of environments to a batch"
+
+def batch_of(source: Any, count: int) -> Any:
+    """Return the batch that ``source`` is, makes, or makes the environments of.
+
+    A function gets ``count`` if it takes an argument.
+
+    Raises:
+        ConfigurationError: A function makes no batch of ``count`` environments, or one parallel
+            environment twice.
+    """
+    if not callable(source):
+        return ParallelTeam([source]) if is_parallel(source) else source
+    make: Any = source
+    asked = "a function from a number of environments to a batch"
+    takes_none, takes_count = _binds(make), _binds(make, count)
+    if not takes_none:
         environments.require_call(make, asked, "write lambda n: MyEnvs(n)", count)
-        batch = make(count)
-        found = getattr(batch, "num_envs", count)
-        if found != count:
+    call: Any = partial(make, count) if takes_count else make
+    made = call()
+    if is_parallel(made):
+        if takes_none and takes_count:  # which may have been taken for something else
+            call, made = make, make()
+        several = [made, *(call() for _ in range(count - 1))]
+        if len({id(unwrapped(each)) for each in several}) != count:
             raise ConfigurationError(
-                f"env: expected a batch of the {count} environments that the function was asked "
-                f"for, got {found}; hand the number on, or pass a batch that is ready."
+                f"env: {ONE_AND_THE_SAME}, got one PettingZoo environment, {made}, again; make a "
+                "new one in each call."
             )
-        return batch
+        return ParallelTeam(several)
+    environments.require_call(make, asked, "write lambda n: MyEnvs(n)", count)
+    found = getattr(made, "num_envs", count)
+    if found != count:
+        raise ConfigurationError(
+            f"env: expected a batch of the {count} environments that the function was asked "
+            f"for, got {found}; hand the number on, or pass a batch that is ready."
+        )
+    return made
+
+
+def _binds(function: Any, *values: Any) -> bool:
+    """Return whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*values)
+    except TypeError:
+        return False
+    return True
+
+
+def _cores(batch: Any) -> set[int]:
+    """Return which environments a batch steps, by identity."""
+    inside = batch.envs if isinstance(batch, ParallelTeam) else [batch]
+    return {id(unwrapped(each)) for each in inside}
