@@ -98,10 +98,10 @@ def main(
             memory_size=100_000,
         )
         judged = agent.learn(steps, progress=False).evaluate(episodes, num_envs=10)
-        rates.append(judged.success_rate or 0.0)
+        rates.append(100.0 * (judged.success_rate or 0.0))
         print(f"seed {root}: {judged}", flush=True)
     if seeds > 1:
-        print(f"success over seeds: {Evaluation.of(rates, [])}")
+        print(f"success over seeds, %: {Evaluation.of(rates, [])}")
 
 
 if __name__ == "__main__":
