@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, SoloAgent
 from cadenza.learn.agents.dagger import InputScale, imitation_layers
 from cadenza.learn.agents.demonstrations import (
     Demonstrations,
@@ -39,6 +38,7 @@ from cadenza.learn.agents.demonstrations import (
     observation_rows,
 )
 from cadenza.learn.agents.judging import Evaluation, evaluate_side_by_side
+from cadenza.learn.agents.solo import Deployed, SoloAgent
 from cadenza.learn.agents.updates import Adam
 from cadenza.learn.env.making import (
     Environments,

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from cadenza.core.arrays import require_finite, require_shape
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, SoloAgent, SoloKeywords
+from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource, generator_state, set_generator_state

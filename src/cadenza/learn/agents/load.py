@@ -9,7 +9,6 @@ from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.environments import made_by_id
 from cadenza.core.errors import CheckpointError
 from cadenza.core.files import is_safetensors
-from cadenza.learn.agents.agent import SoloAgent
 from cadenza.learn.agents.bc import BC
 from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.agents.dqn import DQN
@@ -17,6 +16,7 @@ from cadenza.learn.agents.hlgauss import HLGauss
 from cadenza.learn.agents.mbpo import MBPO
 from cadenza.learn.agents.rollout import GRPO, PPO
 from cadenza.learn.agents.sac import SAC
+from cadenza.learn.agents.solo import SoloAgent
 from cadenza.learn.agents.td3 import TD3
 from cadenza.learn.agents.team import HAPPO, HATD3, MAPPO, TeamAgent
 from cadenza.learn.env.making import contract_of

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import SoloKeywords
 from cadenza.learn.agents.replay import ReplayAgent
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
+from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.agents.updates import Figures, require_finite
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.loaded_state import complete_state

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cadenza.core.episodes import Episode
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, ReplayLoop, SoloAgent, SoloKeywords
+from cadenza.learn.agents.agent import ReplayLoop
 from cadenza.learn.agents.demonstrations import (
     Demonstrations,
     Source,
@@ -26,6 +26,7 @@ from cadenza.learn.agents.demonstrations import (
 )
 from cadenza.learn.agents.hindsight import Hindsight
 from cadenza.learn.agents.off_policy import OffPolicyLearner
+from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep

@@ -20,7 +20,7 @@ from torch import nn
 
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import Deployed, RolloutLoop, SoloAgent, SoloKeywords
+from cadenza.learn.agents.agent import RolloutLoop
 from cadenza.learn.agents.grpo import (
     GRPOConfig,
     GRPOLearner,
@@ -32,6 +32,7 @@ from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOConfig, PPOLearner, PPOSettings
 from cadenza.learn.agents.recurrent import RecurrentPPOLearner
+from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource

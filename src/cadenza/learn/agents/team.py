@@ -32,16 +32,15 @@ from cadenza.learn.agents.agent import (
     Agent,
     AgentConfig,
     AgentKeywords,
-    Deployed,
-    Evaluation,
     ReplayLoop,
     RolloutLoop,
 )
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner, HAPPOSettings
 from cadenza.learn.agents.hatd3 import HATD3Config, HATD3Learner, HATD3Settings
-from cadenza.learn.agents.judging import evaluate_batch
+from cadenza.learn.agents.judging import Evaluation, evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOLearner
+from cadenza.learn.agents.solo import Deployed
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import agreed
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
