@@ -48,14 +48,9 @@ from cadenza.learn.env.teams import TeamEnvLike, TeamSteps, TeamWorlds, batch_of
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
+from cadenza.learn.nn import portable
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.portable import (
-    Output,
-    PortableNetwork,
-    flat_network,
-    layers_of,
-    space_facts,
-)
+from cadenza.learn.nn.portable import Output, PortableNetwork
 from cadenza.learn.running_normalizer import RewardScaler
 from cadenza.learn.settings import ActorCriticConfig
 
@@ -194,11 +189,11 @@ class TeamAgent(Agent[AgentConfig]):
                 output = Output(kind=kind, low=space.low, high=space.high, log_std=log_std)
             else:
                 output = ActionCodec(space).output()
-            layers = layers_of(self.robots()[robot])
-            made = flat_network(layers, width, output, seat=uid, **self._policy_facts(uid))
-            networks[uid] = (
-                made if isinstance(space, spaces.Box) else replace(made, action=space_facts(space))
-            )
+            layers = portable.layers_of(self.robots()[robot])
+            made = portable.flat_network(layers, width, output, seat=uid, **self._policy_facts(uid))
+            if output.chooses:
+                made = replace(made, action=portable.space_facts(space))
+            networks[uid] = made
         return networks
 
     @abstractmethod
@@ -221,10 +216,7 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
     def _begin_rollouts(
         self, width: int, action_dim: int | None, *, copies: int = 1, critic_dim: int | None = None
     ) -> None:
-        """Make the buffer, with ``copies`` rows per environment, and the scaling of rewards.
-
-        With a row for every robot, nothing is learned from those of robots that are not there.
-        """
+        """Make the buffer, with ``copies`` rows per environment, and the scaling of rewards."""
         config = self.config
         self._copies = copies
         self._buffer = OnPolicyBuffer(
@@ -251,13 +243,15 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
 
     def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
-        decided, acting = self._decide(self._states()), self.team.acting
+        decided = self._decide(self._states())
+        acting = getattr(self.team.envs, "acting", None)  # of a `ParallelTeam`, (N, n)
         step = self.team.step(decided)
         rewards = self._scaler.scale(step.rewards, step.boundaries)
         flags = (rewards, step.terminated, step.boundaries)
         self._buffer.commit(
             Outcome(
                 *(np.repeat(values, self._copies) for values in flags),
+                # With a row for every robot, none is learned from that was not there.
                 valid=None if acting is None or self._copies == 1 else acting.reshape(-1),
             ),
             self._judged(step.observations),

@@ -48,6 +48,7 @@ class ParallelTeam:
 
     Attributes:
         acting: Who acts next, (N, n).
+        unwrapped: The first one without its wrappers.
 
     Raises:
         ConfigurationError: They differ, or states or actions are of another kind.
@@ -59,6 +60,7 @@ class ParallelTeam:
         self.num_envs: int = len(self.envs)
         self.agent_uids: tuple[str, ...] = tuple(first.possible_agents)
         self.task_contract: Any = getattr(first, "task_contract", None)
+        self.unwrapped: Any = getattr(first, "unwrapped", first)
         self._seen, self._done = _spaces_of(first, self.agent_uids)
         for env in self.envs:
             environments.require_seeded_reset(env)
@@ -67,8 +69,8 @@ class ParallelTeam:
                     "env: expected PettingZoo environments with the same agents and spaces, got "
                     f"{[*self._seen]} and {[*env.possible_agents]}; make them alike."
                 )
-        robots: dict[str, Any] = {}
-        actions: dict[str, Any] = {}
+        self.observation_space: Any = {"agent": {}}
+        self.action_space: Any = {}
         for uid in self.agent_uids:
             state = environments.flat_state_space(self._seen[uid])
             action = environments.flat_action_space(self._done[uid])
@@ -78,11 +80,8 @@ class ParallelTeam:
                     f"flatten to one Box and actions of Discrete or of a real Box, got "
                     f"{self._seen[uid]} and {self._done[uid]}; wrap it."
                 )
-            robots[uid] = spaces.Dict({"state": batch_space(state, self.num_envs)})
-            actions[uid] = batch_space(action, self.num_envs)
-        agent: Any = spaces.Dict(robots)
-        self.observation_space: Any = spaces.Dict({"agent": agent})
-        self.action_space: Any = spaces.Dict(actions)
+            self.observation_space["agent"][uid] = {"state": batch_space(state, self.num_envs)}
+            self.action_space[uid] = batch_space(action, self.num_envs)
         self.acting: NDArray[np.bool_] = np.ones((self.num_envs, len(self.agent_uids)), np.bool_)
         self._seed = 0
         self._episodes = [0] * self.num_envs
@@ -125,11 +124,6 @@ class ParallelTeam:
         self.acting = self._present()
         return self._batch(states), rewards, ends, cuts, info
 
-    def close(self) -> None:
-        """Close every environment."""
-        for env in self.envs:
-            env.close()
-
     def _begin(self, row: int) -> dict[str, Float32Array]:
         """Begin the next episode of one environment; return its agents' states."""
         env, name = self.envs[row], f"learn.team.env.{row}.episode.{self._episodes[row]}"
@@ -137,23 +131,21 @@ class ParallelTeam:
         seed = derive_substream(name, root_seed=self._seed).integer_seed()
         seen, _ = environments.values_of(env, "reset", env.reset(seed=seed))
         if not env.agents:
-            raise InputError(f"{_name(env)}: expected agents after reset(), got none; correct it.")
+            raise InputError(
+                f"{type(env).__name__}: expected agents after reset(), got none; correct it."
+            )
         return self._states(env, seen, env.agents)
 
     def _present(self) -> NDArray[np.bool_]:
-        rows = [[uid in env.agents for uid in self.agent_uids] for env in self.envs]
-        return np.array(rows)
+        return np.array([[uid in env.agents for uid in self.agent_uids] for env in self.envs])
 
     def _states(
         self, env: Any, seen: Mapping[str, Any], present: Sequence[str]
     ) -> dict[str, Float32Array]:
         """Return every agent's state, (O_i,)."""
-        states: dict[str, Float32Array] = {}
-        for uid, space in self._seen.items():
-            if uid not in present:
-                states[uid] = np.zeros(spaces.flatdim(space), np.float32)
-                continue
-            value = seen.get(uid)
+        states = {u: np.zeros(spaces.flatdim(space), np.float32) for u, space in self._seen.items()}
+        for uid in present:
+            value, space = seen.get(uid), self._seen[uid]
             environments.require_observation(env, value, space, f"observation[{uid!r}]")
             states[uid] = np.asarray(spaces.flatten(space, cast("Any", value)), np.float32)
         return states
@@ -173,7 +165,3 @@ class ParallelTeam:
 def _spaces_of(env: Any, uids: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the agents see and do."""
     return {u: env.observation_space(u) for u in uids}, {u: env.action_space(u) for u in uids}
-
-
-def _name(env: Any) -> str:
-    return type(getattr(env, "unwrapped", env)).__name__

@@ -1,8 +1,5 @@
 """Batches of environments with several robots that share one reward, as teams step them.
 
-Such a batch is ready, comes from a function, or is made of parallel environments of PettingZoo, see
-`cadenza.learn.env.parallel_team`.
-
 What every robot sees, side by side, is the joint state.
 
 Axes:  N = environments, O_i, A_i = state and action of robot i, S = Σ O_i = joint state.
@@ -53,12 +50,7 @@ class TeamEnv(Protocol):
 
 #: A batch, a function from a number of environments to a batch, a parallel environment of
 #: PettingZoo, or a function that makes one.
-TeamEnvLike: TypeAlias = (
-    TeamEnv
-    | ParallelEnvLike
-    | Callable[[int], TeamEnv | ParallelEnvLike]
-    | Callable[[], ParallelEnvLike]
-)
+TeamEnvLike: TypeAlias = TeamEnv | ParallelEnvLike | Callable[..., TeamEnv | ParallelEnvLike]
 
 
 class TeamSteps:
@@ -95,21 +87,21 @@ class TeamSteps:
                 "TeamSteps: expected observation_space['agent'][uid]['state'] and action_space[uid]"
                 f", got {shown(env.observation_space)}, {shown(env.action_space)}; use spaces.Dict."
             ) from error
-        self.choices: tuple[int | None, ...] = tuple(map(_choices, actions))
-        chosen = [space for space, count in zip(actions, self.choices, strict=True) if count]
-        for uid, space in zip(self.uids * 2, (*states, *actions), strict=True):
-            if space in chosen or (isinstance(space, spaces.Box) and len(space.shape) == 2):
-                continue
-            raise ConfigurationError(
-                f"TeamSteps: expected batched Box spaces of shape ({self.num_envs}, D) for {uid!r},"
-                f" or batched Discrete actions, got {space}; build the environment with num_envs > "
-                "1."
-            )
+        self.action_spaces: tuple[Any, ...] = tuple(map(_single, actions))
+        fits = [isinstance(_single(space), spaces.Box) for space in states]
+        fits += [space is not None for space in self.action_spaces]
+        for uid, space, is_known in zip(self.uids * 2, (*states, *actions), fits, strict=True):
+            if not is_known:
+                raise ConfigurationError(
+                    f"TeamSteps: expected batched Box spaces of shape ({self.num_envs}, D) for "
+                    f"{uid!r}, or batched Discrete actions, got {space}; build the environment "
+                    "with num_envs > 1."
+                )
         self.observation_dims: tuple[int, ...] = tuple(int(space.shape[1]) for space in states)
         self.joint_dim: int = sum(self.observation_dims)  # S
-        self.action_spaces: tuple[Any, ...] = tuple(map(_single, actions))
-        self.action_dims: tuple[int, ...] = tuple(
-            math.prod(space.shape) for space in self.action_spaces
+        self.action_dims: tuple[int, ...] = tuple(math.prod(s.shape) for s in self.action_spaces)
+        self.choices: tuple[int | None, ...] = tuple(
+            None if isinstance(space, spaces.Box) else int(space.n) for space in self.action_spaces
         )
         self.bounds: list[tuple[Any, Any]] = [
             (space.low, space.high) if count is None else (space.start, space.start + count - 1)
@@ -117,22 +109,13 @@ class TeamSteps:
         ]
 
     def require_boxes(self, owner: str) -> None:
-        """Refuse robots that choose.
-
-        Raises:
-            ConfigurationError: The actions of one are no Box.
-        """
-        for uid, space, count in zip(self.uids, self.action_spaces, self.choices, strict=True):
-            if count is not None:
+        """Refuse robots that choose, by a `ConfigurationError`."""
+        for uid, space in zip(self.uids, self.action_spaces, strict=True):
+            if isinstance(space, spaces.Discrete):
                 raise ConfigurationError(
                     f"{owner}: expected continuous actions (a Box) of every robot, got {space} of "
                     f"{uid!r}; use MAPPO, or an environment with continuous actions."
                 )
-
-    @property
-    def acting(self) -> NDArray[np.bool_] | None:
-        """Which robots act next, (N, n); None if the environment's robots never leave."""
-        return getattr(self.envs, "acting", None)
 
     def require_scalable(self, owner: str) -> None:
         """Refuse robots whose actions cannot be scaled from [−1, 1].
@@ -202,21 +185,15 @@ def contracts_of(batch: Any, uids: Sequence[str]) -> dict[str, TaskContract]:
     return {uid: contract for uid, contract in found.items() if contract is not None}
 
 
-def _choices(space: Any) -> int | None:
-    """Return the choices of a batched Discrete; None for another space."""
+def _single(space: Any) -> Any:
+    """Return the Box of rank 1 or the Discrete that was batched; None for another space."""
     batched: Any = space
+    if isinstance(space, spaces.Box) and len(batched.shape) == 2:
+        return spaces.Box(batched.low[0], batched.high[0], dtype=batched.dtype)
     if not isinstance(space, spaces.MultiDiscrete) or len(batched.shape) != 1:
         return None
-    are_equal = len({*zip(batched.nvec.tolist(), batched.start.tolist(), strict=True)}) == 1
-    return int(batched.nvec[0]) if are_equal else None
-
-
-def _single(space: Any) -> Any:
-    """Return the space of one environment, of a batched one."""
-    batched: Any = space
-    if isinstance(space, spaces.Box):
-        return spaces.Box(batched.low[0], batched.high[0], dtype=batched.dtype)
-    return spaces.Discrete(int(batched.nvec[0]), start=int(batched.start[0]))
+    one = spaces.Discrete(int(batched.nvec[0]), start=int(batched.start[0]))
+    return one if batch_space(one, len(batched.nvec)) == batched else None
 
 
 class _SavedBatch:
@@ -310,7 +287,7 @@ class TeamWorlds:
                 "use; pass one, or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
             )
         made = batch_of(self._make, count)
-        if _cores(made) & _cores(self.batch):
+        if unwrapped(made) is unwrapped(self.batch):
             raise InputError(
                 f"env: {ONE_AND_THE_SAME}, got one that returns {made} again, which the team "
                 "learns in; make a new one in each call."
@@ -319,13 +296,10 @@ class TeamWorlds:
 
 
 def batch_of(source: Any, count: int) -> Any:
-    """Return the batch that ``source`` is, makes, or makes the environments of.
-
-    A function gets ``count`` if it takes an argument.
+    """Return the batch that ``source`` is or makes; a function gets ``count`` if it takes any.
 
     Raises:
-        ConfigurationError: A function makes no batch of ``count`` environments, or one parallel
-            environment twice.
+        ConfigurationError: It makes no batch of ``count``, or one parallel environment twice.
     """
     if not callable(source):
         return ParallelTeam([source]) if is_parallel(source) else source
@@ -363,9 +337,3 @@ def _binds(function: Any, *values: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _cores(batch: Any) -> set[int]:
-    """Return which environments a batch steps, by identity."""
-    inside = batch.envs if isinstance(batch, ParallelTeam) else [batch]
-    return {id(unwrapped(each)) for each in inside}
