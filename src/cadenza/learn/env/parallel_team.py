@@ -1,7 +1,7 @@
 """PettingZoo's parallel environments, side by side, as one batch of a team.
 
 State:    an agent's observation, flattened (`gymnasium.spaces.flatten`), float32; zeros while the
-          agent is not there (death masking, arXiv:2103.01955, appendix A).
+          agent is not there (death masking, arXiv:2103.01955).
 Action:   a Box's, flattened, or the number of a Discrete's choice; of absent agents it is dropped.
 Reward:   the sum over the agents, as in HARL.
 End:      when no agent is left. The task ended the episode if it ended it for everybody who acted
