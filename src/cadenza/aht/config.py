@@ -364,8 +364,12 @@ _READS: Final[dict[str, tuple[str, ...]]] = {
     "ego_aht_hatd3": ("hatd3",),
     **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")},
 }
-#: Setting of agents on goal environments, which no partner stands in.
-_GOALS: Final = ".hindsight"
+#: Settings of agents without partners.
+_ALONE: Final = tuple(
+    f"{section}.{name}"
+    for section in ("sac", "hlgauss", "td3", "dqn", "mbpo")
+    for name in ("hindsight", "normalize_observations", "normalize_rewards")
+)
 _SECTIONS: Final = (*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
 
 
@@ -429,11 +433,7 @@ class EgoAHTConfig(FrozenModel):
     def _no_setting_without_effect(self) -> Self:
         changed = {key for name in _SECTIONS for key in _changes(name, getattr(self, name))}
         reads = _LOOP | set(_READS.get(self.algo, _SECTIONS))
-        dead = [
-            key
-            for key in changed
-            if key.endswith(_GOALS) or not {key, key.partition(".")[0]} & reads
-        ]
+        dead = [key for key in changed if key in _ALONE or not {key, key.partition(".")[0]} & reads]
         if dead:
             raise ValueError(
                 f"algo={self.algo}: expected only settings that it reads, got "

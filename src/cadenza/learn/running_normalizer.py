@@ -85,8 +85,12 @@ class RewardScaler:
         self._returns = self._gamma * self._returns + rewards
         self._statistics.update(self._returns[:, None])
         self._returns[ended] = 0.0
-        scaled = rewards / np.sqrt(self._statistics.variance[0] + EPSILON)
-        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+        return np.clip(rewards / self.spread, -CLIP, CLIP).astype(np.float32)
+
+    @property
+    def spread(self) -> float:
+        """What rewards are divided by."""
+        return float(np.sqrt(self._statistics.variance[0] + EPSILON))
 
     def state_dict(self) -> dict[str, Any]:
         """Return returns and statistics, JSON scalars and lists only."""

@@ -144,11 +144,17 @@ class CompilableConfig(OffPolicyConfig):
         precision: ``bf16`` rounds the inputs of large products, where the processor can.
         hindsight: Goals reached later in an episode that each of its transitions is told again
             with, >= 0; see `cadenza.learn.agents.hindsight`.
+        normalize_observations: Scale observations by the running moments of those seen; the memory
+            keeps them as they are.
+        normalize_rewards: Divide rewards, when they are learned from, by the running spread of the
+            discounted return.
     """
 
     compile: bool = False
     precision: Literal["float32", "bf16"] = "float32"
     hindsight: Count = Field(default=0, ge=0)
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
 
 
 class CompilableSettings(OffPolicySettings, total=False):
@@ -157,6 +163,8 @@ class CompilableSettings(OffPolicySettings, total=False):
     compile: bool
     precision: Literal["float32", "bf16"]
     hindsight: int
+    normalize_observations: bool
+    normalize_rewards: bool
 
 
 class OnPolicyConfig(FrozenModel):

@@ -230,6 +230,8 @@ ELSEWHERE = {
     *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length"),
     "hindsight",
 }
+#: Off-policy learners beside a partner, who scale nothing; agents: `test_normalizing_replay.py`.
+ALONE = {f"ego {name}" for name in ("sac", "hlgauss", "td3", "dqn", "mbpo")}
 
 
 @cache

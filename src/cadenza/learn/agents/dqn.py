@@ -262,7 +262,7 @@ class DQN(ReplayAgent[DQNConfig]):
         return super()._stored(episode)
 
     def _greedy(self) -> nn.Module:
-        best = self.learner.greedy
+        best = self._policy
         return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
 
     def _output(self) -> Output:

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cadenza.core.errors import CheckpointError
+from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.replay import ReplayAgent
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
@@ -302,6 +302,15 @@ class MBPO(ReplayAgent[MBPOConfig]):
 
     def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_MBPOKeywords]) -> None:
         super().__init__(env, *others, **settings)
+
+    def _build(self) -> None:
+        config = self.config
+        if config.normalize_observations or config.normalize_rewards:
+            raise ConfigurationError(
+                "MBPO: expected neither normalize_observations nor normalize_rewards, because its "
+                "model imagines observations as they are; switch them off, or use SAC."
+            )
+        super()._build()
 
     def _update(self, batch: Mapping[str, Any]) -> Figures:
         learner = cast("MBPOLearner", self.learner)

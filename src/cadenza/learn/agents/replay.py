@@ -26,14 +26,16 @@ from cadenza.learn.agents.demonstrations import (
 )
 from cadenza.learn.agents.hindsight import Hindsight
 from cadenza.learn.agents.off_policy import OffPolicyLearner
+from cadenza.learn.agents.ppo import Scaling
 from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
-from cadenza.learn.memory.builder import TransitionMemory
+from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 from cadenza.learn.nn.layers import EncoderFactory
+from cadenza.learn.running_normalizer import CLIP, RewardScaler, RunningNormalizer
 from cadenza.learn.settings import CompilableConfig
 
 ReplayConfig = TypeVar("ReplayConfig", bound=CompilableConfig)
@@ -84,6 +86,12 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self.memory: TransitionMemory = self._new_memory(
             "learn.api.memory", self.envs.num_envs, self.config.memory_size
         )
+        self._moments: RunningNormalizer | None = None
+        if self.config.normalize_observations:
+            self._moments = RunningNormalizer(spaces.flatdim(self.envs.space))
+        self._rewards: RewardScaler | None = None
+        if self.config.normalize_rewards:
+            self._rewards = RewardScaler(self.envs.num_envs, self.config.gamma)
         self._hindsight: Hindsight | None = None
         if self.config.hindsight:
             self._hindsight = Hindsight(self.name, self.envs, self.config.hindsight, self.seed)
@@ -129,11 +137,27 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     def batch(self) -> dict[str, Tensor]:
         """Return the columns of a batch for the update that is due next."""
         if self._shown is None:
-            return super().batch()
+            return self._scaled(super().batch())
         self._due -= 1
         size = self.config.batch_size
         shown = min(math.ceil(self._share * size), size - 1)
-        return joined(self.memory.sample(size - shown), self._shown.sample(shown))
+        return self._scaled(joined(self.memory.sample(size - shown), self._shown.sample(shown)))
+
+    def _scaled(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch as it is learned from."""
+        if self._moments is not None:
+            scale = Scaling(self._moments)
+            for name in ("observation", "next_observation"):
+                seen = batch[name][OBSERVATION_KEY]
+                batch = {**batch, name: {OBSERVATION_KEY: scale(seen)}}
+        if self._rewards is not None:
+            small = (batch["rewards"] / self._rewards.spread).clamp(-CLIP, CLIP)
+            batch = {**batch, "rewards": small}
+        return batch
+
+    def _acting(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return rows as the learner acts on them."""
+        return rows.astype(np.float32) if self._moments is None else self._moments.normalize(rows)
 
     def _components(self) -> int:
         """Return A, or refuse an action space without components."""
@@ -159,11 +183,13 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         if self._rows is None:
             seed = derive_substream(f"learn.api.env.{self.steps}", root_seed=self.seed)
             self._rows = self._flat(self._worlds.reset(seed.integer_seed()))
+            if self._moments is not None:
+                self._moments.update(self._rows)
         rows, learner, before = self._rows, self.learner, self.steps
         if self.steps < self.config.warmup_steps:
             stored = learner.random_actions(len(rows))
         else:
-            stored = learner.act(rows.astype(np.float32), frames=self.steps)
+            stored = learner.act(self._acting(rows), frames=self.steps)
         step = self._worlds.step(self._to_env(stored))
         following = self._flat(step.following)
         self.memory.add(
@@ -177,6 +203,10 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         )
         if self._hindsight is not None:
             self._hindsight.record(rows, stored, step, following, self.memory)
+        if self._moments is not None and step.valid.any():
+            self._moments.update(following[step.valid])
+        if self._rewards is not None:
+            self._rewards.scale(step.rewards, step.boundaries)
         self._rows = self._flat(step.observations)
         self._count(step, step.boundaries)
         self._call_for_updates(before)
@@ -207,9 +237,9 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return self.learner.update(batch)
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
-        states = rows.astype(np.float32)
         if not deterministic:
-            return self._to_env(self.learner.act(states, frames=self.steps))
+            return self._to_env(self.learner.act(self._acting(rows), frames=self.steps))
+        states = rows.astype(np.float32)
         with torch.no_grad():
             greedy = self._greedy()(torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
         return self._port.to_env(greedy)
@@ -220,7 +250,14 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
 
     def _greedy(self) -> nn.Module:
         """Return a module from flat observations to actions in [−1, 1], or to choices."""
-        return self.learner.greedy
+        return self._policy
+
+    @property
+    def _policy(self) -> nn.Module:
+        """What the learner's greedy policy is for observations as they are."""
+        if self._moments is None:
+            return self.learner.greedy
+        return nn.Sequential(Scaling(self._moments), self.learner.greedy)
 
     def _learned_state(self) -> dict[str, Any]:
         learned = {**super()._learned_state(), **self._episodes()}
@@ -228,17 +265,28 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             drawn = self._shown_before if self._shown is None else self._shown.sampler.state()
             told = {"share": self._share, "drawn": drawn}
             learned["demonstrations"] = {**self._source.state_dict(), **told}
-        if self._hindsight is not None:
-            learned["hindsight"] = self._hindsight.state_dict()
+        for name, part in self._further.items():
+            learned[name] = part.state_dict()
         return learned
+
+    @property
+    def _further(self) -> dict[str, Any]:
+        """Parts of the state that settings call for, by name."""
+        parts = {
+            "hindsight": self._hindsight,
+            "observation_moments": self._moments,
+            "reward_moments": self._rewards,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
         return super()._without_memory(learned) | {"rows": None}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         super()._load_learned_state(state)
-        if self._hindsight is not None and "hindsight" in state:
-            self._hindsight.load_state_dict(state["hindsight"])
+        for name, part in self._further.items():
+            if name in state:
+                part.load_state_dict(state[name])
         self._load_episodes(state)
         told = state.get("demonstrations")
         if told is not None:

@@ -278,13 +278,18 @@ class SoloAgent(Agent[AgentConfig]):
     def networks(self) -> dict[str, PortableNetwork]:
         """Return the policy as plain data; see `Agent.networks`."""
         network = PortableNetwork(
-            layers=layers_of(self.learner.greedy),
+            layers=layers_of(self._policy),
             output=self._output(),
             observation=space_facts(self.envs.features),
             action=space_facts(self.envs.action_space),
             **self._policy_facts(),
         )
         return {"": network}
+
+    @property
+    def _policy(self) -> nn.Module:
+        """The learner's greedy policy for observations as they are."""
+        return self.learner.greedy
 
     def _output(self) -> Output:
         """Return how a policy file makes an action of what the learner's greedy policy returns."""

@@ -7,6 +7,7 @@ Axes:  N = environments, O = observation.
 """
 
 import math
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from gymnasium.vector import (
     VectorObservationWrapper,
     VectorWrapper,
 )
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.wrappers import FlattenObservation, NormalizeObservation
 from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
@@ -190,6 +191,13 @@ class Environments:
         first = CheckedEnv(cast("AnyEnv", source)) if is_ready else self._another()
         self._describe(first.observation_space, first.action_space)
         self._learn_contract(first)
+        if any(isinstance(layer, NormalizeObservation) for layer in _layers(first)):
+            warnings.warn(
+                "env: NormalizeObservation has moments of its own in every environment, which "
+                "evaluations and files do not get; use normalize_observations=True instead.",
+                UserWarning,
+                stacklevel=2,
+            )
         if not is_ready:
             first.close()
         size = self._group_size
