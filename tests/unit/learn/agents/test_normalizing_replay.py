@@ -10,6 +10,7 @@ import cadenza
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.memory.builder import OBSERVATION_KEY
+from tests.campaigns import size
 
 BOTH = {"normalize_observations": True, "normalize_rewards": True}
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "warmup_steps": 10}
@@ -91,7 +92,7 @@ def test_scaling_learns_a_badly_scaled_task_and_plain_does_not():
         }
         means[scaled] = [
             cadenza.SAC(Far, seed=seed, **settings).learn(900, progress=False).evaluate(20).mean
-            for seed in range(2)
+            for seed in range(size(2, 5))
         ]
     # Standing still costs 5 * 500 per episode.
     assert min(means[True]) > -1500.0 > max(means[False])
