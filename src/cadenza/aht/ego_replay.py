@@ -33,13 +33,13 @@ from cadenza.learn.agents.dqn import DQNLearner, action_grid
 from cadenza.learn.agents.hatd3 import CentralTD3Learner
 from cadenza.learn.agents.hlgauss import HLGaussLearner
 from cadenza.learn.agents.mbpo import MBPOLearner
-from cadenza.learn.agents.off_policy import ReplayLearner
+from cadenza.learn.agents.off_policy import ReplayLearner, memory_options
 from cadenza.learn.agents.sac import SACLearner
 from cadenza.learn.agents.td3 import TD3Learner
 from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.portable import PortableNetwork
-from cadenza.learn.settings import OffPolicyConfig
+from cadenza.learn.settings import CompilableConfig, OffPolicyConfig
 
 
 class EgoReplayTrainer(EgoSeatTrainer):
@@ -62,6 +62,8 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._learner = learner
         self._settings = cast("OffPolicyConfig", cfg.section)
         stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
+        settings = self._settings
+        options = memory_options(settings) if isinstance(settings, CompilableConfig) else {}
         self._memory = TransitionMemory(
             observation_dim=seat.row_dim,
             action_dim=learner.action_width,
@@ -69,6 +71,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
             max_transitions=self._settings.memory_size,
             seed=stream.integer_seed(),
             action_dtype=learner.action_dtype,
+            **options,
         )
         self._sums: dict[str, list[float]] = {}
         self._updates = 0

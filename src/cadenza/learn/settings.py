@@ -148,6 +148,11 @@ class CompilableConfig(OffPolicyConfig):
             keeps them as they are.
         normalize_rewards: Divide rewards, when they are learned from, by the running spread of the
             discounted return.
+        n_step: Steps whose rewards a target sums before it asks a critic, >= 1; fewer at the end of
+            an episode (arXiv:1710.02298, section 3).
+        priority_exponent: How strongly transitions of large errors are preferred, >= 0; 0 draws
+            uniformly (arXiv:1511.05952, equation 1).
+        importance_exponent: How much of that bias the losses correct, in [0, 1].
     """
 
     compile: bool = False
@@ -155,6 +160,9 @@ class CompilableConfig(OffPolicyConfig):
     hindsight: Count = Field(default=0, ge=0)
     normalize_observations: bool = False
     normalize_rewards: bool = False
+    n_step: Count = Field(default=1, ge=1)
+    priority_exponent: float = Field(default=0.0, ge=0.0)
+    importance_exponent: float = Field(default=0.4, ge=0.0, le=1.0)
 
 
 class CompilableSettings(OffPolicySettings, total=False):
@@ -165,6 +173,9 @@ class CompilableSettings(OffPolicySettings, total=False):
     hindsight: int
     normalize_observations: bool
     normalize_rewards: bool
+    n_step: int
+    priority_exponent: float
+    importance_exponent: float
 
 
 class OnPolicyConfig(FrozenModel):

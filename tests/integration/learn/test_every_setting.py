@@ -86,6 +86,7 @@ OTHER = {
     "model_learning_rate": 0.1,
     "model_updates": 9,
     "n_epochs": 2,
+    "n_step": 3,
     "noise_clip": 0.01,
     "noise_share": 1.0,
     "normalize_advantages": False,
@@ -94,6 +95,7 @@ OTHER = {
     "num_elites": 2,
     "policy_delay": 1,
     "precision": "bf16",
+    "priority_exponent": 0.8,
     "real_share": 0.75,
     "refresh_reference_every": 1,
     "reset_every_rollout": False,
@@ -224,14 +226,24 @@ TRAININGS = {
     "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
-#: What the training loop reads; what concerns choices, memories and goals is compared in
-#: `test_choices.py`, `test_memory_policies.py` and `test_hindsight.py` of the unit tests.
+#: What the training loop reads; what concerns choices, memories, goals and priorities is compared
+#: in `test_choices.py`, `test_memory_policies.py`, `test_hindsight.py` and
+#: `test_replay_settings.py` of the unit tests.
 ELSEWHERE = {
     *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length"),
-    "hindsight",
+    *("hindsight", "importance_exponent"),
 }
-#: Off-policy learners beside a partner, who scale nothing; agents: `test_normalizing_replay.py`.
-ALONE = {f"ego {name}" for name in ("sac", "hlgauss", "td3", "dqn", "mbpo")}
+#: Refused where they cannot be: egos scale nothing (agents: `test_normalizing_replay.py`), and a
+#: model imagines single steps.
+REFUSED = {
+    *(
+        (f"ego {name}", f"normalize_{what}s")
+        for name in ("sac", "hlgauss", "td3", "dqn", "mbpo")
+        for what in ("observation", "reward")
+    ),
+    ("ego mbpo", "n_step"),
+    ("ego mbpo", "priority_exponent"),
+}
 
 
 @cache
@@ -249,7 +261,8 @@ DOORS = size({kind: name for name, (kind, _) in TRAININGS.items()}.values(), TRA
         (name, setting)
         for name in DOORS
         for setting in TRAININGS[name][0].model_fields
-        if setting not in ELSEWHERE | {"compile"} and (name, setting) != ("PPO", "memory_size")
+        if setting not in ELSEWHERE | {"compile"}
+        and (name, setting) not in {*REFUSED, ("PPO", "memory_size")}
     ],
 )
 def test_every_setting_changes_what_is_done_or_learned(name, setting):

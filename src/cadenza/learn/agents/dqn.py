@@ -26,7 +26,13 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.episodes import Episode
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.agents.off_policy import OffPolicyLearner, Transitions, one_step_target
+from cadenza.learn.agents.off_policy import (
+    TD_ERRORS,
+    OffPolicyLearner,
+    Transitions,
+    mean_loss,
+    td_target,
+)
 from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
@@ -197,16 +203,20 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         return figures
 
     def _learn(self, batch: Transitions) -> Figures:
-        states, actions, rewards, next_states, masks = batch
+        states, actions, rewards, next_states, masks, discounts, weights = batch
         with torch.no_grad(), self._whole.rounding():
             online_q = self.q(obs=next_states) if self.config.double else None
             values = next_values(self.q_target(obs=next_states), online_q)
-            y = one_step_target(rewards, masks, values, self.config.gamma)
+            discount = self.config.gamma if discounts is None else discounts
+            y = td_target(rewards, masks, values, discount)
         with self._whole.rounding():
             predicted = chosen_values(self.q(obs=states), actions)
-            loss = regression_loss(predicted, y, huber_delta=self.config.huber_delta).mean()
-        means = {"q_prediction": predicted.detach().mean(), "q_target": y.mean()}
-        return self._critic.step(q=loss) | means
+            rows = regression_loss(predicted, y, huber_delta=self.config.huber_delta)
+            loss = mean_loss(rows, weights)
+        figures = {"q_prediction": predicted.detach().mean(), "q_target": y.mean()}
+        if weights is not None:
+            figures[TD_ERRORS] = (predicted - y).detach()[:, 0]
+        return self._critic.step(q=loss) | figures
 
     @torch.no_grad()
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:

@@ -121,7 +121,7 @@ class HATD3Learner:
             InputError: The losses are not finite.
         """
         self.updates += 1
-        states, actions, rewards, next_states, masks = Transitions.of(batch, self.device)
+        states, actions, rewards, next_states, masks, *_ = Transitions.of(batch, self.device)
         y = self._targets(rewards, next_states, masks)
         q1, q2 = (critic(actions, states) for critic in self.critics)
         figures = self._critic_adam.step(value=critic_loss(q1, y) + critic_loss(q2, y))

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
+from cadenza.learn.agents.off_policy import TD_ERRORS, mean_loss
 from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.updates import Figures
@@ -197,7 +198,7 @@ class HLGaussLearner(SACLearner):
         return QNet(net, config.min_value, config.max_value)
 
     def _critic_losses(
-        self, states: Tensor, actions: Tensor, y: Tensor
+        self, states: Tensor, actions: Tensor, y: Tensor, weights: Tensor | None
     ) -> tuple[dict[str, Tensor], Figures]:
         labels = hl_gauss_probabilities(y, self._edges, self._sigma)
         losses: dict[str, Tensor] = {}
@@ -206,8 +207,11 @@ class HLGaussLearner(SACLearner):
         for name in ("q1", "q2"):
             critic = cast("QNet", self.networks[name])
             logits = critic.logit_net(actions, obs=states)
-            losses[name] = soft_cross_entropy(logits, labels).mean()
-            figures[f"{name}_prediction"] = critic.q_from_logit(logits.detach()).mean()
+            losses[name] = mean_loss(soft_cross_entropy(logits, labels), weights)
+            values = critic.q_from_logit(logits.detach())
+            figures[f"{name}_prediction"] = values.mean()
+            if weights is not None:
+                figures[TD_ERRORS] = (values - y)[:, 0]
         return losses, figures
 
     def update(self, batch: Mapping[str, Any]) -> Figures:

@@ -107,6 +107,11 @@ class MBPOLearner(SACLearner):
         encoder: EncoderFactory | None = None,
     ) -> None:
         config = config or MBPOConfig()
+        if config.n_step > 1 or config.priority_exponent:
+            raise ConfigurationError(
+                "MBPO: expected n_step = 1 and priority_exponent = 0, because its model imagines "
+                f"single steps, got {config.n_step} and {config.priority_exponent}; use SAC."
+            )
         super().__init__(
             observation_dim=observation_dim,
             action_dim=action_dim,

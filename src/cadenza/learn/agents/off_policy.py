@@ -1,6 +1,7 @@
 """What off-policy learners share: streams, networks behind encoders, their policy and their state.
 
-Targets: y = r + γ m V', with m = 0 where the task ended with the step.
+Targets: y = r + d m V', with m = 0 where the task ended with the step and d = γ; of n steps, r is
+         their discounted sum and d = γ^n, or γ^k after the last k steps of an episode.
 Axes:    B = batch, N = environments, O = observation, A = action components,
          W = width of an action as the memory stores it (A, or 1 for an index).
 """
@@ -74,30 +75,49 @@ class ReplayLearner(Protocol):
 
 
 class Transitions(NamedTuple):
-    """States before and after, (B, O), actions (B, W), rewards and masks (B, 1)."""
+    """States before and after, (B, O), actions (B, W), rewards and masks (B, 1).
+
+    Of n steps there are ``discounts``, (B, 1), of a prioritised memory ``weights``, (B, 1).
+    """
 
     states: Tensor
     actions: Tensor
     rewards: Tensor
     next_states: Tensor
     masks: Tensor
+    discounts: Tensor | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def of(cls, batch: Mapping[str, Any], device: torch.device) -> "Transitions":
         """Return a batch of `TransitionMemory` on ``device``."""
-        found = (
+        found: list[Tensor] = [
             batch["observation"][OBSERVATION_KEY],
             batch["actions"],
             batch["rewards"],
             batch["next_observation"][OBSERVATION_KEY],
             batch["masks"],
-        )
-        return cls(*(tensor.to(device, non_blocking=True) for tensor in found))
+        ]
+        further: list[Tensor | None] = [batch.get("discounts"), batch.get("sample_weights")]
+        moved = [tensor.to(device, non_blocking=True) for tensor in found]
+        told = [None if t is None else t.view(-1, 1).to(device, non_blocking=True) for t in further]
+        return cls(*moved, *told)
 
 
-def one_step_target(rewards: Tensor, masks: Tensor, values: Tensor, gamma: float) -> Tensor:
-    """Return r + γ m V', (B, 1), rounded once."""
-    return torch.add(rewards, values * masks, alpha=gamma)
+def td_target(rewards: Tensor, masks: Tensor, values: Tensor, discount: float | Tensor) -> Tensor:
+    """Return r + d m V', (B, 1); if d is a number, rounded once."""
+    if isinstance(discount, Tensor):
+        return rewards + discount * masks * values
+    return torch.add(rewards, values * masks, alpha=discount)
+
+
+def mean_loss(rows: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of rows, (B, 1), each times its weight."""
+    return rows.mean() if weights is None else (weights * rows).mean()
+
+
+#: Figure of an update on weighted transitions that is no scalar: Q - y of each, (B,).
+TD_ERRORS: Final = "td_errors"
 
 
 Config = TypeVar("Config", bound=CompilableConfig)
@@ -236,7 +256,8 @@ class OffPolicyLearner(ABC, Generic[Config]):
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update of everything that is due; return figures of it by name."""
-        figures = self.update(memory.sample(self.config.batch_size))
+        batch = memory.sample(self.config.batch_size)
+        figures = told_errors(memory, batch, self.update(batch))
         return {name: float(value) for name, value in figures.items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -298,6 +319,20 @@ class OffPolicyLearner(ABC, Generic[Config]):
                 for name, optimizer in self.optimizers.items()
             },
         }
+
+
+def memory_options(config: CompilableConfig) -> dict[str, Any]:
+    """Return what settings say of a `TransitionMemory`."""
+    names = ("n_step", "gamma", "priority_exponent", "importance_exponent")
+    return {name: getattr(config, name) for name in names}
+
+
+def told_errors(memory: TransitionMemory, batch: Mapping[str, Any], figures: Figures) -> Figures:
+    """Tell a prioritised memory the errors of its ``batch``; return the other figures."""
+    errors = figures.pop(TD_ERRORS, None)
+    if errors is not None:
+        memory.update_priorities(batch["sample_ids"], errors.cpu())
+    return figures
 
 
 def _parameters(networks: Iterable[nn.Module]) -> list[Tensor]:

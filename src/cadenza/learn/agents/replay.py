@@ -25,7 +25,7 @@ from cadenza.learn.agents.demonstrations import (
     remember,
 )
 from cadenza.learn.agents.hindsight import Hindsight
-from cadenza.learn.agents.off_policy import OffPolicyLearner
+from cadenza.learn.agents.off_policy import OffPolicyLearner, memory_options, told_errors
 from cadenza.learn.agents.ppo import Scaling
 from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.agents.updates import Figures
@@ -79,6 +79,12 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self._source, self._share = Source(demonstrations), float(demonstration_share)
         self._shown_before: Mapping[str, Any] | None = None  # where a file's draws were
         super().__init__(env, *others, **options)
+        if self._source.is_told and self._share and self.config.priority_exponent:
+            raise ConfigurationError(
+                f"{self.name}: expected priority_exponent = 0 beside a share of demonstrations, "
+                f"whose priorities are not comparable, got {self.config.priority_exponent}; set "
+                "demonstration_share=0, which puts them first into the memory."
+            )
 
     def _build(self) -> None:
         self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
@@ -108,6 +114,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             seed=derive_substream(stream, root_seed=self.seed).integer_seed(),
             action_dtype=self.learner.action_dtype,
             observation_dtype=np.uint8 if keeps_bytes else np.float32,
+            **memory_options(self.config),
         )
 
     def begin(self, steps: int) -> None:
@@ -234,7 +241,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return self._port.to_env(unit)
 
     def _update(self, batch: Mapping[str, Any]) -> Figures:
-        return self.learner.update(batch)
+        return told_errors(self.memory, batch, self.learner.update(batch))
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         if not deterministic:

@@ -22,7 +22,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
-from cadenza.learn.agents.off_policy import OffPolicyLearner, Transitions, one_step_target
+from cadenza.learn.agents.off_policy import (
+    TD_ERRORS,
+    OffPolicyLearner,
+    Transitions,
+    mean_loss,
+    td_target,
+)
 from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
@@ -69,9 +75,9 @@ def soft_values(values: Tensor, log_probabilities: Tensor, alpha: Tensor) -> Ten
     return values - alpha * log_probabilities
 
 
-def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
-    """Return mean (Q - y)², equation 5; inputs of shape (B, 1)."""
-    return squared_errors(values, targets).mean()
+def critic_loss(values: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return mean w (Q - y)², equation 5, with w = 1 unless told; inputs of shape (B, 1)."""
+    return mean_loss(squared_errors(values, targets), weights)
 
 
 def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
@@ -175,7 +181,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         return figures
 
     def _learn(self, batch: Transitions, next_noise: Tensor, noise: Tensor) -> Figures:
-        states, actions, rewards, next_states, masks = batch
+        states, actions, rewards, next_states, masks, discounts, weights = batch
         with torch.no_grad(), self._whole.rounding():
             alpha = self.ln_alpha.exp()
             next_actions, next_log = self.pi(obs=next_states, epsilon=next_noise)
@@ -184,9 +190,10 @@ class SACLearner(OffPolicyLearner[SACConfig]):
                 self.q2_target(next_actions, obs=next_states),
             )
             values = soft_values(next_q, next_log, alpha)
-            y = one_step_target(rewards, masks, values, self.config.gamma)
+            discount = self.config.gamma if discounts is None else discounts
+            y = td_target(rewards, masks, values, discount)
         with self._whole.rounding():
-            losses, figures = self._critic_losses(states, actions, y)
+            losses, figures = self._critic_losses(states, actions, y, weights)
         figures |= self._critics.step(**losses)
         with self._whole.rounding():
             drawn, log = self.pi(obs=states, epsilon=noise)
@@ -206,13 +213,15 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         }
 
     def _critic_losses(
-        self, states: Tensor, actions: Tensor, y: Tensor
+        self, states: Tensor, actions: Tensor, y: Tensor, weights: Tensor | None
     ) -> tuple[dict[str, Tensor], Figures]:
         """Return the losses of both critics, and further figures."""
         q1, q2 = self.q1(actions, obs=states), self.q2(actions, obs=states)
-        losses = {"q1": critic_loss(q1, y), "q2": critic_loss(q2, y)}
-        means = {"q1_prediction": q1.detach().mean(), "q2_prediction": q2.detach().mean()}
-        return losses, means
+        losses = {"q1": critic_loss(q1, y, weights), "q2": critic_loss(q2, y, weights)}
+        figures = {"q1_prediction": q1.detach().mean(), "q2_prediction": q2.detach().mean()}
+        if weights is not None:
+            figures[TD_ERRORS] = (q1 - y).detach()[:, 0]
+        return losses, figures
 
     @torch.no_grad()
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
-from cadenza.learn.agents.off_policy import OffPolicyLearner, Transitions, one_step_target
+from cadenza.learn.agents.off_policy import TD_ERRORS, OffPolicyLearner, Transitions, td_target
 from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.sac import critic_loss
 from cadenza.learn.agents.updates import Figures
@@ -181,7 +181,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         return figures
 
     def _learn(self, batch: Transitions, noise: Tensor, is_due: bool) -> Figures:
-        states, actions, rewards, next_states, masks = batch
+        states, actions, rewards, next_states, masks, discounts, weights = batch
         config = self.config
         with torch.no_grad(), self._whole.rounding():
             next_actions = smoothed_actions(
@@ -191,15 +191,18 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
                 self.q1_target(next_actions, obs=next_states),
                 self.q2_target(next_actions, obs=next_states),
             )
-            y = one_step_target(rewards, masks, next_q, config.gamma)
+            discount = config.gamma if discounts is None else discounts
+            y = td_target(rewards, masks, next_q, discount)
         with self._whole.rounding():
             q1, q2 = self.q1(actions, obs=states), self.q2(actions, obs=states)
-            losses = {"q1": critic_loss(q1, y), "q2": critic_loss(q2, y)}
+            losses = {"q1": critic_loss(q1, y, weights), "q2": critic_loss(q2, y, weights)}
         figures = self._critics.step(**losses) | {
             "q1_prediction": q1.detach().mean(),
             "q2_prediction": q2.detach().mean(),
             "q_target": y.mean(),
         }
+        if weights is not None:
+            figures[TD_ERRORS] = (q1 - y).detach()[:, 0]
         if is_due:
             with self._whole.rounding():
                 loss = policy_loss(self.q1(self.pi(obs=states), obs=states))
