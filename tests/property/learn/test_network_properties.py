@@ -45,11 +45,13 @@ from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHe
 from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder, relu_mlp
 from cadenza.learn.nn.policy_networks import (
     DiagonalGaussianHead,
+    Masked,
     Policy,
     SquashedGaussianHead,
     TanhMlp,
     ValueCritic,
 )
+from cadenza.learn.nn.recurrent import Memory, Recurrent, Remembering
 from tests.campaigns import size
 
 #: Batch, observation, action, hidden width.
@@ -65,6 +67,8 @@ NO_NETWORKS = {
     "Decision",
     "Deployed",
     "EncodedNetwork",
+    "FactoredHead",
+    "FlatFeatures",
     "HLGaussLoss",
     "TwoHotLoss",
     "InputScale",
@@ -159,6 +163,12 @@ NETWORKS = {
         D, A, "cpu", hidden_size=H, num_hidden_layers=1
     ).eval(),
     "TerminationModel": lambda: TerminationModel(in_size=D, device="cpu", hidden_size=H),
+    "Memory": lambda: Memory("gru", D, H, rng()),
+    "Recurrent": lambda: Recurrent([nn.Linear(D, H)], Memory("lstm", H, H, rng()), nn.Linear(H, A)),
+    "Remembering": lambda: Remembering(
+        [], Recurrent([], Memory("gru", D, H, rng()), nn.Linear(H, A)), torch.tanh
+    ),
+    "Masked": lambda: Masked(nn.Linear(D - A, A), A),
     "Clone": lambda: Clone(torch.ones(2, D), (H,), A, rng()),
 }
 #: What is called instead of the network itself.
@@ -169,6 +179,8 @@ METHODS = {
     "DiagonalGaussianHead": "log_prob",
     "SquashedGaussianHead": "log_prob",
     "VariationalAutoencoder": "encoder",
+    "Memory": "step",
+    "Recurrent": "step",
 }
 #: What is asked, if it is not one batch of observations.
 INPUTS = {
@@ -195,6 +207,9 @@ INPUTS = {
     "PolicyWrapper": [rows(D), rows(A)],
     "VariationalAutoencoder": [rows(3)],
     "EnsembleLinearLayer": [rows(D)[None]],
+    "Memory": [rows(D), rows(H)],
+    "Recurrent": [rows(D), rows(2 * H)],
+    "Remembering": [rows(D), rows(H)],
 }
 #: Those that are compiled by day: one of each kind.
 COMPILED = ["relu_mlp", "GaussianMlpPolicy", "Conv2dEncoder", "DiscreteQMlp", "EnsembleOfGaussian"]

@@ -29,10 +29,9 @@ def test_target_network_copies_every_period():
     )
 
     def networks():
-        states = agent.state_dict()["learned"]["learner"]["callbacks"]
-        online = states["q"]["network_state_dict"]
-        target = next(s for n, s in states.items() if n != "q" and "network_state_dict" in s)
-        pairs = zip(online.values(), target["network_state_dict"].values(), strict=True)
+        learned = agent.state_dict()["learned"]["learner"]
+        online, target = learned["networks"]["q"], learned["targets"]["q"]
+        pairs = zip(online.values(), target.values(), strict=True)
         return all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
 
     equal = []

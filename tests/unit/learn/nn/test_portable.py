@@ -365,6 +365,8 @@ def test_every_kind_of_layer_is_written_by_some_policy():
 
     for name in AGENTS:
         collect(AGENTS[name]().networks()[""].layers)
+    for kind in ("gru", "lstm"):
+        collect(cadenza.PPO(world(numbers(), BOX), memory=kind, **SIZES).networks()[""].layers)
     dueling = cadenza.learn.nn.action_value_mlp.DiscreteQMlp(3, 2, [4], dueling=True)
     collect(layers_of(dueling))
     rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
