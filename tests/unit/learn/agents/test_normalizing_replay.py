@@ -115,3 +115,13 @@ def test_a_wrapper_that_normalises_by_itself_is_told_what_to_use_instead():
 def test_ego_training_says_that_it_scales_nothing(setting):
     with pytest.raises(ValueError, match=rf"td3\.{setting}"):
         EgoAHTConfig.model_validate({"algo": "td3", "td3": {setting: True}, "env": {"task": "x"}})
+
+
+@pytest.mark.parametrize(("name", "env"), [("SAC", Far), ("TD3", Far), ("DQN", FarChoices)])
+def test_onnx_file_scales_as_the_agent_does(tmp_path, name, env):
+    runtime = pytest.importorskip("onnxruntime")
+    agent = getattr(cadenza, name)(env, seed=0, **SMALL, **BOTH).learn(40, progress=False)
+    session = runtime.InferenceSession(agent.export_onnx(tmp_path / "far.onnx"))
+    seen = np.array([[1e4, told] for told in np.linspace(-0.01, 0.01, 9)], np.float32)
+    (actions,) = session.run(None, {"obs": seen})
+    np.testing.assert_allclose(actions, agent.predict(seen), atol=1e-4)
