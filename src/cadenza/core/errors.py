@@ -6,6 +6,7 @@ people who do not know this module. Messages say what was expected, what came an
 
 import difflib
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 class CadenzaError(Exception):
@@ -98,6 +99,20 @@ class DeviceUnavailableError(CadenzaError, RuntimeError):
 
 class SinkError(CadenzaError, RuntimeError):
     """A copy of the run log could not be written; the run itself goes on."""
+
+
+def refuse(
+    error: type[Exception], name: str, *, expected: str, got: object, do: str = ""
+) -> NoReturn:
+    """Raise ``error`` with "name: expected ..., got ...; do." as its message.
+
+    ``got`` is told as a message words it if it is a text (give a value that is one as its `repr`),
+    cut after 80 characters if it is another value.
+    """
+    if not isinstance(got, str):
+        text = repr(got)
+        got = text if len(text) <= 80 else f"{text[:77]}..."
+    raise error(f"{name}: expected {expected}, got {got}{do and '; '}{do}.")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
