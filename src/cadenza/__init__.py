@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from .learn.agents.bc import BC as BC
     from .learn.agents.dagger import DAgger as DAgger
     from .learn.agents.dqn import DQN as DQN
+    from .learn.agents.grpo import GRPO as GRPO
+    from .learn.agents.happo import HAPPO as HAPPO
+    from .learn.agents.hatd3 import HATD3 as HATD3
     from .learn.agents.hlgauss import HLGauss as HLGauss
     from .learn.agents.load import load as load
+    from .learn.agents.mappo import MAPPO as MAPPO
     from .learn.agents.mbpo import MBPO as MBPO
-    from .learn.agents.rollout import GRPO as GRPO
-    from .learn.agents.rollout import PPO as PPO
+    from .learn.agents.ppo import PPO as PPO
     from .learn.agents.sac import SAC as SAC
     from .learn.agents.td3 import TD3 as TD3
-    from .learn.agents.team import HAPPO as HAPPO
-    from .learn.agents.team import HATD3 as HATD3
-    from .learn.agents.team import MAPPO as MAPPO
     from .safety.wrappers.guard import guard as guard
 else:
     __dir__, __getattr__ = lazy_names(__name__)

@@ -42,7 +42,7 @@ from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
-from cadenza.learn.running_normalizer import RewardScaler
+from cadenza.learn.nn.running_normalizer import RewardScaler
 
 __all__ = ["EgoOnPolicyTrainer", "EgoPPOTrainer", "compute_gae", "normalize_advantages"]
 

@@ -11,7 +11,7 @@ import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.agents.loop import AgentCallback
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.recurrent import RecurrentPPOLearner, sequence_table
+from cadenza.learn.agents.ppo import RecurrentPPOLearner, sequence_table
 from cadenza.learn.configs import PPOConfig
 from cadenza.learn.nn.portable import load_policy_file
 from cadenza.learn.nn.recurrent import Memory

@@ -60,7 +60,7 @@ from cadenza.learn.nn.portable import (
     perceptron,
     save_policy_file,
 )
-from cadenza.learn.running_normalizer import CLIP, EPSILON
+from cadenza.learn.nn.running_normalizer import CLIP, EPSILON
 
 #: Step size of Adam at the first update.
 LEARNING_RATE: Final = 2e-3

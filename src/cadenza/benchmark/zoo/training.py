@@ -26,10 +26,10 @@ from cadenza.benchmark.zoo.pairs import PairEnv, PairStep
 from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.ppo import PPOLearner, scaled
+from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, TanhMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
-from cadenza.learn.running_normalizer import EPSILON, RewardScaler
+from cadenza.learn.nn.running_normalizer import EPSILON, RewardScaler, scaled
 from cadenza.partners.zoo_member import MemberPolicies
 
 #: Identities of both robots' players, (2, N), for players that have several.

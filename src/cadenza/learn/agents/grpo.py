@@ -20,7 +20,7 @@ Limits:      without a tail value a cut-off episode is worth what was collected 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Never, Self, Unpack
 
 import numpy as np
 import torch
@@ -39,7 +39,10 @@ from cadenza.learn.agents.on_policy import (
     policy_terms,
 )
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.env.stepping import VectorSteps
+from cadenza.learn.agents.rollout import RolloutAgent
+from cadenza.learn.agents.solo import SoloKeywords
+from cadenza.learn.env.making import EnvLike
+from cadenza.learn.env.stepping import VectorStep, VectorSteps
 from cadenza.learn.nn.policy_networks import Policy
 from cadenza.learn.settings import (
     ChoosingConfig,
@@ -297,3 +300,59 @@ class GRPOLearner(OnPolicyLearner[GRPOConfig]):
 
 def _frozen(network: Policy) -> Policy:
     return copy.deepcopy(network).requires_grad_(False)
+
+
+class _GRPOKeywords(SoloKeywords, GRPOSettings, total=False): ...
+
+
+class GRPO(RolloutAgent[GRPOConfig]):
+    """Group-relative policy optimisation: PPO without a critic.
+
+    Environments g M ... g M + M − 1 form group g; they must start alike when seeded alike, or
+    `GroupResetError` says which do not.
+
+    Source: arXiv:2402.03300. Settings: `GRPOConfig`.
+    """
+
+    Config = GRPOConfig
+    default_envs = 8
+
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_GRPOKeywords]) -> None:
+        super().__init__(env, *others, **settings)
+
+    def _learner(self, sizes: Sizes) -> GRPOLearner:
+        self._seeds()  # refuses environments that are no whole groups now
+        return GRPOLearner(self.config, **sizes)
+
+    def _seeds(self) -> list[int]:
+        """Return the seeds of the episodes that begin now."""
+        return group_seeds(
+            f"learn.grpo.env.{self.steps}",
+            environments=self.envs.num_envs,
+            group_size=self.config.group_size,
+            root_seed=self.seed,
+        )
+
+    def _reset(self) -> NDArray[Any]:
+        return reset_groups(self._worlds, self._seeds(), self.config.group_size)
+
+    def _ended(self) -> NDArray[np.bool_]:
+        """Return whose first episode of this rollout is over, (N,)."""
+        return np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
+
+    @property
+    def due(self) -> int:
+        """One update when the rollout is full, or every first episode of it is over."""
+        is_over = self.config.truncate_at_first_done and bool(self._ended().all())
+        return int(self._buffer.full or is_over)
+
+    def _learned_ends(self, step: VectorStep) -> NDArray[np.bool_]:
+        if not self.config.truncate_at_first_done:
+            return step.boundaries
+        return step.boundaries & ~self._ended()
+
+    def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
+        figures = super()._update(batch)
+        if self.config.reset_every_rollout:
+            self.forget()
+        return figures

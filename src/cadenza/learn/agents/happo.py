@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -27,7 +27,9 @@ from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
+from cadenza.core.seeding import derive_substream
 from cadenza.learn.advantages import normalize_advantages
+from cadenza.learn.agents.agent import AgentKeywords
 from cadenza.learn.agents.on_policy import (
     Transitions,
     clipped_surrogate,
@@ -38,6 +40,9 @@ from cadenza.learn.agents.on_policy import (
     set_learning_rate,
 )
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.team import RolloutTeam
+from cadenza.learn.env.teams import TeamEnvLike
+from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
 from cadenza.learn.settings import ActorCriticConfig, ActorCriticSettings, Count
@@ -483,3 +488,65 @@ def next_factor(factor: Tensor, actor: GaussianActor, rollout: ActorBatch) -> Te
     """Return M_{m+1}, (n, 1), from M_m and the actor after its update."""
     now = log_probs(actor, rollout.observations, rollout.actions)
     return factor * importance_ratio(now, rollout.old_log_probs)
+
+
+class _HAPPOKeywords(AgentKeywords, HAPPOSettings, total=False): ...
+
+
+class HAPPO(RolloutTeam[HAPPOConfig]):
+    """A PPO policy for every robot, updated one after the other; the critic judges the joint state.
+
+    Source: arXiv:2304.09870. Settings: `HAPPOConfig`.
+    """
+
+    Config = HAPPOConfig
+    learner: HAPPOLearner
+
+    def __init__(self, env: TeamEnvLike, **settings: Unpack[_HAPPOKeywords]) -> None:
+        super().__init__(env, **settings)
+
+    def _build(self) -> None:
+        super()._build()
+        team = self.team
+        team.require_boxes(self.name)
+        self._begin_rollouts(team.joint_dim, sum(team.action_dims))
+        torch_seed = derive_substream("learn.happo.torch", root_seed=self.seed).integer_seed()
+        self.learner = HAPPOLearner(
+            self.config,
+            observation_dims=team.observation_dims,
+            action_dims=team.action_dims,
+            critic_dim=team.joint_dim,
+            generator=torch.Generator().manual_seed(torch_seed),
+            shuffle=derive_substream("learn.happo.order", root_seed=self.seed).default_rng(),
+        )
+
+    def robots(self) -> list[nn.Module]:
+        """Return the actors."""
+        return list(self.learner.actors)
+
+    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
+        return "mean", self.learner.actors[robot].standard_deviation().log()
+
+    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
+        return self._split(self.learner.decide(joint, deterministic=True)[0])
+
+    def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
+        drawn, _ = self.learner.decide(joint)
+        self._buffer.stage(joint, drawn)
+        return self._split(drawn)
+
+    def _split(self, actions: Float32Array) -> list[NDArray[Any]]:
+        """Return each robot's columns of all actions, (N, A_i)."""
+        return np.split(actions, np.cumsum(self.team.action_dims)[:-1], axis=-1)
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {
+            **super()._learned_state(),
+            "generator": self.learner.generator.get_state(),
+            "order_generator": generator_state(self.learner.shuffle),
+        }
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_learned_state(state)
+        self.learner.generator.set_state(state["generator"])
+        set_generator_state(self.learner.shuffle, state["order_generator"])

@@ -14,18 +14,21 @@ Units:   actions are in [−1, 1]; the caller scales them to the robots' bounds.
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.agent import AgentKeywords, ReplayLoop
 from cadenza.learn.agents.off_policy import Transitions
 from cadenza.learn.agents.sac import critic_loss
+from cadenza.learn.agents.solo import Deployed
 from cadenza.learn.agents.td3 import (
     DelayedConfig,
     DelayedSettings,
@@ -34,7 +37,10 @@ from cadenza.learn.agents.td3 import (
     policy_loss,
     smoothed_actions,
 )
+from cadenza.learn.agents.team import TeamAgent
 from cadenza.learn.agents.updates import Adam, Figures, soft_update
+from cadenza.learn.env.stepping import ActionCodec, VectorStep
+from cadenza.learn.env.teams import TeamEnvLike
 from cadenza.learn.loaded_state import (
     complete_state,
     generator_state,
@@ -282,3 +288,87 @@ class CentralTD3Learner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         self._learner.load_state_dict(state)
+
+
+class _HATD3Keywords(AgentKeywords, HATD3Settings, total=False): ...
+
+
+class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
+    """A TD3 policy for every robot, updated one after the other from a replay memory.
+
+    Every environment is an agent of the memory; its episodes become transitions once they end.
+
+    Source: arXiv:2304.09870, section 5.2. Settings: `HATD3Config`.
+    """
+
+    Config = HATD3Config
+
+    def __init__(self, env: TeamEnvLike, **settings: Unpack[_HATD3Keywords]) -> None:
+        super().__init__(env, **settings)
+
+    def _build(self) -> None:
+        super()._build()
+        team = self.team
+        team.require_boxes(self.name)
+        team.require_scalable(self.name)
+        ends = np.cumsum(team.observation_dims).tolist()
+        self.learner: Any = HATD3Learner(
+            columns=list(zip([0, *ends[:-1]], ends, strict=True)),
+            joint_dim=team.joint_dim,
+            action_dims=team.action_dims,
+            config=self.config,
+            seed=self.seed,
+        )
+        self.memory: TransitionMemory = TransitionMemory(
+            observation_dim=team.joint_dim,
+            action_dim=sum(team.action_dims),
+            num_envs=team.num_envs,
+            max_transitions=self.config.memory_size,
+            seed=self.seed,
+        )
+
+    def robots(self) -> list[nn.Module]:
+        """Return the actors, scaled to their bounds."""
+        pairs = zip(self.learner.actors, self.team.bounds, strict=True)
+        return [
+            Deployed(actor, ActionCodec(spaces.Box(low, high), owner=self.name, unit=True))
+            for actor, (low, high) in pairs
+        ]
+
+    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
+        del robot
+        return "unit", None
+
+    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
+        return self._in_bounds(self.learner.act(torch.tensor(joint), deterministic=True))
+
+    def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
+        return self.team.from_unit([action.numpy() for action in actions])
+
+    def step(self) -> VectorStep:
+        """Take a step in every environment and remember it."""
+        joint, before = self._states(), self.steps
+        if self.steps < self.config.warmup_steps:
+            actions = self.learner.random_actions(len(joint))
+        else:
+            actions = self.learner.act(torch.tensor(joint))
+        step = self.team.step(self._in_bounds(actions))
+        self.memory.add(
+            joint,
+            torch.cat(actions, dim=1).numpy(),
+            step.rewards,
+            terminated=step.terminated,
+            boundaries=step.boundaries,
+            next_observations=step.following,
+        )
+        self._joint = step.observations
+        self._count(step, step.boundaries)
+        self._call_for_updates(before)
+        return step
+
+    def _update(self, batch: Mapping[str, Any]) -> Figures:
+        return self.learner.update(batch)
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_learned_state(state)
+        self.forget()

@@ -12,13 +12,17 @@ from cadenza.core.files import is_safetensors
 from cadenza.learn.agents.bc import BC
 from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.agents.dqn import DQN
+from cadenza.learn.agents.grpo import GRPO
+from cadenza.learn.agents.happo import HAPPO
+from cadenza.learn.agents.hatd3 import HATD3
 from cadenza.learn.agents.hlgauss import HLGauss
+from cadenza.learn.agents.mappo import MAPPO
 from cadenza.learn.agents.mbpo import MBPO
-from cadenza.learn.agents.rollout import GRPO, PPO
+from cadenza.learn.agents.ppo import PPO
 from cadenza.learn.agents.sac import SAC
 from cadenza.learn.agents.solo import SoloAgent
 from cadenza.learn.agents.td3 import TD3
-from cadenza.learn.agents.team import HAPPO, HATD3, MAPPO, TeamAgent
+from cadenza.learn.agents.team import TeamAgent
 from cadenza.learn.env.making import contract_of
 from cadenza.learn.loaded_state import found_at
 from cadenza.learn.nn.portable import (

@@ -26,7 +26,6 @@ from cadenza.learn.agents.demonstrations import (
 )
 from cadenza.learn.agents.hindsight import Hindsight
 from cadenza.learn.agents.off_policy import OffPolicyLearner, memory_options, told_errors
-from cadenza.learn.agents.ppo import Scaling
 from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
@@ -35,7 +34,7 @@ from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.running_normalizer import CLIP, RewardScaler, RunningNormalizer
+from cadenza.learn.nn.running_normalizer import CLIP, RewardScaler, RunningNormalizer, Scaling
 from cadenza.learn.settings import CompilableConfig
 
 ReplayConfig = TypeVar("ReplayConfig", bound=CompilableConfig)

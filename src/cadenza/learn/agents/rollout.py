@@ -1,6 +1,4 @@
-"""The front door of PPO and GRPO, which learn from rollouts of their own policy; see `agent`.
-
-    agent = cadenza.PPO("CartPole-v1", num_envs=4, seed=0).learn(100_000)
+"""The front door of agents that learn from rollouts of their own policy; see `agent`.
 
 A rollout is collected, learned from and forgotten, again and again. Time limits bootstrap with what
 follows the true last observation, in every autoreset mode.
@@ -10,7 +8,7 @@ Axes:  N = environments, O = flattened observation.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Never, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,25 +17,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cadenza.core.arrays import Float32Array, require_finite
-from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import RolloutLoop
-from cadenza.learn.agents.grpo import (
-    GRPOConfig,
-    GRPOLearner,
-    GRPOSettings,
-    group_seeds,
-    reset_groups,
-)
 from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.ppo import PPOConfig, PPOLearner, PPOSettings
-from cadenza.learn.agents.recurrent import RecurrentPPOLearner
-from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
-from cadenza.learn.env.making import EnvLike
+from cadenza.learn.agents.solo import Deployed, SoloAgent
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.portable import Output
-from cadenza.learn.running_normalizer import RewardScaler
 from cadenza.learn.settings import ChoosingConfig
 
 RolloutConfig = TypeVar("RolloutConfig", bound=ChoosingConfig)
@@ -172,94 +158,3 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             if self.state_width:
                 self._memory[...] = state["memory"].numpy()
         self._load_episodes(state)
-
-
-class _PPOKeywords(SoloKeywords, PPOSettings, total=False): ...
-
-
-class PPO(RolloutAgent[PPOConfig]):
-    """Proximal policy optimisation; arXiv:1707.06347, `PPOConfig`."""
-
-    Config = PPOConfig
-
-    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_PPOKeywords]) -> None:
-        super().__init__(env, *others, **settings)
-
-    def _learner(self, sizes: Sizes) -> PPOLearner:
-        gamma = self.config.gamma if self.config.normalize_rewards else None
-        self._scaler = RewardScaler(self.envs.num_envs, gamma)
-        if self.config.memory is None:
-            return PPOLearner(self.config, **sizes)
-        sizes["memory"] = (self.config.memory, self.config.memory_size)
-        length = self.config.sequence_length
-        return RecurrentPPOLearner(self.config, sequence_length=length, **sizes)
-
-    def _reset(self) -> NDArray[Any]:
-        name = f"learn.ppo.env.{self.steps}" if self.steps else "learn.ppo.env"
-        return self._worlds.reset(derive_substream(name, root_seed=self.seed).integer_seed())
-
-    def _learned_rewards(self, step: VectorStep) -> NDArray[Any]:
-        return self._scaler.scale(step.rewards, step.boundaries)
-
-    def _learned_state(self) -> dict[str, Any]:
-        return {**super()._learned_state(), "scaler": self._scaler.state_dict()}
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        super()._load_learned_state(state)
-        self._scaler.load_state_dict(state["scaler"])
-
-
-class _GRPOKeywords(SoloKeywords, GRPOSettings, total=False): ...
-
-
-class GRPO(RolloutAgent[GRPOConfig]):
-    """Group-relative policy optimisation: PPO without a critic.
-
-    Environments g M ... g M + M − 1 form group g; they must start alike when seeded alike, or
-    `GroupResetError` says which do not.
-
-    Source: arXiv:2402.03300. Settings: `GRPOConfig`.
-    """
-
-    Config = GRPOConfig
-    default_envs = 8
-
-    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_GRPOKeywords]) -> None:
-        super().__init__(env, *others, **settings)
-
-    def _learner(self, sizes: Sizes) -> GRPOLearner:
-        self._seeds()  # refuses environments that are no whole groups now
-        return GRPOLearner(self.config, **sizes)
-
-    def _seeds(self) -> list[int]:
-        """Return the seeds of the episodes that begin now."""
-        return group_seeds(
-            f"learn.grpo.env.{self.steps}",
-            environments=self.envs.num_envs,
-            group_size=self.config.group_size,
-            root_seed=self.seed,
-        )
-
-    def _reset(self) -> NDArray[Any]:
-        return reset_groups(self._worlds, self._seeds(), self.config.group_size)
-
-    def _ended(self) -> NDArray[np.bool_]:
-        """Return whose first episode of this rollout is over, (N,)."""
-        return np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
-
-    @property
-    def due(self) -> int:
-        """One update when the rollout is full, or every first episode of it is over."""
-        is_over = self.config.truncate_at_first_done and bool(self._ended().all())
-        return int(self._buffer.full or is_over)
-
-    def _learned_ends(self, step: VectorStep) -> NDArray[np.bool_]:
-        if not self.config.truncate_at_first_done:
-            return step.boundaries
-        return step.boundaries & ~self._ended()
-
-    def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
-        figures = super()._update(batch)
-        if self.config.reset_every_rollout:
-            self.forget()
-        return figures

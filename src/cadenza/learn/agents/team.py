@@ -15,43 +15,32 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite, require_shape
 from cadenza.core.checks import whole_number
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import (
     Agent,
     AgentConfig,
-    AgentKeywords,
-    ReplayLoop,
     RolloutLoop,
 )
-from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner, HAPPOSettings
-from cadenza.learn.agents.hatd3 import HATD3Config, HATD3Learner, HATD3Settings
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOLearner
-from cadenza.learn.agents.solo import Deployed
-from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import agreed
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
-from cadenza.learn.env.teams import TeamEnvLike, TeamSteps, TeamWorlds, batch_of, contracts_of
+from cadenza.learn.env.teams import TeamSteps, TeamWorlds, batch_of, contracts_of
 from cadenza.learn.export import onnx_graph
-from cadenza.learn.loaded_state import generator_state, set_generator_state
-from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn import portable
-from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.portable import Output, PortableNetwork
-from cadenza.learn.running_normalizer import RewardScaler
+from cadenza.learn.nn.running_normalizer import RewardScaler
 from cadenza.learn.settings import ActorCriticConfig
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
@@ -269,257 +258,6 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
         self.learner.load_state_dict(state["learner"])
         self._scaler.load_state_dict(state["scaler"])
         self.forget()
-
-
-class _MAPPOKeywords(AgentKeywords, MAPPOSettings, total=False): ...
-
-
-class MAPPO(RolloutTeam[MAPPOConfig]):
-    """One PPO policy plays every robot, one central critic judges the joint state.
-
-    Every robot's row is its own state and a one-hot of which robot it is; the rows of all robots,
-    environment by environment, form one batch of PPO. Robots have equally wide states, and equally
-    wide actions or equally many choices; for others use `HAPPO`.
-
-    Source: arXiv:2103.01955; parameter sharing with agent identity: its section 3.
-    Settings: `MAPPOConfig`.
-    """
-
-    Config = MAPPOConfig
-    learner: PPOLearner
-
-    def __init__(self, env: TeamEnvLike, **settings: Unpack[_MAPPOKeywords]) -> None:
-        super().__init__(env, **settings)
-
-    def _build(self) -> None:
-        super()._build()
-        team, robots = self.team, len(self.envs.uids)
-        if self.config.squash_actions:
-            team.require_scalable(self.name)
-        if len({*zip(team.observation_dims, team.action_dims, team.choices, strict=True)}) != 1:
-            raise ConfigurationError(
-                "MAPPO: expected robots with equally wide states and actions, got "
-                f"{team.observation_dims} and {', '.join(map(str, team.action_spaces))}; pad them "
-                "in a wrapper, or, for continuous actions, use HAPPO, whose robots have policies "
-                "of their own."
-            )
-        width, choices = team.observation_dims[0] + robots, team.choices[0]
-        action_dim = team.action_dims[0] if choices is None else None
-        self._begin_rollouts(width, action_dim, copies=robots, critic_dim=team.joint_dim)
-        self.learner = PPOLearner(
-            self.config,
-            observation_dim=width,
-            critic_dim=team.joint_dim,
-            action_dim=action_dim,
-            choices=choices,
-            seed=self.seed,
-        )
-
-    def robots(self) -> list[nn.Module]:
-        """Return the shared policy with the index of the robot it plays."""
-        greedy, count = self.learner.greedy, len(self.envs.uids)
-        return [_Identified(greedy, number, count) for number in range(count)]
-
-    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
-        del robot  # they share one policy
-        return "tanh" if self.config.squash_actions else "mean", self.learner.log_std
-
-    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
-        rows = self.learner.scale(self._rows(joint), learn=False)
-        return self._in_bounds(self.learner.act(rows, deterministic=True))
-
-    def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
-        seen = self.learner.scale(self._rows(joint), learn=True)
-        judged = self._judged(joint, learn=True)
-        decided = self.learner.act(seen)
-        self._buffer.stage(seen, decided, judged)
-        return self._in_bounds(decided)
-
-    def _judged(self, joint: Float32Array, *, learn: bool = False) -> Float32Array:
-        return np.repeat(self.learner.scale_critic(joint, learn=learn), self._copies, axis=0)
-
-    def _rows(self, joint: NDArray[Any]) -> Float32Array:
-        """Return one row per environment and robot, (N n, O + n)."""
-        robots = len(self.envs.uids)
-        states = joint.reshape(len(joint), robots, -1)
-        identity = np.broadcast_to(np.eye(robots, dtype=np.float32), (len(joint), robots, robots))
-        rows = np.concatenate((states, identity), axis=-1)
-        return rows.reshape(len(joint) * robots, -1).astype(np.float32, copy=False)
-
-    def _in_bounds(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return every robot's actions, squashed if they are to be; others `TeamSteps` clips."""
-        robots = len(self.envs.uids)
-        if rows.ndim == 1:
-            firsts = [first for first, _ in self.team.bounds]
-            return [*(rows.reshape(-1, robots) + np.array(firsts)).T]
-        actions = list(rows.reshape(-1, robots, rows.shape[-1]).transpose(1, 0, 2))
-        if not self.config.squash_actions:
-            return actions
-        return self.team.from_unit([np.tanh(action) for action in actions])
-
-
-class _HAPPOKeywords(AgentKeywords, HAPPOSettings, total=False): ...
-
-
-class HAPPO(RolloutTeam[HAPPOConfig]):
-    """A PPO policy for every robot, updated one after the other; the critic judges the joint state.
-
-    Source: arXiv:2304.09870. Settings: `HAPPOConfig`.
-    """
-
-    Config = HAPPOConfig
-    learner: HAPPOLearner
-
-    def __init__(self, env: TeamEnvLike, **settings: Unpack[_HAPPOKeywords]) -> None:
-        super().__init__(env, **settings)
-
-    def _build(self) -> None:
-        super()._build()
-        team = self.team
-        team.require_boxes(self.name)
-        self._begin_rollouts(team.joint_dim, sum(team.action_dims))
-        torch_seed = derive_substream("learn.happo.torch", root_seed=self.seed).integer_seed()
-        self.learner = HAPPOLearner(
-            self.config,
-            observation_dims=team.observation_dims,
-            action_dims=team.action_dims,
-            critic_dim=team.joint_dim,
-            generator=torch.Generator().manual_seed(torch_seed),
-            shuffle=derive_substream("learn.happo.order", root_seed=self.seed).default_rng(),
-        )
-
-    def robots(self) -> list[nn.Module]:
-        """Return the actors."""
-        return list(self.learner.actors)
-
-    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
-        return "mean", self.learner.actors[robot].standard_deviation().log()
-
-    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
-        return self._split(self.learner.decide(joint, deterministic=True)[0])
-
-    def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
-        drawn, _ = self.learner.decide(joint)
-        self._buffer.stage(joint, drawn)
-        return self._split(drawn)
-
-    def _split(self, actions: Float32Array) -> list[NDArray[Any]]:
-        """Return each robot's columns of all actions, (N, A_i)."""
-        return np.split(actions, np.cumsum(self.team.action_dims)[:-1], axis=-1)
-
-    def _learned_state(self) -> dict[str, Any]:
-        return {
-            **super()._learned_state(),
-            "generator": self.learner.generator.get_state(),
-            "order_generator": generator_state(self.learner.shuffle),
-        }
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        super()._load_learned_state(state)
-        self.learner.generator.set_state(state["generator"])
-        set_generator_state(self.learner.shuffle, state["order_generator"])
-
-
-class _HATD3Keywords(AgentKeywords, HATD3Settings, total=False): ...
-
-
-class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
-    """A TD3 policy for every robot, updated one after the other from a replay memory.
-
-    Every environment is an agent of the memory; its episodes become transitions once they end.
-
-    Source: arXiv:2304.09870, section 5.2. Settings: `HATD3Config`.
-    """
-
-    Config = HATD3Config
-
-    def __init__(self, env: TeamEnvLike, **settings: Unpack[_HATD3Keywords]) -> None:
-        super().__init__(env, **settings)
-
-    def _build(self) -> None:
-        super()._build()
-        team = self.team
-        team.require_boxes(self.name)
-        team.require_scalable(self.name)
-        ends = np.cumsum(team.observation_dims).tolist()
-        self.learner: Any = HATD3Learner(
-            columns=list(zip([0, *ends[:-1]], ends, strict=True)),
-            joint_dim=team.joint_dim,
-            action_dims=team.action_dims,
-            config=self.config,
-            seed=self.seed,
-        )
-        self.memory: TransitionMemory = TransitionMemory(
-            observation_dim=team.joint_dim,
-            action_dim=sum(team.action_dims),
-            num_envs=team.num_envs,
-            max_transitions=self.config.memory_size,
-            seed=self.seed,
-        )
-
-    def robots(self) -> list[nn.Module]:
-        """Return the actors, scaled to their bounds."""
-        pairs = zip(self.learner.actors, self.team.bounds, strict=True)
-        return [
-            Deployed(actor, ActionCodec(spaces.Box(low, high), owner=self.name, unit=True))
-            for actor, (low, high) in pairs
-        ]
-
-    def _draws(self, robot: int) -> tuple[str, Tensor | None]:
-        del robot
-        return "unit", None
-
-    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
-        return self._in_bounds(self.learner.act(torch.tensor(joint), deterministic=True))
-
-    def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
-        return self.team.from_unit([action.numpy() for action in actions])
-
-    def step(self) -> VectorStep:
-        """Take a step in every environment and remember it."""
-        joint, before = self._states(), self.steps
-        if self.steps < self.config.warmup_steps:
-            actions = self.learner.random_actions(len(joint))
-        else:
-            actions = self.learner.act(torch.tensor(joint))
-        step = self.team.step(self._in_bounds(actions))
-        self.memory.add(
-            joint,
-            torch.cat(actions, dim=1).numpy(),
-            step.rewards,
-            terminated=step.terminated,
-            boundaries=step.boundaries,
-            next_observations=step.following,
-        )
-        self._joint = step.observations
-        self._count(step, step.boundaries)
-        self._call_for_updates(before)
-        return step
-
-    def _update(self, batch: Mapping[str, Any]) -> Figures:
-        return self.learner.update(batch)
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        super()._load_learned_state(state)
-        self.forget()
-
-
-class _Identified(nn.Module):
-    """A policy that several robots share, for one of them: its row ends in who it is."""
-
-    def __init__(self, policy: nn.Module, number: int, count: int) -> None:
-        super().__init__()
-        self.policy = policy
-        self.register_buffer("identity", torch.eye(count)[number], persistent=False)
-
-    def forward(self, state: Tensor) -> Tensor:
-        """Return actions, (B, A), for states, (B, O)."""
-        identity = self.get_buffer("identity").expand(state.shape[0], -1)
-        return self.policy(torch.cat((state, identity), dim=1))
-
-    def portable(self) -> "Sequence[nn.Module | Layer]":
-        """Return the layers of a policy file."""
-        return [Layer("append", tensors={"values": self.get_buffer("identity")}), self.policy]
 
 
 class _DeployedTeam(nn.Module):

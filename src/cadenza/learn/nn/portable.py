@@ -43,7 +43,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.recurrent import remembered
-from cadenza.learn.running_normalizer import CLIP
+from cadenza.learn.nn.running_normalizer import CLIP
 
 FORMAT: Final = "cadenza-policy/1"
 #: Format of files with a contract, which readers of the other one would overlook.

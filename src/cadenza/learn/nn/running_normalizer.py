@@ -8,14 +8,17 @@ Source:        merge of batch moments: Chan, Golub, LeVeque, "Updating Formulae 
 Axes:          N = rows, D = components.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import CheckpointError
+from cadenza.learn.nn.layers import Layer
 
 #: Added to variances before the root; in squared units of what is scaled.
 EPSILON: Final = 1e-8
@@ -68,6 +71,31 @@ class RunningNormalizer:
             )
         self.mean, self.count = mean, int(state["count"])
         self.variance = np.array(state["variance"], dtype=np.float64)
+
+
+def scaled(x: Tensor, moments: Tensor) -> Tensor:
+    """Return states (B, O), scaled by mean and variance, (2, O), as float32."""
+    mean, variance = moments
+    return ((x - mean) / torch.sqrt(variance + EPSILON)).clamp(-CLIP, CLIP).float()
+
+
+class Scaling(nn.Module):
+    """`RunningNormalizer.normalize` for tensors, by the moments at the time of the call."""
+
+    def __init__(self, moments: RunningNormalizer) -> None:
+        super().__init__()
+        self._moments = moments
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return scaled observations, (B, O)."""
+        moments = np.stack((self._moments.mean, self._moments.variance))
+        return scaled(observations, torch.tensor(moments, device=observations.device))
+
+    def portable(self) -> Sequence[Layer]:
+        """Return the layer of a policy file."""
+        spread = np.sqrt(self._moments.variance + EPSILON)
+        tensors = {"mean": torch.tensor(self._moments.mean), "spread": torch.tensor(spread)}
+        return [Layer("standardise", {"limit": CLIP}, tensors)]
 
 
 class RewardScaler:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cadenza.learn.running_normalizer import RewardScaler, RunningNormalizer
+from cadenza.learn.nn.running_normalizer import RewardScaler, RunningNormalizer
 
 
 def test_moments_of_batches_are_those_of_all_rows():
