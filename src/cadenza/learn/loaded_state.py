@@ -49,7 +49,14 @@ def complete_state(owner: str, kind: str) -> Generator[None]:
         yield
     except CheckpointError:
         raise
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise CheckpointError(
             f"{owner}: expected a complete state of {kind}, got one with {error!r}."
         ) from error

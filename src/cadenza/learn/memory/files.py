@@ -27,14 +27,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, cast
+from typing import IO, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import safetensors
-import torch
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    IntegrityError,
+    refuse,
+)
 from cadenza.core.files import atomic_writer, canonical_json, confined_path
 from cadenza.core.strict_json import parse_json_object
 from cadenza.learn.memory.column import (
@@ -57,30 +62,20 @@ _LOGGER = logging.getLogger(__name__)
 IdPolicy: TypeAlias = Literal["keep", "remap"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
-class StoredRows:
+class StoredRows(NamedTuple):
     """Rows of one stored column, (R, *shape), episode after episode, and rows per episode, (E,)."""
 
     rows: NDArray[Any]
     counts: NDArray[np.int64]
 
-    def __post_init__(self) -> None:
-        counts = self.counts
-        total = sum(counts.tolist())  # Python's integers do not overflow
-        if counts.ndim != 1 or (counts < 0).any() or total != len(self.rows):
-            raise InputError(
-                f"rows: expected counts >= 0 of shape (E,) that sum to {len(self.rows)} rows, got "
-                f"shape {counts.shape} and sum {total}."
-            )
-
     def chosen(self, positions: IndexArray) -> "StoredRows":
         """Return the rows of the episodes at ``positions``."""
         first = np.cumsum(self.counts) - self.counts
         counts = self.counts[positions]
-        return StoredRows(rows=self.rows[row_indices(first[positions], counts)], counts=counts)
+        return StoredRows(self.rows[row_indices(first[positions], counts)], counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class TableSnapshot:
     """A table's episodes, from the oldest to the newest, and settings.
 
@@ -107,9 +102,8 @@ class TableSnapshot:
         return replace(self, identities=identities, sampler_state=None, ejector_state=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableChanges:
-    """What came to a table from arrival ``first_serial`` on and is there still, and what is there.
+class TableChanges(NamedTuple):
+    """What came to a table from some arrival on and is there still, and what is there.
 
     Serials are numbers of arrival, ascending; identities go from the oldest to the newest.
     """
@@ -127,30 +121,26 @@ def take_changes(
     layout, rows = contents.layout, contents.rows
     live = rows.live_slots()
     serials = rows.slots.serial[live]
-    slots = live[serials >= first_serial]
+    new = serials >= first_serial
     stored: dict[str, StoredRows] = {}
     for name in layout.stored:
-        counts = contents.counts(name, slots)
-        at = row_indices(rows.slots.start[slots], counts)
-        stored[name] = StoredRows(rows=contents.arena.gather(name, at), counts=counts)
+        counts = contents.counts(name, live[new])
+        at = row_indices(rows.slots.start[live[new]], counts)
+        stored[name] = StoredRows(contents.arena.gather(name, at), counts)
     sampler, ejector = strategies
+    identities = rows.identities()
     added = TableSnapshot(
         columns={column.name: _described(column) for column in layout.columns},
         length_key=layout.length_key,
         maxlen=maxlen,
-        identities=tuple(rows.slots.identity[slot] for slot in cast("list[int]", slots.tolist())),
+        identities=tuple(identities[index] for index in np.flatnonzero(new)),
         stored=stored,
         sampler_type=type(sampler).__name__,
         ejector_type=type(ejector).__name__,
         sampler_state=sampler.state(),
         ejector_state=ejector.state(),
     )
-    return TableChanges(
-        added=added,
-        added_serials=serials[serials >= first_serial],
-        identities=tuple(rows.identities()),
-        serials=serials,
-    )
+    return TableChanges(added, serials[new], tuple(identities), serials)
 
 
 def _described(column: Column) -> dict[str, Any]:
@@ -175,40 +165,42 @@ def contents_of(
             its newest episode alone is too long.
         InputError: They hold NaN or infinity, and must be ``finite``.
     """
-    _require_same_columns(snapshot, layout)
-    for name, part in snapshot.stored.items() if finite else ():
-        require_finite_rows(f"column {name!r} of the loaded rows", part.rows)
+    if not snapshot.identities:
+        return new_contents()
+    if snapshot.length_key not in layout.stored:
+        wanted, got = f"the length column {layout.length_key!r}", repr(snapshot.length_key)
+        refuse(ConfigurationError, "snapshot", expected=wanted, got=got)
+    rows = {name: part.rows for name, part in snapshot.stored.items()}
+    _require_columns(rows, layout, ConfigurationError, "snapshot")
+    for name, array in rows.items() if finite else ():
+        require_finite_rows(f"column {name!r} of the loaded rows", array)
     identities = snapshot.identities
     episodes = {name: len(part.counts) for name, part in snapshot.stored.items()}
     if {len(set(identities)), *episodes.values()} != {len(identities)}:
-        raise ConfigurationError(
-            f"snapshot: expected {len(identities)} different ids and rows of as many episodes, got "
-            f"{len(set(identities))} and {episodes}."
-        )
-    first = _first_kept(snapshot.stored[layout.length_key].counts, maxlen)
+        wanted = f"{len(identities)} different ids and rows of as many episodes"
+        got = f"{len(set(identities))} and {episodes}"
+        refuse(ConfigurationError, "snapshot", expected=wanted, got=got)
     contents = new_contents()
-    stops = {name: np.cumsum(part.counts).tolist() for name, part in snapshot.stored.items()}
-    starts = {name: [0, *ends] for name, ends in stops.items()}
+    split = {
+        name: np.split(part.rows, np.cumsum(part.counts)[:-1])
+        for name, part in snapshot.stored.items()
+    }
+    first = _first_kept(snapshot.stored[layout.length_key].counts, maxlen)
     for index in range(first, len(identities)):
-        rows = {
-            name: part.rows[starts[name][index] : stops[name][index]]
-            for name, part in snapshot.stored.items()
-        }
         try:
-            episode = checked_sequence(layout, rows)
+            sequence = {name: parts[index] for name, parts in split.items()}
+            contents.add(identities[index], checked_sequence(layout, sequence))
         except InputError as error:
             raise ConfigurationError(f"episode {identities[index]}: {error}") from error
-        contents.add(identities[index], episode)
     return contents
 
 
 def _first_kept(steps: IndexArray, maxlen: int) -> int:
     """Return the index of the oldest episode that is kept: the newest that fit together stay."""
     if len(steps) and steps[-1] > maxlen:
-        raise ConfigurationError(
-            f"snapshot: expected episodes of at most {maxlen} transitions, the table's maxlen, got "
-            f"{steps[-1]}; use a larger table."
-        )
+        wanted = f"episodes of at most {maxlen} transitions, the table's maxlen"
+        do = "use a larger table"
+        refuse(ConfigurationError, "snapshot", expected=wanted, got=str(steps[-1]), do=do)
     dropped = len(steps) - int(np.searchsorted(np.cumsum(steps[::-1]), maxlen, side="right"))
     if dropped:
         _LOGGER.warning(
@@ -220,25 +212,21 @@ def _first_kept(steps: IndexArray, maxlen: int) -> int:
     return dropped
 
 
-def _require_same_columns(snapshot: TableSnapshot, layout: TableLayout) -> None:
-    """Raise unless the snapshot has rows of exactly the stored columns."""
-    if snapshot.length_key not in layout.stored:
-        raise ConfigurationError(
-            f"snapshot: expected the length column {layout.length_key!r}, got "
-            f"{snapshot.length_key!r}."
+def _require_columns(
+    rows: Mapping[str, NDArray[Any]], layout: TableLayout, error: type[Exception], owner: str
+) -> None:
+    """Raise ``error`` unless there are ``rows`` of exactly the stored columns."""
+    if rows.keys() != layout.stored.keys():
+        wanted, do = (
+            f"rows of the columns {sorted(layout.stored)}",
+            "load it into a table with them",
         )
-    if snapshot.stored.keys() != layout.stored.keys():
-        raise ConfigurationError(
-            f"snapshot: expected rows of the columns {sorted(layout.stored)}, got "
-            f"{sorted(snapshot.stored)}; load it into a table with the same columns."
-        )
+        refuse(error, owner, expected=wanted, got=str(sorted(rows)), do=do)
     for name, column in layout.stored.items():
-        rows, own = snapshot.stored[name].rows, column.field
-        if rows.shape[1:] != own.shape or rows.dtype != own.dtype:
-            raise ConfigurationError(
-                f"snapshot: expected column {name!r} of shape {own.shape} and type {own.dtype}, "
-                f"got {rows.shape[1:]} and {rows.dtype}."
-            )
+        found, own = rows[name], column.field
+        if found.shape[1:] != own.shape or found.dtype != own.dtype:
+            wanted = f"column {name!r} of shape {own.shape} and type {own.dtype}"
+            refuse(error, owner, expected=wanted, got=f"{found.shape[1:]} and {found.dtype}")
 
 
 def contents_state(contents: EpisodeContents) -> dict[str, Any]:
@@ -253,11 +241,7 @@ def contents_state(contents: EpisodeContents) -> dict[str, Any]:
             name: from_numpy(_rows_at_places(contents, name, slots))
             for name in contents.layout.stored
         },
-        "extra": from_numpy(
-            contents.extra[slots]
-            if len(contents.extra)
-            else np.zeros((len(slots), len(contents.layout.flexible)), np.int32)
-        ),
+        "extra": from_numpy(contents.extra_rows(slots)),
     }
 
 
@@ -277,47 +261,21 @@ def load_contents_state(
     empty_contents: Callable[[int], EpisodeContents],
 ) -> EpisodeContents:
     """Return the content that `contents_state` described."""
-    places = read_field(state, "places")
-    contents = empty_contents(int(read_field(places, "capacity")))
-    contents.rows.load_state_dict(places)
+    contents = empty_contents(int(state["places"]["capacity"]))
+    contents.rows.load_state_dict(state["places"])
     slots = contents.rows.live_slots()
     at = row_indices(contents.rows.slots.start[slots], contents.rows.slots.rows[slots])
-    columns: Mapping[str, torch.Tensor] = read_field(state, "columns")
-    if columns.keys() != layout.stored.keys():
-        raise CheckpointError(
-            f"table: expected the columns {sorted(layout.stored)}, got {sorted(columns)}; load the "
-            "state into a table with the same columns."
-        )
-    for name, column in layout.stored.items():
-        values = columns[name].numpy()
-        wanted = ((len(at), *column.field.shape), column.field.dtype)
-        if (values.shape, values.dtype) != wanted:
-            raise CheckpointError(
-                f"table: expected column {name!r} of shape {wanted[0]} and type {wanted[1]}, got "
-                f"{values.shape} and {values.dtype}."
-            )
-        contents.arena.scatter(name, at, values)
-    extra: NDArray[np.int32] = read_field(state, "extra").numpy()
+    columns = {name: tensor.numpy() for name, tensor in state["columns"].items()}
+    _require_columns(columns, layout, CheckpointError, "table")
+    for name, values in columns.items():
+        contents.arena.scatter(name, at, values.reshape(len(at), *values.shape[1:]))
+    extra: NDArray[np.int32] = state["extra"].numpy()
     if extra.shape != (len(slots), len(layout.flexible)):
-        raise CheckpointError(
-            f"table: expected extra rows of shape {(len(slots), len(layout.flexible))}, got "
-            f"{extra.shape}."
-        )
+        wanted = f"extra rows of shape {(len(slots), len(layout.flexible))}"
+        refuse(CheckpointError, "table", expected=wanted, got=str(extra.shape))
     for slot, row in zip(slots.tolist(), extra.tolist(), strict=True):
-        if row:
-            contents.set_extra(slot, row)
+        contents.set_extra(slot, row)
     return contents
-
-
-def read_field(state: Mapping[str, Any], key: str) -> Any:
-    """Return ``state[key]``, or raise `CheckpointError` if it is missing."""
-    try:
-        return state[key]
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"table: expected the field {key!r} in a saved state, got "
-            f"{sorted(state) if isinstance(state, Mapping) else type(state).__name__}."  # pyright: ignore[reportUnnecessaryIsInstance]
-        ) from error
 
 
 _FORMAT: Final = "cadenza-memory/3"
@@ -351,23 +309,20 @@ def write_snapshot(snapshot: TableSnapshot, path: str | Path, *, compress: bool 
     target, other = Path(f"{path}{ENDING}"), Path(f"{path}.zip")
     if compress:
         target, other = other, target
-    _write(target, _manifest(snapshot), snapshot.stored)
+    _write(target, snapshot)
     other.unlink(missing_ok=True)
 
 
-def _manifest(snapshot: TableSnapshot, **more: Any) -> dict[str, Any]:
+def _write(target: Path, snapshot: TableSnapshot, **more: Any) -> str:
+    """Replace ``target``, which is deflated if a zip file, and return its SHA-256."""
     names = ("length_key", "maxlen", "identities", "sampler_type", "sampler_state")
     settings = {name: getattr(snapshot, name) for name in (*names, "ejector_type", "ejector_state")}
     columns = [{"name": name, **record} for name, record in snapshot.columns.items()]
-    return {**settings, "columns": columns, **more}
-
-
-def _write(target: Path, manifest: Mapping[str, Any], stored: Mapping[str, StoredRows]) -> str:
-    """Replace ``target``, which is deflated if a zip file, and return its SHA-256."""
+    manifest = canonical_json({**settings, "columns": columns, **more})
     arrays: dict[str, NDArray[Any]] = {}
-    for name, part in stored.items():
+    for name, part in snapshot.stored.items():
         arrays |= {f"rows/{name}": part.rows, f"counts/{name}": part.counts}
-    arrays["manifest"] = np.frombuffer(canonical_json(manifest), np.uint8)
+    arrays["manifest"] = np.frombuffer(manifest, np.uint8)
     header: dict[str, Any] = {}
     end = 0
     for name, array in arrays.items():
@@ -410,16 +365,17 @@ def read_bytes(
 ) -> TableSnapshot:
     """Return the content of a file; ``read_file`` returns that of a segment by its name."""
     manifest, arrays, _ = _read(data, source)
-    header = read_settings(manifest, source, ids="identities")
+    header = read_settings(manifest, source)
     if "segments" not in manifest:
-        return _with_rows(header, arrays, source)
+        return _with_tensors(header, arrays, source)
 
     def segment(name: str, digest: str) -> TableSnapshot:
         where = f"{source}: segment {name}"
         inner, parts, found = _read(read_file(name), where)
         if found != digest:
-            refuse(where, f"expected the segment with SHA-256 {digest}, got {found}.")
-        return _with_rows(read_settings(inner, where, ids="identities"), parts, where)
+            wanted = f"the segment with SHA-256 {digest}"
+            refuse(IntegrityError, where, expected=wanted, got=found)
+        return _with_tensors(read_settings(inner, where), parts, where)
 
     records = read_records(manifest, "sha256", source)
     return joined_segments(header, records, segment, source, maxlen, length_key)
@@ -430,82 +386,70 @@ def _read(data: bytes, source: str) -> tuple[dict[str, Any], dict[str, dict[str,
     try:
         tensors: dict[str, dict[str, Any]] = dict(_deserialize(data))
     except safetensors.SafetensorError as error:
-        refuse(source, f"expected a stored memory, got a damaged or another file ({error}).")
+        other = f"a damaged or another file ({error})"
+        refuse(IntegrityError, source, expected="a stored memory", got=other)
     start = 8 + int.from_bytes(data[:8], "little")
     header = parse_json_object(data[8:start], source=source)
     about = header.pop("__metadata__", {})
     if about.get("format") != _FORMAT:
-        refuse(source, f"expected the format {_FORMAT!r}, got {about.get('format')!r}.")
+        wanted, got = f"the format {_FORMAT!r}", repr(about.get("format"))
+        refuse(IntegrityError, source, expected=wanted, got=got)
     digest = sha256(canonical_json(header))
     digest.update(memoryview(data)[start:])
-    if about.get("sha256") != digest.hexdigest():
-        refuse(
-            source,
-            f"expected SHA-256 {about.get('sha256')}, got {digest.hexdigest()}; the file was "
-            "changed after it was written.",
-        )
+    require_digest(source, str(about.get("sha256")), digest.hexdigest())
     manifest = tensors.pop("manifest", {"data": b""})
     return parse_json_object(bytes(manifest["data"]), source=source), tensors, digest.hexdigest()
 
 
-def _with_rows(
+def require_digest(name: str, recorded: str, found: str) -> None:
+    """Raise `IntegrityError` unless a SHA-256 is the recorded one."""
+    if recorded != found:
+        changed = "the file was changed after it was written"
+        refuse(IntegrityError, name, expected=f"SHA-256 {recorded}", got=found, do=changed)
+
+
+def _with_tensors(
     header: TableSnapshot, tensors: Mapping[str, Mapping[str, Any]], source: str
 ) -> TableSnapshot:
     """Return ``header`` with the rows that ``tensors`` hold."""
+    names = [name for name, record in header.columns.items() if "mapper" not in record]
+    if set(tensors) != {f"{part}/{name}" for name in names for part in ("rows", "counts")}:
+        wanted, got = f"rows and counts of {sorted(names)}", str(sorted(tensors)[:8])
+        refuse(IntegrityError, source, expected=wanted, got=got)
+
     stored: dict[str, StoredRows] = {}
-    for name in [name for name in header.columns if f"rows/{name}" in tensors]:
-        dtype, shape = read_field_type(header.columns[name]["state"], name, source)
+    for name in names:
+        column = Column(name, (), np.float32)
         try:
+            column.load_state(header.columns[name]["state"])
             counts = np.frombuffer(tensors[f"counts/{name}"]["data"], np.int64)
-            require_rows(name, counts, len(header.identities), source)
-            rows = np.frombuffer(tensors[f"rows/{name}"]["data"], dtype)
-            rows = rows.reshape(int(counts.sum()), *shape)
-        except (KeyError, ValueError) as error:
-            refuse(source, f"column {name!r}: expected rows of {dtype}, got others: {error}.")
-        require_booleans(name, rows, source)
-        stored[name] = StoredRows(rows=rows, counts=counts)
-    if len(tensors) != 2 * len(stored):
-        refuse(source, f"expected rows and counts of {sorted(stored)}, got {sorted(tensors)[:8]}.")
+            rows = np.frombuffer(tensors[f"rows/{name}"]["data"], numpy_dtype(column.dtype))
+            stored[name] = StoredRows(rows.reshape(int(counts.sum()), *column.shape), counts)
+        except ValueError as error:
+            where, wanted = f"{source}: column {name!r}", "rows as in the manifest"
+            refuse(IntegrityError, where, expected=wanted, got=f"others: {error}")
+    return with_rows(header, stored, source)
+
+
+def with_rows(
+    header: TableSnapshot, stored: Mapping[str, StoredRows], source: str
+) -> TableSnapshot:
+    """Return ``header`` with the rows of a file, which are those of its episodes."""
+    episodes = len(header.identities)
+    for name, (rows, counts) in stored.items():
+        where = f"{source}: column {name!r}"
+        total = sum(counts.tolist()) if counts.shape == (episodes,) else -1  # without overflow
+        if total != len(rows) or counts.dtype != np.int64 or (counts < 0).any():
+            wanted = f"{episodes} counts >= 0 that sum to {len(rows)} rows"
+            refuse(IntegrityError, where, expected=wanted, got=str(counts)[:80])
+        if rows.dtype == np.bool_ and (rows.view(np.uint8) > 1).any():
+            refuse(IntegrityError, where, expected="booleans as bytes 0 and 1", got="others")
     return replace(header, stored=stored)
 
 
-#: Most rows of one column in a file: far beyond any memory, and sums of it fit 64 bits.
-MAX_ROWS: Final = 1 << 48
-
-
-def refuse(source: str, reason: str) -> NoReturn:
-    """Raise `IntegrityError` about a file."""
-    raise IntegrityError(f"{source}: {reason}")
-
-
-def require_rows(name: str, counts: NDArray[np.int64], episodes: int, source: str) -> None:
-    """Refuse a file unless ``counts`` are rows of as many ``episodes``."""
-    if counts.shape != (episodes,):
-        refuse(source, f"column {name!r}: expected {episodes} counts, got {len(counts)}.")
-    if (counts < 0).any() or sum(counts.tolist()) > MAX_ROWS:
-        refuse(
-            source,
-            f"column {name!r}: expected counts >= 0 and at most {MAX_ROWS} rows, got others.",
-        )
-
-
-def require_booleans(name: str, array: NDArray[Any], source: str) -> None:
-    """Refuse a file whose ``array`` of booleans holds other bytes."""
-    if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
-        refuse(source, f"{name!r}: expected booleans as bytes 0 and 1, got others.")
-
-
-def read_field_type(state: Any, name: str, source: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape that a file gives for a column."""
-    column = Column(name, (), np.float32)
-    try:
-        column.load_state(state)
-    except InputError as error:
-        refuse(source, str(error))
-    return numpy_dtype(column.dtype), column.shape
-
-
-def read_settings(record: Mapping[str, Any], source: str, *, ids: str) -> TableSnapshot:
+def read_settings(
+    record: Mapping[str, Any], source: str, *, ids: str = "identities"
+) -> TableSnapshot:
     """Return what ``record``, whose key ``ids`` holds the episodes, says about a table."""
     columns: dict[str, Mapping[str, Any]] = {}
     for entry in cast("list[Any]", take(record, "columns", list, source)):
@@ -513,17 +457,17 @@ def read_settings(record: Mapping[str, Any], source: str, *, ids: str) -> TableS
             case {"name": str(name), "kind": str(), "state": {**_state}} if name not in columns:
                 columns[name] = cast("dict[str, Any]", entry)
             case _:
-                refuse(
-                    source,
-                    "expected columns with different names, class and state, got "
-                    f"{str(entry)[:80]!r}.",
-                )
-    states = ("sampler_state", "ejector_state")
+                wanted = "columns with different names, class and state"
+                refuse(IntegrityError, source, expected=wanted, got=entry)
     identities = cast("list[Any]", take(record, ids, list, source))
     if not all(type(identity) is int for identity in identities):
-        refuse(source, f"expected {ids!r} to hold integers only, got others.")
+        refuse(IntegrityError, source, expected=f"{ids!r} to hold integers only", got="others")
     if len(set(identities)) != len(identities):
-        refuse(source, f"expected different ids in {ids!r}, got repeated ones.")
+        refuse(IntegrityError, source, expected=f"different ids in {ids!r}", got="repeated ones")
+    names = ("sampler_state", "ejector_state")
+    states: dict[str, Any] = {
+        name: take(record, name, dict, source) for name in names if record.get(name) is not None
+    }
     return TableSnapshot(
         columns=columns,
         length_key=take(record, "length_key", str, source),
@@ -532,15 +476,8 @@ def read_settings(record: Mapping[str, Any], source: str, *, ids: str) -> TableS
         stored={},
         sampler_type=take(record, "sampler_type", str, source),
         ejector_type=take(record, "ejector_type", str, source),
-        **{
-            name: None if record.get(name) is None else _mapping(record, name, source)
-            for name in states
-        },
+        **states,
     )
-
-
-def _mapping(record: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
-    return cast("dict[str, Any]", take(record, key, dict, source))
 
 
 def take(record: Mapping[str, Any], key: str, kind: type[T], source: str) -> T:
@@ -548,19 +485,8 @@ def take(record: Mapping[str, Any], key: str, kind: type[T], source: str) -> T:
     value = record.get(key)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         got = "nothing" if key not in record else f"{type(value).__name__} {str(value)[:60]!r}"
-        refuse(source, f"expected {key!r} to be {kind.__name__}, got {got}.")
+        refuse(IntegrityError, source, expected=f"{key!r} to be {kind.__name__}", got=got)
     return value
-
-
-class ChangingTable(Protocol):
-    """What a table must tell: `ArrayMemoryTable` does."""
-
-    def changes_since(self, mark: object, next_serial: int) -> tuple[object, TableChanges]:
-        """Return a mark for what is stored, and the episodes since ``next_serial``.
-
-        They are all that are stored if ``mark`` is not that of the present content.
-        """
-        ...
 
 
 class SegmentedFile:
@@ -568,37 +494,48 @@ class SegmentedFile:
 
     The first write of each object is whole, whatever is there: only the table that wrote a segment
     knows what its episodes are now.
+
+    Args:
+        path: File without its ending.
+        changes_since: The table's `ArrayMemoryTable.changes_since`.
     """
 
-    def __init__(self, path: str | Path, *, compress: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        changes_since: Callable[[object, int], tuple[object, TableChanges]],
+        *,
+        compress: bool = False,
+    ) -> None:
         self._path = Path(path)
+        self._changes_since = changes_since
         self._folder = Path(f"{path}.segments")
         self._ending = ".zip" if compress else ENDING
         self._segments: list[tuple[SegmentRecord, NDArray[np.int64]]] = []  # with serials
         self._mark: object = None
         self._next_serial = 0
 
-    def write(self, table: ChangingTable) -> None:
-        """Make the files hold what ``table`` holds, which must be the same at each call.
+    def write(self) -> None:
+        """Make the files hold what the table holds.
 
         Raises:
             StorageError: The file system refused; the files hold what they held before.
         """
-        mark, changes = table.changes_since(self._mark, self._next_serial)
+        mark, changes = self._changes_since(self._mark, self._next_serial)
         written = sum(len(serials) for _, serials in self._segments)
         live = len(changes.serials) - len(changes.added_serials)
         if len(self._segments) >= MAX_SEGMENTS or written > 2 * live:
-            mark, changes = table.changes_since(None, 0)
+            mark, changes = self._changes_since(None, 0)
         whole = len(changes.added_serials) == len(changes.serials)
         segments = [] if whole else list(self._segments)
         if len(changes.added_serials):
             name = f"{secrets.token_hex(8)}{self._ending}"
-            digest = _write(self._folder / name, _manifest(changes.added), changes.added.stored)
+            digest = _write(self._folder / name, changes.added)
             segments.append(((name, digest), changes.added_serials))
         segments = [one for one in segments if np.isin(one[1], changes.serials).any()]
         records = [{"file": name, "sha256": digest} for (name, digest), _ in segments]
-        index = replace(changes.added, identities=changes.identities)
-        _write(Path(f"{self._path}{ENDING}"), _manifest(index, segments=records), {})
+        index = replace(changes.added, identities=changes.identities, stored={})
+        _write(Path(f"{self._path}{ENDING}"), index, segments=records)
         Path(f"{self._path}.zip").unlink(missing_ok=True)
         self._segments = segments
         self._mark, self._next_serial = mark, int(changes.serials.max(initial=-1)) + 1
@@ -620,7 +557,8 @@ def read_records(manifest: Mapping[str, Any], digest: str, source: str) -> list[
             case {"file": str(name)} if _SEGMENT_NAME.fullmatch(name):
                 records.append((name, str(record.get(digest))))
             case _:
-                refuse(source, f"expected segments with file and {digest}, got {str(record)[:80]}.")
+                wanted = f"segments with file and {digest}"
+                refuse(IntegrityError, source, expected=wanted, got=record)
     return records
 
 
@@ -628,7 +566,8 @@ def segment_path(path: str | Path, name: str) -> Path:
     """Return where a segment of the index at ``path``, without its ending, is."""
     file = confined_path(Path(f"{path}.segments"), name)
     if not file.is_file():
-        refuse(str(path), f"expected its segment {file}, got no such file; copy the folder too.")
+        wanted, do = f"its segment {file}", "copy the folder too"
+        refuse(IntegrityError, str(path), expected=wanted, got="no such file", do=do)
     return file
 
 
@@ -640,38 +579,39 @@ def joined_segments(
     maxlen: int,
     length_key: str,
 ) -> TableSnapshot:
-    """Return the episodes of an index, the newest segments first until ``maxlen`` is reached."""
-    columns = {
-        name: read_field_type(record["state"], name, source)
-        for name, record in header.columns.items()
-        if "mapper" not in record
-    }
+    """Return the episodes of an index, the newest segments first until ``maxlen`` is reached.
+
+    ``read`` returns a segment by name and SHA-256.
+    """
     parts: list[TableSnapshot] = []
-    left = {identity: place for place, identity in enumerate(header.identities)}
+    left = dict.fromkeys(header.identities, True)
     room = maxlen
     for name, digest in reversed(records):
         part = read(name, digest)
-        found = {n: (r.rows.dtype, r.rows.shape[1:]) for n, r in part.stored.items()}
-        if found != columns or length_key not in columns:
-            refuse(source, f"expected segments with the columns {columns}, got {found}.")
-        kept = [place for place, one in enumerate(part.identities) if left.pop(one, -1) >= 0]
+        kept = [place for place, one in enumerate(part.identities) if left.pop(one, False)]
         if not kept:
-            refuse(source, f"expected episodes of the index in segment {name}, got others.")
+            wanted = f"episodes of the index in segment {name}"
+            refuse(IntegrityError, source, expected=wanted, got="others")
         identities = tuple(part.identities[place] for place in kept)
         stored = {n: rows.chosen(np.array(kept, np.int64)) for n, rows in part.stored.items()}
         parts.insert(0, replace(part, identities=identities, stored=stored))
-        room -= int(stored[length_key].counts.sum())
+        room -= int(stored[length_key].counts.sum()) if length_key in stored else 0
         if room <= 0:
             break
     identities = tuple(identity for part in parts for identity in part.identities)
     complete = len(parts) == len(records)
     if identities != header.identities[0 if complete else len(left) :]:
-        refuse(source, "expected segments with the ids of the index, got others.")
-    stored = {
-        name: StoredRows(
-            rows=np.concatenate([np.empty((0, *s), d), *(p.stored[name].rows for p in parts)]),
-            counts=np.concatenate([np.zeros(0, np.int64), *(p.stored[name].counts for p in parts)]),
-        )
-        for name, (d, s) in columns.items()
-    }
+        wanted = "segments with the ids of the index"
+        refuse(IntegrityError, source, expected=wanted, got="others")
+    try:
+        stored = {
+            name: StoredRows(
+                np.concatenate([part.stored[name].rows for part in parts]),
+                np.concatenate([part.stored[name].counts for part in parts]),
+            )
+            for name in (parts[0].stored if parts else ())
+        }
+    except (KeyError, ValueError) as error:
+        wanted = "segments with the same columns"
+        refuse(IntegrityError, source, expected=wanted, got=f"others: {error}")
     return replace(header, identities=identities, stored=stored)

@@ -30,9 +30,8 @@ import warnings
 import zipfile
 import zlib
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, Protocol, cast
 
@@ -40,9 +39,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError, refuse
 from cadenza.core.files import confined_path, sha256_bytes
-from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from cadenza.core.strict_json import parse_json_object
 from cadenza.learn.callback import Callback
 from cadenza.learn.memory.column import TableLayout, UnknownKeyError
 from cadenza.learn.memory.files import (
@@ -53,15 +52,14 @@ from cadenza.learn.memory.files import (
     TableSnapshot,
     joined_segments,
     read_bytes,
-    read_field_type,
     read_records,
     read_settings,
-    refuse,
-    require_booleans,
-    require_rows,
+    require_digest,
     segment_path,
     take,
+    with_rows,
 )
+from cadenza.learn.memory.ring import row_indices
 
 
 class TableSerializationVersion(enum.Enum):
@@ -98,62 +96,61 @@ def read_snapshot(
         ConfigurationError: It is a pickle and those are not allowed.
     """
 
-    def read_file(file: Path) -> bytes:
-        if file.suffix == ENDING:
-            return file.read_bytes()
-        with open_archive(file, max_unpacked_bytes) as archive:
-            return archive.read(MEMBER)
+    def read_file(name: str) -> bytes:
+        file = segment_path(path, name)
+        return file.read_bytes() if file.suffix == ENDING else opened(file).entry(MEMBER)
+
+    def opened(file: Path) -> Archive:
+        return Archive(file, max_unpacked_bytes)
 
     key = layout.length_key
     plain, file = Path(f"{path}{ENDING}"), Path(f"{path}.zip")
-
-    def read_v3(file: Path) -> TableSnapshot:
-        data = read_file(file)
-        return read_bytes(
-            data, str(file), maxlen, key, lambda name: read_file(segment_path(path, name))
-        )
-
     if plain.is_file():
-        return read_v3(plain)
-    with open_archive(file, max_unpacked_bytes) as archive:
-        match _version_of(archive) if override_version is None else override_version:
-            case TableSerializationVersion.V1:
-                return read_v1(archive)
-            case TableSerializationVersion.V2 if _INDEX in archive.entries:
-                return _read_index(archive, path, maxlen, key, max_unpacked_bytes)
-            case TableSerializationVersion.V2:
-                return read_v2(archive, _read_manifest(archive))
-            case TableSerializationVersion.V3:
-                return read_v3(file)
-            case TableSerializationVersion.Legacy:
-                warnings.warn(
-                    "The legacy memory format is a pickle; store the memory again.",
-                    DeprecationWarning,
-                    stacklevel=3,
-                )
-                if allow_pickle:
-                    return read_legacy(archive, layout)
-                raise ConfigurationError(
-                    f"{file}: expected a file of version V1 or later, got a legacy one, which is a "
-                    "pickle; pass allow_pickle=True if you trust it, then store it again."
-                )
-            case _:
-                names = [known.name for known in TableSerializationVersion]
-                raise ConfigurationError(
-                    f"version: expected one of {names}, got {override_version!r}."
-                )
+        return read_bytes(plain.read_bytes(), str(plain), maxlen, key, read_file)
+    archive = opened(file)
+    match _version_of(archive) if override_version is None else override_version:
+        case TableSerializationVersion.V1:
+            return _read_v1(archive)
+        case TableSerializationVersion.V2 if _INDEX in archive:
+
+            def segment(name: str) -> Archive:
+                return opened(segment_path(path, name))
+
+            return _read_v2_index(archive, segment, maxlen, key)
+        case TableSerializationVersion.V2:
+            return _read_v2(archive)
+        case TableSerializationVersion.V3:
+            return read_bytes(archive.entry(MEMBER), str(file), maxlen, key, read_file)
+        case TableSerializationVersion.Legacy:
+            warnings.warn(
+                "The legacy memory format is a pickle; store the memory again.",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            _require_allowed(allow_pickle, file)
+            return _read_legacy(archive, layout)
+        case _:
+            names = [known.name for known in TableSerializationVersion]
+            raise ConfigurationError(f"version: expected one of {names}, got {override_version!r}.")
 
 
-def _version_of(archive: "ArchiveReader") -> TableSerializationVersion:
+def _require_allowed(allow_pickle: bool, file: Path) -> None:
+    if not allow_pickle:
+        wanted = "allow_pickle=True for a file that is a pickle"
+        trust = "pass allow_pickle=True if you trust it"
+        refuse(ConfigurationError, str(file), expected=wanted, got="False", do=trust)
+
+
+def _version_of(archive: "Archive") -> TableSerializationVersion:
     """Return the version that the file names; the oldest files name none."""
-    if MEMBER in archive.entries:
+    if MEMBER in archive:
         return TableSerializationVersion.V3
-    if _VERSION not in archive.entries:
+    if _VERSION not in archive:
         return TableSerializationVersion.Legacy
-    text = archive.read(_VERSION, max_bytes=16).strip()
+    text = archive.entry(_VERSION)[:16].strip()
     versions = {b"1": TableSerializationVersion.V1, b"2": TableSerializationVersion.V2}
     if text not in versions:
-        archive.refuse(f"expected version 1 or 2, got {text!r}; is it from a newer release?")
+        archive.refuse("version 1 or 2", text, "is it from a newer release?")
     return versions[text]
 
 
@@ -161,7 +158,7 @@ def _version_of(archive: "ArchiveReader") -> TableSerializationVersion:
 #: colour reach about 1000; sensor data rarely exceeds 10.
 _FREE_UNPACKED_BYTES: Final = 1 << 30
 _MAX_RATIO: Final = 64
-#: What zipfile raises on archives that are foreign, hostile or damaged.
+#: What zipfile and numpy raise on files that are foreign, hostile or damaged.
 _ZIP_ERRORS: Final = (
     zipfile.BadZipFile,
     zlib.error,
@@ -176,150 +173,96 @@ _ZIP_ERRORS: Final = (
 )
 
 
-class ArchiveReader:
-    """Reads the entries of a zip file by name; made by `open_archive`."""
+@contextmanager
+def _readable(name: str, expected: str = "readable data") -> Generator[None]:
+    """Turn whatever goes wrong inside the block into an `IntegrityError`."""
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except _ZIP_ERRORS as error:
+        refuse(IntegrityError, name, expected=expected, got=f"an error: {error}")
 
-    def __init__(self, archive: zipfile.ZipFile, source: str) -> None:
-        self._archive = archive
+
+class Archive(dict[str, bytes]):
+    """The entries of a zip file, read after its directory was checked.
+
+    They may unpack to ``max_unpacked_bytes``; None allows 1 GiB or 64 times the size on disk,
+    whichever is more.
+    """
+
+    def __init__(self, path: Path, max_unpacked_bytes: int | None = None) -> None:
+        super().__init__()
         #: How messages call the file.
-        self.source = source
-        self.entries: dict[str, zipfile.ZipInfo] = {
-            info.filename: info for info in archive.infolist()
-        }
+        self.source = str(path)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path.with_suffix(ENDING)}: expected a stored memory, got no such file, and no "
+                f"{path.name}; check folder and name, or export it first."
+            )
+        with (
+            _readable(self.source, "a zip file of a stored memory"),
+            zipfile.ZipFile(path) as archive,
+        ):
+            infos = archive.infolist()
+            self._check_directory(infos, path.stat().st_size, max_unpacked_bytes)
+            for info in infos:
+                with _readable(self._place(info.filename)):
+                    data = self[info.filename] = archive.read(info)
+                    if len(data) < info.file_size:
+                        missing = info.file_size - len(data)
+                        raise EOFError(f"the data end {missing} bytes too early")
 
-    def refuse(self, reason: str) -> NoReturn:
+    def _check_directory(
+        self, infos: list[zipfile.ZipInfo], size: int, max_unpacked_bytes: int | None
+    ) -> None:
+        """Refuse repeated names, other compression and bombs, of overlapping entries or others."""
+        if len({info.filename for info in infos}) < len(infos):
+            self.refuse("different names for its entries", "a name twice")
+        methods = {info.compress_type for info in infos}
+        if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            self.refuse("entries stored or deflated", f"compression {sorted(methods)}")
+        limit = max_unpacked_bytes
+        if limit is None:
+            deflated = zipfile.ZIP_DEFLATED in methods
+            limit = max(_FREE_UNPACKED_BYTES, _MAX_RATIO * size) if deflated else size
+        if (unpacked := sum(info.file_size for info in infos)) > limit:
+            trusted = "raise max_unpacked_bytes if you trust the file"
+            self.refuse(f"at most {limit} bytes unpacked", unpacked, trusted)
+
+    def _place(self, entry: str) -> str:
+        return f"{self.source}: entry {entry!r}"
+
+    def refuse(self, expected: str, got: object, do: str = "") -> NoReturn:
         """Raise `IntegrityError` about this file."""
-        refuse(self.source, reason)
+        refuse(IntegrityError, self.source, expected=expected, got=got, do=do)
 
     def require_entries(self, expected: Iterable[str]) -> None:
         """Raise `IntegrityError` unless the entries are exactly the ``expected``."""
         names = set(expected)
-        if names != self.entries.keys():
-            missing = sorted(names - self.entries.keys())[:5]
-            extra = sorted(self.entries.keys() - names)[:5]
-            self.refuse(
-                f"expected {len(names)} entries, got missing ones {missing} and unknown ones "
-                f"{extra}; the file is damaged or no memory of this package."
-            )
+        if names != self.keys():
+            missing, extra = sorted(names - self.keys())[:5], sorted(self.keys() - names)[:5]
+            got = f"missing ones {missing} and unknown ones {extra}"
+            damaged = "the file is damaged or no memory of this package"
+            self.refuse(f"{len(names)} entries", got, damaged)
 
-    def read(self, name: str, *, max_bytes: int | None = None) -> bytes:
-        """Return the content of an entry, of at most ``max_bytes``."""
-        if name not in self.entries:
-            self.refuse(f"expected an entry {name!r}, got {sorted(self.entries)[:8]}.")
-        promised = self.entries[name].file_size
-        if max_bytes is not None and promised > max_bytes:
-            self.refuse(f"entry {name!r}: expected at most {max_bytes} bytes, got more.")
-        with self._reading(name):
-            data = self._archive.read(name)
-            if len(data) < promised:
-                raise EOFError(f"the data end {promised - len(data)} bytes too early")
-            return data
+    def entry(self, name: str) -> bytes:
+        """Return the content of an entry."""
+        if name not in self:
+            self.refuse(f"an entry {name!r}", str(sorted(self)[:8]))
+        return self[name]
 
-    def read_array(
-        self,
-        name: str,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        sha256: str | None = None,
-    ) -> NDArray[Any]:
-        """Return an array of exactly this type and shape; ``sha256`` is that of its whole entry."""
-        data = self.read(name)
-        if sha256 is not None and sha256_bytes(data) != sha256:
-            self.refuse(
-                f"entry {name!r}: expected SHA-256 {sha256}, got {sha256_bytes(data)}; the file "
-                "was changed after it was written."
-            )
-        stream = io.BytesIO(data)
-        with self._reading(name):
-            version = npy.read_magic(stream)
-            if version not in ((1, 0), (2, 0)):
-                self.refuse(f"entry {name!r}: expected npy version 1.0 or 2.0, got {version}.")
-            read_header = getattr(npy, f"read_array_header_{version[0]}_0")
-            found, fortran_order, found_dtype = read_header(stream)
-        if found_dtype != dtype or found != shape or (fortran_order and len(found) > 1):
-            order = " in Fortran order" if fortran_order else ""
-            self.refuse(
-                f"entry {name!r}: expected {dtype} of shape {shape}, got {found_dtype} of shape "
-                f"{found}{order}."
-            )
-        size = dtype.itemsize * int(np.prod(shape, dtype=object))
-        rest = memoryview(data)[stream.tell() :]
-        if len(rest) != size:
-            self.refuse(
-                f"entry {name!r}: expected {size} bytes for shape {shape} of {dtype}, got "
-                f"{len(rest)}."
-            )
-        array = np.frombuffer(rest, dtype).reshape(shape)
-        require_booleans(f"entry {name}", array, self.source)
-        return array
+    def json(self, name: str) -> dict[str, Any]:
+        """Return the JSON object that an entry holds."""
+        return parse_json_object(self.entry(name), source=f"{self.source}: {name}")
 
-    @contextmanager
-    def _reading(self, name: str) -> Generator[None]:
-        """Turn whatever goes wrong inside the block into an `IntegrityError`."""
-        try:
-            yield
-        except IntegrityError:
-            raise
-        except _ZIP_ERRORS as error:
-            raise IntegrityError(
-                f"{self.source}: entry {name!r}: expected readable data, got an error: {error}."
-            ) from error
-
-
-@contextmanager
-def open_archive(path: Path, max_unpacked_bytes: int | None = None) -> Generator[ArchiveReader]:
-    """Open a zip file for reading after checking its directory.
-
-    Entries may unpack to ``max_unpacked_bytes``; None allows 1 GiB or 64 times the size on disk,
-    whichever is more.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path.with_suffix(ENDING)}: expected a stored memory, got no such file, and no "
-            f"{path.name}; check folder and name, or export it first."
-        )
-    try:
-        archive = zipfile.ZipFile(path)
-    except _ZIP_ERRORS as error:
-        raise IntegrityError(
-            f"{path}: expected a zip file of a stored memory, got none ({error}); the file is cut "
-            "off or foreign."
-        ) from error
-    with archive:
-        reader = ArchiveReader(archive, str(path))
-        _check_directory(reader, path.stat().st_size, archive.infolist(), max_unpacked_bytes)
-        yield reader
-
-
-def _check_directory(
-    reader: ArchiveReader,
-    size: int,
-    infos: list[zipfile.ZipInfo],
-    max_unpacked_bytes: int | None,
-) -> None:
-    """Refuse repeated names, overlapping entries and bombs."""
-    if len(infos) != len(reader.entries):
-        reader.refuse("expected different names for its entries, got a name twice.")
-    if sum(info.compress_size for info in infos) > size:
-        reader.refuse(
-            f"expected entries of together at most {size} bytes, the file's size, got "
-            f"{sum(info.compress_size for info in infos)}: they overlap."
-        )
-    unpacked = sum(info.file_size for info in infos)
-    methods = {info.compress_type for info in infos}
-    if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-        reader.refuse(f"expected entries stored or deflated, got compression {sorted(methods)}.")
-    stored = all(info.compress_type == zipfile.ZIP_STORED for info in infos)
-    if stored and any(info.file_size != info.compress_size for info in infos):
-        reader.refuse("expected equal sizes packed and unpacked of stored entries, got others.")
-    limit = max_unpacked_bytes
-    if limit is None:
-        limit = size if stored else max(_FREE_UNPACKED_BYTES, _MAX_RATIO * size)
-    if unpacked > limit:
-        reader.refuse(
-            f"expected at most {limit} bytes unpacked, got {unpacked}; raise max_unpacked_bytes "
-            "if you trust the file."
-        )
+    def array(self, name: str, digest: str | None = None) -> NDArray[Any]:
+        """Return the array of an entry; ``digest`` is the SHA-256 of the entry."""
+        data = self.entry(name)
+        if digest is not None:
+            require_digest(self._place(name), digest, sha256_bytes(data))
+        with _readable(self._place(name)):
+            return npy.read_array(io.BytesIO(data), allow_pickle=False)
 
 
 _VERSION: Final = "version"
@@ -328,67 +271,48 @@ _MANIFEST: Final = "manifest.json"
 _SEAL: Final = "manifest.sha256"
 
 
-def _read_manifest(archive: ArchiveReader) -> dict[str, Any]:
+def _read_v2_manifest(archive: Archive) -> dict[str, Any]:
     """Return the manifest of a version 2 file, whose checksum is right."""
-    data = archive.read(_MANIFEST, max_bytes=MAX_JSON_BYTES)
-    seal = archive.read(_SEAL, max_bytes=64)
-    if seal != sha256_bytes(data).encode():
-        archive.refuse(
-            f"entry {_MANIFEST!r}: expected the SHA-256 that {_SEAL!r} holds, got "
-            f"{sha256_bytes(data)}; the file was changed after it was written."
-        )
-    manifest = parse_json_object(data, source=f"{archive.source}: {_MANIFEST}")
-    found = manifest.get("format"), manifest.get("version")
-    if found != ("cadenza-memory", 2):
-        archive.refuse(
-            f"expected format 'cadenza-memory' version 2, got {found[0]!r} version {found[1]!r}."
-        )
+    seal, found = archive.entry(_SEAL), sha256_bytes(archive.entry(_MANIFEST))
+    require_digest(f"{archive.source}: entry {_MANIFEST!r}", seal.decode("latin-1"), found)
+    manifest = archive.json(_MANIFEST)
+    kind = manifest.get("format"), manifest.get("version")
+    if kind != ("cadenza-memory", 2):
+        archive.refuse("format 'cadenza-memory' version 2", f"{kind[0]!r} version {kind[1]!r}")
     return manifest
 
 
-def read_v2(archive: ArchiveReader, manifest: Mapping[str, Any]) -> TableSnapshot:
+def _read_v2(archive: Archive) -> TableSnapshot:
     """Return the content of a version 2 file that holds its rows itself."""
-    header = read_settings(manifest, archive.source, ids="identities")
-    stored = {name: r["stored"] for name, r in header.columns.items() if r.get("stored")}
-    entries = [(f"columns/{i}.counts.npy", f"columns/{i}.npy") for i in range(len(stored))]
-    archive.require_entries([_VERSION, _MANIFEST, _SEAL, *itertools.chain(*entries)])
-    parts: dict[str, StoredRows] = {}
-    for (name, digests), (counts_entry, rows_entry) in zip(stored.items(), entries, strict=True):
+    header = read_settings(_read_v2_manifest(archive), archive.source)
+    columns = {n: r["stored"] for n, r in header.columns.items() if r.get("stored")}
+    files = [f"columns/{i}{part}.npy" for i in range(len(columns)) for part in (".counts", "")]
+    archive.require_entries([_VERSION, _MANIFEST, _SEAL, *files])
+    stored: dict[str, StoredRows] = {}
+    for index, (name, digests) in enumerate(columns.items()):
         match digests:
             case {"counts_sha256": str(of_counts), "rows_sha256": str(of_rows)}:
-                pass
+                counts = archive.array(f"columns/{index}.counts.npy", of_counts)
+                stored[name] = StoredRows(archive.array(f"columns/{index}.npy", of_rows), counts)
             case _:
-                archive.refuse(f"column {name!r}: expected checksums, got {str(digests)[:80]!r}.")
-        episodes = len(header.identities)
-        counts = archive.read_array(counts_entry, np.dtype(np.int64), (episodes,), of_counts)
-        require_rows(name, counts, episodes, archive.source)
-        dtype, shape = read_field_type(header.columns[name]["state"], name, archive.source)
-        rows = archive.read_array(rows_entry, dtype, (int(counts.sum()), *shape), of_rows)
-        parts[name] = StoredRows(rows=rows, counts=counts)
-    return replace(header, stored=parts)
+                archive.refuse(f"checksums of column {name!r}", digests)
+    return with_rows(header, stored, archive.source)
 
 
-def _read_index(
-    archive: ArchiveReader,
-    path: str | Path,
-    maxlen: int,
-    length_key: str,
-    max_unpacked_bytes: int | None,
+def _read_v2_index(
+    archive: Archive, segment: Callable[[str], Archive], maxlen: int, length_key: str
 ) -> TableSnapshot:
-    """Return the content of a version 2 index and its segments."""
-    manifest = _read_manifest(archive)
-    header = read_settings(manifest, archive.source, ids="identities")
+    """Return the content of an index and its segments, which ``segment`` opens by name."""
+    manifest = _read_v2_manifest(archive)
+    header = read_settings(manifest, archive.source)
     archive.require_entries([_VERSION, _INDEX, _MANIFEST, _SEAL])
 
     def read(name: str, digest: str) -> TableSnapshot:
-        with open_archive(segment_path(path, name), max_unpacked_bytes) as segment:
-            inner = _read_manifest(segment)
-            found = sha256_bytes(segment.read(_MANIFEST))
-            if found != digest:
-                segment.refuse(
-                    f"expected the segment whose manifest has SHA-256 {digest}, got {found}."
-                )
-            return read_v2(segment, inner)
+        opened = segment(name)
+        found = sha256_bytes(opened.entry(_MANIFEST))
+        if found != digest:
+            opened.refuse(f"the segment whose manifest has SHA-256 {digest}", found)
+        return _read_v2(opened)
 
     records = read_records(manifest, "manifest_sha256", archive.source)
     return joined_segments(header, records, read, archive.source, maxlen, length_key)
@@ -397,49 +321,42 @@ def _read_index(
 _CONFIGURATION: Final = "configuration.json"
 
 
-def read_v1(archive: ArchiveReader) -> TableSnapshot:
+def _read_v1(archive: Archive) -> TableSnapshot:
     """Return the content of a version 1 file."""
-    source = archive.source
-    data = archive.read(_CONFIGURATION, max_bytes=MAX_JSON_BYTES)
-    record = parse_json_object(data, source=f"{source}: {_CONFIGURATION}")
-    keys = [str(key) for key in cast("list[Any]", take(record, "part_keys", list, source))]
+    source, record = archive.source, archive.json(_CONFIGURATION)
     columns: list[Any] = []
     for entry in cast("list[Any]", take(record, "columns", list, source)):
         match entry:
             case [str(name), str(kind), {**state}]:
                 columns.append({"name": name, "kind": kind, "state": state})
             case _:
-                archive.refuse(
-                    f"expected columns as [name, class, state], got {str(entry)[:80]!r}."
-                )
+                archive.refuse("columns as [name, class, state]", entry)
     header = read_settings({**record, "columns": columns}, source, ids="ids")
-    if not set(keys) <= header.columns.keys():
-        archive.refuse(f"expected part_keys among {sorted(header.columns)}, got {keys}.")
+    keys = cast("list[Any]", take(record, "part_keys", list, source))
     names = [name for name in header.columns if name in keys]
-    entries = [entry for name in names for entry in (f"{name}.ranges.npy", f"{name}.npy")]
-    archive.require_entries([_VERSION, _CONFIGURATION, *entries])
-    stored = {name: _read_v1_rows(archive, name, header) for name in names}
-    return replace(header, stored=stored)
+    if len(names) != len(keys):
+        archive.refuse(f"part_keys among {sorted(header.columns)}", keys)
+    files = [f"{name}{part}.npy" for name in names for part in (".ranges", "")]
+    archive.require_entries([_VERSION, _CONFIGURATION, *files])
+    stored = {name: _read_v1_rows(archive, name, header.identities) for name in names}
+    return with_rows(header, stored, source)
 
 
-def _read_v1_rows(archive: ArchiveReader, name: str, header: TableSnapshot) -> StoredRows:
-    """Return the rows of a column, in the order of the header's episodes."""
-    entry, ids = f"{name}.ranges.npy", header.identities
-    ranges = archive.read_array(entry, np.dtype(np.int64), (len(ids), 3))
-    position = {identity: index for index, identity in enumerate(ranges[:, 0].tolist())}
-    if position.keys() != set(ids):
-        archive.refuse(f"entry {entry!r}: expected one range for each of the ids, got others.")
-    order = np.array([position[identity] for identity in ids], np.int64)
-    starts, counts = ranges[order, 1], ranges[order, 2]
-    require_rows(name, counts, len(ids), archive.source)
-    total = int(counts.sum())
-    dtype, shape = read_field_type(header.columns[name]["state"], name, archive.source)
-    rows = archive.read_array(f"{name}.npy", dtype, (total, *shape))
-    spans = list(zip(starts.tolist(), counts.tolist(), strict=True))
-    if any(start < 0 or start + count > total for start, count in spans):
-        archive.refuse(f"entry {name!r}: expected ranges within {total} rows, got others.")
-    parts = [rows[start : start + count] for start, count in spans]
-    return StoredRows(rows=np.concatenate([rows[:0], *parts]), counts=counts)
+def _read_v1_rows(archive: Archive, name: str, identities: tuple[int, ...]) -> StoredRows:
+    """Return the rows of a column, in the order of the episodes ``identities``."""
+    ranges, rows = archive.array(f"{name}.ranges.npy"), archive.array(f"{name}.npy")
+    if ranges.shape != (len(identities), 3) or ranges.dtype != np.int64 or rows.ndim == 0:
+        wanted = f"column {name!r} as rows, and id, first row and count of each episode"
+        archive.refuse(wanted, f"arrays of shapes {rows.shape} and {ranges.shape}")
+    places = {identity: place for place, identity in enumerate(ranges[:, 0].tolist())}
+    if places.keys() != set(identities):
+        archive.refuse(f"one range of column {name!r} for each of the ids", "others")
+    order = [places[identity] for identity in identities]
+    _, starts, counts = ranges[np.array(order, np.int64)].T
+    outside = (counts < 0) | (starts < 0) | (starts > len(rows) - counts)
+    if outside.any() or int(counts.sum()) != len(rows):
+        archive.refuse(f"ranges of column {name!r} within {len(rows)} rows", "others")
+    return StoredRows(rows[row_indices(starts, counts)], counts)
 
 
 #: Package whose objects become inert.
@@ -512,21 +429,19 @@ def load_plain_pickle(stream: IO[bytes], *, source: str) -> dict[Any, Any]:
     try:
         value: object = _RestrictedUnpickler(stream).load()
     except _ERRORS as error:
-        raise IntegrityError(
-            f"{source}: expected a pickle of plain data, got an error: {error}."
-        ) from error
+        refuse(IntegrityError, source, expected="a pickle of plain data", got=f"an error: {error}")
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
         value = array.item() if array.shape == () else array  # `np.save` of a dictionary
     if not isinstance(value, dict):
-        raise IntegrityError(f"{source}: expected a dictionary, got {type(value).__name__}.")
+        refuse(IntegrityError, source, expected="a dictionary", got=type(value).__name__)
     return cast("dict[Any, Any]", value)
 
 
 _LEGACY_DATA: Final = "data.pickle"
 
 
-def read_legacy(archive: ArchiveReader, layout: TableLayout) -> TableSnapshot:
+def _read_legacy(archive: Archive, layout: TableLayout) -> TableSnapshot:
     """Return the content of a legacy file.
 
     Every id becomes ``-id - 1``, so that it cannot meet the id of a new agent; episodes that have
@@ -535,47 +450,42 @@ def read_legacy(archive: ArchiveReader, layout: TableLayout) -> TableSnapshot:
     data = _legacy_entry(archive, _LEGACY_DATA)
     lengths, maxlen = data.get("lengths"), data.get("maxlen")
     if not isinstance(lengths, dict) or not isinstance(maxlen, int):
-        archive.refuse(
-            f"entry {_LEGACY_DATA!r}: expected lengths and maxlen, got {list(data)[:8]}."
-        )
-    identities = cast("dict[object, object]", lengths)
-    old = [i for i in identities if isinstance(i, int) and i >= 0]
-    return TableSnapshot(
+        archive.refuse(f"lengths and maxlen in {_LEGACY_DATA!r}", list(data)[:8])
+    identities = [
+        identity
+        for identity in cast("dict[object, object]", lengths)
+        if isinstance(identity, int) and identity >= 0
+    ]
+    header = TableSnapshot(
         length_key=layout.length_key,
         maxlen=maxlen,
-        identities=tuple(-identity - 1 for identity in old),
-        stored={name: _legacy_rows(archive, layout, name, old) for name in layout.stored},
+        identities=tuple(-identity - 1 for identity in identities),
+        stored={},
     )
+    stored = {name: _legacy_rows(archive, f"{name}.npy", identities) for name in layout.stored}
+    return with_rows(header, stored, archive.source)
 
 
-def _legacy_entry(archive: ArchiveReader, entry: str) -> dict[Any, Any]:
-    stream = io.BytesIO(archive.read(entry))
+def _legacy_entry(archive: Archive, entry: str) -> dict[Any, Any]:
+    stream = io.BytesIO(archive.entry(entry))
     if stream.getvalue().startswith(npy.MAGIC_PREFIX):
         npy.read_magic(stream)
         npy.read_array_header_1_0(stream)  # the pickle of the array follows
     return load_plain_pickle(stream, source=f"{archive.source}: entry {entry!r}")
 
 
-def _legacy_rows(
-    archive: ArchiveReader, layout: TableLayout, name: str, identities: list[int]
-) -> StoredRows:
+def _legacy_rows(archive: Archive, entry: str, identities: list[int]) -> StoredRows:
     """Return the rows of each episode of one column."""
-    entry, field = f"{name}.npy", layout.stored[name].field
     storage = _legacy_entry(archive, entry)
-    rows: list[NDArray[Any]] = [np.empty((0, *field.shape), field.dtype)]
-    for identity in identities:
-        found = storage.get(identity)
-        if not isinstance(found, np.ndarray):
-            archive.refuse(f"entry {entry!r}: expected an array for id {identity}, got none.")
-        array = cast("NDArray[Any]", found)
-        if array.dtype != field.dtype or array.shape[1:] != field.shape or array.ndim == 0:
-            archive.refuse(
-                f"entry {entry!r}: expected {field.dtype} of shape {('any', *field.shape)} for id "
-                f"{identity}, got {array.dtype} of shape {array.shape}."
-            )
-        rows.append(array)
-    counts = np.array([len(array) for array in rows[1:]], np.int64)
-    return StoredRows(rows=np.concatenate(rows), counts=counts)
+    missing = [i for i in identities if not isinstance(storage.get(i), np.ndarray)]
+    if missing:
+        archive.refuse(f"arrays in {entry!r}", f"none for the ids {missing[:8]}")
+    parts: list[NDArray[Any]] = [storage[identity] for identity in identities]
+    try:
+        rows = np.concatenate(parts) if parts else np.zeros(0)
+    except ValueError as error:
+        archive.refuse(f"arrays of one shape per step in {entry!r}", f"others: {error}")
+    return StoredRows(rows, np.array([len(part) for part in parts], np.int64))
 
 
 class RestorableTable(Protocol):
@@ -677,11 +587,7 @@ def fill_table_from_legacy_file(
         UnknownKeyError: The table has other columns, or the file lacks an array (a `KeyError`).
     """
     file = Path(path if path.endswith(_SUFFIX) else f"{path}{_SUFFIX}")
-    if not allow_pickle:
-        raise ConfigurationError(
-            f"{file}: expected allow_pickle=True for a dump, which is a pickle, got False; pass it "
-            "if you trust the file."
-        )
+    _require_allowed(allow_pickle, file)
     with file.open("rb") as stream:
         arrays = _step_arrays(load_plain_pickle(stream, source=str(file)), str(file))
     wanted = {"obs": read_obs, "actions": read_actions, "rewards": read_rewards}
@@ -701,14 +607,11 @@ def _step_arrays(data: dict[Any, Any], source: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a dump with one row per step, (N, ...)."""
     missing = [key for key in _KEYS if not isinstance(data.get(key), np.ndarray)]
     if missing:
-        raise UnknownKeyError(
-            f"{source}: expected the arrays {list(_KEYS)}, got none called {missing}."
-        )
+        wanted, got = f"the arrays {list(_KEYS)}", f"none called {missing}"
+        refuse(UnknownKeyError, source, expected=wanted, got=got)
     steps = data["dones"].size
     uneven = [key for key in _KEYS if steps == 0 or data[key].size % steps]
     if uneven:
-        raise IntegrityError(
-            f"{source}: expected a multiple of the {steps} entries of 'dones' in every array, and "
-            f"at least one, got { ({key: data[key].size for key in uneven}) }."
-        )
+        wanted = f"a multiple of the {steps} entries of 'dones' in every array, and at least one"
+        refuse(IntegrityError, source, expected=wanted, got={k: data[k].size for k in uneven})
     return {key: data[key].reshape(steps, -1) for key in _KEYS}

@@ -655,6 +655,11 @@ class EpisodeContents:
             values = episode.values[name]
             self.arena.write(name, start, episode.rows if stored.is_tag else len(values), values)
 
+    def extra_rows(self, slots: IndexArray) -> NDArray[np.int32]:
+        """Return the rows beyond L of the flexible columns, (E, F)."""
+        width = len(self.layout.flexible)
+        return self.extra[slots] if width else np.zeros((len(slots), 0), np.int32)
+
     def set_extra(self, slot: int, extra: list[int]) -> None:
         """Note the rows beyond L of the flexible columns of a new episode."""
         if slot >= len(self.extra):

@@ -18,9 +18,16 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, PreconditionError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    PreconditionError,
+    refuse,
+)
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import accepts_other_names
+from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.adaptors import Adaptor
 from cadenza.learn.memory.column import (
     Column,
@@ -38,7 +45,6 @@ from cadenza.learn.memory.files import (
     contents_of,
     contents_state,
     load_contents_state,
-    read_field,
     take_changes,
     write_snapshot,
 )
@@ -564,19 +570,18 @@ class ArrayMemoryTable:
         del load_network, load_optimizer
         if not load_hparams:
             return
-        maxlen, filled = (read_field(state_dict, key) for key in ("maxlen", "filled"))
-        contents = load_contents_state(
-            self._layout, read_field(state_dict, "contents"), self._empty_contents
-        )
-        if contents.rows.steps > int(maxlen):
-            raise CheckpointError(
-                f"{self.name}: expected at most maxlen = {maxlen} transitions, got "
-                f"{contents.rows.steps}."
+        with complete_state(self.name, "a memory table"):
+            maxlen, filled = int(state_dict["maxlen"]), bool(state_dict["filled"])
+            states = [state_dict["sampler"], state_dict["ejector"]]
+            contents = load_contents_state(
+                self._layout, state_dict["contents"], self._empty_contents
             )
-        states = [read_field(state_dict, key) for key in ("sampler", "ejector")]
+        if contents.rows.steps > maxlen:
+            most = f"at most maxlen = {maxlen} transitions"
+            refuse(CheckpointError, self.name, expected=most, got=contents.rows.steps)
         with self._lock:
             self._swap(contents, states)
-            self._maxlen, self._filled = int(maxlen), bool(filled)
+            self._maxlen, self._filled = maxlen, filled
 
 
 def _is_type(strategy: Strategy, name: str) -> bool:

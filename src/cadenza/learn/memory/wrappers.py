@@ -223,7 +223,10 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
             )
         self._path = str(confined_path(Path(experiment_root_path), f"{target_memory_name}_export"))
         self._options: dict[str, Any] = {"compress": True} if compress else {}
-        self._segmented = SegmentedFile(self._path, compress=compress) if incremental else None
+        self._segmented: SegmentedFile | None = None
+        if incremental:
+            changes_since = memory.memory_table.changes_since
+            self._segmented = SegmentedFile(self._path, changes_since, compress=compress)
         self._target_memory_name = target_memory_name
         self._steps_between = inf_steps_per_memory_export
         self._seconds_between = min_time_per_export
@@ -252,7 +255,7 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
             if self._segmented is None:
                 self._inner.store(self._path, **self._options)
             else:
-                self._segmented.write(self._inner.memory_table)
+                self._segmented.write()
         mean, variance = self._timer.stats()
         name = self._target_memory_name
         self.log_scalar(f"memory/{name}/export/timing/mean", mean)

@@ -74,7 +74,7 @@ def test_extension_is_added_and_ids_go_on_below_those_in_the_table(tmp_path):
 
 
 def test_pickles_must_be_allowed(tmp_path):
-    with pytest.raises(ConfigurationError, match="expected allow_pickle=True for a dump"):
+    with pytest.raises(ConfigurationError, match="expected allow_pickle=True for a file"):
         fill_table_from_legacy_file(table("rewards"), dump(tmp_path / "old.pickle"))
 
 

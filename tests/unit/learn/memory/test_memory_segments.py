@@ -21,14 +21,14 @@ class Growing:
         self.table = table(maxlen=maxlen)
         self.proxy = MemoryTableProxy(self.table, use_terminal=True, whole_episodes=True)
         self.path = folder / "memory"
-        self.file = SegmentedFile(self.path, **options)
+        self.file = SegmentedFile(self.path, self.table.changes_since, **options)
 
     def grow(self, *agents, steps=3):
         for agent in agents:
             play(self.proxy, agent, steps)
 
     def write(self):
-        self.file.write(self.table)
+        self.file.write()
 
     def segments(self):
         return sorted(file.name for file in self.path.with_suffix(".segments").glob("*"))

@@ -101,22 +101,26 @@ def test_columns_that_differ_are_errors(file, columns, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("obs.npy", npy(np.zeros((15, 3))), "expected float32 .*, got float64"),
-        ("obs.npy", npy(np.zeros((15, 4), np.float32)), r"shape \(15, 3\), got .*\(15, 4\)"),
-        ("obs.npy", npy(np.zeros((14, 3), np.float32)), r"shape \(15, 3\), got .*\(14, 3\)"),
-        ("obs.npy", npy(np.asfortranarray(np.zeros((15, 3), np.float32))), "in Fortran order"),
-        ("obs.npy", npy(np.array([object()] * 15)), "got object of shape"),
+        ("obs.npy", npy(np.zeros((15, 3))), "'obs' of .*float32, got .*float64"),
+        ("obs.npy", npy(np.zeros((15, 4), np.float32)), r"'obs' of shape \(3,\).*, got \(4,\)"),
+        ("obs.npy", npy(np.zeros((14, 3), np.float32)), "ranges of column 'obs' within 14 rows"),
+        ("obs.npy", npy(np.float32(3)), r"'obs' as rows.* got arrays of shapes \(\)"),
+        ("obs.npy", npy(np.array([object()] * 15)), "Object arrays cannot be loaded"),
         ("obs.npy", b"junk", "entry 'obs.npy': expected readable data, got an error"),
-        ("obs.npy", b"\x93NUMPY\x09\x00" + bytes(100), "expected npy version 1.0 or 2.0"),
+        ("obs.npy", b"\x93NUMPY\x09\x00" + bytes(100), "entry 'obs.npy': .* not \\(9, 0\\)"),
         ("obs.npy", npy(np.zeros(0))[:20], "entry 'obs.npy': expected readable data"),
         ("flag.npy", npy(np.full((12, 1), 7, np.uint8)).replace(b"'|u1'", b"'|b1'"), "bytes 0 and"),
-        ("obs.ranges.npy", npy(np.zeros((3, 3), np.int64)), "one range for each of the ids"),
-        ("obs.ranges.npy", npy(np.zeros((2, 3), np.int64)), r"expected int64 of shape \(3, 3\)"),
-        ("obs.ranges.npy", npy(np.array([[5, 0, 15], [7, 15, 6], [-3, 21, -6]])), "counts >= 0"),
+        (
+            "obs.ranges.npy",
+            npy(np.zeros((3, 3), np.int64)),
+            "one range of column 'obs' for each of the ids",
+        ),
+        ("obs.ranges.npy", npy(np.zeros((2, 3), np.int64)), r"shapes \(15, 3\) and \(2, 3\)"),
+        ("obs.ranges.npy", npy(np.array([[5, 0, 15], [7, 15, 6], [-3, 21, -6]])), "within 15"),
         (
             "obs.ranges.npy",
             npy(np.array([[5, 0, 2**62], [7, 2**62, 2**62], [-3, 0, 2**62]])),
-            "at most 281474976710656 rows",
+            "within 15 rows",
         ),
         ("obs.ranges.npy", npy(np.array([[5, 9, 5], [7, 11, 6], [-3, 0, 4]])), "within 15 rows"),
         ("obs.npy", None, r"missing ones \['obs.npy'\]"),
@@ -132,8 +136,14 @@ def test_columns_that_differ_are_errors(file, columns, message):
 )
 def test_spoiled_entries_are_one_error_each(file, name, content, message):
     rewrite(file, lambda entry, old: content if entry == name else old)
-    with pytest.raises(IntegrityError, match=message):
+    with pytest.raises((IntegrityError, ConfigurationError), match=message):
         restored(file)
+
+
+def test_rows_in_fortran_order_are_read(file):
+    rows = np.asfortranarray(np.arange(45, dtype=np.float32).reshape(15, 3))
+    rewrite(file, lambda entry, old: npy(rows) if entry == "obs.npy" else old)
+    assert_equal(restored(file), memory())
 
 
 def test_entry_that_is_there_twice_is_an_error(file):
@@ -171,7 +181,7 @@ def test_wrong_fields_are_one_error_each(file, field, value, message):
 @pytest.mark.parametrize(
     ("compression", "field", "value", "message"),
     [
-        (zipfile.ZIP_STORED, "file_size", 10**12, "equal sizes packed and unpacked"),
+        (zipfile.ZIP_STORED, "file_size", 10**12, r"at most \d+ bytes unpacked, got 100000"),
         (zipfile.ZIP_DEFLATED, "file_size", 2**30, r"1073741824 bytes unpacked, got 10737"),
         (zipfile.ZIP_STORED, "flag_bits", 1, r"entry 'obs\.npy'.*encrypted"),
     ],
@@ -197,7 +207,7 @@ def test_overlapping_entries_are_refused(file):
         for info in archive.infolist():
             info.compress_size = info.file_size = large.file_size
         archive._didModify = True
-    with pytest.raises(IntegrityError, match="they overlap"):
+    with pytest.raises(IntegrityError, match=r"at most .* bytes unpacked"):
         restored(file)
 
 
@@ -214,7 +224,7 @@ def test_header_alone_cannot_ask_for_memory(file):
         return content
 
     rewrite(file, grow)
-    with pytest.raises(IntegrityError, match="expected 4000000000008 bytes"):
+    with pytest.raises(IntegrityError, match=r"entry 'terminal\.npy': expected readable data"):
         restored(file)
 
 

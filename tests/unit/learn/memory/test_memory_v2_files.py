@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.loading import load_plain_pickle
@@ -116,9 +116,9 @@ def test_changed_data_do_not_match_their_checksum(file, index, part):
 @pytest.mark.parametrize(
     ("entry", "content", "message"),
     [
-        ("manifest.json", b"{}", r"entry 'manifest\.json': expected the SHA-256 that"),
+        ("manifest.json", b"{}", r"entry 'manifest\.json': expected SHA-256 "),
         ("manifest.sha256", b"0" * 64, "changed after it was written"),
-        ("manifest.sha256", b"0" * 128, "expected at most 64 bytes, got more"),
+        ("manifest.sha256", b"0" * 128, "expected SHA-256 0000"),
     ],
 )
 def test_changed_manifest_or_seal_is_found(file, entry, content, message):
@@ -133,7 +133,7 @@ def test_changed_manifest_or_seal_is_found(file, entry, content, message):
         ({"format": "other"}, "expected format 'cadenza-memory' version 2, got 'other'"),
         ({"version": 3}, "version 2, got 'cadenza-memory' version 3"),
         ({"identities": [1, 1, 2]}, "different ids"),
-        ({"identities": [1, 2]}, r"expected int64 of shape \(2,\), got int64 of shape \(3,\)"),
+        ({"identities": [1, 2]}, "expected 2 counts >= 0 that sum to 15 rows"),
         ({"identities": 1}, "expected 'identities' to be list"),
         ({"columns": [3]}, "expected columns with different names"),
         ({"columns": [EMPTY, EMPTY]}, "expected columns with different names"),
@@ -157,7 +157,7 @@ def test_hostile_counts_are_one_error(file, counts):
         manifest["columns"][1]["stored"]["counts_sha256"] = sha256_bytes(content)
 
     reseal(file, change)
-    with pytest.raises(IntegrityError, match="column 'actions': expected counts >= 0 and at most"):
+    with pytest.raises(IntegrityError, match="column 'actions': expected 3 counts >= 0 that"):
         restored(file)
 
 
@@ -201,15 +201,15 @@ def test_legacy_ids_become_negative_and_imported_ones_stay_out(tmp_path):
         ({"data__pickle": old_data()}, "expected an entry 'actions.npy'"),
         (
             {"data__pickle": old_data(), "actions__npy": {3: np.array([1, 2])}},
-            "expected an array for id 4, got none",
+            r"arrays in 'actions.npy', got none for the ids \[4\]",
         ),
         (
             {"data__pickle": old_data(), "actions__npy": {**old_rows(), 4: np.array([1.0])}},
-            r"expected int64 of shape \('any',\) for id 4, got float64",
+            "'actions' of .*int64, got .*float64",
         ),
         (
             {"data__pickle": old_data(), "actions__npy": {**old_rows(), 4: np.array(1)}},
-            r"for id 4, got int64 of shape \(\)",
+            "arrays of one shape per step in 'actions.npy'",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_spoiled_legacy_files_are_one_error_each(tmp_path, entries, message):
     file = legacy_file(tmp_path, **entries)
     with (
         pytest.warns(DeprecationWarning, match="legacy"),
-        pytest.raises(IntegrityError, match=message),
+        pytest.raises((IntegrityError, ConfigurationError), match=message),
     ):
         restored(file, allow_pickle=True, columns=ONE_COLUMN)
 

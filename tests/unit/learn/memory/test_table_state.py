@@ -40,14 +40,14 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing():
     columns = state["contents"]["columns"]
     without = {name: column for name, column in columns.items() if name != "tag"}
     cases = [
-        ({}, "expected the field 'maxlen'"),
-        ([], "expected the field 'maxlen' in a saved state, got list"),
+        ({}, "expected a complete state of a memory table, got one with KeyError.'maxlen'"),
+        ([], "expected a complete state of a memory table, got one with TypeError"),
         ({**state, "maxlen": 10}, "memory: expected at most maxlen = 10 transitions, got 11"),
-        ({**state, "contents": {}}, "expected the field 'places'"),
-        (changed(state, columns=without), r"expected the columns \['actions', .*'tag'\], got"),
+        ({**state, "contents": {}}, "KeyError.'places'"),
+        (changed(state, columns=without), r"rows of the columns \['actions', .*'tag'\], got"),
         (
             changed(state, columns={**columns, "obs": columns["obs"].float()}),
-            r"expected column 'obs' of shape \(13, 3\) and type float64, got .* float32",
+            r"expected column 'obs' of shape \(3,\) and type float64, got .* float32",
         ),
         (
             changed(state, extra=torch.zeros((3, 1), dtype=torch.int32)),
