@@ -6,12 +6,12 @@ one line per argument and reads on.
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, refuse
 
 #: Quantities in SI units.
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -19,14 +19,30 @@ FloatArray: TypeAlias = NDArray[np.float64]
 Float32Array: TypeAlias = NDArray[np.float32]
 
 
-def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Raise unless ``array`` has exactly ``shape``; ``name`` is how the message calls it.
+class Shaped(Protocol):
+    """An array of NumPy or a tensor of torch."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of its axes."""
+        ...
+
+
+def require_shape(name: str, array: Shaped, shape: tuple[int | str, ...], do: str = "") -> None:
+    """Raise unless ``array`` has ``shape``; ``name`` is how the message calls it.
+
+    An axis that is a name, such as ``"rows"``, may have any size. ``do`` ends the message.
 
     Raises:
         InputError: The shapes differ.
     """
-    if array.shape != shape:
-        raise InputError(f"{name}: expected shape {shape}, got {array.shape}.")
+    found = tuple(array.shape)
+    if found == shape:
+        return
+    pairs = zip(shape, found, strict=False)
+    if len(found) != len(shape) or any(isinstance(a, int) and a != b for a, b in pairs):
+        told = str(shape).replace("'", "")
+        refuse(InputError, name, expected=f"shape {told}", got=found, do=do)
 
 
 def require_finite(name: str, array: NDArray[Any]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeGuard, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError, refuse
 
 
 def is_real(value: Any) -> TypeGuard[float]:
@@ -191,6 +191,17 @@ def require_positive(name: str, value: object) -> None:
     """Refuse anything but a finite number > 0."""
     if not (is_real(value) and 0.0 < value < math.inf):
         raise ConfigurationError(f"{name}: expected a finite number > 0, got {shown(value)}.")
+
+
+def require_counts(owner: str, **counts: int) -> None:
+    """Refuse counts and sizes below one.
+
+    Raises:
+        InputError: One is.
+    """
+    if min(counts.values()) < 1:
+        got = ", ".join(f"{name} = {count}" for name, count in counts.items())
+        refuse(InputError, owner, expected="every size >= 1", got=got)
 
 
 def require_kinds(owner: str, **arguments: tuple[object, Any]) -> None:

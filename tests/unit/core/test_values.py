@@ -112,3 +112,12 @@ sys.exit(f"loaded {heavy}" if heavy else 0)
         [sys.executable, "-c", code], capture_output=True, check=False, text=True
     )
     assert (child.returncode, child.stderr) == (0, "")
+
+
+def test_require_shape_lets_a_named_axis_have_any_size():
+    require_shape("rows", np.zeros((7, 3)), ("rows", 3))
+    for other in ((7, 4), (7,), (7, 3, 1)):
+        with pytest.raises(
+            InputError, match=r"rows: expected shape \(rows, 3\), got .*; do this\."
+        ):
+            require_shape("rows", np.zeros(other), ("rows", 3), "do this")
