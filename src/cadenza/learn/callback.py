@@ -15,7 +15,7 @@ import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, Unpack, cast, get_args, get_origin
 
 from cadenza.core.errors import ConfigurationTypeError, InputError
 from cadenza.learn.injection import FORWARDS, MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
@@ -135,6 +135,8 @@ class CallbackMeta(ABCMeta):
             wrapper = function if hasattr(function, SIGNATURE) else injected(function, hook)
             if wrapper is not function:
                 setattr(cls, hook, wrapper)
+        if inspect.isfunction(fields.get("__init__")):
+            _spell_out(fields["__init__"], super(cls, cls).__init__)
         load = fields.get(_LOAD)
         if inspect.isfunction(load):
             setattr(cls, _LOAD, accepts_other_names(load))
@@ -178,6 +180,17 @@ class CallbackMeta(ABCMeta):
             return func
 
         return mark
+
+
+def _spell_out(init: Callable[..., None], inherited: Callable[..., None]) -> None:
+    """Show keywords that a constructor passes on, ``**more: Unpack[...]``, with their defaults."""
+    *own, rest = inspect.signature(init).parameters.values()
+    if get_origin(rest.annotation) is not Unpack:
+        return
+    known = inspect.signature(inherited).parameters
+    passed = [known[name] for name in get_args(rest.annotation)[0].__annotations__]
+    own += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in passed]
+    vars(init)["__signature__"] = inspect.Signature(own)
 
 
 def _takes_anything(function: Callable[..., Any]) -> bool:
@@ -252,8 +265,8 @@ class Callback(metaclass=CallbackMeta):
     def load_state_dict(
         self,
         state_dict: dict[str, Any],
-        load_network: bool = True,  # noqa: ARG002 -- for callbacks that have one
-        load_optimizer: bool = True,  # noqa: ARG002 -- for callbacks that have one
+        load_network: bool = True,
+        load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
         """Take over what `state_dict` returned.
@@ -266,8 +279,18 @@ class Callback(metaclass=CallbackMeta):
             AttributeError: A mixin that has a state stands behind this class in the bases.
         """
         self._require_front_mixins()
+        if load_optimizer:
+            self._load_optimizer(state_dict)
+        if load_network:
+            self._load_network(state_dict)
         if load_hparams:
             self._load_rest(state_dict)
+
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        """Take over optimiser and learning-rate schedule from ``state``."""
+
+    def _load_network(self, state: Mapping[str, Any]) -> None:
+        """Take over the network from ``state``."""
 
     def _load_rest(self, state: Mapping[str, Any]) -> None:
         """Take over from ``state`` what is neither network nor optimiser."""

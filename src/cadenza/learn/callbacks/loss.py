@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final, TypedDict, cast
 
 import torch
 from torch import Tensor, nn, optim
@@ -14,9 +14,23 @@ from cadenza.core.errors import (
     CheckpointKeyError,
     InputError,
     NotReadyError,
+    refuse,
 )
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.settings import SHARED_DEFAULTS
+
+_logger = logging.getLogger(__name__)
+
+_OPTIMIZER: Final = "optimizer_state_dict"
+_NETWORK: Final = "network_state_dict"
+#: What torch appends to a module's name for state that is neither parameter nor buffer.
+_EXTRA_STATE: Final = "_extra_state"
+_SCHEDULE: Final = "lr_schedule_state_dict"
+#: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
+NORM_MARGIN: Final = 1e-6
+#: Steps from one look at a loss to the next where looking waits for a device.
+LOOK_EVERY: Final = 100
 
 
 def observed_input(owner: str, observation: Mapping[str, Tensor], key: str) -> Tensor:
@@ -26,23 +40,19 @@ def observed_input(owner: str, observation: Mapping[str, Tensor], key: str) -> T
         InputError: There is none of that name.
     """
     if key not in observation:
-        raise InputError(
-            f"{owner}: expected observation[{key!r}], got the keys {sorted(observation)}; set "
-            "input_key."
-        )
+        got = f"the keys {sorted(observation)}"
+        refuse(InputError, owner, expected=f"observation[{key!r}]", got=got, do="set input_key")
     return observation[key]
 
 
-_logger = logging.getLogger(__name__)
+class LossKeywords(TypedDict, total=False):
+    """What a loss passes on to `LossCallback`, which has the defaults."""
 
-_NETWORK: Final = "network_state_dict"
-#: What torch appends to a module's name for state that is neither parameter nor buffer.
-_EXTRA_STATE: Final = "_extra_state"
-_SCHEDULE: Final = "lr_schedule_state_dict"
-#: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
-NORM_MARGIN: Final = 1e-6
-#: Steps from one look at a loss to the next where looking waits for a device.
-LOOK_EVERY: Final = 100
+    lr_schedule: LRScheduler | None
+    max_grad_norm: float
+    data_group: str
+    log_per_param_weights: bool
+    log_per_param_grads: bool
 
 
 class LossCallback(LoggingMixin, Callback):
@@ -61,8 +71,8 @@ class LossCallback(LoggingMixin, Callback):
         name: str,
         network: nn.Module | None,
         optimizer: optim.Optimizer | None,
-        max_grad_norm: float,
-        data_group: str | None,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
+        data_group: str | None = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
     ) -> None:
@@ -106,7 +116,9 @@ class LossCallback(LoggingMixin, Callback):
                 changed. On another device than the CPU, where looking means waiting, some steps
                 are looked at.
         """
-        optimizer, schedule = self._stepped()
+        optimizer, schedule = self.optimizer, self.lr_schedule
+        if optimizer is None or schedule is None:
+            raise NotReadyError(f"{self.name}: expected an optimizer, got none; pass one.")
         for parameter in self.parameters:  # frozen ones too: an old gradient would still step
             parameter.grad = None
         loss = self.loss(*args, **kwargs)
@@ -117,10 +129,9 @@ class LossCallback(LoggingMixin, Callback):
         norm = self._shorten_gradients()
         may_look = loss.is_cpu or schedule.last_epoch % LOOK_EVERY == 0
         if may_look and not math.isfinite(float(loss.detach()) + float(norm)):
-            raise InputError(
-                f"{self.name}: expected a finite loss and gradient, got {float(loss)} and "
-                f"{float(norm)}; lower the learning rate, or look for extremes in the batch."
-            )
+            got = f"{float(loss)} and {float(norm)}"
+            advice = "lower the learning rate, or look for extremes in the batch"
+            refuse(InputError, self.name, expected="a finite loss and gradient", got=got, do=advice)
         optimizer.step()
         schedule.step()
         self.log_scalar(f"loss/{self.name}_lr", schedule.get_last_lr()[0])
@@ -128,14 +139,6 @@ class LossCallback(LoggingMixin, Callback):
         self.log_scalar(f"loss/{self.name}_gradient_norm", norm)
         if self._log_per_param_weights or self.log_per_param_grads:
             self.log_per_param_weights_and_grads()
-
-    def _stepped(self) -> tuple[optim.Optimizer, LRScheduler]:
-        if self.optimizer is None or self.lr_schedule is None:
-            raise NotReadyError(
-                f"{self.name}: expected an optimizer to step, got none; pass one or override "
-                "backward."
-            )
-        return self.optimizer, self.lr_schedule
 
     def _shorten_gradients(self) -> Tensor:
         """Shorten the gradients to the longest allowed norm; return the norm they had."""
@@ -162,48 +165,29 @@ class LossCallback(LoggingMixin, Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return logs, network, optimiser and learning-rate schedule."""
         state = super().state_dict()
-        state |= {name: part.state_dict() for name, part in self._parts()}
+        state |= {name: part.state_dict() for name, part in self._parts().items()}
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned.
+    def _parts(self) -> dict[str, Any]:
+        """Return what is saved beside the logs."""
+        parts = (self.optimizer, self.lr_schedule, self.network)
+        named = zip((_OPTIMIZER, _SCHEDULE, _NETWORK), parts, strict=True)
+        return {name: part for name, part in named if part is not None}
 
-        Args:
-            state_dict: State of a loss like this one.
-            load_network: Take the network's parameters and buffers.
-            load_optimizer: Take optimiser and learning-rate schedule.
-            load_hparams: Take the logs.
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        self._load_part(_OPTIMIZER, state)
+        if self.lr_schedule is None or _SCHEDULE in state:
+            self._load_part(_SCHEDULE, state)
+        else:  # files of Emote have none
+            _logger.warning("%s: the loaded state has no learning-rate schedule", self.name)
 
-        Raises:
-            CheckpointKeyError: A part is missing.
-            CheckpointError: A part does not fit, e.g. other parameter names or shapes.
-        """
-        rest = dict(state_dict)
-        for name, part in self._parts():
-            wanted = load_network if name == _NETWORK else load_optimizer
-            if wanted and name == _SCHEDULE and name not in rest:  # files of Emote have none
-                _logger.warning("%s: the loaded state has no learning-rate schedule", self.name)
-            elif wanted:
-                self._load_part(name, part, rest)
-            rest.pop(name, None)
-        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+    def _load_network(self, state: Mapping[str, Any]) -> None:
+        self._load_part(_NETWORK, state)
 
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        """Return names and objects of what is saved beside the logs."""
-        if self.optimizer is not None:
-            yield "optimizer_state_dict", self.optimizer
-        if self.lr_schedule is not None:
-            yield _SCHEDULE, self.lr_schedule
-        if self.network is not None:
-            yield _NETWORK, self.network
-
-    def _load_part(self, name: str, part: Any, state: dict[str, Any]) -> None:
+    def _load_part(self, name: str, state: Mapping[str, Any]) -> None:
+        part = self._parts().get(name)
+        if part is None:
+            return
         if name not in state:
             raise CheckpointKeyError(
                 f"{self.name}: expected {name!r} in the loaded state, got {sorted(state)}; "

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.learn.emote.amp import (
     AdversarialLoss,
     Discriminator,
     RewardShaper,
     discriminator_scores,
-    spread,
     style_reward,
 )
 
@@ -58,10 +57,8 @@ def slices_map(ranges: Sequence[IndexRange]) -> ActionMap:
     """
     bounds = [(item.start, item.end) for item in ranges]
     if not bounds or any(not 0 <= start < end for start, end in bounds):
-        raise ConfigurationError(
-            f"slices_map: expected ranges with 0 <= start < end, got {bounds}; name the actions "
-            "of one side."
-        )
+        expected = "ranges with 0 <= start < end"
+        refuse(ConfigurationError, "slices_map", expected=expected, got=bounds)
 
     def take(actions: Tensor) -> Tensor:
         return torch.cat([actions[..., start:end] for start, end in bounds], dim=-1)
@@ -156,7 +153,6 @@ class ActionSymmetryAMPReward(RewardShaper):
         left = discriminator_scores(self._discriminator, self._left_action_map(actions))
         confusion = confusion_reward(right, left)
         shaped = self._shaped(confusion, rewards, shaped_by, task_rewards)
-        for side, scores in (("right", right), ("left", left)):
-            self.log_scalar(f"{self.LOG_PREFIX}/predicts_{side}_mean", scores.mean())
-            self.log_scalar(f"{self.LOG_PREFIX}/predicts_{side}_std", spread(scores))
+        self._log_scores("predicts_right", right)
+        self._log_scores("predicts_left", left)
         return shaped

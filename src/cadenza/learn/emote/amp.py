@@ -13,14 +13,15 @@ Shaping:    a shaper writes the sum to ``rewards``, keeps the bonus under a key 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.arrays import require_shape
+from cadenza.core.checks import checked_integer
+from cadenza.core.errors import ConfigurationError
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
@@ -55,30 +56,6 @@ class Discriminator(nn.Module):
         return self.mlp(features)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DiscriminatorOutcome:
-    """Loss of one batch, and what it is made of.
-
-    Attributes:
-        positive: mean (D(x⁺) - 1)².
-        negative: mean (D(x⁻) + 1)².
-        gradient: w times the gradient penalty.
-        positive_scores: D(x⁺), shape (B, 1).
-        negative_scores: D(x⁻), shape (B', 1).
-    """
-
-    positive: Tensor
-    negative: Tensor
-    gradient: Tensor
-    positive_scores: Tensor
-    negative_scores: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        """The loss."""
-        return self.positive + self.negative + self.gradient
-
-
 def gradient_loss_function(model_output: Tensor, model_input: Tensor) -> Tensor:
     """Return the mean over rows of |∂(Σ_j output_j)/∂input_i|², a differentiable scalar.
 
@@ -94,40 +71,36 @@ def gradient_loss_function(model_output: Tensor, model_input: Tensor) -> Tensor:
     return gradient.square().flatten(1).sum(1).mean()
 
 
-def discriminator_outcome(
+def discriminator_loss(
     discriminator: nn.Module, real: Tensor, made: Tensor, gradient_weight: float
-) -> DiscriminatorOutcome:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss that teaches to tell ``real`` (B, K), +1, from ``made`` (B', K), -1.
 
+    Beside it stand its parts and what the scores are like, by the names of their logs.
     ``gradient_weight`` is w, of the penalty on ``real``.
-
-    Raises:
-        InputError: The discriminator gives another shape than (B, 1).
     """
     real = real.detach().requires_grad_()
     scores = discriminator_scores(discriminator, real)
     made_scores = discriminator_scores(discriminator, made.detach())
-    return DiscriminatorOutcome(
-        positive=(scores - 1.0).square().mean(),
-        negative=(made_scores + 1.0).square().mean(),
-        gradient=gradient_weight * gradient_loss_function(scores, real),
-        positive_scores=scores.detach(),
-        negative_scores=made_scores.detach(),
-    )
+    parts = {
+        "loss/pos_discrimination_loss": (scores - 1.0).square().mean(),
+        "loss/neg_discrimination_loss": (made_scores + 1.0).square().mean(),
+        "loss/grad_loss": gradient_weight * gradient_loss_function(scores, real),
+    }
+    positive, negative, gradient = parts.values()
+    total = positive + negative + gradient
+    figures = {**parts, "loss/total": total}
+    for sign, found in (("positive", scores.detach()), ("negative", made_scores.detach())):
+        figures[f"predict/{sign}_samples_mean"] = found.mean()
+        figures[f"predict/{sign}_samples_std"] = spread(found)
+    return total, figures
 
 
 def discriminator_scores(discriminator: nn.Module, rows: Tensor) -> Tensor:
-    """Return the discriminator's output, shape (B, 1).
-
-    Raises:
-        InputError: It has another shape.
-    """
+    """Return the discriminator's output, shape (B, 1)."""
     scores: Tensor = discriminator(rows)
-    if scores.shape != (rows.shape[0], 1):
-        raise InputError(
-            f"discriminator: expected output of shape {(rows.shape[0], 1)} for {rows.shape[0]} "
-            f"rows, got {tuple(scores.shape)}; end it with one linear unit."
-        )
+    advice = "end the discriminator with one linear unit"
+    require_shape("discriminator: output", scores, (len(rows), 1), advice)
     return scores
 
 
@@ -169,19 +142,10 @@ class AdversarialLoss(LossCallback):
 
     def _loss_of(self, real: Tensor, made: Tensor) -> Tensor:
         """Return the loss that teaches to tell ``real`` (B, K) from ``made`` (B', K); log it."""
-        outcome = discriminator_outcome(self._discriminator, real, made, self._grad_loss_weight)
-        prefix = self.LOG_PREFIX
-        self.log_scalar(f"{prefix}/loss/pos_discrimination_loss", outcome.positive)
-        self.log_scalar(f"{prefix}/loss/neg_discrimination_loss", outcome.negative)
-        self.log_scalar(f"{prefix}/loss/grad_loss", outcome.gradient)
-        self.log_scalar(f"{prefix}/loss/total", outcome.total)
-        for sign, scores in (
-            ("positive", outcome.positive_scores),
-            ("negative", outcome.negative_scores),
-        ):
-            self.log_scalar(f"{prefix}/predict/{sign}_samples_mean", scores.mean())
-            self.log_scalar(f"{prefix}/predict/{sign}_samples_std", spread(scores))
-        return outcome.total
+        loss, figures = discriminator_loss(self._discriminator, real, made, self._grad_loss_weight)
+        for name, figure in figures.items():
+            self.log_scalar(f"{self.LOG_PREFIX}/{name}", figure)
+        return loss
 
 
 #: Key of the names of the shapers that a batch has seen.
@@ -228,24 +192,28 @@ class RewardShaper(LoggingMixin, Callback):
                 f"{list(shaped_by)}; list each shaper once, give two of a kind different names, "
                 "and let the loader make a new batch every step."
             )
-        if rewards.shape != bonus.shape:
-            raise InputError(
-                f"{self.name}: expected one bonus per reward, got shapes {tuple(bonus.shape)} and "
-                f"{tuple(rewards.shape)}; check rollout_length and the memory table."
-            )
+        advice = "check rollout_length and the memory table"
+        require_shape(f"{self.name}: bonus", bonus, tuple(rewards.shape), advice)
         weighted = self._weight * bonus
+        total = rewards + weighted
+        for name, values in {
+            f"unscaled_{self.BONUS}_reward": bonus,
+            "task_reward": rewards,
+            f"scaled_{self.BONUS}_reward": weighted,
+            "total_reward": total,
+        }.items():
+            self.log_scalar(f"{self.LOG_PREFIX}/{name}", values.mean())
         written = {
-            "rewards": rewards + weighted,
+            "rewards": total,
             "task_rewards": rewards if task_rewards is None else task_rewards,
             self.BONUS_KEY: weighted,
             SHAPED_BY: (*shaped_by, self.name),
         }
-        prefix = self.LOG_PREFIX
-        self.log_scalar(f"{prefix}/unscaled_{self.BONUS}_reward", bonus.mean())
-        self.log_scalar(f"{prefix}/task_reward", rewards.mean())
-        self.log_scalar(f"{prefix}/scaled_{self.BONUS}_reward", weighted.mean())
-        self.log_scalar(f"{prefix}/total_reward", (rewards + weighted).mean())
         return {self.data_group: written}
+
+    def _log_scores(self, name: str, scores: Tensor) -> None:
+        self.log_scalar(f"{self.LOG_PREFIX}/{name}_mean", scores.mean())
+        self.log_scalar(f"{self.LOG_PREFIX}/{name}_std", spread(scores))
 
 
 #: Chooses and transforms the features the discriminator sees, row by row.
@@ -261,19 +229,13 @@ def next_states(observation: Tensor, next_observation: Tensor, rollout_length: i
     """Return the state after every row, (B, ...).
 
     ``next_observation`` has that after every rollout of ``rollout_length`` rows, or already all.
-
-    Raises:
-        InputError: The rows do not fit together.
     """
     if next_observation.shape == observation.shape:
         return next_observation
     rollouts = split_rollouts(observation.contiguous(), rollout_length)
-    if next_observation.shape != (rollouts.shape[0], *observation.shape[1:]):
-        raise InputError(
-            f"amp: expected next observations of {rollouts.shape[0]} rollouts or "
-            f"{observation.shape[0]} rows, got shape {tuple(next_observation.shape)}; give "
-            "AMPReward the rollout length of the memory loader."
-        )
+    advice = "give AMPReward the rollout length of the memory loader"
+    wanted = (len(rollouts), *observation.shape[1:])
+    require_shape("amp: next observations", next_observation, wanted, advice)
     following = torch.cat([rollouts[:, 1:], next_observation.unsqueeze(1)], dim=1)
     return following.flatten(0, 1)
 
@@ -320,12 +282,7 @@ class DiscriminatorLoss(AdversarialLoss):
         self._input_key = input_key
 
     def loss(self, imitation_batch: Mapping[str, Any], policy_batch: Mapping[str, Any]) -> Tensor:
-        """Return the loss on transitions of the reference, which are positive, and the policy's.
-
-        Raises:
-            InputError: States and successors differ in shape, or the discriminator's output is not
-                one score per row.
-        """
+        """Return the loss on transitions of the reference, which are positive, and the policy's."""
         real = self._transitions("imitation_batch", imitation_batch, self._imitation_state_map)
         made = self._transitions("policy_batch", policy_batch, self._policy_state_map)
         return self._loss_of(real, made)
@@ -334,12 +291,9 @@ class DiscriminatorLoss(AdversarialLoss):
         """Return the features of states and successors side by side, (B, 2k)."""
         state: Tensor = batch["observation"][self._input_key]
         successor: Tensor = batch["next_observation"][self._input_key]
-        if state.shape != successor.shape:
-            raise InputError(
-                f"amp.DiscriminatorLoss: expected {label} with one next observation per row, got "
-                f"{tuple(successor.shape)} for {tuple(state.shape)}; sample it from a one-step "
-                "memory table."
-            )
+        name = f"amp.DiscriminatorLoss: {label}: next observation"
+        advice = "sample it from a one-step memory table"
+        require_shape(name, successor, tuple(state.shape), advice)
         return torch.cat([state_map(state), state_map(successor)], dim=-1)
 
 
@@ -349,9 +303,7 @@ class AMPReward(RewardShaper):
     The task's rewards stay in the group as ``task_rewards``, the bonus as ``style_rewards``.
 
     Args:
-        state_map_fn: Features (B, k) of a state.
-        style_reward_weight: w.
-        observation_key: Observation that the map takes.
+        state_map_fn: Features (B, k) of a state, the observation under ``observation_key``.
         clamp_style_reward: Let no transition cost more than nothing: clamp the style reward at 0.
 
     Raises:
@@ -375,10 +327,7 @@ class AMPReward(RewardShaper):
         name: str = "AMPReward",
     ) -> None:
         super().__init__(discriminator, style_reward_weight, data_group=data_group, name=name)
-        if rollout_length < 1:
-            raise ConfigurationError(
-                f"AMPReward.rollout_length: expected >= 1, got {rollout_length}."
-            )
+        checked_integer("AMPReward.rollout_length", rollout_length)
         self._state_map = state_map_fn
         self._rollout_length = rollout_length
         self._observation_key = observation_key
@@ -393,18 +342,13 @@ class AMPReward(RewardShaper):
         shaped_by: tuple[str, ...] = (),
         task_rewards: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return the batch's new rewards.
+        """Return the batch's new rewards, for rewards (B, 1).
 
-        Args:
-            observation: Each entry (B, ...).
-            next_observation: Each entry (n, ...) or (B, ...).
-            rewards: Shape (B, 1).
-            shaped_by: Names of the shapers that the batch has seen.
-            task_rewards: Rewards before the first of them.
+        Entries of ``observation`` are (B, ...), of ``next_observation`` (n, ...) or (B, ...);
+        ``task_rewards`` are those before the shapers that the batch has seen, ``shaped_by``.
 
         Raises:
             ConfigurationError: This shaper has seen the batch before.
-            InputError: The shapes do not fit together.
         """
         state = observation[self._observation_key]
         successor = next_states(
@@ -416,6 +360,5 @@ class AMPReward(RewardShaper):
         if self._clamp_style_reward:
             style = style.clamp_min(0.0)
         shaped = self._shaped(style, rewards, shaped_by, task_rewards)
-        self.log_scalar("amp/predicts_mean", scores.mean())
-        self.log_scalar("amp/predicts_std", spread(scores))
+        self._log_scores("predicts", scores)
         return shaped

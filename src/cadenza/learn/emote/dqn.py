@@ -15,38 +15,37 @@ Grid:      every component takes one of K evenly spaced values from −1 to 1; a
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn, optim
-from torch.optim.lr_scheduler import LRScheduler
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.core.schedules import Schedule
 from cadenza.learn.agents.dqn import chosen_values, epsilon_greedy, next_values, regression_loss
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.callbacks.loss import LossCallback, LossKeywords
 from cadenza.learn.emote.targets import (
     PrioritizedMemory,
     TargetCallback,
+    TargetKeywords,
     report_errors,
     weighted_mean,
 )
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.layers import NoisyModule
-from cadenza.learn.settings import SHARED_DEFAULTS
 
 
 class QTarget(TargetCallback):
     """Computes ``q_target`` for every row of a batch and keeps the target network.
 
     The mask of a rollout's last row decides whether the state after it has a value, so an episode
-    that was cut off (mask 1) bootstraps and one that ended (mask 0) does not.
+    that was cut off (mask 1) bootstraps and one that ended (mask 0) does not. Arguments not named
+    here are those of `TargetCallback`.
 
     Args:
         q_net: Q-network; called with the observation's entries as keywords, returns (n, A).
-        target_q_tau: Part of the way the target network moves at an update, in (0, 1]; 1 copies.
         target_period: Steps between updates of the target network. The classic hard update is
             ``target_q_tau=1.0`` with a period of hundreds of steps.
 
@@ -59,27 +58,16 @@ class QTarget(TargetCallback):
         *,
         q_net: nn.Module,
         target_q_net: nn.Module | None = None,
-        gamma: float = SHARED_DEFAULTS.gamma,
-        reward_scale: float = 1.0,
-        target_q_tau: float = SHARED_DEFAULTS.tau,
-        data_group: str = "default",
-        roll_length: int = 1,
         double: bool = False,
         target_period: int = 1,
+        **others: Unpack[TargetKeywords],
     ) -> None:
-        if not 0.0 < target_q_tau <= 1.0 or target_period < 1:
+        super().__init__({"q": (q_net, target_q_net)}, **others)
+        if not 0.0 < self.tau <= 1.0 or target_period < 1:
             raise ConfigurationError(
                 "dqn.QTarget: expected target_q_tau in (0, 1] and target_period >= 1, got "
-                f"{target_q_tau} and {target_period}."
+                f"{self.tau} and {target_period}."
             )
-        super().__init__(
-            {"q": (q_net, target_q_net)},
-            gamma=gamma,
-            reward_scale=reward_scale,
-            target_q_tau=target_q_tau,
-            data_group=data_group,
-            roll_length=roll_length,
-        )
         self.q_net = q_net
         self.target_q_net: nn.Module = self.targets["q"].requires_grad_(False)
         self._double = double
@@ -92,13 +80,8 @@ class QTarget(TargetCallback):
     ) -> dict[str, Any]:
         """Return ``q_target``, shape (B, 1), for the group.
 
-        Args:
-            next_observation: State after each rollout, each entry (n, ...).
-            rewards: Shape (B, 1).
-            masks: 0 where an episode ended, else 1; shape (B, 1).
-
-        Raises:
-            InputError: The shapes do not fit the rollout length.
+        ``next_observation`` has the state after each rollout, n rows; rewards and masks (0 where an
+        episode ended) are (B, 1).
         """
         online_q = self.q_net(**next_observation) if self._double else None
         values = next_values(self.target_q_net(**next_observation), online_q)
@@ -112,30 +95,17 @@ class QTarget(TargetCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, target network and the number of steps taken."""
-        state = super().state_dict()
-        state["network_state_dict"] = self.target_q_net.state_dict()
-        state["steps"] = self._steps
-        return state
+        network = self.target_q_net.state_dict()
+        return {**super().state_dict(), "network_state_dict": network, "steps": self._steps}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned; ``load_hparams``: logs and the number of steps.
+    def _load_network(self, state: Mapping[str, Any]) -> None:
+        require_parts("dqn.QTarget", state, ("network_state_dict",))
+        self.target_q_net.load_state_dict(state["network_state_dict"])
 
-        Raises:
-            CheckpointKeyError: The target network or the number of steps is missing.
-        """
-        require_parts("dqn.QTarget", state_dict, ("network_state_dict", "steps"))
-        if load_hparams:
-            self._steps = int(state_dict["steps"])
-        networks = {"network_state_dict": {"q": state_dict["network_state_dict"]}}
-        super().load_state_dict(
-            {**state_dict, **networks}, load_network, load_optimizer, load_hparams
-        )
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("dqn.QTarget", state, ("steps",))
+        self._steps = int(state["steps"])
 
 
 class QLoss(LossCallback):
@@ -160,28 +130,13 @@ class QLoss(LossCallback):
         name: str,
         q: nn.Module,
         opt: optim.Optimizer,
-        lr_schedule: LRScheduler | None = None,
-        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
-        data_group: str = "default",
-        log_per_param_weights: bool = False,
-        log_per_param_grads: bool = False,
         huber_delta: float | None = None,
         prioritized_memory: PrioritizedMemory | None = None,
+        **others: Unpack[LossKeywords],
     ) -> None:
-        super().__init__(
-            lr_schedule,
-            name=name,
-            network=q,
-            optimizer=opt,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-            log_per_param_weights=log_per_param_weights,
-            log_per_param_grads=log_per_param_grads,
-        )
+        super().__init__(name=name, network=q, optimizer=opt, **others)
         if huber_delta is not None and not huber_delta > 0.0:
-            raise ConfigurationError(
-                f"dqn.QLoss.huber_delta: expected > 0 or None (squared error), got {huber_delta}."
-            )
+            refuse(ConfigurationError, "dqn.QLoss.huber_delta", expected="> 0", got=huber_delta)
         self.q_network = q
         self._huber_delta = huber_delta
         self._prioritized_memory = prioritized_memory
@@ -206,14 +161,7 @@ class QLoss(LossCallback):
         return weighted_mean(rows, sample_weights)
 
     def end_batch(self, sample_ids: Tensor | None = None) -> None:
-        """Tell a prioritised memory how far off its rollouts were.
-
-        Args:
-            sample_ids: Ids of the rollouts of the batch, shape (n,).
-
-        Raises:
-            InputError: The batch has no ids, so it does not come from a prioritised memory.
-        """
+        """Tell a prioritised memory how far off its rollouts, with these ids, (n,), were."""
         if self._errors is not None:
             report_errors(self._prioritized_memory, sample_ids, self._errors)
 
@@ -253,7 +201,7 @@ class EpsilonGreedyPolicy(NoisyModule):
     @epsilon.setter
     def epsilon(self, value: float) -> None:
         if not 0.0 <= value <= 1.0:
-            raise InputError(f"EpsilonGreedyPolicy.epsilon: expected [0, 1], got {value}.")
+            refuse(InputError, "EpsilonGreedyPolicy.epsilon", expected="[0, 1]", got=value)
         self._buffer().fill_(value)
 
     def forward(self, *observations: Tensor, **named: Tensor) -> Tensor:
@@ -296,10 +244,11 @@ class EpsilonSchedule(LoggingMixin, Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, the place in the schedule, and the policy's generator."""
-        state = super().state_dict()
-        state["schedule"] = self.schedule.state_dict()
-        state["exploration"] = self.policy.get_extra_state()
-        return state
+        return {
+            **super().state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "exploration": self.policy.get_extra_state(),
+        }
 
     def _load_rest(self, state: Mapping[str, Any]) -> None:
         super()._load_rest(state)

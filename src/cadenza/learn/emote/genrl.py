@@ -13,28 +13,38 @@ Axes:     B = rows, X = data (action) columns, Z = latent columns, C = condition
           O = observation columns, K = agents.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.checks import require_counts, whole_number
+from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.core.types import AgentId, DictObservation, DictResponse
-from cadenza.learn.callbacks.loss import LossCallback, observed_input
+from cadenza.learn.callbacks.loss import LossCallback, LossKeywords, observed_input
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
 from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, relu_mlp
-from cadenza.learn.settings import SHARED_DEFAULTS
 
 
-class _ConditionedPerceptron(nn.Module, ABC):
-    """Hidden ReLU layers on [data | condition]; the outputs on top are the subclass's."""
+class _ConditionedPerceptron(nn.Module):
+    """Hidden ReLU layers on [data | condition], and linear ``HEADS`` on top of them.
+
+    Args:
+        input_size: Columns of the data, >= 1.
+        output_size: Columns of each head, >= 1.
+        device: Where the parameters live.
+        hidden_sizes: Units per hidden layer, at least one layer.
+        condition_size: C; 0 takes no condition.
+        generator: Draws the weights; None is `default_generator`.
+    """
+
+    HEADS: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -47,7 +57,9 @@ class _ConditionedPerceptron(nn.Module, ABC):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._check_sizes(input_size, output_size, hidden_sizes, condition_size)
+        whole_number(f"{type(self).__name__}: condition_size", condition_size, least=0)
+        layers = len(hidden_sizes)
+        require_counts(type(self).__name__, inputs=input_size, outputs=output_size, layers=layers)
         self.device: torch.device = torch.device(device)
         self.input_size = input_size
         self.output_size = output_size
@@ -55,137 +67,58 @@ class _ConditionedPerceptron(nn.Module, ABC):
         self.net: nn.Sequential = relu_mlp(
             input_size + condition_size, hidden_sizes, generator=generator
         )
-        self._add_outputs(hidden_sizes[-1], generator)  # draws after the hidden layers
+        for head in self.HEADS:
+            width = hidden_sizes[-1]
+            layer = initialised_linear(width, output_size, gain=1.0, generator=generator)
+            self.add_module(head, layer)
         self.to(self.device)
 
-    @abstractmethod
-    def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
-        """Make the output layers on ``features`` units."""
-
-    def _features(self, data: Tensor, condition: Tensor | None) -> Tensor:
-        """Return the last hidden layer for [data | condition]."""
+    def outputs(self, data: Tensor, condition: Tensor | None) -> list[Tensor]:
+        """Return the output of every head for [data | condition]."""
         columns = 0 if condition is None else condition.shape[-1]
         if columns != self.condition_size:
-            raise InputError(
-                f"{type(self).__name__}: expected a condition with {self.condition_size} columns, "
-                f"got {columns}; condition_size and the conditioning function must agree."
-            )
-        features: Tensor = self.net(
-            data if condition is None else torch.cat([data, condition], dim=-1)
-        )
-        return features
-
-    def _check_sizes(
-        self, inputs: int, outputs: int, hidden_sizes: Sequence[int], condition_size: int
-    ) -> None:
-        """Raise unless every size makes sense."""
-        if min(inputs, outputs, *hidden_sizes, len(hidden_sizes)) < 1 or condition_size < 0:
-            raise InputError(
-                f"{type(self).__name__}: expected sizes >= 1, at least one hidden layer and "
-                f"condition_size >= 0, got {inputs}, {outputs}, {list(hidden_sizes)} and "
-                f"{condition_size}."
-            )
+            expected = f"a condition with {self.condition_size} columns"
+            advice = "condition_size and the conditioning function must agree"
+            refuse(InputError, type(self).__name__, expected=expected, got=columns, do=advice)
+        features = self.net(data if condition is None else torch.cat([data, condition], dim=-1))
+        return [self.get_submodule(head)(features) for head in self.HEADS]
 
 
 class FullyConnectedEncoder(_ConditionedPerceptron):
-    """ReLU perceptron of [data | condition] with two outputs.
+    """ReLU perceptron of [data | condition], from X columns to two outputs of Z."""
 
-    Args:
-        input_size: X, >= 1.
-        output_size: Z, >= 1.
-        device: Where the parameters live.
-        hidden_sizes: Units per hidden layer, at least one layer.
-        condition_size: C; 0 takes no condition.
-        generator: Draws the weights; None is `default_generator`.
-
-    Raises:
-        InputError: A size is out of range.
-    """
-
-    def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
-        self.mean: nn.Linear = _output_layer(features, self.output_size, generator)
-        self.log_std: nn.Linear = _output_layer(features, self.output_size, generator)
+    HEADS: ClassVar[tuple[str, ...]] = ("mean", "log_std")
 
     def forward(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation, each (B, Z).
-
-        Args:
-            data: Shape (B, X).
-            condition: Shape (B, C), or None where C = 0.
-        """
-        features = self._features(data, condition)
-        return self.mean(features), self.log_std(features)
+        """Return mean and log standard deviation, each (B, Z), of data (B, X) under (B, C)."""
+        mean, log_std = self.outputs(data, condition)
+        return mean, log_std
 
 
 class FullyConnectedDecoder(_ConditionedPerceptron):
-    """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1].
+    """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1]."""
 
-    Args:
-        latent_size: Z, >= 1.
-        output_size: X, >= 1.
-        device: Where the parameters live.
-        hidden_sizes: Units per hidden layer, at least one layer.
-        condition_size: C; 0 takes no condition.
-        generator: Draws the weights; None is `default_generator`.
-
-    Raises:
-        InputError: A size is out of range.
-    """
-
-    def __init__(
-        self,
-        latent_size: int,
-        output_size: int,
-        device: torch.device | str,
-        hidden_sizes: Sequence[int],
-        condition_size: int = 0,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            latent_size, output_size, device, hidden_sizes, condition_size, generator=generator
-        )
-
-    def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
-        self.out: nn.Linear = _output_layer(features, self.output_size, generator)
+    HEADS: ClassVar[tuple[str, ...]] = ("out",)
 
     def forward(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Return data, shape (B, X), in [-1, 1].
-
-        Args:
-            latent: Shape (B, Z).
-            condition: Shape (B, C), or None where C = 0.
-        """
-        return torch.tanh(self.out(self._features(latent, condition)))
+        """Return data (B, X) in [-1, 1] of latents (B, Z) under a condition (B, C)."""
+        return torch.tanh(self.outputs(latent, condition)[0])
 
 
-def _output_layer(features: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
-    return initialised_linear(features, outputs, gain=1.0, generator=generator)
-
-
-def _require_attributes(module: nn.Module, role: str) -> None:
-    """Raise `InputError` unless ``module`` has what encoders and decoders have."""
+def _sizes(module: nn.Module, role: str) -> tuple[int, int, int, torch.device]:
+    """Return inputs, outputs, condition's columns and device of an encoder or decoder."""
     needed = ("device", "input_size", "output_size", "condition_size")
     missing = [name for name in needed if not hasattr(module, name)]
     if missing:
-        raise InputError(
-            f"{role}: expected a module with the attributes {', '.join(needed)}, got "
-            f"{type(module).__name__} without {', '.join(missing)}."
-        )
-
-
-def _size(module: nn.Module, name: str) -> int:
-    """Return one size of an encoder or decoder."""
-    return int(getattr(module, name))
+        got = f"{type(module).__name__} without {', '.join(missing)}"
+        expected = f"a module with the attributes {', '.join(needed)}"
+        refuse(InputError, role, expected=expected, got=got)
+    device, inputs, outputs, condition = (getattr(module, name) for name in needed)
+    return int(inputs), int(outputs), int(condition), torch.device(device)
 
 
 def kl_to_standard_normal(mu: Tensor, log_std: Tensor) -> Tensor:
-    """Return the mean over rows of KL(N(mu, e^(2 log_std)) | N(0, 1)), a scalar, in nats.
-
-    Args:
-        mu: Shape (B, Z).
-        log_std: Shape (B, Z).
-    """
+    """Return the mean over rows of KL(N(mu, e^(2 log_std)) | N(0, 1)), a scalar, in nats."""
     per_row = 0.5 * (torch.exp(2.0 * log_std) + mu.square() - 1.0 - 2.0 * log_std).sum(dim=1)
     return per_row.mean()
 
@@ -225,14 +158,10 @@ class VariationalAutoencoder(NoisyModule):
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(generator)
-        _require_attributes(encoder, "encoder")
-        _require_attributes(decoder, "decoder")
-        latents, inputs = _size(encoder, "output_size"), _size(decoder, "input_size")
+        latents, inputs = _sizes(encoder, "encoder")[1], _sizes(decoder, "decoder")[0]
         if latents != inputs:
-            raise InputError(
-                f"VariationalAutoencoder: expected decoder.input_size = {latents} "
-                f"(encoder.output_size), got {inputs}."
-            )
+            expected = f"decoder.input_size = {latents} (encoder.output_size)"
+            refuse(InputError, "VariationalAutoencoder", expected=expected, got=inputs)
         self.device: torch.device = torch.device(device)
         self.latent_size = latents
         self.beta = beta
@@ -248,12 +177,7 @@ class VariationalAutoencoder(NoisyModule):
     def forward(
         self, x: Tensor, condition: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return x_hat (like ``x``), mean (B, Z), log standard deviation (B, Z), latent (B, Z).
-
-        Args:
-            x: Shape (B, X).
-            condition: Shape (B, C), or None.
-        """
+        """Return x_hat, mean, log standard deviation and latent, (B, Z) each, of (B, X)."""
         mu, log_std = self.encoder(x, condition)
         noise = torch.randn(
             mu.shape, generator=self.generator, device=self.generator.device, dtype=mu.dtype
@@ -265,19 +189,16 @@ class VariationalAutoencoder(NoisyModule):
     def loss(
         self, x: Tensor, x_hat: Tensor, mu: Tensor, log_std: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the module's header and its two parts.
-
-        Args:
-            x: Shape (B, X).
-            x_hat: Shape (B, X).
-            mu: Shape (B, Z).
-            log_std: Shape (B, Z).
-        """
+        """Return the loss of the module's header and its two parts; arguments as of `forward`."""
         restore_loss = functional.mse_loss(x_hat, x)
         divergence = kl_to_standard_normal if self.exact_kl else kl_upper_form
         kl_loss = divergence(mu, log_std)
         loss = restore_loss + self.beta * kl_loss
         return loss, {"restore_loss": restore_loss.detach(), "kl_loss": kl_loss.detach()}
+
+
+#: Makes a condition, (B, C) or None, of an observation, (B, O).
+Condition = Callable[[Tensor], Tensor | None]
 
 
 def unconditioned(_: Tensor) -> None:
@@ -291,7 +212,7 @@ class VAELoss(LossCallback):
 
     Args:
         input_key: Observation that is the condition.
-        conditioning_func: Observation (B, D) to condition (B, C), or to None.
+        conditioning_func: Makes the condition of it.
     """
 
     def __init__(
@@ -299,41 +220,25 @@ class VAELoss(LossCallback):
         *,
         vae: VariationalAutoencoder,
         opt: optim.Optimizer,
-        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "vae",
-        data_group: str = "default",
         input_key: str = "obs",
-        conditioning_func: Callable[[Tensor], Tensor | None] = unconditioned,
+        conditioning_func: Condition = unconditioned,
+        **others: Unpack[LossKeywords],
     ) -> None:
-        super().__init__(
-            name=name,
-            network=vae,
-            optimizer=opt,
-            lr_schedule=lr_schedule,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-        )
+        super().__init__(name=name, network=vae, optimizer=opt, **others)
         self.vae = vae
         self._input_key = input_key
         self._conditioning_func = conditioning_func
 
     def loss(self, observation: dict[str, Tensor], actions: Tensor) -> Tensor:
-        """Return the auto-encoder's loss on ``actions`` (B, X).
-
-        Raises:
-            InputError: The observation lacks ``input_key``.
-        """
-        seen = observed_input("VAELoss", observation, self._input_key)
-        condition = self._conditioning_func(seen)
+        """Return the auto-encoder's loss on ``actions`` (B, X)."""
+        condition = self._conditioning_func(observed_input("VAELoss", observation, self._input_key))
         restored, mu, log_std, _ = self.vae(actions, condition)
         loss, parts = self.vae.loss(actions, restored, mu, log_std)
-        self.log_scalar("vae/restore_loss", parts["restore_loss"])
-        self.log_scalar("vae/kl_loss", parts["kl_loss"])
+        for key, value in parts.items():
+            self.log_scalar(f"vae/{key}", value)
         return loss
 
-
-Condition = Callable[[Tensor], Tensor | None]
 
 #: Policies act in (-1, 1); latents of a trained encoder are standard normal, so 99.7 % lie in
 #: (-3, 3). A policy's output is multiplied by this before it is decoded.
@@ -341,11 +246,23 @@ LATENT_MULTIPLIER = 3.0
 
 
 class _FrozenPart(nn.Module):
-    """Half of an auto-encoder whose parameters never change, except by loading."""
+    """Half of an auto-encoder, under ``ROLE``, whose parameters never change, except by loading.
 
-    def freeze(self) -> None:
-        """Take the parameters out of every optimisation."""
+    ``condition_fn`` makes its condition of an observation (B, O), or None.
+    """
+
+    ROLE: ClassVar[str]
+
+    def __init__(self, part: nn.Module, condition_fn: Condition) -> None:
+        super().__init__()
+        _, _, self.condition_size, self.device = _sizes(part, self.ROLE)
+        self.add_module(self.ROLE, part)
+        self.condition_fn = condition_fn
         self.requires_grad_(False)
+
+    def _run(self, rows: Tensor, observation: Tensor | None) -> Any:
+        condition = None if observation is None else self.condition_fn(observation)
+        return self.get_submodule(self.ROLE)(rows, condition)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -360,15 +277,14 @@ class _FrozenPart(nn.Module):
                 "auto-encoder."
             )
         result = super().load_state_dict(found, strict=strict, assign=assign)
-        self.freeze()
+        self.requires_grad_(False)
         return result
 
 
 class DecoderWrapper(_FrozenPart):
-    """A frozen decoder that takes latents in the range of a policy, times ``latent_multiplier``.
+    """A frozen decoder that takes latents in the range of a policy, times ``latent_multiplier``."""
 
-    ``condition_fn`` makes its condition of an observation (B, O), or None.
-    """
+    ROLE: ClassVar[str] = "decoder"
 
     def __init__(
         self,
@@ -376,63 +292,27 @@ class DecoderWrapper(_FrozenPart):
         condition_fn: Condition,
         latent_multiplier: float = LATENT_MULTIPLIER,
     ) -> None:
-        super().__init__()
-        _require_attributes(decoder, "decoder")
-        self.decoder = decoder
-        self.condition_fn = condition_fn
+        super().__init__(decoder, condition_fn)
         self.latent_multiplier = latent_multiplier
-        self.latent_size: int = _size(decoder, "input_size")
-        self.output_size: int = _size(decoder, "output_size")
-        self.condition_size: int = _size(decoder, "condition_size")
-        self.device: torch.device = torch.device(cast("Any", decoder).device)
-        self.freeze()
+        self.latent_size, self.output_size = _sizes(decoder, self.ROLE)[:2]
 
     def forward(self, latent: Tensor, observation: Tensor | None = None) -> Tensor:
-        """Return decoded actions, shape (B, X).
-
-        Args:
-            latent: In the policy's range, shape (B, Z).
-            observation: Shape (B, O), or None for a decoder without condition.
-        """
-        condition = None if observation is None else self.condition_fn(observation)
-        return self.decoder(latent * self.latent_multiplier, condition)
+        """Return actions (B, X) of latents (B, Z) in the policy's range, under (B, O) or None."""
+        return self._run(latent * self.latent_multiplier, observation)
 
 
 class EncoderWrapper(_FrozenPart):
-    """A frozen encoder that returns the mean latent of an action.
+    """A frozen encoder that returns the mean latent, (B, Z), of an action, (B, X)."""
 
-    Args:
-        encoder: Encoder of a trained auto-encoder.
-        condition_fn: Observation (B, O) to condition, or to None.
-
-    Attributes:
-        action_size: X.
-        latent_size: Z.
-        condition_size: Columns of the condition.
-        device: Where the encoder lives.
-    """
+    ROLE: ClassVar[str] = "encoder"
 
     def __init__(self, encoder: nn.Module, condition_fn: Condition) -> None:
-        super().__init__()
-        _require_attributes(encoder, "encoder")
-        self.encoder = encoder
-        self.condition_fn = condition_fn
-        self.action_size: int = _size(encoder, "input_size")
-        self.latent_size: int = _size(encoder, "output_size")
-        self.condition_size: int = _size(encoder, "condition_size")
-        self.device: torch.device = torch.device(cast("Any", encoder).device)
-        self.freeze()
+        super().__init__(encoder, condition_fn)
+        self.action_size, self.latent_size = _sizes(encoder, self.ROLE)[:2]
 
     def forward(self, action: Tensor, observation: Tensor | None = None) -> Tensor:
-        """Return mean latents in the auto-encoder's range, shape (B, Z).
-
-        Args:
-            action: Shape (B, X).
-            observation: Shape (B, O), or None for an encoder without condition.
-        """
-        condition = None if observation is None else self.condition_fn(observation)
-        mean, _ = self.encoder(action, condition)
-        return mean
+        """Return mean latents in the auto-encoder's range, (B, Z), under (B, O) or None."""
+        return self._run(action, observation)[0]
 
 
 class PolicyWrapper(nn.Module):
@@ -465,11 +345,7 @@ class MemoryProxyWithEncoder(MemoryTableProxy):
     by the multiplier of `DecoderWrapper`. Everything else in observations and responses is stored
     as it came; empty actions pass through.
 
-    Args:
-        latent_multiplier: Multiplier of the decoder that acts; 1 stores the encoder's mean.
-
-    Raises:
-        InputError: ``latent_multiplier`` is zero.
+    ``latent_multiplier`` is that of the decoder that acts; 1 stores the encoder's mean.
     """
 
     def __init__(
@@ -489,10 +365,8 @@ class MemoryProxyWithEncoder(MemoryTableProxy):
             memory_table, minimum_length_threshold, use_terminal, name=name, save_table=save_table
         )
         if latent_multiplier == 0.0:
-            raise InputError(
-                "MemoryProxyWithEncoder: expected a latent_multiplier other than 0, got 0.0; use "
-                "the decoder's."
-            )
+            expected = "a latent_multiplier other than 0"
+            refuse(InputError, "MemoryProxyWithEncoder", expected=expected, got="0.0")
         self._encoder = encoder
         self._input_key = input_key
         self._action_key = action_key
@@ -503,63 +377,36 @@ class MemoryProxyWithEncoder(MemoryTableProxy):
         observations: Mapping[AgentId, DictObservation],
         responses: Mapping[AgentId, DictResponse],
     ) -> None:
-        """Store one step of every agent, actions encoded.
-
-        Raises:
-            InputError: A response lacks the action, or its agent has no observation.
-        """
-        acting = [
-            agent for agent, response in responses.items() if self._has_action(agent, response)
-        ]
+        """Store one step of every agent, actions encoded."""
+        owner, key = "MemoryProxyWithEncoder.add", self._action_key
+        if wrong := [a for a, response in responses.items() if key not in response.list_data]:
+            expected = f"list_data[{key!r}] in every response"
+            got = f"none for agents {wrong}"
+            refuse(InputError, owner, expected=expected, got=got, do="set action_key")
+        acting = [a for a, response in responses.items() if len(response.list_data[key]) > 0]
+        if missing := [a for a in acting if a not in observations]:
+            got = f"none for agents {missing}"
+            refuse(InputError, owner, expected="an observation for every response", got=got)
+        if blind := [a for a in acting if self._input_key not in observations[a].array_data]:
+            expected = f"array_data[{self._input_key!r}] in every observation"
+            got = f"none for agents {blind}"
+            refuse(InputError, owner, expected=expected, got=got, do="set input_key")
         if acting:
-            latents = self._encoded(acting, observations, responses)
-            encoded = {
-                agent: replace(
-                    responses[agent],
-                    list_data={**responses[agent].list_data, self._action_key: latents[i].tolist()},
-                )
-                for i, agent in enumerate(acting)
-            }
-            responses = {**responses, **encoded}
+            latents = self._encoded(
+                [responses[agent].list_data[key] for agent in acting],
+                [observations[agent].array_data[self._input_key] for agent in acting],
+            )
+            for agent, latent in zip(acting, latents, strict=True):
+                told = {**responses[agent].list_data, key: latent}
+                responses = {**responses, agent: replace(responses[agent], list_data=told)}
         super().add(observations, responses)
 
-    def _has_action(self, agent: AgentId, response: DictResponse) -> bool:
-        """Return whether there is an action to encode."""
-        if self._action_key not in response.list_data:
-            raise InputError(
-                f"MemoryProxyWithEncoder.add: expected list_data[{self._action_key!r}] in the "
-                f"response of agent {agent}, got {sorted(response.list_data)}; set action_key."
-            )
-        return len(response.list_data[self._action_key]) > 0
-
-    def _encoded(
-        self,
-        acting: list[AgentId],
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        """Return latents in the policy's range, float32, shape (K, Z)."""
-        missing = [a for a in acting if a not in observations]
-        if missing:
-            raise InputError(
-                f"MemoryProxyWithEncoder.add: expected an observation for every response, got none "
-                f"for agents {missing}."
-            )
-        blind = [a for a in acting if self._input_key not in observations[a].array_data]
-        if blind:
-            raise InputError(
-                f"MemoryProxyWithEncoder.add: expected array_data[{self._input_key!r}] in every "
-                f"observation, got none for agents {blind}; set input_key."
-            )
-        actions = np.stack(
-            [np.asarray(responses[a].list_data[self._action_key], np.float32) for a in acting]
+    def _encoded(self, actions: Sequence[Any], observations: Sequence[Any]) -> list[list[float]]:
+        """Return latents in the policy's range, (K, Z)."""
+        rows = (
+            np.stack([np.asarray(one, np.float32) for one in x]) for x in (actions, observations)
         )
-        inputs = np.stack(
-            [np.asarray(observations[a].array_data[self._input_key], np.float32) for a in acting]
-        )
-        device = self._encoder.device
         with torch.no_grad():
-            latents = self._encoder(
-                torch.as_tensor(actions, device=device), torch.as_tensor(inputs, device=device)
-            )
-        return (latents / self._multiplier).float().cpu().numpy()
+            inputs = (torch.as_tensor(each, device=self._encoder.device) for each in rows)
+            latents: Tensor = self._encoder(*inputs)
+        return (latents / self._multiplier).float().cpu().numpy().tolist()

@@ -18,13 +18,13 @@ Order:      list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `AlphaLoss`, `
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.deprecation import deprecated
-from cadenza.core.errors import ConfigurationTypeError, InputError
+from cadenza.core.errors import ConfigurationTypeError, InputError, refuse
 from cadenza.core.schedules import ConstantSchedule, Schedule
 from cadenza.core.spaces import MDPSpace
 from cadenza.core.types import AgentId, DictObservation, DictResponse
@@ -36,16 +36,16 @@ from cadenza.learn.agents.sac import (
     temperature_loss,
 )
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.callbacks.loss import LossCallback, LossKeywords
 from cadenza.learn.emote.targets import (
     CriticLoss,
     Observations,
     TargetCallback,
+    TargetKeywords,
     soft_update_from_to,
 )
 from cadenza.learn.optimizers import adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
-from cadenza.learn.settings import SHARED_DEFAULTS
 
 __all__ = [
     "AgentProxyWrapper",
@@ -92,24 +92,11 @@ class PolicyLoss(LossCallback):
         ln_alpha: Tensor,
         q: nn.Module,
         opt: optim.Optimizer,
-        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
         q2: nn.Module | None = None,
-        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "policy",
-        data_group: str = "default",
-        log_per_param_weights: bool = False,
-        log_per_param_grads: bool = False,
+        **others: Unpack[LossKeywords],
     ) -> None:
-        super().__init__(
-            name=name,
-            network=pi,
-            optimizer=opt,
-            lr_schedule=lr_schedule,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-            log_per_param_weights=log_per_param_weights,
-            log_per_param_grads=log_per_param_grads,
-        )
+        super().__init__(name=name, network=pi, optimizer=opt, **others)
         self.policy = pi
         self.ln_alpha = ln_alpha
         self.q1 = q
@@ -165,25 +152,16 @@ class AlphaLoss(LossCallback):
         pi: nn.Module,
         ln_alpha: Tensor,
         opt: optim.Optimizer,
-        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
         n_actions: int,
-        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         max_alpha: float = MAX_ALPHA,
         name: str = "alpha",
-        data_group: str = "default",
         t_entropy: float | Schedule | None = None,
         log_prob_from: PolicyLoss | None = None,
+        **others: Unpack[LossKeywords],
     ) -> None:
-        super().__init__(
-            name=name,
-            network=None,
-            optimizer=opt,
-            lr_schedule=lr_schedule,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-        )
+        super().__init__(name=name, network=None, optimizer=opt, **others)
         if not max_alpha > 0.0:
-            raise InputError(f"AlphaLoss: expected max_alpha > 0, got {max_alpha}.")
+            refuse(InputError, "AlphaLoss", expected="max_alpha > 0", got=max_alpha)
         if log_prob_from is not None and log_prob_from.policy is not pi:
             raise InputError("AlphaLoss: expected log_prob_from to train the same policy pi.")
         self.policy = pi
@@ -202,7 +180,11 @@ class AlphaLoss(LossCallback):
 
     def loss(self, observation: Observations) -> Tensor:
         """Return mean(ln α · (-log π - H_target)), shape ()."""
-        log_probabilities = self._log_probabilities(observation)
+        source = self._log_prob_from
+        log_probabilities = None if source is None else source.log_probabilities_of(observation)
+        if log_probabilities is None:
+            with torch.no_grad():
+                log_probabilities = self.policy(**observation)[1]
         self.log_mean("training/entropy", -log_probabilities)
         return temperature_loss(log_probabilities, self.ln_alpha, self.t_entropy.value)
 
@@ -216,10 +198,11 @@ class AlphaLoss(LossCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimiser, ln α as ``network_state_dict``, and the schedule's position."""
-        state = super().state_dict()
-        state["network_state_dict"] = self.ln_alpha.detach().clone()
-        state["target_entropy_schedule"] = self.t_entropy.state_dict()
-        return state
+        return {
+            **super().state_dict(),
+            "network_state_dict": self.ln_alpha.detach().clone(),
+            "target_entropy_schedule": self.t_entropy.state_dict(),
+        }
 
     def load_state_dict(
         self,
@@ -228,55 +211,34 @@ class AlphaLoss(LossCallback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned; ln α always, in place, since others share it.
-
-        Raises:
-            KeyError: ``network_state_dict`` is missing.
-        """
-        rest = dict(state_dict)
-        saved: Tensor = rest.pop("network_state_dict")
-        schedule = rest.pop("target_entropy_schedule", None)
+        """Take over what `state_dict` returned; ln α always, in place, since others share it."""
         with torch.no_grad():
-            self.ln_alpha.copy_(saved)
-        if load_hparams and schedule is not None:
-            self.t_entropy.load_state_dict(schedule)
-        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+            self.ln_alpha.copy_(state_dict["network_state_dict"])
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
 
-    def _log_probabilities(self, observation: Observations) -> Tensor:
-        shared = (
-            None
-            if self._log_prob_from is None
-            else self._log_prob_from.log_probabilities_of(observation)
-        )
-        if shared is not None:
-            return shared
-        with torch.no_grad():
-            log_probabilities: Tensor = self.policy(**observation)[1]
-        return log_probabilities
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        if "target_entropy_schedule" in state:
+            self.t_entropy.load_state_dict(state["target_entropy_schedule"])
 
 
 def _entropy_schedule(t_entropy: object, n_actions: int) -> Schedule:
     """Return the target entropy as a schedule; -``n_actions`` nats when None."""
-    if isinstance(t_entropy, Schedule):
-        return t_entropy
-    if t_entropy is None:
-        return ConstantSchedule(-float(n_actions))
-    if isinstance(t_entropy, int | float):
-        return ConstantSchedule(float(t_entropy))
-    raise ConfigurationTypeError(
-        f"AlphaLoss: expected t_entropy a number, a Schedule or None, got {type(t_entropy)}."
-    )
+    wanted = -n_actions if t_entropy is None else t_entropy
+    if not isinstance(wanted, Schedule | int | float):
+        expected = "t_entropy a number, a Schedule or None"
+        refuse(ConfigurationTypeError, "AlphaLoss", expected=expected, got=type(t_entropy))
+    return wanted if isinstance(wanted, Schedule) else ConstantSchedule(float(wanted))
 
 
 class QTarget(TargetCallback):
     """Computes ``q_target`` for every batch and lets the target networks follow.
 
-    Without ``q1t`` and ``q2t``, copies of the critics are their targets.
+    Without ``q1t`` and ``q2t``, copies of the critics are their targets. Arguments not named here
+    are those of `TargetCallback`.
 
     Args:
         ln_alpha: ln α, the weight of the entropy; shared with the other losses.
-        target_q_tau: Share that the targets move towards the critics per batch.
-        roll_length: T, the rollout length of the batch.
         use_terminal_masking: Whether a final state is worth 0. Off by default, as in the original
             engine; a warning says so when the batch does tell which ends are final.
     """
@@ -290,21 +252,10 @@ class QTarget(TargetCallback):
         q2: nn.Module,
         q1t: nn.Module | None = None,
         q2t: nn.Module | None = None,
-        gamma: float = SHARED_DEFAULTS.gamma,
-        reward_scale: float = 1.0,
-        target_q_tau: float = SHARED_DEFAULTS.tau,
-        data_group: str = "default",
-        roll_length: int = 1,
         use_terminal_masking: bool = False,
+        **others: Unpack[TargetKeywords],
     ) -> None:
-        super().__init__(
-            {"q1t": (q1, q1t), "q2t": (q2, q2t)},
-            gamma=gamma,
-            reward_scale=reward_scale,
-            target_q_tau=target_q_tau,
-            data_group=data_group,
-            roll_length=roll_length,
-        )
+        super().__init__({"q1t": (q1, q1t), "q2t": (q2, q2t)}, **others)
         self.policy = pi
         self.ln_alpha = ln_alpha
         self.q1, self.q2 = q1, q2
@@ -327,7 +278,13 @@ class QTarget(TargetCallback):
         final states from interrupted ones.
         """
         if terminal is not None and not self._unmasked_terminal_reported:
-            self._report_unmasked_terminal()
+            self._unmasked_terminal_reported = True
+            warnings.warn(
+                "QTarget: the memory has a terminal column but use_terminal_masking is False, so "
+                "final states are bootstrapped; pass use_terminal_masking=True.",
+                UserWarning,
+                stacklevel=2,
+            )
         actions, log_probabilities = self.policy(**next_observation)
         next_q = torch.minimum(
             self.q1t(actions, **next_observation), self.q2t(actions, **next_observation)
@@ -343,15 +300,6 @@ class QTarget(TargetCallback):
     def end_batch(self) -> None:
         """Move the target networks."""
         self._target_networks.soft_update(self.tau)
-
-    def _report_unmasked_terminal(self) -> None:
-        self._unmasked_terminal_reported = True
-        warnings.warn(
-            "QTarget: the memory has a terminal column but use_terminal_masking is False, so final "
-            "states are bootstrapped; pass use_terminal_masking=True.",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 def soft_actor_critic(
@@ -372,29 +320,21 @@ def soft_actor_critic(
         InputError: There are not two critics.
     """
     if len(critics) != 2:
-        raise InputError(
-            f"soft_actor_critic: expected the losses of two critics, got {len(critics)}."
-        )
+        got = len(critics)
+        refuse(InputError, "soft_actor_critic", expected="the losses of two critics", got=got)
     q1, q2 = (loss.q_network for loss in critics)
-    policy_loss = PolicyLoss(
-        pi=policy,
-        ln_alpha=ln_alpha,
-        q=q1,
-        q2=q2,
-        opt=adam(policy, config.learning_rate),
-        max_grad_norm=config.max_gradient_norm,
-        data_group=data_group,
-    )
+    losses: LossKeywords = {"max_grad_norm": config.max_gradient_norm, "data_group": data_group}
+    policy_opt = adam(policy, config.learning_rate)
+    policy_loss = PolicyLoss(pi=policy, ln_alpha=ln_alpha, q=q1, q2=q2, opt=policy_opt, **losses)
     alpha_loss = AlphaLoss(
         pi=policy,
         ln_alpha=ln_alpha,
         opt=optim.Adam([ln_alpha], lr=config.learning_rate, fused=True),
         n_actions=action_dim,
         max_alpha=config.max_alpha,
-        max_grad_norm=config.max_gradient_norm,
         t_entropy=config.target_entropy,
         log_prob_from=policy_loss,
-        data_group=data_group,
+        **losses,
     )
     target = QTarget(
         pi=policy,

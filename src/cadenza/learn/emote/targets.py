@@ -11,16 +11,18 @@ Axes:       n = rollouts, T = rollout length, B = n·T = rows of a batch, rollou
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from math import prod
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn, optim
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.arrays import require_shape
+from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.learn.agents.updates import soft_update
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.callbacks.loss import LossCallback, LossKeywords
 from cadenza.learn.settings import SHARED_DEFAULTS
 
 
@@ -33,10 +35,9 @@ def make_gamma_matrix(gamma: float, roll_length: int) -> Tensor:
         InputError: ``gamma`` is outside [0, 1] or T below one.
     """
     if roll_length < 1 or not 0.0 <= gamma <= 1.0:
-        raise InputError(
-            "make_gamma_matrix: expected gamma in [0, 1] and roll_length >= 1, got "
-            f"{gamma} and {roll_length}."
-        )
+        got = f"{gamma} and {roll_length}"
+        expected = "gamma in [0, 1] and roll_length >= 1"
+        refuse(InputError, "make_gamma_matrix", expected=expected, got=got)
     steps = torch.arange(roll_length + 1, dtype=torch.float64)
     exponents = steps[:, None] - steps[None, :-1]  # (T + 1, T)
     powers = torch.pow(torch.tensor(gamma, dtype=torch.float64), exponents.clamp_min(0.0))
@@ -64,12 +65,10 @@ def discount(rewards: Tensor, values: Tensor, gamma_matrix: Tensor) -> Tensor:
 
     Rewards are (n, T); values, of the states after the rollouts, (n, 1), 0 where they are final.
     """
-    rows, steps = rewards.shape if rewards.ndim == 2 else (-1, -1)
-    if values.shape != (rows, 1) or gamma_matrix.shape != (steps + 1, steps):
-        raise InputError(
-            "discount: expected rewards (n, T), values (n, 1) and gamma_matrix (T + 1, T), got "
-            f"{tuple(rewards.shape)}, {tuple(values.shape)} and {tuple(gamma_matrix.shape)}."
-        )
+    steps = gamma_matrix.shape[1]
+    require_shape("discount: gamma_matrix", gamma_matrix, (steps + 1, steps))
+    require_shape("discount: values", values, ("n", 1))
+    require_shape("discount: rewards", rewards, (len(values), steps))
     return torch.mm(torch.cat((rewards, values), dim=1), gamma_matrix).view(-1, 1)
 
 
@@ -85,24 +84,12 @@ def n_step_target(
         InputError: The shapes do not fit each other or T.
     """
     steps = gamma_matrix.shape[1]
-    rows = len(values) * steps
-    if values.ndim != 2 or values.shape[1] != 1:
-        raise InputError(
-            f"n_step_target: expected values (n, 1), got {tuple(values.shape)}; critics, and the "
-            "policy's log-probabilities, must have one column, (B, 1)."
-        )
-    if rewards.shape != (rows, 1):
-        raise InputError(
-            f"n_step_target: expected rewards ({len(values)}·{steps}, 1) for the values of "
-            f"{len(values)} rollouts, got {tuple(rewards.shape)}; the memory's rollout length "
-            "must be the target's roll_length."
-        )
-    if masks is not None and masks.shape != rewards.shape:
-        raise InputError(
-            f"n_step_target: expected masks of the shape {tuple(rewards.shape)} of the rewards, "
-            f"got {tuple(masks.shape)}."
-        )
+    advice = "critics and log-probabilities must have one column"
+    require_shape("n_step_target: values", values, ("n", 1), advice)
+    advice = "the memory's rollout length must be the target's roll_length"
+    require_shape("n_step_target: rewards", rewards, (len(values) * steps, 1), advice)
     if masks is not None:
+        require_shape("n_step_target: masks", masks, tuple(rewards.shape))
         values = values * split_rollouts(masks, steps)[:, -1]
     return discount(split_rollouts(rewards, steps).squeeze(2), values, gamma_matrix)
 
@@ -119,30 +106,26 @@ def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> Non
 
 
 class TargetNetworks:
-    """Target networks that follow their sources together.
-
-    Args:
-        pairs: Source and target of equal layout.
-
-    Raises:
-        InputError: A pair differs in layout.
-    """
+    """Target networks that follow their sources, of equal layout, together."""
 
     def __init__(self, *pairs: tuple[nn.Module, nn.Module]) -> None:
         self._pairs = pairs
         self._with_buffers = [pair for pair in pairs if next(pair[0].buffers(), None) is not None]
         for source, target in pairs:
-            _require_same_layout(source, target)
+            sizes = [[tuple(p.shape) for p in network.parameters()] for network in (source, target)]
+            if sizes[0] != sizes[1]:
+                advice = "make the target a deep copy of the source"
+                told = [
+                    f"{len(each)} parameters with {sum(map(prod, each))} numbers" for each in sizes
+                ]
+                got = " and ".join(told)
+                refuse(InputError, "soft update", expected="one layout", got=got, do=advice)
 
     @torch.no_grad()
     def soft_update(self, tau: float) -> None:
-        """Move every target the share ``tau`` towards its source; see `soft_update_from_to`.
-
-        Raises:
-            InputError: ``tau`` is outside [0, 1].
-        """
+        """Move every target the share ``tau`` towards its source; see `soft_update_from_to`."""
         if not 0.0 <= tau <= 1.0:
-            raise InputError(f"soft update: expected tau in [0, 1], got {tau}.")
+            refuse(InputError, "soft update", expected="tau in [0, 1]", got=tau)
         # listed anew: parameters may have been replaced, e.g. by `load_state_dict(assign=True)`
         sources: list[Tensor] = [p for source, _ in self._pairs for p in source.parameters()]
         targets: list[Tensor] = [p for _, target in self._pairs for p in target.parameters()]
@@ -151,16 +134,6 @@ class TargetNetworks:
         for source, target in self._with_buffers:
             for buffer, kept in zip(source.buffers(), target.buffers(), strict=True):
                 kept.copy_(buffer)
-
-
-def _require_same_layout(source: nn.Module, target: nn.Module) -> None:
-    new, old = list(source.parameters()), list(target.parameters())
-    if [p.shape for p in new] != [p.shape for p in old]:
-        raise InputError(
-            f"soft update: expected networks of one layout, got {len(new)} parameters with "
-            f"{sum(p.numel() for p in new)} numbers and {len(old)} with "
-            f"{sum(p.numel() for p in old)}; make the target a deep copy of the source."
-        )
 
 
 class PrioritizedMemory(Protocol):
@@ -180,11 +153,9 @@ def weighted_mean(rows: Tensor, sample_weights: Tensor | None) -> Tensor:
     if sample_weights is None:
         return rows.mean()
     rollouts = sample_weights.numel()
-    if rollouts == 0 or rows.shape[0] % rollouts != 0:
-        raise InputError(
-            f"sample_weights: expected one weight per rollout, got {rollouts} for "
-            f"{rows.shape[0]} rows; sample weights and rows from one memory."
-        )
+    if rollouts == 0 or len(rows) % rollouts != 0:
+        got = f"{rollouts} for {len(rows)} rows"
+        refuse(InputError, "sample_weights", expected="one weight per rollout", got=got)
     return (rows.view(rollouts, -1) * sample_weights.view(-1, 1)).mean()
 
 
@@ -199,16 +170,21 @@ def report_errors(
     if memory is None:
         return
     if sample_ids is None:
-        raise InputError(
-            "prioritized_memory: expected batches with 'sample_ids', got none; let the loader "
-            "sample the prioritised memory, or leave prioritized_memory out."
-        )
+        advice = "let the loader sample the prioritised memory"
+        expected = "batches with 'sample_ids'"
+        refuse(InputError, "prioritized_memory", expected=expected, got="none", do=advice)
     memory.update_priorities(sample_ids, errors.view(sample_ids.numel(), -1).mean(1))
 
 
 #: Observation arrays by space name, each with B rows.
 Observations = dict[str, Tensor]
 Critic = TypeVar("Critic", bound=nn.Module)
+
+
+class CriticKeywords(LossKeywords, total=False):
+    """What a loss passes on to `CriticLoss`."""
+
+    prioritized_memory: PrioritizedMemory | None
 
 
 class CriticLoss(LossCallback, Generic[Critic]):
@@ -228,23 +204,10 @@ class CriticLoss(LossCallback, Generic[Critic]):
         name: str,
         q: Critic,
         opt: optim.Optimizer,
-        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
-        data_group: str = "default",
-        log_per_param_weights: bool = False,
-        log_per_param_grads: bool = False,
         prioritized_memory: PrioritizedMemory | None = None,
+        **others: Unpack[LossKeywords],
     ) -> None:
-        super().__init__(
-            name=name,
-            network=q,
-            optimizer=opt,
-            lr_schedule=lr_schedule,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-            log_per_param_weights=log_per_param_weights,
-            log_per_param_grads=log_per_param_grads,
-        )
+        super().__init__(name=name, network=q, optimizer=opt, **others)
         self.q_network = q
         self._prioritized_memory = prioritized_memory
 
@@ -268,16 +231,22 @@ class CriticLoss(LossCallback, Generic[Critic]):
         memory (n,).
         """
         predictions, losses = self.rows(observation, actions, q_target)
-        if predictions.shape != q_target.shape:
-            raise InputError(
-                f"{self.name}: expected a critic that returns {tuple(q_target.shape)}, "
-                f"got {tuple(predictions.shape)}; return one value per row, (B, 1)."
-            )
+        require_shape(f"{self.name}: critic", predictions, tuple(q_target.shape))
         self.log_mean(f"training/{self.name}_prediction", predictions)
         if self._prioritized_memory is not None:
             errors = (predictions - q_target).abs()
             report_errors(self._prioritized_memory, sample_ids, errors)
         return weighted_mean(losses, sample_weights)
+
+
+class TargetKeywords(TypedDict, total=False):
+    """What a target passes on to `TargetCallback`, which has the defaults."""
+
+    gamma: float
+    reward_scale: float
+    target_q_tau: float
+    data_group: str
+    roll_length: int
 
 
 class TargetCallback(LoggingMixin, Callback):
@@ -296,11 +265,11 @@ class TargetCallback(LoggingMixin, Callback):
         self,
         follows: Mapping[str, tuple[nn.Module, nn.Module | None]],
         *,
-        gamma: float,
-        reward_scale: float,
-        target_q_tau: float,
-        data_group: str,
-        roll_length: int,
+        gamma: float = SHARED_DEFAULTS.gamma,
+        reward_scale: float = 1.0,
+        target_q_tau: float = SHARED_DEFAULTS.tau,
+        data_group: str = "default",
+        roll_length: int = 1,
     ) -> None:
         super().__init__()
         self._order = 1  # after those that shape rewards
@@ -332,24 +301,12 @@ class TargetCallback(LoggingMixin, Callback):
         networks = {name: target.state_dict() for name, target in self.targets.items()}
         return {**super().state_dict(), "network_state_dict": networks}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned.
-
-        Raises:
-            CheckpointError: The target networks are missing.
-        """
-        networks = state_dict.get("network_state_dict", {})
-        if load_network and set(networks) != set(self.targets):
+    def _load_network(self, state: Mapping[str, Any]) -> None:
+        networks = state.get("network_state_dict", {})
+        if set(networks) != set(self.targets):
             raise CheckpointError(
                 f"{self.name}.load_state_dict: expected target networks {sorted(self.targets)}, "
                 f"got {sorted(networks)}; load with load_network=False to start from copies."
             )
-        for name, target in self.targets.items() if load_network else ():
+        for name, target in self.targets.items():
             target.load_state_dict(networks[name])
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)

@@ -11,18 +11,18 @@ Axes:    B = n·T rows of a batch: n rollouts of T steps, rollout-major; N = env
 Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
 """
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Unpack
 
 import torch
 from torch import Tensor, nn, optim
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.checks import require_counts
+from cadenza.core.errors import InputError, refuse
 from cadenza.learn.agents.td3 import TD3Config, exploring_actions, policy_loss, smoothed_actions
-from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.emote.targets import (
-    Observations,
-    TargetCallback,
-)
+from cadenza.learn.callbacks.loss import LossCallback, LossKeywords
+from cadenza.learn.emote.targets import Observations, TargetCallback, TargetKeywords
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.layers import NoisyModule
 
 _DEFAULTS: Final = TD3Config()
@@ -46,7 +46,7 @@ class ExploringPolicy(NoisyModule):
     ) -> None:
         super().__init__(generator)
         if not noise_std >= 0.0:
-            raise InputError(f"ExploringPolicy: expected noise_std >= 0, got {noise_std}.")
+            refuse(InputError, "ExploringPolicy", expected="noise_std >= 0", got=noise_std)
         self.policy = policy
         self.noise_std = noise_std
 
@@ -62,11 +62,11 @@ class ExploringPolicy(NoisyModule):
 class QTarget(TargetCallback):
     """Computes ``q_target`` for every batch and lets the target networks follow with a delay.
 
-    Targets that are None are copies of their networks.
+    Targets that are None are copies of their networks. Arguments not named here are those of
+    `TargetCallback`.
 
     Args:
         pi: Policy, returning actions in [-1, 1].
-        roll_length: T, the rollout length of the batch.
         target_noise: Standard deviation of the noise on target actions.
         policy_delay: Batches per update of the targets, >= 1.
         generator: Source of the noise; None makes one seeded 0. Its state is in the state dict.
@@ -84,31 +84,18 @@ class QTarget(TargetCallback):
         pi_t: nn.Module | None = None,
         q1t: nn.Module | None = None,
         q2t: nn.Module | None = None,
-        gamma: float = _DEFAULTS.gamma,
-        reward_scale: float = 1.0,
-        target_q_tau: float = _DEFAULTS.tau,
-        data_group: str = "default",
-        roll_length: int = 1,
         use_terminal_masking: bool = True,
         target_noise: float = _DEFAULTS.target_noise,
         noise_clip: float = _DEFAULTS.noise_clip,
         policy_delay: int = _DEFAULTS.policy_delay,
         generator: torch.Generator | None = None,
+        **others: Unpack[TargetKeywords],
     ) -> None:
-        _require_delay("QTarget", policy_delay)
+        require_counts("QTarget", policy_delay=policy_delay)
         if not (target_noise >= 0.0 and noise_clip >= 0.0):
-            raise InputError(
-                "QTarget: expected target_noise >= 0 and noise_clip >= 0, got "
-                f"{target_noise} and {noise_clip}."
-            )
-        super().__init__(
-            {"pi": (pi, pi_t), "q1": (q1, q1t), "q2": (q2, q2t)},
-            gamma=gamma,
-            reward_scale=reward_scale,
-            target_q_tau=target_q_tau,
-            data_group=data_group,
-            roll_length=roll_length,
-        )
+            got = f"{target_noise} and {noise_clip}"
+            refuse(InputError, "QTarget", expected="target_noise and noise_clip >= 0", got=got)
+        super().__init__({"pi": (pi, pi_t), "q1": (q1, q1t), "q2": (q2, q2t)}, **others)
         self.use_terminal_masking = use_terminal_masking
         self.target_noise = target_noise
         self.noise_clip = noise_clip
@@ -123,10 +110,8 @@ class QTarget(TargetCallback):
     ) -> dict[str, dict[str, Tensor]]:
         """Write ``q_target``, shape (B, 1), into the data group.
 
-        Args:
-            next_observation: State after every rollout (n rows; after every step if T = 1).
-            rewards: Shape (B, 1).
-            masks: 0 where a step ended its episode for good, shape (B, 1).
+        ``next_observation`` has the state after every rollout, n rows; rewards and masks (0 where a
+        step ended its episode for good) are (B, 1).
         """
         actions: Tensor = self.targets["pi"](**next_observation)
         noise = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)
@@ -147,26 +132,10 @@ class QTarget(TargetCallback):
         """Return the logs, the target networks and the state of the noise."""
         return {**super().state_dict(), "generator": self.generator.get_state()}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned.
-
-        Raises:
-            CheckpointError: The target networks or the generator are missing.
-        """
-        if load_hparams and "generator" not in state_dict:
-            raise CheckpointError(
-                f"{self.name}.load_state_dict: expected a 'generator', got {sorted(state_dict)}; "
-                "load the state of a TD3 QTarget."
-            )
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if load_hparams:
-            self.generator.set_state(state_dict["generator"].cpu())
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts(self.name, state, ("generator",))
+        self.generator.set_state(state["generator"].cpu())
 
 
 class PolicyLoss(LossCallback):
@@ -184,40 +153,20 @@ class PolicyLoss(LossCallback):
         pi: nn.Module,
         q: nn.Module,
         opt: optim.Optimizer,
-        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = _DEFAULTS.max_gradient_norm,
         name: str = "policy",
-        data_group: str = "default",
-        log_per_param_weights: bool = False,
-        log_per_param_grads: bool = False,
         policy_delay: int = _DEFAULTS.policy_delay,
+        **others: Unpack[LossKeywords],
     ) -> None:
-        _require_delay("PolicyLoss", policy_delay)
-        super().__init__(
-            name=name,
-            network=pi,
-            optimizer=opt,
-            lr_schedule=lr_schedule,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-            log_per_param_weights=log_per_param_weights,
-            log_per_param_grads=log_per_param_grads,
-        )
+        require_counts("PolicyLoss", policy_delay=policy_delay)
+        super().__init__(name=name, network=pi, optimizer=opt, **others)
         self.policy = pi
         self.q1 = q
         self.policy_delay = policy_delay
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
-        """Step the policy if it is its turn.
-
-        Raises:
-            InputError: The state has no ``bp_step``.
-        """
+        """Step the policy if ``bp_step`` says that it is its turn."""
         if "bp_step" not in kwargs:
-            raise InputError(
-                f"{self.name}: expected 'bp_step' in the state, got {sorted(kwargs)}; it says "
-                "whose turn it is."
-            )
+            refuse(InputError, self.name, expected="'bp_step' in the state", got=sorted(kwargs))
         if kwargs["bp_step"] % self.policy_delay == 0:
             super().backward(*args, **kwargs)
 
@@ -227,8 +176,3 @@ class PolicyLoss(LossCallback):
         values: Tensor = self.q1(actions, **observation)
         self.log_mean("policy/q_pi", values)
         return policy_loss(values)
-
-
-def _require_delay(owner: str, policy_delay: int) -> None:
-    if policy_delay < 1:
-        raise InputError(f"{owner}: expected policy_delay >= 1, got {policy_delay}.")

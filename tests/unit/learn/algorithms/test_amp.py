@@ -10,7 +10,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.amp import (
     AMPReward,
     DiscriminatorLoss,
-    discriminator_outcome,
+    discriminator_loss,
     gradient_loss_function,
     next_states,
     style_reward,
@@ -46,16 +46,16 @@ def test_gradient_loss_matches_the_derivative_of_a_known_function():
 def test_discriminator_loss_and_gradient_by_hand():
     # D = w x with w = 0.5; real x = 2 (D = 1), made x = 4 (D = 2), weight of the penalty 10.
     network = Linear(0.5)
-    outcome = discriminator_outcome(network, column(2.0), column(4.0), 10.0)
-    assert outcome.positive.item() == pytest.approx(0.0)
-    assert outcome.negative.item() == pytest.approx(9.0)
-    assert outcome.gradient.item() == pytest.approx(10 * 0.25)
-    assert outcome.total.item() == pytest.approx(11.5)
-    outcome.total.backward()
+    loss, figures = discriminator_loss(network, column(2.0), column(4.0), 10.0)
+    assert figures["loss/pos_discrimination_loss"].item() == pytest.approx(0.0)
+    assert figures["loss/neg_discrimination_loss"].item() == pytest.approx(9.0)
+    assert figures["loss/grad_loss"].item() == pytest.approx(10 * 0.25)
+    assert figures["predict/positive_samples_mean"].item() == pytest.approx(1.0)
+    assert figures["predict/negative_samples_mean"].item() == pytest.approx(2.0)
+    assert loss.item() == pytest.approx(11.5)
+    loss.backward()
     # 2 (D⁺ - 1) x⁺ + 2 (D⁻ + 1) x⁻ + 10 · 2 w
     assert network.w.grad.item() == pytest.approx(0.0 + 2 * 3 * 4 + 10)
-    assert not outcome.positive_scores.requires_grad
-    assert not outcome.negative_scores.requires_grad
 
 
 def transitions(state: Tensor, successor: Tensor) -> dict:
@@ -66,7 +66,7 @@ def transitions(state: Tensor, successor: Tensor) -> dict:
     }
 
 
-def discriminator_loss(network: nn.Module, **options) -> DiscriminatorLoss:
+def loss_of(network: nn.Module, **options) -> DiscriminatorLoss:
     arguments = {
         "discriminator": network,
         "imitation_state_map_fn": identity,
@@ -90,7 +90,7 @@ def state_of_batches(**more) -> dict:
 
 def test_loss_reads_both_groups_and_joins_state_and_successor():
     # D = 0.5 s + 0.1 s': real 0.8 and 1.4, made 3.1.
-    callback = discriminator_loss(Linear(0.5, 0.1), grad_loss_weight=2.0)
+    callback = loss_of(Linear(0.5, 0.1), grad_loss_weight=2.0)
     loss = callback.loss(**state_of_batches())
     positive, negative = (0.2**2 + 0.4**2) / 2, 4.1**2
     penalty = 2.0 * (0.5**2 + 0.1**2)
@@ -107,7 +107,7 @@ def test_loss_reads_both_groups_and_joins_state_and_successor():
 
 
 def test_each_side_goes_through_its_own_map():
-    callback = discriminator_loss(
+    callback = loss_of(
         Linear(1.0, 0.0),
         imitation_state_map_fn=lambda s: s * 0.0 + 1.0,
         policy_state_map_fn=lambda s: s * 0.0 - 1.0,

@@ -42,7 +42,9 @@ def test_buffers_are_copied_and_frozen_parameters_move_too():
 
 
 def test_networks_of_another_layout_are_refused():
-    with pytest.raises(InputError, match=r"got 2 parameters with 3 numbers and 2 with 8"):
+    with pytest.raises(
+        InputError, match=r"got 2 parameters with 3 numbers and 2 parameters with 8"
+    ):
         soft_update_from_to(nn.Linear(2, 1), nn.Linear(3, 2), 0.5)
     with pytest.raises(InputError, match=r"one layout"):
         soft_update_from_to(nn.Linear(2, 1), nn.Linear(2, 1, bias=False), 0.5)

@@ -134,7 +134,7 @@ def test_sizes_of_encoder_and_decoder_must_fit():
 @pytest.mark.parametrize("kind", [FullyConnectedEncoder, FullyConnectedDecoder])
 def test_fully_connected_sizes_are_checked(kind: Any):
     for arguments in ((0, 2, "cpu", [4]), (2, 2, "cpu", []), (2, 2, "cpu", [4], -1)):
-        with pytest.raises(InputError, match=f"{kind.__name__}: expected sizes >= 1"):
+        with pytest.raises(InputError, match=f"{kind.__name__}: .*expected .* >= [01], got"):
             kind(*arguments)
     module = kind(2, 2, "cpu", [4], 3)
     with pytest.raises(InputError, match="condition with 3 columns, got 0"):
