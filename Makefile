@@ -32,7 +32,7 @@ BOUNDS_4 := ego_accel=20.0 partner_accel=15.0 dts=[0.3,0.05]
 VERIFY    = $(BIN)/cadenza safety verify --quiet --plant zoh --out runs/nightly/$@
 
 .DEFAULT_GOAL := help
-.PHONY: help demo postgresql test test-fast test-browser test-lerobot test-teamwork test-maniskill chromium explore torn-reads nightly lint format record bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-browser test-lerobot test-teamwork test-maniskill chromium explore torn-reads nightly lint format record pages bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +147,9 @@ format: $(VENV)/.installed-dev ## Format the code
 
 record: $(VENV)/.installed-dev ## Play the demo afresh, and write README's figures and picture from it (minutes)
 	@$(BIN)/python -m tools.records --quickstart runs/record
+
+pages: $(VENV)/.installed-dev ## Write what the code knows of the learning algorithms into their pages
+	@$(BIN)/python -m tools.learning_pages
 
 bench: $(VENV)/.installed-bench ## Measure the hot paths beside public peers and print the ratios
 	@$(BIN)/python -m perf
