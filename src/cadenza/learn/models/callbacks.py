@@ -13,30 +13,30 @@ Axes:    B = rows, E = simulated environments = rows of the real batch, D = obse
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, Unpack, cast
 
 import torch
 from torch import Tensor, optim
 
+from cadenza.core.checks import require_counts
 from cadenza.core.errors import (
     CadenzaError,
-    CheckpointError,
     ConfigurationError,
     InputError,
     NotReadyError,
+    refuse,
 )
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback, observed_input
+from cadenza.learn.callbacks.loss import LossCallback, LossKeywords, observed_input
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.model_env import ModelEnv
 from cadenza.learn.proxies import MemoryProxy
-from cadenza.learn.settings import SHARED_DEFAULTS
 from cadenza.learn.trainer import TrainingShutdownException
 
 #: Windows of a check; each is averaged over num_bp // 10 batches.
@@ -72,13 +72,9 @@ def _inversion_counts(count: int) -> list[int]:
 
 
 class LossProgressCheck(LoggingMixin, BatchCallback):
-    """Ends training after ``num_bp`` steps: as a success if the model's errors fell, else raising.
+    """Ends training after ``num_bp`` >= 10 steps: well if the model's errors fell, else raising.
 
-    Args:
-        generator: Draws the model's predictions, on its device; None makes one seeded 0.
-
-    Raises:
-        InputError: ``num_bp`` < 10.
+    ``generator`` draws the model's predictions, on its device; None makes one seeded 0.
     """
 
     def __init__(
@@ -92,10 +88,7 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
     ) -> None:
         super().__init__()
         if num_bp < WINDOWS:
-            raise InputError(
-                f"LossProgressCheck: expected num_bp >= {WINDOWS} (one step per window), got "
-                f"{num_bp}."
-            )
+            refuse(InputError, "LossProgressCheck", expected=f"num_bp >= {WINDOWS}", got=num_bp)
         self.cycle = num_bp
         self.data_group = data_group
         self.model = model
@@ -147,10 +140,8 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, errors so far and generator."""
-        state = super().state_dict()
-        state["errors"] = {kind: list(errors) for kind, errors in self._errors.items()}
-        state["generator"] = self._rng.get_state()
-        return state
+        errors = {kind: list(errors) for kind, errors in self._errors.items()}
+        return {**super().state_dict(), "errors": errors, "generator": self._rng.get_state()}
 
     def _load_rest(self, state: Mapping[str, Any]) -> None:
         super()._load_rest(state)
@@ -167,11 +158,8 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
 class ModelLoss(LossCallback):
     """Steps the optimiser of a dynamics model once per batch.
 
-    ``hold_out`` keeps data out of training, stops it early and picks elites; without it the model
-    is always trained, on everything. Other arguments are those of `LossCallback`.
-
-    Raises:
-        InputError: ``hold_out`` is given and the model wraps no ensemble.
+    ``hold_out`` keeps data out of training, stops it early and picks elites of an ensemble; without
+    it the model is always trained, on everything. Other arguments are those of `LossCallback`.
     """
 
     def __init__(
@@ -179,21 +167,12 @@ class ModelLoss(LossCallback):
         *,
         model: DynamicModel,
         opt: optim.Optimizer,
-        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "dynamic_model",
-        data_group: str = "default",
         input_key: str = "obs",
         hold_out: HoldOut | None = None,
+        **others: Unpack[LossKeywords],
     ) -> None:
-        super().__init__(
-            name=name,
-            network=model,
-            optimizer=opt,
-            lr_schedule=lr_schedule,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-        )
+        super().__init__(name=name, network=model, optimizer=opt, **others)
         if hold_out is not None:
             _ = model.ensemble
         self.model = model
@@ -240,11 +219,7 @@ class ModelLoss(LossCallback):
         rewards: Tensor,
         masks: Tensor | None = None,
     ) -> Tensor:
-        """Return the model's loss on a batch; arguments as for `backward`.
-
-        Raises:
-            InputError: An observation lacks ``input_key``.
-        """
+        """Return the model's loss on a batch; arguments as for `backward`."""
         loss, info = self.model.loss(
             obs=self._modelled(observation),
             next_obs=self._modelled(next_observation),
@@ -258,20 +233,14 @@ class ModelLoss(LossCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, model with normalisers, optimiser, schedule and hold-out."""
-        state = super().state_dict()
-        if self.hold_out is not None:
-            state["hold_out"] = self.hold_out.state_dict()
-        return state
+        kept = {} if self.hold_out is None else {"hold_out": self.hold_out.state_dict()}
+        return {**super().state_dict(), **kept}
 
     def _load_rest(self, state: Mapping[str, Any]) -> None:
         super()._load_rest(state)
         if self.hold_out is None:
             return
-        if state.get("hold_out") is None:
-            raise CheckpointError(
-                f"{self.name}: expected 'hold_out' in the loaded state, got {sorted(state)}; the "
-                "saved run trained without one, so load with load_hparams=False."
-            )
+        require_parts(self.name, state, ("hold_out",))
         self.hold_out.load_state_dict(state["hold_out"], self.model.device)
 
     def _modelled(self, observation: dict[str, Tensor]) -> Tensor:
@@ -319,7 +288,7 @@ class BatchSampler(LoggingMixin, BatchCallback):
         self.rl_data_group = rl_data_group
         self._scheduler = prob_scheduler
         self._rng = torch.Generator().manual_seed(0) if generator is None else generator
-        self._iterator: Iterator[dict[str, Any]] | None = None
+        self._iterator: Iterator[dict[str, Any]] = iter(())
         self._counter = 0
 
     @Callback.whole_state
@@ -336,10 +305,9 @@ class BatchSampler(LoggingMixin, BatchCallback):
         if self.use_model_batch():
             return self.sample_model_batch()
         if self.data_group not in kwargs:
-            raise NotReadyError(
-                f"BatchSampler: expected the group {self.data_group!r} in the state, got "
-                f"{sorted(kwargs)}; set data_group to that of the loader of real data."
-            )
+            expected = f"the group {self.data_group!r} in the state"
+            advice = "set data_group to that of the loader of real data"
+            refuse(NotReadyError, "BatchSampler", expected=expected, got=sorted(kwargs), do=advice)
         return {self.rl_data_group: _copied(kwargs[self.data_group])}
 
     def use_model_batch(self) -> bool:
@@ -349,31 +317,22 @@ class BatchSampler(LoggingMixin, BatchCallback):
         return bool(draw < probability) and self.dataloader.is_ready()
 
     def sample_model_batch(self) -> dict[str, Any]:
-        """Return the next simulated batch; an exhausted loader starts again.
-
-        Raises:
-            ConfigurationError: The loader is empty, or its batches belong to another group.
-        """
-        if self._iterator is None:
-            self._iterator = iter(self.dataloader)
+        """Return the next simulated batch; an exhausted loader starts again."""
         batch = next(self._iterator, None)
         if batch is None:
-            self._iterator = iter(cast("Iterable[dict[str, Any]]", self.dataloader))
+            self._iterator = iter(self.dataloader)
             batch = next(self._iterator, None)
         if batch is None or self.rl_data_group not in batch:
-            got = "none" if batch is None else str(sorted(batch))
-            raise ConfigurationError(
-                f"BatchSampler: expected batches with the group {self.rl_data_group!r} from its "
-                f"loader, got {got}; give the loader that data_group."
-            )
+            expected = f"batches with the group {self.rl_data_group!r} from its loader"
+            got = "none" if batch is None else sorted(batch)
+            advice = "give the loader that data_group"
+            refuse(ConfigurationError, "BatchSampler", expected=expected, got=got, do=advice)
         return batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, number of batches and generator."""
-        state = super().state_dict()
-        state["batches"] = self._counter
-        state["generator"] = self._rng.get_state()
-        return state
+        generator = self._rng.get_state()
+        return {**super().state_dict(), "batches": self._counter, "generator": generator}
 
     def _load_rest(self, state: Mapping[str, Any]) -> None:
         super()._load_rest(state)
@@ -393,7 +352,6 @@ def _copied(value: Any) -> Any:
 
 
 _logger = logging.getLogger(__name__)
-
 
 #: Observations by agent id to responses by agent id.
 Agent = Callable[[dict[AgentId, DictObservation]], dict[AgentId, DictResponse]]
@@ -436,11 +394,11 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         collect_interval: int = 1,
     ) -> None:
         super().__init__()
-        if min(num_bp_to_retain_buffer, collect_interval) < 1:
-            raise InputError(
-                "ModelBasedCollector: expected num_bp_to_retain_buffer >= 1 and collect_interval "
-                f">= 1, got {num_bp_to_retain_buffer} and {collect_interval}."
-            )
+        require_counts(
+            "ModelBasedCollector",
+            num_bp_to_retain_buffer=num_bp_to_retain_buffer,
+            collect_interval=collect_interval,
+        )
         self.data_group = data_group
         self.model_env = model_env
         self.agent = agent
@@ -496,10 +454,8 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, number of batches and the simulator's state; the memory saves itself."""
-        state = super().state_dict()
-        state["batches"] = self._counter
-        state["model_env"] = self.model_env.state_dict()
-        return state
+        simulator = self.model_env.state_dict()
+        return {**super().state_dict(), "batches": self._counter, "model_env": simulator}
 
     def _load_rest(self, state: Mapping[str, Any]) -> None:
         super()._load_rest(state)

@@ -18,13 +18,15 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.arrays import require_shape
+from cadenza.core.checks import require_counts
+from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.core.files import atomic_write_bytes
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.nn.initialization import truncated_normal_
@@ -55,13 +57,17 @@ def load_module(
     Raises:
         CheckpointError: The file is missing, damaged, or of another model.
     """
-    states = _read(_file_of(path))
-    missing = sorted(set(modules) - set(states) - set(optional))
-    if missing:
+    try:
+        data = _file_of(path).read_bytes()
+    except OSError as error:
         raise CheckpointError(
-            f"{path}: expected the entries {sorted(modules)}, got {sorted(states)}; "
-            "save the model again with its save method."
-        )
+            f"{path}: expected a saved model, got '{error.strerror}'; check the path."
+        ) from error
+    states = deserialise(data, max_bytes=MAX_MODEL_BYTES)
+    is_complete = not set(modules) - set(states) - set(optional)
+    if not is_complete or not all(isinstance(each, Mapping) for each in states.values()):
+        expected, got = f"state dicts of {sorted(modules)}", sorted(map(str, states))
+        refuse(CheckpointError, str(path), expected=expected, got=f"the entries {got}")
     found = {name: module for name, module in modules.items() if name in states}
     try:
         for name, module in found.items():
@@ -79,23 +85,6 @@ def _file_of(path: str | Path) -> Path:
     return Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the state dicts in the file at ``path``."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: expected a saved model, got '{error.strerror}'; check the path."
-        ) from error
-    state = deserialise(data, max_bytes=MAX_MODEL_BYTES)
-    if not all(isinstance(value, Mapping) for value in state.values()):
-        raise CheckpointError(
-            f"{path}: expected state dicts by name, got entries {sorted(map(str, state))}; "
-            "save the model again with its save method."
-        )
-    return cast("dict[str, dict[str, Any]]", state)
-
-
 _WORD: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MIX_1: Final = 0xBF58476D1CE4E5B9
@@ -110,15 +99,10 @@ def row_keys(*columns: Tensor) -> Tensor:
     """Return one 64-bit key per row, (B,) int64, equal for equal rows.
 
     The columns, (B, ...) each, are read as float32; together they are the row.
-
-    Raises:
-        InputError: No column, or columns with different numbers of rows.
     """
     if not columns or any(c.ndim < 1 or c.shape[0] != columns[0].shape[0] for c in columns):
-        raise InputError(
-            "row_keys: expected arrays with one number of rows, got shapes "
-            f"{[tuple(c.shape) for c in columns]}."
-        )
+        got = f"shapes {[tuple(c.shape) for c in columns]}"
+        refuse(InputError, "row_keys", expected="arrays with one number of rows", got=got)
     count = columns[0].shape[0]
     row = torch.cat([c.detach().to(torch.float32).reshape(count, -1) for c in columns], dim=1)
     bits = (row + 0.0).contiguous().view(torch.int32).to(torch.int64)  # + 0.0: -0 equals 0
@@ -127,14 +111,9 @@ def row_keys(*columns: Tensor) -> Tensor:
 
 
 def uniform_draws(keys: Tensor, *, stream: int) -> Tensor:
-    """Return a number in [0, 1) per key, independent between streams.
+    """Return a number in [0, 1) per key of `row_keys`, (B,) float64, independent between streams.
 
-    Args:
-        keys: Shape (B,), int64, from `row_keys`.
-        stream: Which draw of the row, any integer.
-
-    Returns:
-        Shape (B,), float64.
+    ``stream``, any integer, says which draw of the row.
     """
     word = _mix(keys + _signed(_splitmix(stream)))
     return _shift_right(word, 64 - _MANTISSA_BITS).to(torch.float64) / (1 << _MANTISSA_BITS)
@@ -240,11 +219,8 @@ class EnsembleLinearLayer(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if min(num_members, in_size, out_size) < 1:
-            raise InputError(
-                "EnsembleLinearLayer: expected every size >= 1, got num_members = "
-                f"{num_members}, in_size = {in_size}, out_size = {out_size}."
-            )
+        sizes = {"num_members": num_members, "in_size": in_size, "out_size": out_size}
+        require_counts("EnsembleLinearLayer", **sizes)
         self.num_members = num_members
         self.in_size = in_size
         self.out_size = out_size
@@ -253,27 +229,13 @@ class EnsembleLinearLayer(nn.Module):
         truncated_normal_init(self, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return shape (E, B, O).
-
-        Args:
-            x: Shape (E, B, I) or, the same rows for every member, (1, B, I).
-        """
+        """Return (E, B, O) of x (E, B, I) or, the same rows for every member, (1, B, I)."""
         rows = x.expand(self.num_members, -1, -1)
         return torch.baddbmm(self.bias, rows, self.weight)
 
-    def extra_repr(self) -> str:
-        """Return the sizes, for ``repr``."""
-        return f"num_members={self.num_members}, in_size={self.in_size}, out_size={self.out_size}"
-
 
 def gaussian_nll(mean: Tensor, logvar: Tensor, target: Tensor) -> Tensor:
-    """Return 1/2 (ln v + (y - m)^2 / v) without its constant, v floored at 1e-6.
-
-    Args:
-        mean: m, any shape.
-        logvar: ln v before the floor, as ``mean``.
-        target: y, as ``mean``.
-    """
+    """Return 1/2 (ln v + (y - m)^2 / v) without its constant, v floored at 1e-6, of any shape."""
     logvar = logvar.clamp(min=math.log(VARIANCE_FLOOR))
     return 0.5 * (logvar + (target - mean).square() * torch.exp(-logvar))
 
@@ -322,7 +284,15 @@ class EnsembleOfGaussian(nn.Module):
     ) -> None:
         super().__init__()
         elites = ensemble_size if num_elites is None else num_elites
-        _check_sizes(num_layers, ensemble_size, elites, propagation)
+        require_counts(
+            "EnsembleOfGaussian", num_layers=num_layers, num_members=ensemble_size, elites=elites
+        )
+        if elites > ensemble_size:
+            expected = f"num_elites <= {ensemble_size} (ensemble_size)"
+            refuse(InputError, "EnsembleOfGaussian", expected=expected, got=elites)
+        if propagation not in get_args(Propagation):
+            expected, got = "propagation 'average' or 'random'", repr(propagation)
+            refuse(InputError, "EnsembleOfGaussian", expected=expected, got=got)
         self.in_size = in_size
         self.out_size = out_size
         self.device: torch.device = torch.device(device)
@@ -354,19 +324,14 @@ class EnsembleOfGaussian(nn.Module):
     def default_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return every member's mean and log-variance, each (E, B, O).
 
-        Args:
-            x: Shape (B, I), or (E, B, I) with other rows for each member.
+        ``x`` is (B, I), or (E, B, I) with other rows for each member.
         """
         rows = x if x.ndim == 3 else x.unsqueeze(0)
         mean, logvar = self.mean_and_logvar(self.hidden_layers(rows)).chunk(2, dim=-1)
         return mean, soft_clamp(logvar, self.min_logvar, self.max_logvar)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the elites' mean mean and mean log-variance, each (B, O), for (B, I).
-
-        Raises:
-            InputError: ``x`` has another shape.
-        """
+        """Return the elites' mean mean and mean log-variance, each (B, O), for (B, I)."""
         self._require_rows("forward", x)
         mean, logvar = self.default_forward(x)
         return mean[self.elites].mean(dim=0), logvar[self.elites].mean(dim=0)
@@ -383,11 +348,8 @@ class EnsembleOfGaussian(nn.Module):
             InputError: ``model_in`` or ``target`` has another shape.
         """
         self._require_rows("loss", model_in)
-        if target.shape != (model_in.shape[0], self.out_size):
-            raise InputError(
-                f"EnsembleOfGaussian.loss: expected target of shape "
-                f"{(model_in.shape[0], self.out_size)}, got {tuple(target.shape)}."
-            )
+        shape = (len(model_in), self.out_size)
+        require_shape("EnsembleOfGaussian.loss: target", target, shape)
         mean, logvar = self.default_forward(model_in)
         per_row = gaussian_nll(mean, logvar, target.unsqueeze(0)).mean(dim=2)  # (E, B)
         if self.bootstrap:
@@ -410,9 +372,6 @@ class EnsembleOfGaussian(nn.Module):
 
         ``rng``, on the model's device, draws the members (``propagation="random"``) and the noise;
         ``members``, (B,) int64, are those of the rows instead.
-
-        Raises:
-            InputError: ``model_input`` has another shape.
         """
         self._require_rows("sample", model_input)
         if members is None and self.propagation == "random":
@@ -434,27 +393,14 @@ class EnsembleOfGaussian(nn.Module):
         return self.elites[places]
 
     def member_errors(self, model_in: Tensor, target: Tensor) -> Tensor:
-        """Return each member's mean squared error of the mean, shape (E,), without gradient.
-
-        Args:
-            model_in: Shape (B, I), B >= 1.
-            target: Shape (B, O).
-        """
+        """Return each member's mean squared error of the mean, (E,), without gradient, B >= 1."""
         with torch.no_grad():
             mean, _ = self.default_forward(model_in)
             return (mean - target.unsqueeze(0)).square().mean(dim=(1, 2))
 
     def set_elites(self, errors: Tensor) -> None:
-        """Let the members with the smallest ``errors`` (E,) predict; ties go to the lower index.
-
-        Raises:
-            InputError: ``errors`` has another shape.
-        """
-        if errors.shape != (self.ensemble_size,):
-            raise InputError(
-                f"EnsembleOfGaussian.set_elites: expected one error for each of "
-                f"{self.ensemble_size} members, got shape {tuple(errors.shape)}."
-            )
+        """Let the members with the smallest ``errors`` (E,) predict; ties go to the lower index."""
+        require_shape("EnsembleOfGaussian.set_elites: errors", errors, (self.ensemble_size,))
         order = torch.argsort(errors, stable=True)[: self.elites.numel()]
         self.elites = torch.sort(order).values.to(self.elites)
 
@@ -495,22 +441,4 @@ class EnsembleOfGaussian(nn.Module):
 
     def _require_rows(self, method: str, x: Tensor) -> None:
         """Raise unless ``x`` is (B, I)."""
-        if x.ndim != 2 or x.shape[1] != self.in_size:
-            raise InputError(
-                f"EnsembleOfGaussian.{method}: expected shape (rows, {self.in_size}), got "
-                f"{tuple(x.shape)}."
-            )
-
-
-def _check_sizes(num_layers: int, ensemble_size: int, elites: int, propagation: str) -> None:
-    """Raise unless the constructor's numbers make sense together."""
-    if min(num_layers, ensemble_size) < 1 or not 1 <= elites <= ensemble_size:
-        raise InputError(
-            "EnsembleOfGaussian: expected num_layers >= 1 and 1 <= num_elites <= ensemble_size, "
-            f"got num_layers = {num_layers}, num_elites = {elites}, "
-            f"ensemble_size = {ensemble_size}."
-        )
-    if propagation not in ("average", "random"):
-        raise InputError(
-            f"EnsembleOfGaussian: expected propagation 'average' or 'random', got {propagation!r}."
-        )
+        require_shape(f"EnsembleOfGaussian.{method}", x, ("rows", self.in_size))

@@ -16,7 +16,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import InputError
+from cadenza.core.checks import require_counts
+from cadenza.core.errors import InputError, refuse
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.ensemble import holdout_mask, row_keys
 from cadenza.learn.models.model import DynamicModel
@@ -50,12 +51,9 @@ class HoldOut:
         seed: int = 0,
     ) -> None:
         if not 0.0 < fraction < 1.0:
-            raise InputError(f"HoldOut: expected 0 < fraction < 1, got {fraction}.")
-        if min(capacity, interval, patience) < 1 or (rest is not None and rest < 1):
-            raise InputError(
-                "HoldOut: expected capacity, interval, patience and rest >= 1, got "
-                f"{capacity}, {interval}, {patience} and {rest}."
-            )
+            refuse(InputError, "HoldOut", expected="0 < fraction < 1", got=fraction)
+        counts = {"capacity": capacity, "interval": interval, "patience": patience}
+        require_counts("HoldOut", **counts, rest=1 if rest is None else rest)
         self.fraction = fraction
         self.capacity = capacity
         self.interval = interval
@@ -119,14 +117,12 @@ class HoldOut:
         self.errors = [float(error) for error in errors]
         model.ensemble.set_elites(errors)
         best = self._best or [math.inf] * len(self.errors)
+        pairs = list(zip(best, self.errors, strict=True))
         better = [
-            not math.isfinite(old) or (old - new) > MIN_IMPROVEMENT * old
-            for old, new in zip(best, self.errors, strict=True)
+            not math.isfinite(old) or (old - new) > MIN_IMPROVEMENT * old for old, new in pairs
         ]
-        self._best = [
-            new if is_better else old
-            for old, new, is_better in zip(best, self.errors, better, strict=True)
-        ]
+        judged = zip(pairs, better, strict=True)
+        self._best = [new if is_better else old for (old, new), is_better in judged]
         self._copy_members(model, better)
         self._stale = 0 if any(better) else self._stale + 1
         if self._stale >= self.patience:
@@ -181,6 +177,4 @@ def _first_occurrences(keys: Tensor) -> Tensor:
     ordered = keys[order]
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    result = torch.zeros_like(is_first)
-    result[order] = is_first
-    return result
+    return torch.empty_like(is_first).scatter_(0, order, is_first)

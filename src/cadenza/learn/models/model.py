@@ -27,7 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.arrays import require_shape
+from cadenza.core.checks import require_counts
+from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.learn.models.ensemble import EnsembleOfGaussian, load_module, row_keys, save_module
 from cadenza.learn.nn.initialization import default_linear, normal_init_
 
@@ -66,7 +68,7 @@ class Normalizer(nn.Module):
     def __init__(self, *, eps: float = DEFAULT_EPS) -> None:
         super().__init__()
         if not eps > 0.0:
-            raise InputError(f"Normalizer: expected eps > 0, got {eps}.")
+            refuse(InputError, "Normalizer", expected="eps > 0", got=eps)
         self.eps = eps
         self.register_buffer("mean", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("squared_deviation", torch.zeros(0, dtype=torch.float64))
@@ -79,26 +81,17 @@ class Normalizer(nn.Module):
         return (self.squared_deviation / rows).sqrt().clamp(min=self.eps)
 
     def update_stats(self, data: Tensor) -> None:
-        """Merge the rows of ``data``, (B, D), into the statistics.
-
-        Raises:
-            InputError: Another shape than that, other columns than before, or not finite.
-        """
-        if data.ndim != 2 or data.shape[0] < 1:
-            raise InputError(
-                f"Normalizer.update_stats: expected data of shape (rows >= 1, columns), got "
-                f"{tuple(data.shape)}; flatten each row and skip empty batches."
-            )
+        """Merge the finite rows of ``data``, (B, D), B >= 1, into the statistics."""
+        require_shape("Normalizer.update_stats", data, ("rows", "columns"), "flatten each row")
+        require_counts("Normalizer.update_stats", rows=len(data))
         is_apple = data.device.type == "mps"  # without float64
         rows = data.detach().to(torch.float32 if is_apple else torch.float64)
         batch_mean = rows.mean(dim=0)
         batch_deviation = (rows - batch_mean).square().sum(dim=0)
         if not bool(torch.isfinite(batch_deviation).all()):
             column = int(torch.nonzero(~torch.isfinite(batch_deviation))[0])
-            raise InputError(
-                f"Normalizer.update_stats: expected finite data, got a column ({column}) that "
-                "holds NaN or infinity; check the environment or the model that made it."
-            )
+            got = f"a column ({column}) that holds NaN or infinity"
+            refuse(InputError, "Normalizer.update_stats", expected="finite data", got=got)
         if not self._has_data:
             self.mean = torch.zeros_like(batch_mean)
             self.squared_deviation = torch.zeros_like(batch_mean)
@@ -106,14 +99,9 @@ class Normalizer(nn.Module):
         self._merge(batch_mean, batch_deviation, rows.shape[0])
 
     def normalize(self, val: Tensor, update_state: bool = False) -> Tensor:
-        """Return ``(val - mean) / std``, in the type of ``val``.
+        """Return ``(val - mean) / std``, in the type of ``val``, (..., D).
 
-        Args:
-            val: Shape (..., D); (B, D) with ``update_state``.
-            update_state: Merge ``val`` into the statistics first.
-
-        Raises:
-            InputError: The last axis has another size than the data seen before.
+        ``update_state`` merges ``val``, (B, D), into the statistics first.
         """
         if update_state:
             self.update_stats(val)
@@ -123,11 +111,7 @@ class Normalizer(nn.Module):
         return (val - self.mean.to(val)) / self.std.to(val)
 
     def denormalize(self, val: Tensor) -> Tensor:
-        """Return ``val * std + mean``, shape (..., D), in the type of ``val``.
-
-        Raises:
-            InputError: The last axis has another size than the data seen before.
-        """
+        """Return ``val * std + mean``, shape (..., D), in the type of ``val``."""
         if not self._has_data:
             return val
         self._require_columns("denormalize", val)
@@ -151,53 +135,29 @@ class Normalizer(nn.Module):
     def _require_columns(self, method: str, val: Tensor) -> None:
         """Raise unless the last axis fits the statistics."""
         if val.shape[-1:] != self.mean.shape:
-            raise InputError(
-                f"Normalizer.{method}: expected {self.mean.numel()} columns as in earlier data, "
-                f"got shape {tuple(val.shape)}; use one normalizer per kind of row."
-            )
+            expected = f"{self.mean.numel()} columns as in earlier data"
+            got = f"shape {tuple(val.shape)}"
+            refuse(InputError, f"Normalizer.{method}", expected=expected, got=got)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride] -- by place
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any
     ) -> None:
         """Take the number of columns from the state, then load as usual."""
-        sizes = [
-            state_dict[f"{prefix}{name}"].shape
-            for name in ("mean", "squared_deviation")
-            if f"{prefix}{name}" in state_dict
-        ]
+        keys = [f"{prefix}{name}" for name in ("mean", "squared_deviation")]
+        sizes = [tuple(state_dict[key].shape) for key in keys if key in state_dict]
         if any(len(size) != 1 or size != sizes[0] for size in sizes):
-            raise CheckpointError(
-                f"{prefix}mean, {prefix}squared_deviation: expected two vectors of one size, got "
-                f"shapes {[tuple(size) for size in sizes]}; the checkpoint is damaged."
-            )
+            expected = "two vectors of one size"
+            refuse(CheckpointError, ", ".join(keys), expected=expected, got=f"shapes {sizes}")
         for size in sizes[:1]:
             self.mean = self.mean.new_zeros(size)
             self.squared_deviation = self.squared_deviation.new_zeros(size)
-        super()._load_from_state_dict(  # pyright: ignore[reportUnknownMemberType] -- untyped in torch
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, *rest)  # pyright: ignore[reportUnknownMemberType] -- untyped in torch
 
 
 class DeterministicModel(nn.Module):
     """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2).
 
-    Args:
-        in_size: I, >= 1.
-        out_size: O, >= 1.
-        device: Where the parameters live.
-        hidden_size: H, >= 1.
-        num_hidden_layers: Hidden layers, >= 1.
-        seed: Fixes the initial weights.
-
-    Raises:
-        InputError: A size is below one.
+    ``seed`` fixes the initial weights.
     """
 
     def __init__(
@@ -211,12 +171,13 @@ class DeterministicModel(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if min(in_size, out_size, hidden_size, num_hidden_layers) < 1:
-            raise InputError(
-                f"DeterministicModel: expected every size >= 1, got in_size = {in_size}, out_size "
-                f"= {out_size}, hidden_size = {hidden_size}, num_hidden_layers = "
-                f"{num_hidden_layers}."
-            )
+        require_counts(
+            "DeterministicModel",
+            in_size=in_size,
+            out_size=out_size,
+            hidden_size=hidden_size,
+            num_hidden_layers=num_hidden_layers,
+        )
         self.device: torch.device = torch.device(device)
         generator = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
@@ -234,26 +195,13 @@ class DeterministicModel(nn.Module):
         return self.model(x)
 
     def loss(self, model_in: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Return the mean squared error, a scalar, and an empty dict.
-
-        Raises:
-            InputError: ``target`` has another shape.
-        """
+        """Return the mean squared error, a scalar, and an empty dict."""
         prediction = self(model_in)
-        if target.shape != prediction.shape:
-            raise InputError(
-                f"DeterministicModel.loss: expected target of shape {tuple(prediction.shape)}, got "
-                f"{tuple(target.shape)}."
-            )
+        require_shape("DeterministicModel.loss: target", target, tuple(prediction.shape))
         return functional.mse_loss(prediction, target), {}
 
     def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn.
-
-        Args:
-            model_input: Shape (B, I).
-            rng: Not needed by a network without noise.
-        """
+        """Return the prediction, (B, O), with batch norm frozen; nothing is drawn from ``rng``."""
         del rng
         with evaluation_mode(self):
             return self(model_input)
@@ -280,40 +228,26 @@ class TerminationModel(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if min(in_size, hidden_size, num_hidden_layers) < 1:
-            raise InputError(
-                f"TerminationModel: expected every size >= 1, got in_size = {in_size}, "
-                f"hidden_size = {hidden_size}, num_hidden_layers = {num_hidden_layers}."
-            )
+        layers_asked = {"hidden_size": hidden_size, "num_hidden_layers": num_hidden_layers}
+        require_counts("TerminationModel", in_size=in_size, **layers_asked)
         self.in_size = in_size
         generator = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
-        size = in_size
-        for _ in range(num_hidden_layers):
-            layers += [default_linear(size, hidden_size, generator), nn.ReLU()]
-            size = hidden_size
-        layers.append(default_linear(size, 1, generator))
+        for inputs, outputs in pairwise([in_size] + [hidden_size] * num_hidden_layers):
+            layers += [default_linear(inputs, outputs, generator), nn.ReLU()]
+        layers.append(default_linear(hidden_size, 1, generator))
         self.net: nn.Sequential = nn.Sequential(*layers).to(device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits, shape (B, 1).
-
-        Raises:
-            InputError: ``x`` has another shape.
-        """
-        if x.ndim != 2 or x.shape[1] != self.in_size:
-            raise InputError(
-                f"TerminationModel: expected shape (rows, {self.in_size}), got {tuple(x.shape)}; "
-                "in_size is 2 * observation size + action size."
-            )
+        """Return logits, (B, 1), of x, (B, I)."""
+        advice = "in_size is 2 * observation size + action size"
+        require_shape("TerminationModel", x, ("rows", self.in_size), advice)
         return self.net(x)
 
     def loss(self, x: Tensor, terminated: Tensor) -> Tensor:
         """Return the mean cross-entropy in nats.
 
-        Args:
-            x: Shape (B, I).
-            terminated: 1 where the transition ended its episode, else 0, shape (B,) or (B, 1).
+        ``terminated``, (B,) or (B, 1), is 1 where the transition ended its episode, else 0.
         """
         logits = self(x)
         labels = terminated.reshape(logits.shape).to(logits)
@@ -377,9 +311,6 @@ class DynamicModel(nn.Module):
 
         Arrays are (B, D), (B, A) and (B, 1) or (B,); ``terminated``, 1 where the transition ended
         its episode, is needed with a termination model.
-
-        Raises:
-            InputError: A shape does not fit, or ``terminated`` is needed and absent.
         """
         model_in, target = self.process_batch(obs, next_obs, action, reward)
         model: object = self.model
@@ -390,10 +321,9 @@ class DynamicModel(nn.Module):
         if self.termination_model is None:
             return loss, info
         if terminated is None:
-            raise InputError(
-                "DynamicModel.loss: expected terminated flags for the termination model, got None; "
-                "give 1 - masks of a batch from a table with a terminal column."
-            )
+            expected = "terminated flags for the termination model"
+            advice = "give 1 - masks of a batch from a table with a terminal column"
+            refuse(InputError, "DynamicModel.loss", expected=expected, got="None", do=advice)
         change = target[:, : next_obs.shape[1]]
         end_loss = self.termination_model.loss(torch.cat([model_in, change], dim=1), terminated)
         return loss + end_loss, {**info, "termination_loss": end_loss.detach()}
@@ -409,10 +339,6 @@ class DynamicModel(nn.Module):
 
         Batch norm and dropout are frozen meanwhile. ``members``, (B,) int64, are the rows' ensemble
         members; None lets the model choose.
-
-        Raises:
-            InputError: The network's prediction is not two-dimensional, or ``members`` is given and
-                the network is no ensemble.
         """
         model_in = self.input_normalizer.normalize(self.get_model_input(observation, action))
         with evaluation_mode(self):
@@ -420,12 +346,8 @@ class DynamicModel(nn.Module):
                 prediction = self._network.sample(model_in, rng)
             else:
                 prediction = self.ensemble.sample(model_in, rng, members)
-        if prediction.ndim != 2:
-            raise InputError(
-                "DynamicModel.sample: expected a prediction of shape (rows, columns), got "
-                f"{tuple(prediction.shape)}; an ensemble must reduce its members to one "
-                "prediction per row before it returns."
-            )
+        advice = "an ensemble must reduce its members to one prediction per row"
+        require_shape("DynamicModel.sample: prediction", prediction, ("rows", "columns"), advice)
         outcome = self.target_normalizer.denormalize(prediction)
         columns = observation.shape[1]
         next_obs = outcome[:, :columns] + observation
@@ -436,39 +358,23 @@ class DynamicModel(nn.Module):
     def termination_probability(
         self, action: Tensor, observation: Tensor, next_obs: Tensor
     ) -> Tensor:
-        """Return the probability that a transition ends its episode, shape (B,).
-
-        Raises:
-            InputError: There is no termination model.
-        """
+        """Return the probability that a transition ends its episode, shape (B,)."""
         if self.termination_model is None:
-            raise InputError(
-                "DynamicModel.termination_probability: expected a termination model, got None; "
-                "pass termination_model to the constructor or use a termination function."
-            )
+            refuse(InputError, "DynamicModel", expected="a termination model", got="None")
         model_in = self.input_normalizer.normalize(self.get_model_input(observation, action))
         change = self._change_of(observation, next_obs)
-        target = torch.cat(
-            [change, change.new_zeros(len(change), int(self.learned_rewards))], dim=1
-        )
+        no_reward = change.new_zeros(len(change), int(self.learned_rewards))
+        target = torch.cat([change, no_reward], dim=1)
         scaled = self.target_normalizer.normalize(target)[:, : change.shape[1]]
         with evaluation_mode(self.termination_model):
             logits = self.termination_model(torch.cat([model_in, scaled], dim=1))
         return torch.sigmoid(logits).squeeze(1)
 
     def get_model_input(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return [processed obs | action], shape (B, D + A), not normalised.
-
-        Raises:
-            InputError: The numbers of rows differ.
-        """
+        """Return [processed obs | action], shape (B, D + A), not normalised."""
         processed = obs if self.obs_process_fn is None else self.obs_process_fn(obs)
-        if processed.ndim != 2 or action.ndim != 2 or len(processed) != len(action):
-            raise InputError(
-                "DynamicModel.get_model_input: expected observations and actions of shapes "
-                f"(rows, columns) with equal rows, got {tuple(processed.shape)} and "
-                f"{tuple(action.shape)}."
-            )
+        require_shape("DynamicModel: observations", processed, ("rows", "columns"))
+        require_shape("DynamicModel: actions", action, (len(processed), "columns"))
         return torch.cat([processed, action], dim=1)
 
     def process_batch(
@@ -476,14 +382,7 @@ class DynamicModel(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return normalised inputs (B, D + A) and targets (B, O), after updating the statistics.
 
-        Args:
-            obs: Shape (B, D).
-            next_obs: Shape (B, D).
-            action: Shape (B, A).
-            reward: Shape (B, 1) or (B,).
-
-        Raises:
-            InputError: A shape does not fit.
+        Observations are (B, D), actions (B, A) and rewards (B, 1) or (B,).
         """
         model_in, target = self._rows(obs, next_obs, action, reward)
         return (
@@ -514,10 +413,9 @@ class DynamicModel(nn.Module):
         """
         model: object = self.model
         if not isinstance(model, EnsembleOfGaussian):
-            raise InputError(
-                f"DynamicModel: expected an EnsembleOfGaussian, got {type(self.model).__name__}; "
-                "elites, hold-out validation and fixed members need one."
-            )
+            advice = "elites, hold-out validation and fixed members need one"
+            got = type(model).__name__
+            refuse(InputError, "DynamicModel", expected="an EnsembleOfGaussian", got=got, do=advice)
         return model
 
     def save(self, save_dir: str | Path) -> None:
@@ -564,18 +462,11 @@ class DynamicModel(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return inputs and targets in data units."""
         model_in = self.get_model_input(obs, action)
-        if next_obs.shape != obs.shape:
-            raise InputError(
-                f"DynamicModel: expected next_obs of shape {tuple(obs.shape)} like obs, got "
-                f"{tuple(next_obs.shape)}; sample rollouts of one step."
-            )
+        advice = "sample rollouts of one step"
+        require_shape("DynamicModel: next_obs", next_obs, tuple(obs.shape), advice)
         target = self._change_of(obs, next_obs)
         if self.learned_rewards:
-            if reward.numel() != len(obs):
-                raise InputError(
-                    f"DynamicModel: expected one reward for each of {len(obs)} rows, got shape "
-                    f"{tuple(reward.shape)}."
-                )
+            require_shape("DynamicModel: reward", reward.reshape(-1), (len(obs),))
             target = torch.cat([target, reward.reshape(-1, 1).to(target)], dim=1)
         return model_in, target
 

@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cadenza.core.errors import CadenzaError, InputError, NotReadyError
+from cadenza.core.arrays import require_shape
+from cadenza.core.checks import require_counts
+from cadenza.core.errors import CadenzaError, InputError, NotReadyError, refuse
 from cadenza.core.types import (
     AgentId,
     DictObservation,
@@ -55,10 +57,6 @@ class ModelEnv:
         reward_fn: (actions, next observations) to rewards; None takes the model's.
         fixed_members: Every episode keeps one elite member of the ensemble for its whole life
             (TS-inf of PETS, arXiv:1805.12114), instead of what the ensemble does by itself.
-
-    Raises:
-        InputError: ``num_envs`` < 1, nothing says when episodes end, or ``fixed_members`` without
-            an ensemble.
     """
 
     def __init__(
@@ -72,8 +70,7 @@ class ModelEnv:
         input_key: str = "obs",
         fixed_members: bool = False,
     ) -> None:
-        if num_envs < 1:
-            raise InputError(f"ModelEnv: expected num_envs >= 1, got {num_envs}.")
+        require_counts("ModelEnv", num_envs=num_envs)
         self.num_envs = num_envs
         self.dynamic_model = model
         self.termination_fn = termination_fn
@@ -95,18 +92,10 @@ class ModelEnv:
         self._members: Tensor | None = None
 
     def reset(self, initial_obs_batch: Tensor, len_rollout: int) -> None:
-        """Put every environment into its start state, (E, D), for ``len_rollout`` steps.
-
-        Raises:
-            InputError: Another number of rows than ``num_envs``, or ``len_rollout`` < 1.
-        """
-        if initial_obs_batch.ndim != 2 or initial_obs_batch.shape[0] != self.num_envs:
-            raise InputError(
-                f"ModelEnv.reset: expected start observations of shape ({self.num_envs}, columns), "
-                f"got {tuple(initial_obs_batch.shape)}; make num_envs equal the batch's rows."
-            )
-        if len_rollout < 1:
-            raise InputError(f"ModelEnv.reset: expected len_rollout >= 1, got {len_rollout}.")
+        """Put every environment into its start state, (E, D), for ``len_rollout`` steps."""
+        shape, advice = (self.num_envs, "columns"), "make num_envs equal the batch's rows"
+        require_shape("ModelEnv.reset: start observations", initial_obs_batch, shape, advice)
+        require_counts("ModelEnv.reset", len_rollout=len_rollout)
         start = initial_obs_batch.detach().to(self.device)
         self._initial, self._current = start.clone(), start.clone()
         self.len_rollout = len_rollout
@@ -124,16 +113,11 @@ class ModelEnv:
 
         Raises:
             NotReadyError: There was no `reset`.
-            InputError: Malformed actions, rewards or done flags.
             ModelDivergedError: The model predicted NaN or infinity.
         """
         current = self._started(self._current, "step")
         action = torch.as_tensor(actions, dtype=torch.float32).to(self.device)
-        if action.ndim != 2 or action.shape[0] != self.num_envs:
-            raise InputError(
-                f"ModelEnv.step: expected actions of shape ({self.num_envs}, columns), got "
-                f"{tuple(action.shape)}; give one action per environment."
-            )
+        require_shape("ModelEnv.step: actions", action, (self.num_envs, "columns"))
         with torch.no_grad():
             next_obs, reward = self._predict(action, current)
             reward = self._reward(action, next_obs, reward)
@@ -156,10 +140,6 @@ class ModelEnv:
 
         An episode that ended (done: TERMINAL, else rollout over: INTERRUPTED) is followed by one
         under a new id that starts, and really is, in the environment's start state.
-
-        Raises:
-            NotReadyError: There was no `dict_reset`.
-            InputError: An agent has no action; otherwise as `step`.
         """
         initial = self._started(self._initial, "dict_step")
         next_obs, rewards, dones, info = self.step(self._stacked(actions))
@@ -202,11 +182,7 @@ class ModelEnv:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
+        """Go on where `state_dict` was taken."""
         require_parts("ModelEnv", state, self.state_dict())
         self.rng.set_state(state["generator"].cpu())
         self._next_id = int(state["next_id"])
@@ -221,16 +197,12 @@ class ModelEnv:
         """Raise unless the model offers what the options need."""
         can_end = self._learned is not None and self._learned.termination_model is not None
         if self.termination_fn is None and not can_end:
-            raise InputError(
-                "ModelEnv: expected a termination_fn, got None and a model without a termination "
-                "model; pass either."
-            )
-        if self._fixed_members:
-            if self._learned is None:
-                raise InputError(
-                    "ModelEnv: expected a DynamicModel for fixed_members, got "
-                    f"{type(self.dynamic_model).__name__}."
-                )
+            got = "None and a model without a termination model"
+            refuse(InputError, "ModelEnv", expected="a termination_fn", got=got, do="pass either")
+        if self._fixed_members and self._learned is None:
+            got = type(self.dynamic_model).__name__
+            refuse(InputError, "ModelEnv", expected="a DynamicModel for fixed_members", got=got)
+        if self._fixed_members and self._learned is not None:
             _ = self._learned.ensemble
 
     def _predict(self, action: Tensor, current: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -251,12 +223,10 @@ class ModelEnv:
     def _reward(self, action: Tensor, next_obs: Tensor, learned: Tensor | None) -> Tensor:
         """Return the rewards of a step."""
         reward = learned if self.reward_fn is None else self.reward_fn(action, next_obs)
-        if reward is None or reward.numel() != self.num_envs:
-            got = "none" if reward is None else f"shape {tuple(reward.shape)}"
-            raise InputError(
-                f"ModelEnv: expected one reward for each of {self.num_envs} environments, got "
-                f"{got}; learn rewards or pass a reward_fn."
-            )
+        if reward is None:
+            advice = "learn rewards or pass a reward_fn"
+            refuse(InputError, "ModelEnv", expected="rewards", got="none", do=advice)
+        require_shape("ModelEnv: rewards", reward.reshape(-1), (self.num_envs,))
         return reward
 
     def _dones(self, action: Tensor, current: Tensor, next_obs: Tensor) -> Tensor:
@@ -264,22 +234,17 @@ class ModelEnv:
         if self._learned is not None and self.termination_fn is None:
             chance = self._learned.termination_probability(action, current, next_obs)
             return torch.rand(chance.shape, generator=self.rng, device=self.device) < chance
-        flags = cast("TermFnType", self.termination_fn)(next_obs)
-        if flags.numel() != self.num_envs:
-            raise InputError(
-                f"ModelEnv: expected termination_fn to return one flag for each of "
-                f"{self.num_envs} environments, got shape {tuple(flags.shape)}."
-            )
-        return flags.reshape(-1).to(torch.bool)
+        flags = cast("TermFnType", self.termination_fn)(next_obs).reshape(-1)
+        require_shape("ModelEnv: flags of termination_fn", flags, (self.num_envs,))
+        return flags.to(torch.bool)
 
     def _stacked(self, actions: Mapping[AgentId, DictResponse]) -> NDArray[np.float32]:
         """Return the actions in the order of the environments, shape (E, A)."""
         missing = [agent for agent in self._ids if agent not in actions]
         if missing or not self._ids:
-            raise InputError(
-                f"ModelEnv.dict_step: expected actions of the agents {self._ids}, got none of "
-                f"{missing}; answer the observations of the last dict_reset or dict_step."
-            )
+            expected, got = f"actions of the agents {self._ids}", f"none of {missing}"
+            advice = "answer the observations of the last dict_reset or dict_step"
+            refuse(InputError, "ModelEnv.dict_step", expected=expected, got=got, do=advice)
         return np.stack(
             [np.asarray(actions[agent].list_data["actions"], np.float32) for agent in self._ids]
         )
@@ -287,10 +252,8 @@ class ModelEnv:
     def _started(self, state: Tensor | None, method: str) -> Tensor:
         """Return ``state``, which exists after a reset."""
         if state is None:
-            raise NotReadyError(
-                f"ModelEnv.{method}: expected a reset before the first step, got none; call reset "
-                "or dict_reset with start observations."
-            )
+            owner, advice = f"ModelEnv.{method}", "call reset or dict_reset"
+            refuse(NotReadyError, owner, expected="a reset before a step", got="none", do=advice)
         return state
 
     def _initial_of(self, row: NDArray[Any]) -> DictObservation:
