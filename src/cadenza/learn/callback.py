@@ -15,9 +15,10 @@ import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final, TypeVar, Unpack, cast, get_args, get_origin
 
-from cadenza.core.errors import ConfigurationTypeError, InputError
+from cadenza.core.errors import ConfigurationTypeError, InputError, refuse
 from cadenza.learn.injection import FORWARDS, MEMBER_KEYS, SIGNATURE, WHOLE_STATE, injected
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,31 +47,19 @@ def accepts_other_names(function: F) -> F:
             if value is None:
                 continue
             if name in kwargs or len(args) > _LEADING + place:
-                raise InputError(
-                    f"{function.__qualname__}: expected {name} or {other}, which mean the same, "
-                    "got both; leave one out."
-                )
+                expected = f"{name} or {other}, which mean the same"
+                refuse(InputError, function.__qualname__, expected=expected, got="both")
             kwargs[name] = value
         return function(*args, **kwargs)
 
-    signature = _extended(inspect.signature(function))
+    *known, last = inspect.signature(function).parameters.values()
+    rest = [last] if last.kind is inspect.Parameter.VAR_KEYWORD else []
+    known += [] if rest else [last]
+    keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+    others = [keyword(other, annotation="bool | None") for other in OTHER_NAMES]
+    signature = inspect.Signature([*known, *others, *rest])
     vars(wrapper).update({"__signature__": signature, _ACCEPTS: True})
     return cast("F", wrapper)
-
-
-def _extended(signature: inspect.Signature) -> inspect.Signature:
-    """Return ``signature`` with the other names as keywords, in front of ``**kwargs``."""
-    parameters = list(signature.parameters.values())
-    has_rest = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    end = len(parameters) - has_rest
-    parameters[end:end] = [
-        inspect.Parameter(
-            other, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="bool | None"
-        )
-        for other in OTHER_NAMES
-        if other not in signature.parameters
-    ]
-    return signature.replace(parameters=parameters)
 
 
 #: The hooks of a training loop, in the order in which they run.
@@ -123,9 +112,10 @@ class CallbackMeta(ABCMeta):
         for field in sorted(fields.keys() - declared):
             for hook in get_close_matches(field, declared, n=1, cutoff=_MISSPELT):
                 if inspect.isfunction(fields[field]) and hook not in field:  # not `end_batches`
-                    raise ConfigurationTypeError(
-                        f"{name}.{field}: expected the hook {hook!r}, or a clearly different name, "
-                        "got a method that no training calls; rename it."
+                    expected = f"the hook {hook!r}, or a clearly different name"
+                    got, owner = "a method that no training calls", f"{name}.{field}"
+                    refuse(
+                        ConfigurationTypeError, owner, expected=expected, got=got, do="rename it"
                     )
         for hook, declaration in declared.items():
             function = getattr(cls, hook)
@@ -254,11 +244,7 @@ class Callback(metaclass=CallbackMeta):
         """Let go of resources; the first argument is the exception that ended training, or None."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a checkpoint must hold: tensors, plain values, lists and dicts.
-
-        Raises:
-            AttributeError: A mixin that has a state stands behind this class in the bases.
-        """
+        """Return everything a checkpoint must hold: tensors, plain values, lists and dicts."""
         self._require_front_mixins()
         return {}
 
@@ -274,9 +260,6 @@ class Callback(metaclass=CallbackMeta):
         ``load_network`` (or ``load_weights``) takes the network's parameters, ``load_optimizer``
         (or ``load_optimizers``) optimiser and learning-rate schedule, ``load_hparams`` everything
         else. A state that lacks a part or is of another kind of object is a `CheckpointError`.
-
-        Raises:
-            AttributeError: A mixin that has a state stands behind this class in the bases.
         """
         self._require_front_mixins()
         if load_optimizer:

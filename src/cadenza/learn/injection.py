@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from cadenza.core.errors import CadenzaError
+from cadenza.core.errors import CadenzaError, refuse
 
 #: Attribute of a function: parameters whose state key is an attribute of the callback.
 MEMBER_KEYS: Final = "__member_keys__"
@@ -117,15 +117,11 @@ class HookSignature:
         self, owner: object, key: str, group: str | None, state: Mapping[str, Any]
     ) -> MissingStateKeyError:
         label = f"{getattr(owner, 'name', type(owner).__name__)} ({type(owner).__name__})"
-        if group is None:
-            where = f"the state, which has {sorted(state)}"
-        elif group in state:
-            inside = sorted(state[group].keys())
-            where = f"group {group!r}, which has {inside}, or the outer state, which "
-            where += f"has {sorted(state)}"
-        else:
-            where = f"group {group!r}, which is absent, or the outer state, which has "
-            where += f"{sorted(state)}"
+        place = "the state"
+        if group is not None:
+            inside = f"has {sorted(state[group].keys())}" if group in state else "is absent"
+            place = f"group {group!r}, which {inside}, or the outer state"
+        where = f"{place}, which has {sorted(state)}"
         return MissingStateKeyError(
             f"{label}.{self.name}: expected the key {key!r} in {where}; add a callback or loader "
             "that provides it earlier, correct data_group, or give the parameter a default."
@@ -165,18 +161,15 @@ def merge_into_group(result: Any, group: str | None, state: Mapping[str, Any]) -
 
     Anything but a dict that names the group is returned as it is, and so is a dict when the state
     has no such group yet.
-
-    Raises:
-        HookReturnError: The group's part is no mapping.
     """
     if group is None or not isinstance(result, dict) or group not in result:
         return cast("Any", result)
     returned = cast("dict[str, Any]", result)
     update: object = returned[group]
     if not isinstance(update, Mapping):
-        raise HookReturnError(
-            f"group {group!r}: expected a mapping of names to values, got {type(update).__name__}; "
-            f"return {{{group!r}: {{...}}}}."
+        got, advice = type(update).__name__, f"return {{{group!r}: {{...}}}}"
+        refuse(
+            HookReturnError, f"group {group!r}", expected="a mapping of names", got=got, do=advice
         )
     target: object = state.get(group)
     if not isinstance(target, MutableMapping):

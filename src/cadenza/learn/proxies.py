@@ -7,21 +7,27 @@ into one response per agent. A memory proxy takes both and keeps what training n
 import copy
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, Protocol, Self, cast, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, cast, get_args, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from cadenza.core.errors import ConfigurationError, InputError, PreconditionError, UnknownNameError
+from cadenza.core.errors import (
+    ConfigurationError,
+    InputError,
+    PreconditionError,
+    UnknownNameError,
+    refuse,
+)
 from cadenza.core.spaces import MDPSpace, SpaceDtype
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 
 #: How a proxy calls its policy: as it is, in training mode (sampling), in evaluation mode (greedy).
 ActingMode = Literal["keep", "sample", "greedy"]
 
-_MODES: Final = ("keep", "sample", "greedy")
+_NAME: Final = "GenericAgentProxy"
 _ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 
 
@@ -114,35 +120,21 @@ class GenericAgentProxy:
                 the policy's parameters and shapes stay.
             mode: ``"sample"`` and ``"greedy"`` put the policy into training or evaluation mode for
                 the time of a call; ``"keep"`` calls it as it is.
-
-        Raises:
-            ConfigurationError: No or repeated keys, or an unknown mode.
-            UnknownNameError: An input key that ``spaces`` does not have.
         """
         self._input_keys = _checked_keys("input_keys", input_keys)
         self._output_keys = _checked_keys("output_keys", output_keys)
-        if mode not in _MODES:
-            raise ConfigurationError(
-                f"GenericAgentProxy: expected mode 'keep', 'sample' or 'greedy', got {mode!r}."
-            )
-        if spaces is not None:
-            missing = [key for key in self._input_keys if key not in spaces.state.spaces]
-            if missing:
-                raise UnknownNameError(
-                    f"GenericAgentProxy: expected input keys among {sorted(spaces.state.spaces)}, "
-                    f"got {missing}; correct input_keys or pass the spaces of this environment."
-                )
+        if mode not in get_args(ActingMode):
+            expected = "mode 'keep', 'sample' or 'greedy'"
+            refuse(ConfigurationError, _NAME, expected=expected, got=repr(mode))
+        known = None if spaces is None else spaces.state.spaces
+        if known is not None and (missing := [k for k in self._input_keys if k not in known]):
+            expected = f"input keys among {sorted(known)}"
+            advice = "correct input_keys or pass the spaces of this environment"
+            refuse(UnknownNameError, _NAME, expected=expected, got=missing, do=advice)
         self._policy = policy
         self._device = torch.device(device)
         self._uses_logprobs = uses_logprobs
-        self._declared = (
-            None
-            if spaces is None
-            else {
-                key: (spaces.state.spaces[key].shape, torch_dtype(spaces.state.spaces[key].dtype))
-                for key in self._input_keys
-            }
-        )
+        self._spaces = known
         self._mode: ActingMode = mode
 
     @property
@@ -167,15 +159,14 @@ class GenericAgentProxy:
 
     def with_policy(self, policy: nn.Module) -> Self:
         """Return a copy that acts with ``policy``."""
-        return self._with(_policy=policy)
+        other = copy.copy(self)
+        other._policy = policy  # noqa: SLF001 -- of this class
+        return other
 
     def with_mode(self, mode: ActingMode) -> Self:
         """Return a copy that calls the same policy in another mode."""
-        return self._with(_mode=mode)
-
-    def _with(self, **attributes: object) -> Self:
         other = copy.copy(self)
-        vars(other).update(attributes)
+        other._mode = mode  # noqa: SLF001 -- of this class
         return other
 
     def __call__(
@@ -189,21 +180,15 @@ class GenericAgentProxy:
             InputError: Shapes that do not fit, or another number of outputs than output keys.
         """
         if not observations:
-            raise PreconditionError(
-                "GenericAgentProxy: expected at least one observation, got none; call the agent "
-                "only when there is an agent."
-            )
+            refuse(PreconditionError, _NAME, expected="at least one observation", got="none")
         active = active_agents(observations)
         if not active:
             return {}
         with torch.no_grad(), _in_mode(self._policy, self._mode):
             inputs = [self._input(key, active, observations) for key in self._input_keys]
-            outputs = named_outputs(
-                "GenericAgentProxy",
-                self._policy(*inputs),
-                self._output_keys,
-                uses_logprobs=self._uses_logprobs,
-            )
+            result = self._policy(*inputs)
+        keys, has_log = self._output_keys, self._uses_logprobs
+        outputs = named_outputs(_NAME, result, keys, uses_logprobs=has_log)
         rows = {key: self._rows(key, value, len(active)) for key, value in outputs.items()}
         return {
             agent: DictResponse(
@@ -225,23 +210,22 @@ class GenericAgentProxy:
                 f"without {key!r}; correct input_keys or what the environment sends."
             ) from error
         except ValueError as error:
-            raise InputError(
-                f"GenericAgentProxy: expected {key!r} with one shape for all agents: {error}."
-            ) from error
+            told = f"{_NAME}: expected {key!r} with one shape for all agents: {error}."
+            raise InputError(told) from error
         tensor = torch.as_tensor(batch)
-        if self._declared is None:
-            dtype = _parameter_dtype(self._policy) if tensor.is_floating_point() else tensor.dtype
-            return tensor.to(self._device, dtype)
-        shape, dtype = self._declared[key]
-        return _reshaped(key, tensor, shape).to(self._device, dtype)
+        if self._spaces is not None:
+            space = self._spaces[key]
+            return _reshaped(key, tensor, space.shape).to(self._device, torch_dtype(space.dtype))
+        floating = (p.dtype for p in self._policy.parameters() if p.is_floating_point())
+        dtype = next(floating, torch.float32) if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self._device, dtype)
 
     def _rows(self, key: str, output: torch.Tensor, count: int) -> NDArray[Any]:
         """Return an output as an array with one row per active agent."""
         if output.dim() == 0 or output.shape[0] != count:
-            raise InputError(
-                f"GenericAgentProxy: expected {key!r} with {count} rows, one per active agent, got "
-                f"shape {tuple(output.shape)}; the policy must keep the batch axis."
-            )
+            expected, got = f"{key!r} with {count} rows", f"shape {tuple(output.shape)}"
+            advice = "the policy must keep the batch axis"
+            refuse(InputError, _NAME, expected=expected, got=got, do=advice)
         return to_numpy(output)
 
 
@@ -263,20 +247,20 @@ def named_outputs(
         named = cast("Mapping[str, torch.Tensor]", result)
         missing = [name for name in names if name not in named]
         if missing:
-            raise UnknownNameError(
-                f"{owner}: expected the policy to return {list(names)}, got {sorted(named)} "
-                f"without {missing}; correct output_keys."
+            expected, got = (
+                f"the policy to return {list(names)}",
+                f"{sorted(named)} without {missing}",
             )
+            refuse(UnknownNameError, owner, expected=expected, got=got, do="correct output_keys")
         return {name: named[name] for name in names}
     outputs = list(cast("Sequence[torch.Tensor]", result))
     if uses_logprobs and len(outputs) == len(names) + 1:
         del outputs[1]
     if len(outputs) != len(names):
-        raise InputError(
-            f"{owner}: expected {len(names)} outputs for {list(names)}"
-            f"{' and a log-probability' if uses_logprobs else ''}, got {len(outputs)}; "
-            "correct output_keys or uses_logprobs."
-        )
+        more = " and a log-probability" if uses_logprobs else ""
+        expected = f"{len(names)} outputs for {list(names)}{more}"
+        advice = "correct output_keys or uses_logprobs"
+        refuse(InputError, owner, expected=expected, got=len(outputs), do=advice)
     return dict(zip(names, outputs, strict=True))
 
 
@@ -291,9 +275,8 @@ def torch_dtype(dtype: SpaceDtype) -> torch.dtype:
     try:
         return torch.as_tensor(np.empty(0, dtype=dtype)).dtype
     except TypeError as error:
-        raise InputError(
-            f"space dtype {dtype}: expected a type that torch has, got: {error}"
-        ) from error
+        told = f"space dtype {dtype}: expected a type that torch has, got: {error}"
+        raise InputError(told) from error
 
 
 def _reshaped(key: str, batch: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -307,19 +290,11 @@ def _reshaped(key: str, batch: torch.Tensor, shape: tuple[int, ...]) -> torch.Te
         ) from error
 
 
-def _parameter_dtype(policy: nn.Module) -> torch.dtype:
-    """Return the type of the policy's first floating-point parameter; float32 without one."""
-    floating = (p.dtype for p in policy.parameters() if p.is_floating_point())
-    return next(floating, torch.float32)
-
-
 def _checked_keys(name: str, keys: Sequence[str]) -> tuple[str, ...]:
     """Return ``keys`` as a tuple of distinct names."""
     if isinstance(keys, str) or not keys or len(set(keys)) != len(keys):
-        raise ConfigurationError(
-            f"GenericAgentProxy: expected {name} to be a sequence of distinct names, got {keys!r}; "
-            "write a tuple such as ('obs',)."
-        )
+        expected, advice = f"{name} to be distinct names", "write a tuple such as ('obs',)"
+        refuse(ConfigurationError, _NAME, expected=expected, got=repr(keys), do=advice)
     return tuple(keys)
 
 

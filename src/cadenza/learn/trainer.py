@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
 
-from cadenza.core.errors import CadenzaError, ConfigurationError, PreconditionError
+from cadenza.core.errors import CadenzaError, ConfigurationError, PreconditionError, refuse
 from cadenza.core.types import WeakReference
 from cadenza.learn.callback import HOOKS, BatchCallback, Callback
 from cadenza.learn.injection import (
@@ -136,10 +136,8 @@ class PlannedHook:
             named = self.signature.arguments(self.callback, state, self.group, len(leading))
             result = self.function(*leading, **named)
         if result is not None and not isinstance(result, Mapping):
-            raise HookReturnError(
-                f"{self.label}: expected None or a dict of state values, got "
-                f"{type(result).__name__}; return {{'key': value}}."
-            )
+            expected, got = "None or a dict of state values", type(result).__name__
+            refuse(HookReturnError, self.label, expected=expected, got=got)
         return cast("dict[str, Any] | None", result)
 
     @property
@@ -183,11 +181,9 @@ class Trainer:
         """
         for callback in callbacks:
             if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidCallbackError(
-                    f"Trainer: expected callbacks only, got {callback!r} of type "
-                    f"{type(callback).__name__}; derive a class from Callback, with what to do in "
-                    "a method, e.g. end_batch, and pass an instance."
-                )
+                got = f"{callback!r} of type {type(callback).__name__}"
+                advice = "derive a class from Callback and pass an instance"
+                refuse(InvalidCallbackError, "Trainer", expected="callbacks", got=got, do=advice)
         self.callbacks: list[Callback] = sorted(callbacks, key=lambda callback: callback.order)
         self.dataloader = dataloader
         self.state: StateDict = StateDict()
@@ -197,11 +193,12 @@ class Trainer:
         self._trace = trace
         self._written: dict[str, PlannedHook] = {}
         self._started: set[int] = set()
-        cyclic = [c for c in self.callbacks if c.cycle is not None and c.cycle > 0]
-        self._plan = {
-            name: _plan(cyclic if name.endswith("_cycle") else self.callbacks, name)
-            for name in HOOKS
-        }
+        self._plan: dict[str, list[PlannedHook]] = {}
+        for name in HOOKS:
+            is_cyclic = name.endswith("_cycle")
+            called = [c for c in self.callbacks if not is_cyclic or (c.cycle or 0) > 0]
+            planned = [PlannedHook.of(callback, name) for callback in called]
+            self._plan[name] = [hook for hook in planned if hook is not None]
 
     def train(self, shutdown_signal: Callable[[], bool] | None = None) -> None:
         """Train until the loader is exhausted, a callback stops it, or something fails.
@@ -276,10 +273,9 @@ class Trainer:
         state = self.state
         state.next_batch(batch)
         if self._batch_size_key not in state:
-            raise MissingStateKeyError(
-                f"Trainer: expected the batch to have {self._batch_size_key!r}, got "
-                f"{sorted(batch)}; set the loader's size_key or the trainer's batch_size_key."
-            )
+            expected = f"the batch to have {self._batch_size_key!r}"
+            advice = "set the loader's size_key or the trainer's batch_size_key"
+            refuse(MissingStateKeyError, "Trainer", expected=expected, got=sorted(batch), do=advice)
         state["bp_step"] = step
         state["bp_samples"] += state[self._batch_size_key]
         self._written.clear()
@@ -310,11 +306,10 @@ class Trainer:
             before = self._written.get(key)
             is_conflict = before is not None and before.callback is not hook.callback
             if self._strict and is_conflict and key not in hook.callback.overwrites:
-                raise ConfigurationError(
-                    f"{hook.label}: expected to be the only writer of {key!r} in step "
-                    f"{self.state['bp_step']}, got {cast('PlannedHook', before).label} before it; "
-                    "rename the key or add it to the callback's 'overwrites'."
-                )
+                expected = f"to be the only writer of {key!r} in step {self.state['bp_step']}"
+                got = f"{cast('PlannedHook', before).label} before it"
+                advice = "rename the key or add it to the callback's 'overwrites'"
+                refuse(ConfigurationError, hook.label, expected=expected, got=got, do=advice)
             self._written[key] = hook
             if self._trace:
                 self.writers[key] = hook.label
@@ -326,11 +321,8 @@ class Trainer:
             BaseExceptionGroup: One failed, and nothing else had: ``ending`` is no failure.
         """
         hooks = sorted(self._plan["end_training"], key=lambda hook: not hook.callback.ends_first)
-        ends = [
-            (hook.label, partial(self._call, hook, ending))
-            for hook in hooks
-            if id(hook.callback) in self._started
-        ]
+        started = [hook for hook in hooks if id(hook.callback) in self._started]
+        ends = [(hook.label, partial(self._call, hook, ending)) for hook in started]
         self._started.clear()
         end_all(ends, ending)
 
@@ -355,12 +347,6 @@ def end_all(ends: Iterable[tuple[str, Callable[[], object]]], ending: BaseExcept
         raise BaseExceptionGroup("end_training failed", failures)
     for failure in failures:
         ending.add_note(f"end_training failed too: {failure!r}")
-
-
-def _plan(callbacks: Iterable[Callback], name: str) -> list[PlannedHook]:
-    """Return the overridden hooks called ``name``, in order."""
-    hooks = (PlannedHook.of(callback, name) for callback in callbacks)
-    return [hook for hook in hooks if hook is not None]
 
 
 def _written_keys(result: Mapping[str, Any]) -> Iterable[str]:

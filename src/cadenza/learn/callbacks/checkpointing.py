@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, cast
 
@@ -34,11 +35,13 @@ from cadenza.core.checkpoints import (
     save_checkpoint,
     sidecar_path,
 )
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import (
     CheckpointError,
     CheckpointKeyError,
     CheckpointNotFoundError,
     InputError,
+    refuse,
 )
 from cadenza.core.files import make_folder, remove_temporaries
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, RunContext
@@ -65,13 +68,9 @@ def existing_indices(folder: Path) -> list[int]:
 def write_checkpoint(
     folder: Path, index: int, content: Mapping[str, Any], run: RunContext | None
 ) -> Path:
-    """Write a checkpoint durably, over an older one of the same index.
+    """Write a checkpoint durably, over an older one of the same index; return its path.
 
-    Args:
-        folder: Where checkpoints are.
-        index: Number of the checkpoint.
-        content: As described in the module's header.
-        run: Origin of the run, for the manifest.
+    ``content`` is described in the module's header; the manifest tells the origin of ``run``.
 
     Raises:
         CheckpointError: ``content`` holds something other than tensors and plain values.
@@ -106,10 +105,8 @@ def read_checkpoint(
     """
     path = checkpoint_path(folder, index)
     if not path.is_file():
-        raise CheckpointNotFoundError(
-            f"{path}: expected a checkpoint, got no such file; there are the indices "
-            f"{existing_indices(folder)}."
-        )
+        got = f"no such file; there are the indices {existing_indices(folder)}"
+        refuse(CheckpointNotFoundError, str(path), expected="a checkpoint", got=got)
     limit = path.stat().st_size if max_bytes is None else max_bytes
     has_manifest = sidecar_path(path).exists() or pending_path(path).exists()
     if has_manifest or require_manifest:
@@ -117,40 +114,28 @@ def read_checkpoint(
         content, metadata = load_checkpoint(uri=uri, artifacts_root=folder, max_bytes=limit)
         version = metadata.extra.get("content_version")
         if version != CONTENT_VERSION:
-            raise CheckpointError(
-                f"{path}: expected content version {CONTENT_VERSION}, got {version!r}; load it "
-                "with the release that wrote it."
-            )
+            expected, got = f"content version {CONTENT_VERSION}", repr(version)
+            advice = "load it with the release that wrote it"
+            refuse(CheckpointError, str(path), expected=expected, got=got, do=advice)
     else:
         content = read_emote_checkpoint(path, max_bytes=limit)
-    return _checked(content, path)
+    training: Any = content.get("training_state")
+    numbers = cast("dict[str, Any]", training) if isinstance(training, dict) else {}
+    counts = [numbers.get(key) for key in ("bp_step", "bp_samples")]
+    has_states = isinstance(content.get("callback_state_dicts"), dict)
+    if not has_states or not all(isinstance(count, int) for count in counts):
+        expected = "'callback_state_dicts' and 'training_state' with bp_step and bp_samples"
+        got, advice = sorted(map(str, content)), "this is no checkpoint of a training"
+        refuse(CheckpointError, str(path), expected=expected, got=got, do=advice)
+    return content
 
 
 def prune_checkpoints(folder: Path, newest: int, keep_last: int) -> list[int]:
-    """Delete all but the last ``keep_last`` checkpoints up to ``newest``; return their indices.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Delete all but the last ``keep_last`` checkpoints up to ``newest``; return their indices."""
     removed = [index for index in existing_indices(folder) if index <= newest - keep_last]
     for index in removed:
         remove_checkpoint(checkpoint_path(folder, index))
     return removed
-
-
-def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return ``content`` if it has the parts of a checkpoint."""
-    states, training = content.get("callback_state_dicts"), content.get("training_state")
-    numbers = cast("dict[str, Any]", training) if isinstance(training, dict) else {}
-    is_complete = isinstance(states, dict) and all(
-        isinstance(numbers.get(key), int) for key in ("bp_step", "bp_samples")
-    )
-    if not is_complete:
-        raise CheckpointError(
-            f"{path}: expected 'callback_state_dicts' and 'training_state' with bp_step and "
-            f"bp_samples, got {sorted(map(str, content))}; this is no checkpoint of a training."
-        )
-    return content
 
 
 #: Stands for the newest checkpoint in a folder.
@@ -243,11 +228,8 @@ class Checkpointer(Callback):
         self._order = ORDER_CHECKPOINT
         self.ends_first = save_at_end  # others may close what their state is read from
         self._restorees = _with_unique_names(restorees)
-        if keep_last is not None and keep_last < 1:
-            raise InputError(
-                f"Checkpointer: expected keep_last >= 1 or None, got {keep_last}; "
-                "None keeps all checkpoints."
-            )
+        if keep_last is not None:
+            whole_number("Checkpointer.keep_last", keep_last, least=1)
         self._folder = Path(run_root) / storage_subdirectory
         self._next_index = _index_or_latest(self, checkpoint_index)
         self._keep_last = keep_last
@@ -265,10 +247,8 @@ class Checkpointer(Callback):
         make_folder(self._folder)
         remove_temporaries(self._folder)
         existing = existing_indices(self._folder)
-        is_ours = (
-            latest_checkpoint is not None
-            and Path(latest_checkpoint).parent.resolve() == self._folder.resolve()
-        )
+        folder = None if latest_checkpoint is None else Path(latest_checkpoint).parent
+        is_ours = folder is not None and folder.resolve() == self._folder.resolve()
         if is_ours and checkpoint_index is not None:
             self._next_index = checkpoint_index + 1
         elif self._next_index == LATEST:
@@ -291,9 +271,8 @@ class Checkpointer(Callback):
     @Callback.whole_state
     def end_cycle(self, bp_step: int, bp_samples: int, **state: Any) -> dict[str, Any]:
         """Write a checkpoint; return its path and index."""
-        return self._save(
-            self._training_state({**state, "bp_step": bp_step, "bp_samples": bp_samples})
-        )
+        counts = {"bp_step": bp_step, "bp_samples": bp_samples}
+        return self._save(self._training_state({**state, **counts}))
 
     def end_training(self, exception: BaseException | None = None) -> None:
         """Write the last step if wanted and training ended cleanly; finish writing."""
@@ -386,8 +365,9 @@ class CheckpointLoader(Callback):
         self._load = (load_weights, load_optimizers, load_hparams)
         self._fall_back = fall_back or checkpoint_index == LATEST
         self._missing_ok = missing_ok
-        self._require_manifest = require_manifest
-        self._max_bytes = max_bytes
+        self._read_file = partial(
+            read_checkpoint, self._folder, max_bytes=max_bytes, require_manifest=require_manifest
+        )
 
     def restore_state(self) -> dict[str, Any] | None:
         """Give the restorees their state.
@@ -425,33 +405,25 @@ class CheckpointLoader(Callback):
         if not candidates and self._missing_ok:
             return None
         if not self._folder.is_dir():
-            raise InvalidCheckpointLocation(
-                f"CheckpointLoader: expected the folder {self._folder}, got no such folder; check "
-                "run_root and storage_subdirectory."
-            )
+            expected, got = f"the folder {self._folder}", "no such folder"
+            advice = "check run_root and storage_subdirectory"
+            owner = "CheckpointLoader"
+            refuse(InvalidCheckpointLocation, owner, expected=expected, got=got, do=advice)
         if not candidates:
-            raise CheckpointNotFoundError(
-                f"{self._folder}: expected a checkpoint, got none; check run_root, or pass "
-                "missing_ok=True to start from scratch."
-            )
+            owner, expected = f"{self._folder}", "a checkpoint"
+            advice = "check run_root, or pass missing_ok=True to start from scratch"
+            refuse(CheckpointNotFoundError, owner, expected=expected, got="none", do=advice)
         problems: list[str] = []
         for index in candidates:
             try:
-                return index, read_checkpoint(
-                    self._folder,
-                    index,
-                    max_bytes=self._max_bytes,
-                    require_manifest=self._require_manifest,
-                )
+                return index, self._read_file(index)
             except CheckpointError as error:
                 if not self._fall_back:
                     raise
                 _logger.warning("Skipping a damaged checkpoint: %s", error)
                 problems.append(str(error))
-        raise CheckpointError(
-            f"{self._folder}: expected a valid checkpoint, got none among {candidates}: "
-            + "; ".join(problems)
-        )
+        told = f"{self._folder}: expected a valid checkpoint, got none among {candidates}: "
+        raise CheckpointError(told + "; ".join(problems))
 
     def _candidates(self) -> list[int]:
         """Return the indices to try, best first."""
@@ -467,10 +439,9 @@ class CheckpointLoader(Callback):
         names = {restoree.name for restoree in self._restorees}
         missing, unexpected = sorted(names - set(states)), sorted(set(states) - names)
         if missing:
-            raise CheckpointKeyError(
-                f"{checkpoint_path(self._folder, index)}: expected states named {missing}, got "
-                f"none; not asked for: {unexpected}; name the restorees as when it was saved."
-            )
+            path, got = checkpoint_path(self._folder, index), f"none; not asked for: {unexpected}"
+            advice, expected = "name the restorees as when it was saved", f"states named {missing}"
+            refuse(CheckpointKeyError, str(path), expected=expected, got=got, do=advice)
         if unexpected:
             _logger.info("Checkpoint %d holds more than is restored: %s", index, unexpected)
 
@@ -478,7 +449,7 @@ class CheckpointLoader(Callback):
 def _index_or_latest(owner: object, index: int | str) -> int | str:
     if isinstance(index, str) and index != LATEST:
         name = type(owner).__name__
-        raise InputError(f"{name}: expected an index or 'latest', got {index!r}.")
+        refuse(InputError, name, expected="an index or 'latest'", got=repr(index))
     return index
 
 
@@ -487,10 +458,8 @@ def _with_unique_names(restorees: Iterable[Restoree]) -> list[Restoree]:
     listed = list(restorees)
     counts = Counter(restoree.name for restoree in listed)
     if duplicates := sorted(name for name, count in counts.items() if count > 1):
-        raise InputError(
-            f"Checkpoint restorees: expected one name each, got duplicates {duplicates}; "
-            "give each object its own 'name'."
-        )
+        got, advice = f"duplicates {duplicates}", "give each object its own 'name'"
+        refuse(InputError, "Checkpoint restorees", expected="one name each", got=got, do=advice)
     return listed
 
 

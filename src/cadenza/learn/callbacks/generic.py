@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from cadenza.core.errors import CadenzaError, InputError, NotReadyError, PreconditionError
+from cadenza.core.errors import CadenzaError, InputError, NotReadyError, PreconditionError, refuse
 from cadenza.learn.callback import ORDER_STOP, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
@@ -19,15 +19,10 @@ class BackPropStepsTerminator(Callback):
     """
 
     def __init__(self, bp_steps: int) -> None:
-        """Set the total.
-
-        Raises:
-            PreconditionError: ``bp_steps`` is not above 0.
-        """
+        """Set the total, above 0."""
         if not bp_steps > 0:
-            raise PreconditionError(
-                f"Training steps must be above 0. Expected bp_steps >= 1, got {bp_steps}."
-            )
+            told = f"Training steps must be above 0. Expected bp_steps >= 1, got {bp_steps}."
+            raise PreconditionError(told)
         super().__init__(cycle=bp_steps)
         self._order = ORDER_STOP
         self._bp_steps = bp_steps
@@ -35,9 +30,8 @@ class BackPropStepsTerminator(Callback):
     def begin_training(self, bp_step: int) -> None:
         """Stop at once when the restored run has all its steps already."""
         if bp_step > self._bp_steps:
-            raise TrainingShutdownException(
-                f"the run has done {bp_step - 1} steps of {self._bp_steps}"
-            )
+            told = f"the run has done {bp_step - 1} steps of {self._bp_steps}"
+            raise TrainingShutdownException(told)
 
     def end_cycle(self) -> None:
         """Stop."""
@@ -54,17 +48,11 @@ class FinalLossTestCheck(Callback):
     def __init__(
         self, callbacks: Sequence[LossCallback], cutoffs: Sequence[float], test_length: int
     ) -> None:
-        """Choose losses and their limits.
-
-        Raises:
-            InputError: Not one limit per loss.
-        """
+        """Choose losses and as many limits."""
         super().__init__(cycle=test_length)
         if len(callbacks) != len(cutoffs):
-            raise InputError(
-                f"FinalLossTestCheck: expected one cutoff per loss, got {len(cutoffs)} for "
-                f"{len(callbacks)}."
-            )
+            got = f"{len(cutoffs)} for {len(callbacks)}"
+            refuse(InputError, "FinalLossTestCheck", expected="one cutoff per loss", got=got)
         self._order = ORDER_STOP
         self._limits = list(zip(callbacks, cutoffs, strict=True))
 
@@ -78,9 +66,8 @@ class FinalLossTestCheck(Callback):
         for callback, cutoff in self._limits:
             loss = _logged(callback.scalar_logs, f"loss/{callback.name}_loss")
             if not loss <= cutoff:  # written this way round so that NaN fails too
-                raise CheckFailedError(
-                    f"Loss for {callback.name} too high: expected at most {cutoff}, got {loss}."
-                )
+                told = f"Loss for {callback.name} too high"
+                refuse(CheckFailedError, told, expected=f"at most {cutoff}", got=loss)
         raise TrainingShutdownException("the final loss check passed")
 
 
@@ -114,9 +101,8 @@ class FinalRewardTestCheck(Callback):
         else:
             reward = _logged(self._logs.scalar_logs, self._key)
         if not reward >= self._cutoff:  # written this way round so that NaN fails too
-            raise CheckFailedError(
-                f"Reward too low: expected at least {self._cutoff}, got {reward}."
-            )
+            expected = f"at least {self._cutoff}"
+            refuse(CheckFailedError, "Reward too low", expected=expected, got=reward)
         raise TrainingShutdownException("the final reward check passed")
 
 

@@ -5,20 +5,16 @@ Keys:     ``group/name``. A windowed key may carry its length: ``windowed[LENGTH
 
 import re
 import warnings
-from collections import deque
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-)
+from collections import UserDict, deque
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CadenzaError, CheckpointKeyError, InputError
+from cadenza.core.checks import whole_number
+from cadenza.core.errors import CadenzaError, CheckpointKeyError, InputError, refuse
 from cadenza.learn.callback import Callback, accepts_other_names
 
 #: Start of a windowed key that carries its window length.
@@ -37,56 +33,36 @@ class MixinOrderError(CadenzaError, AttributeError):
     """`LoggingMixin` stands behind the class whose state it should add to."""
 
 
-class LazyScalars(MutableMapping[str, float]):
+class LazyScalars(UserDict[str, Any]):
     """Last value by key; one on another device is fetched when it is read."""
-
-    def __init__(self, values: Mapping[str, float] | None = None) -> None:
-        self._values: dict[str, float | torch.Tensor] = dict(values or {})
 
     def __getitem__(self, key: str) -> float:
         """Return the value as a float."""
-        value = self._values[key]
+        value = self.data[key]
         if isinstance(value, torch.Tensor):
             value = float((value if value.numel() == 1 else value.mean()).item())
-            self._values[key] = value
+            self.data[key] = value
         return value
 
     def keep_mean(self, key: str, values: torch.Tensor) -> None:
         """Keep the mean of ``values``, computed when it is read."""
-        self._values[key] = values.detach()
+        self.data[key] = values.detach()
 
     def keep(self, group: str, values: Mapping[str, Scalar]) -> None:
         """Keep numbers and tensors, which must not change until they are read."""
-        self._values.update({f"{group}/{name}": value for name, value in values.items()})
+        self.data.update({f"{group}/{name}": value for name, value in values.items()})
 
     def __setitem__(self, key: str, value: Scalar) -> None:
         """Keep a number, or a copy of a tensor of one element."""
-        if isinstance(value, torch.Tensor):
-            if value.numel() != 1:
-                raise InputError(
-                    f"log key {key!r}: expected one number, got a tensor of {value.numel()} "
-                    "elements; log its mean."
-                )
-            is_near = value.device.type == "cpu"
-            self._values[key] = value.item() if is_near else value.detach().clone()
-        else:
-            self._values[key] = _number(key, value)
-
-    def __delitem__(self, key: str) -> None:
-        """Forget a key."""
-        del self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the keys."""
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        """Return the number of keys."""
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        """Show the values."""
-        return repr(dict(self.items()))
+        if not isinstance(value, torch.Tensor):
+            self.data[key] = _number(key, value)
+            return
+        if value.numel() != 1:
+            got = f"a tensor of {value.numel()} elements"
+            refuse(
+                InputError, f"log key {key!r}", expected="one number", got=got, do="log its mean"
+            )
+        self.data[key] = value.item() if value.device.type == "cpu" else value.detach().clone()
 
 
 class LoggingMixin:
@@ -104,16 +80,8 @@ class LoggingMixin:
     """
 
     def __init__(self, *, default_window_length: int = 250, **kwargs: Any) -> None:
-        """Make empty stores; windows of keys that carry no length have ``default_window_length``.
-
-        Raises:
-            InputError: ``default_window_length`` is smaller than 1.
-        """
-        if default_window_length < 1:
-            raise InputError(
-                "LoggingMixin: expected default_window_length >= 1, got "
-                f"{default_window_length}; choose how many values a mean covers."
-            )
+        """Make empty stores; a window whose key carries no length has ``default_window_length``."""
+        whole_number("LoggingMixin.default_window_length", default_window_length, least=1)
         super().__init__(**kwargs)
         self.scalar_logs: LazyScalars = LazyScalars()
         self.windowed_scalar: dict[str, deque[float]] = {}
@@ -133,11 +101,7 @@ class LoggingMixin:
                 return
 
     def log_scalar(self, key: str, value: Scalar) -> None:
-        """Keep the last value of ``key``.
-
-        Raises:
-            InputError: ``value`` is not one number.
-        """
+        """Keep the last value of ``key``, one number."""
         self.scalar_logs[key] = value
 
     def log_mean(self, key: str, value: torch.Tensor) -> None:
@@ -208,11 +172,7 @@ class LoggingMixin:
         }
 
     def load_logs(self, state: Mapping[str, Any]) -> None:
-        """Take over what `logs` returned.
-
-        Raises:
-            CheckpointKeyError: It is missing in ``state``.
-        """
+        """Take over what `logs` returned."""
         self.scalar_logs = LazyScalars(_part(state, "scalar_logs"))
         self.windowed_scalar = {
             key: deque(values, maxlen=length)
@@ -221,11 +181,7 @@ class LoggingMixin:
         self.windowed_scalar_cumulative = dict(_part(state, "windowed_scalar_cumulative"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the parent's state plus `logs`.
-
-        Raises:
-            MixinOrderError: No class behind the mixin has a state.
-        """
+        """Return the parent's state plus `logs`."""
         return {**self._parent("state_dict")(), **self.logs()}
 
     @accepts_other_names
@@ -236,12 +192,7 @@ class LoggingMixin:
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over logs (with ``load_hparams``) and give the rest to the parent.
-
-        Raises:
-            CheckpointKeyError: The logs are missing in ``state_dict``.
-            MixinOrderError: No class behind the mixin takes a state.
-        """
+        """Take over logs (with ``load_hparams``) and give the rest to the parent."""
         rest = dict(state_dict)
         if load_hparams:
             self.load_logs(rest)
@@ -262,11 +213,7 @@ class LoggingMixin:
 
 
 def window_length(key: str) -> int | None:
-    """Return the window length that a key carries, or None.
-
-    Raises:
-        InputError: The key has the mark of a length but is malformed.
-    """
+    """Return the window length that a key carries, or None."""
     if WINDOW_MARK not in key:
         return None
     match = _WINDOWED_KEY.fullmatch(key)
@@ -320,7 +267,6 @@ def _numbers(key: str, value: object) -> list[float]:
     if isinstance(value, np.ndarray):
         return cast("NDArray[Any]", value).reshape(-1).tolist()
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [
-            number for item in cast("Iterable[object]", value) for number in _numbers(key, item)
-        ]
+        items = cast("Iterable[object]", value)
+        return [number for item in items for number in _numbers(key, item)]
     return [_number(key, value)]

@@ -129,7 +129,7 @@ class LossCallback(LoggingMixin, Callback):
         norm = self._shorten_gradients()
         may_look = loss.is_cpu or schedule.last_epoch % LOOK_EVERY == 0
         if may_look and not math.isfinite(float(loss.detach()) + float(norm)):
-            got = f"{float(loss)} and {float(norm)}"
+            got = f"{float(loss.detach())} and {float(norm)}"
             advice = "lower the learning rate, or look for extremes in the batch"
             refuse(InputError, self.name, expected="a finite loss and gradient", got=got, do=advice)
         optimizer.step()

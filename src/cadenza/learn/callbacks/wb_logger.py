@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cadenza.core.errors import ConfigurationKeyError, MissingExtraError, PreconditionError
+from cadenza.core.errors import ConfigurationKeyError, MissingExtraError, PreconditionError, refuse
 from cadenza.learn.callbacks.logging import (
     PullingLogger,
     histogram_values,
@@ -48,15 +48,13 @@ class WBLogger(PullingLogger):
         super().__init__(callbacks, log_interval)
         absent = [key for key in (_PROJECT, _RUN) if key not in config]
         if absent:
-            raise ConfigurationKeyError(
-                f"WBLogger: expected the configuration to have {_PROJECT!r} and {_RUN!r}, got "
-                f"{sorted(config)}; add {absent}."
+            expected, got = f"a configuration with {_PROJECT!r} and {_RUN!r}", sorted(config)
+            refuse(
+                ConfigurationKeyError, "WBLogger", expected=expected, got=got, do=f"add {absent}"
             )
         if wandb.run is not None:
-            raise PreconditionError(
-                f"WBLogger: expected no active run, got {wandb.run.name!r}; call wandb.finish() "
-                "or use one logger."
-            )
+            got, advice = repr(wandb.run.name), "call wandb.finish() or use one logger"
+            refuse(PreconditionError, "WBLogger", expected="no active run", got=got, do=advice)
         self._wandb_run: Any = wandb.init(
             project=config[_PROJECT],
             name=config[_RUN],

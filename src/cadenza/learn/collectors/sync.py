@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.checks import checked_integer, checked_optional_integer, whole_number
+from cadenza.core.errors import NotReadyError
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState, MetaData
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
@@ -64,15 +65,10 @@ class GymCollector(LoggingMixin, Callback):
             max_episode_steps: Cut longer episodes off, for tasks that never end by themselves;
                 their last transition bootstraps.
             name: Name in logs and checkpoints; the class's name if None.
-
-        Raises:
-            ConfigurationError: A number out of range.
         """
-        if warmup_steps < 0 or (max_episode_steps is not None and max_episode_steps < 1):
-            raise ConfigurationError(
-                f"{type(self).__name__}: expected warmup_steps >= 0 and max_episode_steps >= 1, "
-                f"got {warmup_steps} and {max_episode_steps}."
-            )
+        kind = type(self).__name__
+        checked_integer(f"{kind}.warmup_steps", warmup_steps, least=0)
+        checked_optional_integer(f"{kind}.max_episode_steps", max_episode_steps)
         super().__init__(cycle=cycle)
         self._env = env
         self._agent = agent
@@ -85,22 +81,15 @@ class GymCollector(LoggingMixin, Callback):
         #: Transitions collected so far, those of the warm-up included.
         self.inf_step: int = 0
         self._is_restored = False
-        if name is not None:
-            self.name = name
+        self.name: str = name or self.name
 
     def collect_data(self) -> int:
         """Act once in every environment and remember it; return the transitions made.
 
         That is N, less the environments that only were reset in next-step mode.
-
-        Raises:
-            NotReadyError: Before `begin_training`.
         """
         if not self._env.is_reset:
-            raise NotReadyError(
-                f"{self.name}.collect_data: expected begin_training() first; train with a Trainer, "
-                "or call it yourself."
-            )
+            raise NotReadyError(f"{self.name}.collect_data: expected begin_training() first.")
         responses = self._act(self._observations)
         following, info = self._env.dict_step(responses, max_episode_steps=self._max_episode_steps)
         self._memory.add(self._observations, responses)
@@ -123,13 +112,8 @@ class GymCollector(LoggingMixin, Callback):
         self.log_scalar(EPISODE_REWARD, mean_return)
 
     def collect_multiple(self, count: int) -> int:
-        """Call `collect_data` ``count`` times and return the transitions made.
-
-        Raises:
-            InputError: ``count`` is negative.
-        """
-        if count < 0:
-            raise InputError(f"{self.name}.collect_multiple: expected count >= 0, got {count}.")
+        """Call `collect_data` ``count`` >= 0 times and return the transitions made."""
+        whole_number(f"{self.name}.collect_multiple: count", count, least=0)
         return sum(self.collect_data() for _ in range(count))
 
     def begin_training(self) -> dict[str, Any]:
@@ -154,59 +138,38 @@ class GymCollector(LoggingMixin, Callback):
 
         The policy's weights are left to the loss that trains it.
         """
+        weights = self._policy.state_dict()
         return super().state_dict() | {
             "environment": self._env.state_dict(),
             "observations": observations_state(self._observations),
             "inf_step": self.inf_step,
-            "policy_noise": {
-                key: value
-                for key, value in self._policy.state_dict().items()
-                if key.endswith(_EXTRA_STATE)
-            },
+            "policy_noise": {k: v for k, v in weights.items() if k.endswith(_EXTRA_STATE)},
         }
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Go on where `state_dict` was taken; nothing happens without ``load_hparams``.
-
-        Raises:
-            CheckpointKeyError: ``state_dict`` is of another object.
-            CheckpointError: Other environments than those saved.
-        """
-        if load_hparams:
-            require_parts(self.name, state_dict, _STATE_KEYS)
-        rest = {key: value for key, value in state_dict.items() if key not in _STATE_KEYS}
-        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
-        if load_hparams:
-            self._env.load_state_dict(state_dict["environment"])
-            self._observations = observations_from_state(state_dict["observations"])
-            self.inf_step = int(state_dict["inf_step"])
-            self._policy.load_state_dict(state_dict["policy_noise"], strict=False)
-            self._is_restored = True
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts(self.name, state, _STATE_KEYS)
+        self._env.load_state_dict(state["environment"])
+        self._observations = observations_from_state(state["observations"])
+        self.inf_step = int(state["inf_step"])
+        self._policy.load_state_dict(state["policy_noise"], strict=False)
+        self._is_restored = True
 
     def _interrupt_running(self) -> None:
         """End the episodes that cannot go on, as interrupted by something outside."""
-        running = {
-            agent: replace(seen, episode_state=EpisodeState.INTERRUPTED)
-            for agent, seen in self._observations.items()
-            if seen.episode_state is EpisodeState.RUNNING
-        }
+        ended: dict[AgentId, DictObservation] = {}
+        running: dict[AgentId, DictObservation] = {}
+        for agent, seen in self._observations.items():
+            if seen.episode_state is EpisodeState.RUNNING:
+                running[agent] = replace(seen, episode_state=EpisodeState.INTERRUPTED)
+            elif seen.episode_state in _ENDINGS:
+                ended[agent] = seen
         _LOGGER.warning(
             "%s: the environments cannot be replayed, so %d running episodes end as interrupted "
             "and new ones begin; wrap each environment in ReplayableEnv to continue exactly.",
             self.name,
             len(running),
         )
-        ended = {
-            agent: seen
-            for agent, seen in self._observations.items()
-            if seen.episode_state in (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
-        }
         if running or ended:
             self._memory.add(ended | running, {})
 
@@ -227,21 +190,13 @@ class SimpleGymCollector(GymCollector):
         max_episode_steps: int | None = None,
         name: str | None = None,
     ) -> None:
-        """Collect ``calls_per_inf`` times every ``bp_steps_per_inf`` steps; see `GymCollector`.
-
-        Raises:
-            ConfigurationError: A number out of range.
-        """
+        """Collect ``calls_per_inf`` times every ``bp_steps_per_inf`` steps; see `GymCollector`."""
         super().__init__(
             env, agent, memory, render, warmup_steps, max_episode_steps=max_episode_steps, name=name
         )
-        if bp_steps_per_inf < 1 or calls_per_inf < 1:
-            raise ConfigurationError(
-                "SimpleGymCollector: expected bp_steps_per_inf >= 1 and calls_per_inf >= 1, got "
-                f"{bp_steps_per_inf} and {calls_per_inf}."
-            )
-        self._bp_steps_per_inf = bp_steps_per_inf
-        self._calls_per_inf = calls_per_inf
+        kind = "SimpleGymCollector"
+        self._bp_steps_per_inf = checked_integer(f"{kind}.bp_steps_per_inf", bp_steps_per_inf)
+        self._calls_per_inf = checked_integer(f"{kind}.calls_per_inf", calls_per_inf)
 
     def begin_batch(self, bp_step: int) -> dict[str, Any]:
         """Collect if it is time, and count transitions."""

@@ -176,7 +176,7 @@ def test_calls_out_of_place_are_refused():
     collector = GymCollector(*parts(LONG))
     with pytest.raises(NotReadyError, match=r"expected begin_training\(\) first"):
         collector.collect_data()
-    with pytest.raises(InputError, match="expected count >= 0, got -1"):
+    with pytest.raises(InputError, match="expected an integer >= 0, got -1"):
         collector.collect_multiple(-1)
 
 
