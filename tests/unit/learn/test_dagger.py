@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode
 
 import cadenza
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.agents.dagger import CLIP, InputScale, imitation_loss, rate_share
+from cadenza.learn.agents.dagger import rate_share
+from cadenza.learn.agents.imitation import CLIP, InputScale
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.env.stepping import ActionCodec
 from tests.unit.learn.test_api import IMAGE, MIXED, Camera, Watch, assert_same
@@ -67,7 +68,7 @@ def test_every_visited_state_is_stored_with_what_the_expert_would_do_there():
         return push_back(observations)
 
     agent = cadenza.DAgger(Drift, expert=expert, **SMALL).learn(90, progress=False)
-    stored = agent.learner.demonstrations
+    stored = agent.demonstrations
     assert len(stored) == agent.steps == 90
     np.testing.assert_array_equal(stored.observations, np.concatenate(asked))
     wanted = np.clip(push_back(stored.observations.numpy()), -1.0, 3.0)
@@ -82,10 +83,10 @@ def test_expert_drives_the_first_round_and_then_by_its_share(decay):
         Drift, expert=push_back, expert_decay=decay, action_noise=0.0, **{**SMALL, "num_envs": 1}
     )
     agent.learn(10, progress=False)
-    first = agent.predict(agent.learner.demonstrations.observations.numpy())
+    first = agent.predict(agent.demonstrations.observations.numpy())
     agent.learn(10, progress=False)
     env = next(env for env in Drift.made if env.executed)
-    visited = agent.learner.demonstrations.observations.numpy()
+    visited = agent.demonstrations.observations.numpy()
     taught = np.clip(push_back(visited), -1.0, 3.0)[:, 0]
     np.testing.assert_allclose(env.executed[:10], taught[:10], atol=1e-6)
     follows_expert = np.allclose(env.executed[10:20], taught[10:20], atol=1e-4)
@@ -109,7 +110,7 @@ def test_noise_disturbs_its_share_of_the_executed_actions_and_no_label():
         **{**SMALL, "round_length": 200},
     )
     agent.learn(600, progress=False)
-    states = agent.learner.demonstrations.observations.numpy()
+    states = agent.demonstrations.observations.numpy()
     executed = np.array([env.executed for env in Drift.made if env.executed]).T.reshape(-1)
     taught = np.clip(push_back(states), -1.0, 3.0)[:, 0]
     assert np.mean(np.abs(executed - taught) > 1e-5) == pytest.approx(0.25, abs=0.06)
@@ -173,13 +174,13 @@ def test_training_goes_on_after_an_environment_was_left_within_a_step():
     with pytest.raises(KeyboardInterrupt):
         agent.learn(60, progress=False)
     assert agent.learn(60, progress=False).steps == 120  # 39 before, and the round is finished
-    assert len(agent.learner.demonstrations) == 120
+    assert len(agent.demonstrations) == 120
 
 
 def test_file_without_memory_is_judged_but_holds_no_demonstration(tmp_path):
     agent = cadenza.DAgger(Drift, **SMALL).learn(60, progress=False)
     loaded = cadenza.DAgger.load(agent.save(tmp_path / "small", memory=False), Drift)
-    assert len(loaded.learner.demonstrations) == 0
+    assert len(loaded.demonstrations) == 0
     assert loaded.evaluate(3).returns == agent.evaluate(3).returns
     assert loaded.learn(30, progress=False).updates == agent.updates + 20
 
@@ -190,7 +191,7 @@ def test_steps_that_only_reset_are_no_demonstrations(mode):
     agent = cadenza.DAgger(envs, expert=lambda o: o[:, :1], round_length=410, updates=1)
     agent.learn(1_230, progress=False)
     resets = 2 * 3 if mode is AutoresetMode.NEXT_STEP else 0  # 410 steps of 200
-    assert len(agent.learner.demonstrations) == 1_230 - resets
+    assert len(agent.demonstrations) == 1_230 - resets
 
 
 def test_exported_file_decides_as_the_agent_does(tmp_path):
@@ -202,11 +203,22 @@ def test_exported_file_decides_as_the_agent_does(tmp_path):
     np.testing.assert_allclose(actions, agent.predict(places), atol=1e-5)
 
 
-def test_loss_is_the_mean_squared_error_or_the_cross_entropy():
-    output = torch.tensor([[0.0, 2.0], [1.0, 1.0]])
-    assert imitation_loss(output, torch.tensor([[1.0, 2.0], [1.0, 3.0]])) == 5.0 / 4.0
-    first, second = np.log(1.0 + np.exp(2.0)), np.log(2.0)  # −log of 1/(1 + e²) and of 1/2
-    assert imitation_loss(output, torch.tensor([0, 1])) == pytest.approx((first + second) / 2)
+@pytest.mark.parametrize("discrete", [False, True])
+def test_loss_is_the_mean_squared_error_or_the_cross_entropy(discrete):
+    class Choosing(Drift):
+        action_space = spaces.Discrete(2) if discrete else Drift.action_space
+
+    learner = cadenza.DAgger(Choosing, expert=push_back, **SMALL).learner
+    seen, done = torch.tensor([[0.3, 1.0], [-0.2, 0.0]]), torch.tensor([[0.9], [-0.4]])
+    with torch.no_grad():
+        output = learner.networks["head"](learner.networks["trunk"](seen))
+        if discrete:
+            choices = torch.tensor([0, 1])
+            wanted = -output.log_softmax(1)[[0, 1], choices].mean()
+            assert learner.loss({"obs": seen, "actions": choices}) == pytest.approx(wanted.item())
+        else:
+            wanted = ((output - done) ** 2).mean()
+            assert learner.loss({"obs": seen, "actions": done}) == pytest.approx(wanted.item())
 
 
 def test_step_size_falls_within_every_fit():

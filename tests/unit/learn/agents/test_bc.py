@@ -12,7 +12,7 @@ from gymnasium import spaces
 import cadenza
 from cadenza.core.episodes import Episode, Episodes
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
-from cadenza.learn.agents import bc
+from cadenza.learn.agents import bc, imitation
 from tests.demonstrations import demonstrations, write_npz
 
 STATES = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -38,15 +38,17 @@ def test_losses_are_those_of_the_header() -> None:
     actions = torch.tensor([[[0.0, 0.0], [2.0, 0.0]], [[3.0, 1.0], [0.0, 0.0]]])
     valid = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
     # per step: (1 + 4) / 2, 4 / 2, 1 / 2; the last does not count
-    squared = bc.masked_mean(bc.squared_errors(predicted, actions), valid)
+    squared = imitation.masked_mean(imitation.squared_errors(predicted, actions), valid)
     assert squared.item() == pytest.approx((2.5 + 2.0 + 0.5) / 3)
-    absolute = bc.masked_mean(bc.absolute_errors(predicted, actions), valid)
+    absolute = imitation.masked_mean(imitation.absolute_errors(predicted, actions), valid)
     assert absolute.item() == pytest.approx((1.5 + 1.0 + 0.5) / 3)
     log_std = torch.full_like(predicted, math.log(2.0))
-    density = bc.masked_mean(bc.gaussian_errors(predicted, log_std, actions), valid)
+    density = imitation.masked_mean(imitation.gaussian_errors(predicted, log_std, actions), valid)
     assert density.item() == pytest.approx(squared.item() / 8.0 + math.log(2.0))
     logits = torch.tensor([[[0.0, math.log(3.0)]]])  # probabilities 1/4, 3/4
-    assert bc.choice_errors(logits, torch.tensor([[1]])).item() == pytest.approx(-math.log(0.75))
+    assert imitation.choice_errors(logits, torch.tensor([[1]])).item() == pytest.approx(
+        -math.log(0.75)
+    )
 
 
 def test_chunk_ends_with_its_episode() -> None:
@@ -101,7 +103,7 @@ def test_clone_of_choices_chooses_as_the_expert() -> None:
     right = [agent.predict(e.observations["state"].astype(np.float32)) == e.actions for e in shown]
     assert np.concatenate(right).mean() > 0.95
     assert agent.predict(np.zeros(3, np.float32), deterministic=False) in (0, 1)
-    assert agent.learner.held_out_loss is not None
+    assert agent.held_out_loss is not None
 
 
 def test_held_out_episodes_show_overfitting_and_are_not_learned_from() -> None:
@@ -116,7 +118,7 @@ def test_held_out_episodes_show_overfitting_and_are_not_learned_from() -> None:
     agent = cadenza.BC(BOTH, demonstrations=Episodes.of(noise), held_out=0.3)
     agent.learn(300, progress=False)
     final = agent.update(agent.batch())
-    assert agent.learner.held_out_loss > 1.5 * final["loss"]  # nothing there can be known
+    assert agent.held_out_loss > 1.5 * final["loss"]  # nothing there can be known
 
 
 class Counted(gymnasium.Env):
@@ -136,32 +138,46 @@ class Counted(gymnasium.Env):
         return np.full(1, self.count, np.float32), 1.0, self.count == 5, False, {}
 
 
-def played(agent: cadenza.BC, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def played(**settings) -> list[float]:
     """Return what is played where the chunk asked for at step t is 10 t, 10 t + 1, 10 t + 2."""
-    answer = lambda seen: np.array([[10 * seen[0] + i] for i in range(3)], np.float32)  # noqa: E731
-    monkeypatch.setattr(agent, "predict_chunk", answer)
-    env = Counted()
-    agent.evaluate(2, env=env)
-    return env.played
+    config = bc.BCConfig(chunk_length=3, **settings)
+    player = bc.ChunkPlayer(
+        config, lambda t: np.array([[10 * t + i] for i in range(3)], np.float32)
+    )
+    return [player(step)[0] for step in range(5)]
 
 
-def test_receding_horizon_plays_the_first_actions_of_each_chunk(monkeypatch) -> None:
-    for executed, wanted in (
-        (1, [0, 10, 20, 30, 40]),
-        (2, [0, 1, 20, 21, 40]),
-        (3, [0, 1, 2, 30, 31]),
-    ):
-        agent = cadenza.BC(Counted, chunk_length=3, executed_steps=executed)
-        assert played(agent, monkeypatch) == wanted
+def test_receding_horizon_plays_the_first_actions_of_each_chunk() -> None:
+    assert played(executed_steps=1) == [0, 10, 20, 30, 40]
+    assert played(executed_steps=2) == [0, 1, 20, 21, 40]
+    assert played(executed_steps=3) == [0, 1, 2, 30, 31]
 
 
-def test_ensemble_averages_what_overlapping_chunks_say(monkeypatch) -> None:
-    agent = cadenza.BC(Counted, chunk_length=3, ensemble=0.0)
+def test_ensemble_averages_what_overlapping_chunks_say() -> None:
     # step 2: chunks of steps 0, 1 and 2 say 2, 11 and 20; step 4: 22, 31, 40
-    assert played(agent, monkeypatch) == [0.0, 5.5, 11.0, 21.0, 31.0]
+    assert played(ensemble=0.0) == [0.0, 5.5, 11.0, 21.0, 31.0]
     weights = bc.ensemble_weights(3, 0.5)
     np.testing.assert_allclose(weights / weights[0], [1.0, math.exp(-0.5), math.exp(-1.0)])
     assert weights.sum() == pytest.approx(1.0)
+
+
+def test_evaluation_plays_chunks_as_the_player_does() -> None:
+    class Paid(Counted):
+        """Pays the action."""
+
+        def step(self, action):
+            return (step := super().step(action))[0], self.played[-1], *step[2:]
+
+    shown = Episode(observations={"state": np.arange(9.0)[:, None]}, actions=np.arange(9.0) ** 2)
+    settings = {"demonstrations": Episodes.of([shown]), "chunk_length": 3, "executed_steps": 2}
+    agent = cadenza.BC(Paid, **settings).learn(30, progress=False)
+    player, returned = agent.player(), 0.0
+    for step in range(5):
+        returned += float(player(np.full(1, step, np.float32))[0])
+    assert returned != pytest.approx(sum(agent.predict([[t] for t in range(5)])[:, 0]), abs=1e-3)
+    batch = gymnasium.vector.SyncVectorEnv([Paid] * 2)
+    for judged in (agent.evaluate(3), agent.evaluate(3, num_envs=2), agent.evaluate(3, env=batch)):
+        np.testing.assert_allclose(judged.returns, [returned] * 3, rtol=1e-6)
 
 
 def test_interrupted_cloning_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -219,7 +235,7 @@ def test_observations_are_found_by_their_names() -> None:
         actions=np.zeros((6, 2)),
     )
     agent = cadenza.BC((space, ACTIONS), demonstrations=Episodes.of([shown])).learn(3)
-    assert agent.learner.updates == 3
+    assert agent.updates == 3
     lacking = Episode(observations={"mode": np.zeros(6)}, actions=np.zeros((6, 2)))
     with pytest.raises(InputError, match=r"observation 'arm\.q' of shape \(3,\), got"):
         cadenza.BC((space, ACTIONS), demonstrations=Episodes.of([lacking])).learn(3)
