@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import require_finite
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, refuse
 
 Number = TypeVar("Number")
 
@@ -71,16 +71,14 @@ def numpy_dtype(dtype: Any, *, name: str = "dtype") -> np.dtype[Any]:
         if isinstance(dtype, torch.dtype):
             return np.dtype(torch.empty(0, dtype=dtype).numpy().dtype)
         found = np.dtype(dtype)
-    except TypeError as error:
-        raise InputError(
-            f"{name}: expected a numpy or torch type of numbers, got {dtype!r}; choose one that "
-            "both libraries know, e.g. numpy.float32."
-        ) from error
-    if found.kind not in "biufc":
-        raise InputError(
-            f"{name}: expected a type of numbers or booleans, got {found}; encode other values "
-            "as numbers."
+    except TypeError:
+        do = "choose one that both libraries know, e.g. numpy.float32"
+        refuse(
+            InputError, name, expected="a numpy or torch type of numbers", got=repr(dtype), do=do
         )
+    if found.kind not in "biufc":
+        wanted, do = "a type of numbers or booleans", "encode other values as numbers"
+        refuse(InputError, name, expected=wanted, got=str(found), do=do)
     return found
 
 
@@ -131,16 +129,20 @@ class BaseStorage(_RowWorkspace, dict[int, Any]):
         self.update(kept)
 
 
-class TagProxy:
-    """One episode's tag: any index or slice gives the first element."""
+class _View:
+    """One episode's rows seen through another index."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array that holds the tag."""
+        """Shape of the rows that are seen."""
         return np.shape(self._data)
+
+
+class TagProxy(_View):
+    """One episode's tag: any index or slice gives the first element."""
 
     def __getitem__(self, key: object) -> Any:
         """Return the tag."""
@@ -181,60 +183,42 @@ class VirtualStorage(_RowWorkspace):
         """Do nothing: there is no data of its own."""
 
 
-class _Shifted:
+class _Shifted(_View):
     """Rows ``shift`` later; an index outside the episode is an error, never a shorter slice."""
 
-    def __init__(self, item: Any, shift: int) -> None:
-        self._item = item
+    def __init__(self, data: Any, shift: int) -> None:
+        super().__init__(data)
         self._shift = shift
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the target's rows of this episode."""
-        return np.shape(self._item)
-
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         """Return the rows at ``key`` plus the shift; of a tuple, every index is shifted."""
-        shift, length = self._shift, len(self._item)
-        if isinstance(key, Integral):
-            return self._item[self._checked(int(key) + shift, length)]
-        if isinstance(key, tuple):
-            indices = tuple(int(index) + shift for index in cast("tuple[Any, ...]", key))
-            self._checked(indices[0], length)
-            return self._item[indices]
-        if not isinstance(key, slice):
-            raise InputError(
-                "shifted column: expected an integer, a slice or a tuple of integers, got "
-                f"{type(key).__name__}."
-            )
-        window = cast("slice[Any, Any, Any]", key)
-        if window.start is None or window.stop is None:
-            raise InputError(f"shifted column: expected a slice with both ends, got {window}.")
-        start, stop = int(window.start) + shift, int(window.stop) + shift
-        self._checked(start, length)
-        if stop > length:
-            self._checked(stop - 1, length)
-        return self._item[start : stop : window.step]
-
-    def _checked(self, index: int, length: int) -> int:
-        if not 0 <= index < length:
+        shift, length = self._shift, len(self._data)
+        moved: Any
+        if isinstance(key, slice):
+            window = cast("slice[Any, Any, Any]", key)
+            if window.start is None or window.stop is None:
+                wanted, got = "a slice with both ends", f"{window}"
+                refuse(InputError, "shifted column", expected=wanted, got=got)
+            first, last = window.start + shift, window.stop - 1 + shift
+            moved = slice(first, last + 1, window.step)
+        elif isinstance(key, tuple):
+            moved = tuple(int(index) + shift for index in cast("tuple[Any, ...]", key))
+            first = last = moved[0]
+        elif isinstance(key, Integral):
+            first = last = moved = int(key) + shift
+        else:
+            wanted = "an integer, a slice or a tuple of integers"
+            refuse(InputError, "shifted column", expected=wanted, got=type(key).__name__)
+        if not 0 <= first < length or last >= length:
             raise IndexError(
-                f"shifted column: expected an index in [0, {length}) after the shift by "
-                f"{self._shift}, got {index}; the window ends too close to the episode's end."
+                f"shifted column: expected an index in [0, {length}) after the shift by {shift}, "
+                f"got {first} to {last}; the window ends too close to the episode's end."
             )
-        return index
+        return self._data[moved]
 
 
-class _OnlyLast:
+class _OnlyLast(_View):
     """The one row after a window."""
-
-    def __init__(self, item: Any) -> None:
-        self._item = item
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the target's rows of this episode."""
-        return np.shape(self._item)
 
     def __getitem__(self, key: Any) -> Any:
         """Return row ``key + 1``; of a tuple only its last index; of a slice ``[stop:stop+step]``.
@@ -244,10 +228,8 @@ class _OnlyLast:
         if isinstance(key, slice):
             window = cast("slice[Any, Any, Any]", key)
             step = 1 if window.step is None else window.step
-            return self._item[window.stop : window.stop + step : step]
-        if isinstance(key, tuple):
-            return self._item[key[-1] + 1]
-        return self._item[key + 1]
+            return self._data[window.stop : window.stop + step : step]
+        return self._data[(key[-1] if isinstance(key, tuple) else key) + 1]
 
 
 class LastElementMapper(VirtualStorage):
@@ -281,7 +263,7 @@ class NextNElementWrapper(VirtualStorage):
             InputError: ``n`` is below 1.
         """
         if n < 1:
-            raise InputError(f"NextNElementWrapper.with_n: expected n >= 1, got {n}.")
+            refuse(InputError, "NextNElementWrapper.with_n", expected="n >= 1", got=n)
         return type(f"Next{n}ElementWrapper", (NextNElementWrapper,), {"n": n})
 
 
@@ -296,40 +278,16 @@ class NextElementMapper(NextNElementWrapper):
         return LastElementMapper(storage, shape, dtype)
 
 
-class _Ends:
-    """1 at an episode's last row, else 0; or, as a mask, the other way round."""
-
-    def __init__(self, length: int, shape: tuple[int, ...], dtype: Any, *, mask: bool) -> None:
-        self._length = length
-        self._shape = shape
-        self._dtype = np.dtype(dtype)
-        self._mask = mask
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of all values of this episode."""
-        return (self._length, *self._shape)
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return one value, or those of a slice in shape (rows, *shape)."""
-        if isinstance(key, slice):
-            rows = np.arange(self._length)[key]
-            done = (rows == self._length - 1).reshape(-1, *self._shape)
-        else:
-            done = np.asarray(key == self._length - 1)
-        values = (1 - done).astype(self._dtype) if self._mask else done.astype(self._dtype)
-        return values if values.ndim else values[()]
-
-
 class SyntheticDones(VirtualStorage):
     """1 at the last step of each episode, else 0."""
 
     _mask: ClassVar[bool] = False
 
     def __getitem__(self, identity: int) -> Any:
-        """Return the flags of one episode."""
+        """Return the flags of one episode, (L, *shape)."""
         length = len(self._storage[identity])
-        return _Ends(length, self._shape, self._dtype, mask=self._mask)
+        flags = (np.arange(length) == length - 1) ^ self._mask
+        return flags.astype(self._dtype).reshape(length, *self._shape)
 
     @staticmethod
     def as_mask(storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any) -> "SyntheticMasks":
@@ -343,12 +301,8 @@ class SyntheticMasks(SyntheticDones):
     _mask: ClassVar[bool] = True
 
 
-def resolved_mapper(mapper: Any) -> Any:
-    """Return the class that ``mapper`` makes, for the two mappers that are functions."""
-    return _FUNCTIONS.get(mapper, mapper)
-
-
-_FUNCTIONS: Mapping[Any, type[VirtualStorage]] = {
+#: Classes that mappers which are functions make.
+_MADE_BY: Mapping[Any, type[VirtualStorage]] = {
     NextElementMapper.with_only_last: LastElementMapper,
     SyntheticDones.as_mask: SyntheticMasks,
 }
@@ -404,25 +358,19 @@ class VirtualColumn(Column):
         """
         target = config.get("target_name")
         if not isinstance(target, str):
-            raise InputError(
-                f"column {self.name!r}: expected a target_name, got {target!r} in {config!r}."
-            )
+            refuse(InputError, f"column {self.name!r}", expected="a target_name", got=target)
         super().load_state(config)
         self.target_name = target
 
 
 def _read_config(name: str, config: Mapping[str, Any]) -> tuple[tuple[int, ...], Any]:
     """Return shape and dtype of a column's state."""
-    shape, dtype_name = config.get("shape"), config.get("dtype")
+    where, shape, dtype_name = f"column {name!r}", config.get("shape"), config.get("dtype")
     sizes = cast("list[object]", shape) if isinstance(shape, list | tuple) else [None]
     if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise InputError(
-            f"column {name!r}: expected a shape of integers >= 0, got {shape!r} in {config!r}."
-        )
+        refuse(InputError, where, expected="a shape of integers >= 0", got=f"{shape!r}")
     if not isinstance(dtype_name, str):
-        raise InputError(
-            f"column {name!r}: expected the name of a dtype, got {dtype_name!r} in {config!r}."
-        )
+        refuse(InputError, where, expected="the name of a dtype", got=dtype_name)
     dtype = numpy_dtype(dtype_name, name=f"column {name!r}")
     kept = bool if dtype == np.bool_ else dtype.type
     return tuple(int(cast("int", size)) for size in sizes), kept
@@ -553,15 +501,13 @@ class TableLayout:
 def _require_names(columns: tuple[Column, ...], length_key: str) -> None:
     names = [column.name for column in columns]
     if len(set(names)) != len(names):
-        raise ConfigurationError(f"columns: expected different names, got {names}.")
+        refuse(ConfigurationError, "columns", expected="different names", got=str(names))
     kinds = {column.name: type(column) for column in columns}
     kind = kinds.get(length_key)
     if kind is None or issubclass(kind, TagColumn | VirtualColumn):
-        got = "no such column" if kind is None else f"a {kind.__name__}"
-        raise ConfigurationError(
-            f"length_key {length_key!r}: expected a column that stores one row per transition, got "
-            f"{got}; the columns are {names}."
-        )
+        wanted = "a column that stores one row per transition"
+        got = f"{'no such column' if kind is None else f'a {kind.__name__}'} among {names}"
+        refuse(ConfigurationError, f"length_key {length_key!r}", expected=wanted, got=got)
 
 
 def _field(column: Column) -> Field:
@@ -587,22 +533,20 @@ def _output(column: Column, columns: tuple[Column, ...]) -> Output:
         return Shift(column.name, column.name)
     before = columns[: next(i for i, other in enumerate(columns) if other is column)]
     target = next((other for other in before if other.name == column.target_name), None)
+    where = f"column {column.name!r}"
     if target is None:
-        raise ConfigurationError(
-            f"column {column.name!r}: expected a target declared before it, got "
-            f"{column.target_name!r}; the columns before it are {[c.name for c in before]}."
-        )
-    source, field, mapper = target.name, _field(column), resolved_mapper(column.mapper)
+        got = f"{column.target_name!r}; the columns before it are {[c.name for c in before]}"
+        refuse(ConfigurationError, where, expected="a target declared before it", got=got)
+    source, field = target.name, _field(column)
+    mapper: Any = _MADE_BY.get(column.mapper, column.mapper)
     if isinstance(target, TagColumn | VirtualColumn) or not isinstance(mapper, type):
         return Mapped(column.name, source, field, mapper)
     if mapper in (SyntheticDones, SyntheticMasks):
         if math.prod(field.shape) != 1:
-            raise ConfigurationError(
-                f"column {column.name!r}: expected the shape of one number, as () or (1,), got "
-                f"{field.shape}."
-            )
+            wanted = "the shape of one number, as () or (1,)"
+            refuse(ConfigurationError, where, expected=wanted, got=field.shape)
         return Ends(column.name, source, field, mask=mapper is SyntheticMasks)
-    if not _copies(field, _field(target)):
+    if (field.shape, field.dtype) != (_field(target).shape, _field(target).dtype):
         return Mapped(column.name, source, field, mapper)
     if mapper is LastElementMapper:
         return Shift(column.name, source, after=True)
@@ -612,11 +556,6 @@ def _output(column: Column, columns: tuple[Column, ...]) -> Output:
     ):
         return Shift(column.name, source, first=mapper.n)
     return Mapped(column.name, source, field, mapper)
-
-
-def _copies(field: Field, target: Field) -> bool:
-    """Return whether values of ``target`` need no conversion to be values of ``field``."""
-    return field.shape == target.shape and np.dtype(field.dtype) == target.dtype
 
 
 class SequenceRows(NamedTuple):
@@ -641,18 +580,23 @@ def checked_sequence(
         _require_columns(layout, sequence)
     steps = _length(key, sequence[key])
     if steps < 1:
-        raise InputError(f"sequence[{key!r}]: expected at least 1 row, got 0.")
+        refuse(InputError, f"sequence[{key!r}]", expected="at least 1 row", got="0")
     values: dict[str, NDArray[Any]] = {}
     usable = rows = steps
     for name, column in stored.items():
         value: NDArray[Any] | Sequence[Any] = sequence[name]
         if column.is_tag:
-            array = _tag(column, value)
+            array = _rows(column.field, value, -1)[:1]
+            if not len(array):
+                refuse(InputError, f"sequence[{name!r}]", expected="a value", got="none")
         else:
             count = _length(name, value)
             extra = count - steps
             if not column.least_extra <= extra <= column.most_extra:
-                raise _wrong_length(column, count, steps, key)
+                least, most = steps + column.least_extra, steps + column.most_extra
+                wanted = f"{least}" if least == most else f"{least} to {most}"
+                wanted += f" rows, as {key!r} has {steps}"
+                refuse(InputError, f"sequence[{name!r}]", expected=wanted, got=count)
             field = column.field
             if (
                 isinstance(value, np.ndarray)
@@ -661,7 +605,7 @@ def checked_sequence(
             ):
                 array = value
             else:
-                array = _rows(column, value, count)
+                array = _rows(field, value, count)
             if count > rows:
                 rows = count
             if column.reach:
@@ -684,91 +628,52 @@ def require_finite_rows(name: str, array: NDArray[Any]) -> None:
 def _require_columns(layout: TableLayout, sequence: Mapping[str, Any]) -> None:
     """Raise unless ``sequence`` has every stored column and no unknown one."""
     unknown = sorted(str(name) for name in sequence.keys() - layout.stored.keys() - layout.virtual)
+    wanted = f"the columns {sorted(layout.stored)}"
     if unknown:
-        raise UnknownKeyError(
-            f"sequence: expected the columns {sorted(layout.stored)}, got the unknown {unknown}; "
-            "remove them or add columns to the table."
-        )
+        do = "remove them or add columns to the table"
+        got = f"the unknown {unknown}"
+        refuse(UnknownKeyError, "sequence", expected=wanted, got=got, do=do)
     missing = sorted(layout.stored.keys() - sequence.keys())
     if missing:
-        raise InputError(
-            f"sequence: expected the columns {sorted(layout.stored)}, got none of {missing}; add "
-            "them to every step."
-        )
+        do = "add them to every step"
+        refuse(InputError, "sequence", expected=wanted, got=f"none of {missing}", do=do)
 
 
 def _length(name: str, value: Any) -> int:
     """Return the number of rows of ``value``."""
     try:
         return len(value)
-    except TypeError as error:
-        raise InputError(
-            f"sequence[{name!r}]: expected one row per step, got a {type(value).__name__}."
-        ) from error
+    except TypeError:
+        got = f"a {type(value).__name__}"
+        refuse(InputError, f"sequence[{name!r}]", expected="one row per step", got=got)
 
 
-def _wrong_length(column: StoredColumn, count: int, steps: int, key: str) -> InputError:
-    least, most = steps + column.least_extra, steps + column.most_extra
-    wanted = f"{least}" if least == most else f"{least} to {most}"
-    return InputError(
-        f"sequence[{column.field.name!r}]: expected {wanted} rows, as {key!r} has {steps}, got "
-        f"{count}."
-    )
-
-
-def _rows(column: StoredColumn, value: Any, count: int) -> NDArray[Any]:
-    """Return ``value`` in shape (count, *shape) and the column's dtype."""
-    field = column.field
+def _rows(field: Field, value: Any, count: int) -> NDArray[Any]:
+    """Return ``value`` in shape (count, *shape), or any count if -1, and the column's dtype."""
     array = converted(field.name, value, field.dtype)
-    if array.shape[1:] == field.shape:
-        return array
     try:
         return array.reshape(count, *field.shape)
-    except ValueError as error:
-        raise InputError(
-            f"sequence[{field.name!r}]: expected {count} rows of shape {field.shape}, got an array "
-            f"of shape {array.shape}."
-        ) from error
-
-
-def _tag(column: StoredColumn, value: Any) -> NDArray[Any]:
-    """Return the first of the values in shape (1, *shape)."""
-    field = column.field
-    array = converted(field.name, value, field.dtype)
-    try:
-        tags = array.reshape(-1, *field.shape)
-    except ValueError as error:
-        raise InputError(
-            f"sequence[{field.name!r}]: expected values of shape {field.shape}, got an array of "
-            f"shape {array.shape}."
-        ) from error
-    if len(tags) == 0:
-        raise InputError(f"sequence[{field.name!r}]: expected a value, got none.")
-    return tags[:1]
+    except ValueError:
+        wanted = f"{count if count >= 0 else 'any'} rows of shape {field.shape}"
+        got = f"an array of shape {array.shape}"
+        refuse(InputError, f"sequence[{field.name!r}]", expected=wanted, got=got)
 
 
 def converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return ``value`` as an array of ``dtype``, unless that would change its meaning."""
+    where = f"sequence[{name!r}]"
     try:
         array = np.asarray(value)
-        if array.dtype == dtype:
-            return array
-        if array.dtype.kind not in "biufc" or (array.dtype.kind == "c" and dtype.kind != "c"):
-            raise InputError(
-                f"sequence[{name!r}]: expected numbers that fit {dtype}, got {array.dtype}."
-            )
-        with np.errstate(invalid="ignore", over="ignore"):
-            result = array.astype(dtype)
     except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"sequence[{name!r}]: expected rows of numbers that fit {dtype}, all of one shape: "
-            f"{error}"
-        ) from error
+        wanted, got = f"rows of numbers that fit {dtype}, all of one shape", f"others: {error}"
+        refuse(InputError, where, expected=wanted, got=got)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "biufc" or (array.dtype.kind == "c" and dtype.kind != "c"):
+        refuse(InputError, where, expected=f"numbers that fit {dtype}", got=str(array.dtype))
+    with np.errstate(invalid="ignore", over="ignore"):
+        result = array.astype(dtype)
     if dtype.kind in "biu" and array.dtype.kind in "iuf" and not np.array_equal(result, array):
-        raise InputError(
-            f"sequence[{name!r}]: expected whole numbers within the range of {dtype}, got others; "
-            "give the column a type that can hold them."
-        )
+        wanted, do = f"whole numbers within the range of {dtype}", "give it a type that holds them"
+        refuse(InputError, where, expected=wanted, got="others", do=do)
     return result

@@ -268,7 +268,7 @@ def load_contents_state(
     columns = {name: tensor.numpy() for name, tensor in state["columns"].items()}
     _require_columns(columns, layout, CheckpointError, "table")
     for name, values in columns.items():
-        contents.arena.scatter(name, at, values.reshape(len(at), *values.shape[1:]))
+        contents.arena.values(name)[at] = values.reshape(len(at), *values.shape[1:])
     extra: NDArray[np.int32] = state["extra"].numpy()
     if extra.shape != (len(slots), len(layout.flexible)):
         wanted = f"extra rows of shape {(len(slots), len(layout.flexible))}"

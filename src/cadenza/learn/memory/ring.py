@@ -5,7 +5,7 @@ at the ring's end is left rather than splitting an episode. ``remaining[row]`` i
 steps that a window starting at this row may have, 0 where none may start.
 
 Moves:   when the free rows are scattered, or too few, all episodes are moved to the front of a new
-         ring; everything that keeps data per row is told (`RowListener`).
+         ring; everything that keeps data per row is told (`EpisodeRows.add_listener`).
 Counts:  an episode with ``usable`` steps has ``max(0, usable - T + 1)`` windows. Totals are kept
          for each T in use and change in O(1) per episode.
 Draws:   row uniform in the used part of the ring, rejected unless its window fits; this is exactly
@@ -22,14 +22,14 @@ import contextlib
 import math
 import mmap
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, InputError, PreconditionError
+from cadenza.core.errors import InputError, PreconditionError, refuse
+from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.column import (
     ROW_ALIGNMENT,
     Ends,
@@ -47,13 +47,8 @@ from cadenza.learn.memory.column import (
     VirtualStorage,
 )
 
-
-class RowListener(Protocol):
-    """Keeps data per row."""
-
-    def rows_moved(self, rows: IndexArray, capacity: int) -> None:
-        """Bring the data of ``rows``, in this order, to the front of a new ring; the rest is 0."""
-        ...
+#: Brings the data of rows, in this order, to the front of a new ring of so many; the rest is 0.
+RowListener: TypeAlias = Callable[[IndexArray, int], None]
 
 
 def moved(array: NDArray[Any], rows: IndexArray, capacity: int) -> NDArray[Any]:
@@ -69,8 +64,6 @@ def row_indices(starts: IndexArray, counts: IndexArray) -> IndexArray:
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
-#: Arrays of `EpisodeSlots`.
-SLOT_FIELDS: Final = ("start", "steps", "usable", "rows", "serial")
 #: Rows of a ring when nothing else is asked for.
 _FIRST_ROWS: Final = 256
 #: A moved ring is left at most this full, so that moving stays rare.
@@ -109,32 +102,31 @@ class WindowCounts:
         return max(self._episodes, default=0)
 
 
-@dataclass(slots=True, eq=False)
+#: Facts of `EpisodeSlots`.
+SLOT_FIELDS: Final = ("start", "steps", "usable", "rows", "serial")
+
+
 class EpisodeSlots:
     """Facts by slot; a slot is a small number that one stored episode holds.
 
-    First row, transitions L, steps that windows may use, rows that the episode occupies, number of
-    its arrival (never used twice), and its id.
+    ``start`` is its first row, ``steps`` its transitions L, ``usable`` the steps that windows may
+    use, ``rows`` the rows that it occupies, ``serial`` the number of its arrival, never used twice;
+    ``identity`` its id. ``facts`` has all but the id, (5, S).
     """
 
-    start: IndexArray
-    steps: IndexArray
-    usable: IndexArray
-    rows: IndexArray
-    serial: IndexArray
-    identity: list[int]
+    def __init__(self, size: int) -> None:
+        self.identity: list[int] = [0] * size
+        self._use(np.zeros((len(SLOT_FIELDS), size), np.int64))
 
-    @classmethod
-    def of_size(cls, size: int) -> "EpisodeSlots":
-        """Return ``size`` slots that nobody holds."""
-        start, steps, usable, rows, serial = (np.zeros(size, np.int64) for _ in range(5))
-        return cls(start, steps, usable, rows, serial, [0] * size)
+    def _use(self, facts: NDArray[np.int64]) -> None:
+        self.facts = facts
+        self.start, self.steps, self.usable, self.rows, self.serial = cast(
+            "list[IndexArray]", facts
+        )
 
     def grow(self) -> None:
         """Double the number of slots."""
-        for name in SLOT_FIELDS:
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate((array, np.zeros_like(array))))
+        self._use(np.concatenate((self.facts, np.zeros_like(self.facts)), axis=1))
         self.identity.extend([0] * len(self.identity))
 
 
@@ -181,7 +173,7 @@ class EpisodeRows:
             external() if external else np.zeros(self._capacity, np.int32)
         )
         self.slot_of_row: NDArray[np.int32] = np.zeros(self._capacity, np.int32)
-        self.slots: EpisodeSlots = EpisodeSlots.of_size(16)
+        self.slots: EpisodeSlots = EpisodeSlots(16)
         self._slot_count = 0
         self._free_slots: list[int] = []
         self._live: OrderedDict[int, int] = OrderedDict()
@@ -230,13 +222,12 @@ class EpisodeRows:
         Raises:
             UnknownKeyError: It is not stored.
         """
-        try:
-            return self._live[identity]
-        except KeyError:
-            raise UnknownKeyError(
-                f"episode {identity}: expected one of the {len(self._live)} stored ones; it was "
-                "ejected or never added."
-            ) from None
+        slot = self._live.get(identity)
+        if slot is None:
+            wanted, got = f"one of the {len(self._live)} stored ones", "another"
+            gone = "it was ejected or never added"
+            refuse(UnknownKeyError, f"episode {identity}", expected=wanted, got=got, do=gone)
+        return slot
 
     def add_listener(self, listener: RowListener) -> None:
         """Tell ``listener`` when rows move."""
@@ -263,12 +254,12 @@ class EpisodeRows:
             InputError: No steps.
         """
         if identity in self._live:
-            raise PreconditionError(
-                f"episode {identity}: expected an id that is not stored, got one that is; ids are "
-                "used for one episode each."
+            wanted, do = "an id that is not stored", "ids are used for one episode each"
+            refuse(
+                PreconditionError, f"episode {identity}", expected=wanted, got="one that is", do=do
             )
         if steps < 1:
-            raise InputError(f"episode {identity}: expected at least 1 step, got {steps}.")
+            refuse(InputError, f"episode {identity}", expected="at least 1 step", got=steps)
         usable = steps if usable is None else usable
         rows = steps if rows is None else rows
         start = self._take_rows(rows)
@@ -279,12 +270,7 @@ class EpisodeRows:
             self._slot_count += 1
             if slot == len(self.slots.start):
                 self.slots.grow()
-        facts = self.slots
-        facts.start[slot] = start
-        facts.steps[slot] = steps
-        facts.usable[slot] = usable
-        facts.rows[slot] = rows
-        facts.serial[slot] = self._serial
+        self.slots.facts[:, slot] = start, steps, usable, rows, self._serial
         self._serial += 1
         self._place(identity, slot, start, steps, usable, rows)
         return start
@@ -334,7 +320,7 @@ class EpisodeRows:
         counts = self.slots.rows[slots]
         rows = row_indices(self.slots.start[slots], counts)
         for listener in self._listeners:
-            listener.rows_moved(rows, capacity)
+            listener(rows, capacity)
         self.slot_of_row = moved(self.slot_of_row, rows, capacity)
         if self._external is None:
             self.remaining = moved(self.remaining, rows, capacity)
@@ -357,45 +343,35 @@ class EpisodeRows:
             "free_slots": list(self._free_slots),
             "identities": self.identities(),
             "slots": slots.tolist(),
-            **{name: getattr(self.slots, name)[slots].tolist() for name in SLOT_FIELDS},
+            **dict(zip(SLOT_FIELDS, self.slots.facts[:, slots].tolist(), strict=True)),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the places that `state_dict` described; the ring must have its capacity."""
-        try:
+        with complete_state("places of episodes", "places in a ring of this capacity"):
             self._load(state)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise CheckpointError(
-                f"places of episodes: expected the state of {type(self).__name__}, got one that "
-                f"lacks or spoils a part: {error!r}."
-            ) from error
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        if int(state["capacity"]) != self._capacity:
-            raise ValueError(f"capacity {state['capacity']} for a ring of {self._capacity} rows")
+        head, end, slot_count = int(state["head"]), int(state["end"]), int(state["slot_count"])
+        slots, free = list(state["slots"]), list(state["free_slots"])
+        identities = [int(identity) for identity in state["identities"]]
+        facts = np.array([state[name] for name in SLOT_FIELDS], np.int64)
+        start, steps, usable, rows, _ = facts
+        inside = (start >= 0) & (start + rows <= self._capacity)
+        inside &= (usable >= 0) & (usable <= steps) & (steps > 0) & (steps <= rows)
+        known = len(set(identities)) == len(identities) == len(slots)
+        known &= sorted(slots + free) == list(range(slot_count))
+        fits = int(state["capacity"]) == self._capacity >= max(head, end) >= min(head, end) >= 0
+        if not (inside.all() and known and fits):
+            raise ValueError("episodes outside the ring, or ids or slots that are used twice")
         self._reset()
-        self._slot_count = int(state["slot_count"])
-        self.slots = EpisodeSlots.of_size(max(16, 1 << max(self._slot_count - 1, 0).bit_length()))
-        self._free_slots = [int(slot) for slot in state["free_slots"]]
-        slots = [int(slot) for slot in state["slots"]]
-        if sorted(slots + self._free_slots) != list(range(self._slot_count)):
-            raise ValueError("slots that are used twice or not at all")
-        columns = {name: [int(v) for v in state[name]] for name in SLOT_FIELDS}
-        for index, identity in enumerate(state["identities"]):
-            slot = slots[index]
-            for name, values in columns.items():
-                getattr(self.slots, name)[slot] = values[index]
-            start, steps, usable, rows = (values[index] for values in list(columns.values())[:4])
-            inside = 0 <= start <= self._capacity - rows
-            if not (inside and 0 <= usable <= steps <= rows and steps):
-                raise ValueError(f"episode {identity} lies outside the ring")
-            self._place(int(identity), slot, start, steps, usable, rows)
-        if len(self._live) != len(slots):
-            raise ValueError("ids that come twice, or more slots than ids")
-        self._head, self._end = int(state["head"]), int(state["end"])
+        self._slot_count, self._free_slots = slot_count, free
+        self.slots = EpisodeSlots(max(16, 1 << max(slot_count - 1, 0).bit_length()))
+        self.slots.facts[:, slots] = facts
+        for identity, slot, numbers in zip(identities, slots, facts.T.tolist(), strict=True):
+            self._place(identity, slot, *numbers[:4])
+        self._head, self._end = head, end
         self._serial, self._moves = int(state["next_serial"]), int(state["moves"])
-        if not (0 <= self._head <= self._capacity and 0 <= self._end <= self._capacity):
-            raise ValueError("a place outside the ring")
 
     def _place(
         self, identity: int, slot: int, start: int, steps: int, usable: int, rows: int
@@ -452,11 +428,10 @@ class EpisodeRows:
         """
         total = self.windows.total(length)
         if total == 0:
-            longest = self.windows.longest()
             raise NoWindowError(
                 f"sample: expected an episode of at least {length} steps, got {len(self._live)} "
-                f"episodes of at most {longest}; lower the length, collect longer episodes, or let "
-                f"their parts be as long by MemoryTableProxy's minimum_length_threshold={length}."
+                f"episodes of at most {self.windows.longest()}; lower the length, collect longer "
+                f"episodes, or use MemoryTableProxy's minimum_length_threshold={length}."
             )
         return total
 
@@ -484,10 +459,13 @@ class EpisodeRows:
         wrong = (starts < 0) | (stops > usable) | (stops - starts != length)
         if wrong.any():
             first = int(np.argmax(wrong))
-            raise InputError(
-                f"sample: expected windows of {length} steps inside their episodes, got "
-                f"[{starts[first]}, {stops[first]}) in episode {points[first][0]}, which has "
-                f"{usable[first]}; correct the sample strategy."
+            refuse(
+                InputError,
+                "sample",
+                expected=f"windows of {length} steps inside their episodes",
+                got=f"[{starts[first]}, {stops[first]}) in episode {points[first][0]}, which has "
+                f"{usable[first]}",
+                do="correct the sample strategy",
             )
         return self.slots.start[slots] + starts
 
@@ -532,68 +510,45 @@ class RecordArena:
 
     def __init__(self, fields: Sequence[Field], capacity: int) -> None:
         remaining = Field(_REMAINING, (), np.dtype(np.int32))
-        self._fields = {field.name: field for field in (*fields, remaining)}
-        self._offsets: dict[str, int] = {}
-        offset = 0
         # Falling alignment leaves no gaps, as each size is a multiple of its alignment.
-        for field in sorted(self._fields.values(), key=lambda field: -field.alignment):
-            self._offsets[field.name] = offset
-            offset += field.size
-        self.row_bytes: int = -(-offset // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        ordered = sorted((*fields, remaining), key=lambda field: -field.alignment)
+        self._fields = {field.name: field for field in ordered}
+        ends = np.cumsum([field.size for field in ordered]).tolist()
+        self.row_bytes: int = -(-ends[-1] // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        names = [str(index) for index in range(len(ordered))]
+        record: Any = {"names": names, "offsets": [0, *ends[:-1]]}
+        record["itemsize"] = self.row_bytes
+        values = [(field.dtype, field.shape) for field in ordered]
+        kinds = ["u" if field.size in _NUMBER_SIZES else "V" for field in ordered]
+        items = [f"{kind}{field.size}" for kind, field in zip(kinds, ordered, strict=True)]
+        self._records = [
+            np.dtype(cast("Any", {**record, "formats": formats})) for formats in (values, items)
+        ]
         self._use(_zeros(capacity * self.row_bytes))
 
     def _use(self, buffer: NDArray[np.uint8]) -> None:
         self._rows = buffer.reshape(-1, self.row_bytes)
         self._beginnings = self._rows[:, 0]
-        fields = self._fields.values()
-        self._values = self._views((field.dtype, field.shape) for field in fields)
-        items = self._views(
-            f"u{field.size}" if field.size in _NUMBER_SIZES else f"V{field.size}"
-            for field in fields
+        self._values, self._items = (
+            {name: buffer.view(record)[str(index)] for index, name in enumerate(self._fields)}
+            for record in self._records
         )
-        self._readers = {
-            field.name: (items[field.name] if field.size else None, field.dtype, field.shape)
-            for field in fields
-        }
-
-    def _views(self, formats: Iterable[Any]) -> dict[str, NDArray[Any]]:
-        """Return the values of each column in its format, (N, ...)."""
-        names = list(self._fields)
-        offsets = [self._offsets[name] for name in names]
-        row = np.dtype(
-            {
-                "names": [str(index) for index in range(len(names))],
-                "formats": list(formats),
-                "offsets": offsets,
-                "itemsize": self.row_bytes,
-            }
-        )
-        records = self._rows.view(row)[:, 0]
-        return {name: records[str(index)] for index, name in enumerate(names)}
 
     def remaining(self) -> NDArray[np.int32]:
         """Return the field for `EpisodeRows.remaining`, shape (N,)."""
         return self._values[_REMAINING]
 
-    def read(self, name: str, start: int, count: int) -> NDArray[Any]:
-        """Return a view of consecutive values of a column, shape (count, *shape)."""
-        return self._values[name][start : start + count]
-
-    def write(self, name: str, start: int, count: int, values: NDArray[Any]) -> None:
-        """Set consecutive values of a column; ``values`` has ``count`` rows, or one for all."""
-        self._values[name][start : start + count] = values
-
-    def scatter(self, name: str, rows: IndexArray, values: NDArray[Any]) -> None:
-        """Set the values of a column at ``rows``, which are all different."""
-        self._values[name][rows] = values
+    def values(self, name: str) -> NDArray[Any]:
+        """Return a column's values, to be read and written at once, shape (N, *shape)."""
+        return self._values[name]
 
     def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
         """Return a fresh array with the values of a column at ``rows``, shape (n, *shape)."""
-        items, dtype, shape = self._readers[name]
-        if items is None:
-            return np.zeros((len(rows), *shape), dtype)
-        values = items[rows].view(dtype)
-        return values if shape == () else values.reshape(len(rows), *shape)
+        field = self._fields[name]
+        if not field.size:
+            return np.zeros((len(rows), *field.shape), field.dtype)
+        values = self._items[name][rows].view(field.dtype)
+        return values if field.shape == () else values.reshape(len(rows), *field.shape)
 
     def touch(self, rows: IndexArray) -> None:
         """Load the beginnings of ``rows`` into the processor's cache.
@@ -633,7 +588,7 @@ class EpisodeContents:
         self.rows: EpisodeRows = EpisodeRows(
             len(arena.remaining()), external_remaining=arena.remaining
         )
-        self.rows.add_listener(self.arena)
+        self.rows.add_listener(arena.rows_moved)
         self.extra: NDArray[np.int32] = np.zeros((0, len(layout.flexible)), np.int32)
 
     def counts(self, name: str, slots: IndexArray) -> IndexArray:
@@ -653,7 +608,8 @@ class EpisodeContents:
             self.set_extra(self.rows.slot(identity), episode.extra)
         for name, stored in self.layout.stored.items():
             values = episode.values[name]
-            self.arena.write(name, start, episode.rows if stored.is_tag else len(values), values)
+            count = episode.rows if stored.is_tag else len(values)
+            self.arena.values(name)[start : start + count] = values
 
     def extra_rows(self, slots: IndexArray) -> NDArray[np.int32]:
         """Return the rows beyond L of the flexible columns, (E, F)."""
@@ -672,7 +628,7 @@ class EpisodeContents:
         slot = self.rows.slot(identity)
         start = int(self.rows.slots.start[slot])
         count = int(self.counts(name, np.array([slot]))[0])
-        return self.arena.read(name, start, count)
+        return self.arena.values(name)[start : start + count]
 
 
 class _ColumnView:

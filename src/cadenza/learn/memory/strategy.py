@@ -28,17 +28,17 @@ Axes: n = number of windows, T = rows per window, E = episodes, S = slots, N = r
 """
 
 import base64
-import binascii
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.loaded_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import complete_state, generator_state, set_generator_state
 from cadenza.learn.memory.column import IndexArray, SamplePoint
 from cadenza.learn.memory.ring import EpisodeRows, moved
 from cadenza.learn.memory.segment_tree import ArrayMinTree, ArraySumTree
@@ -58,6 +58,7 @@ class Strategy:
         self._rows = EpisodeRows()
         self.attached: bool = False
         self._in_simple_import = False
+        self._remembered: dict[int, Any] = {}  # loaded facts about episodes that come next
 
     #: Part of the stream's name; strategies for one purpose and seed draw the same numbers.
     _purpose = "strategy"
@@ -85,19 +86,26 @@ class Strategy:
     ) -> None:
         """Learn which windows were sampled and, (n,), how surprising they were."""
 
+    def on_sample_rows(self, rows: IndexArray, transition_count: int) -> None:
+        """Learn which windows the table sampled; see `on_sample`."""
+        self.on_sample(self._rows.points(rows, transition_count), transition_count)
+
+    def watches_samples(self) -> bool:
+        """Return whether the table has to call `on_sample_rows` at all."""
+        hooks = type(self).on_sample, type(self).on_sample_rows
+        return hooks != (Strategy.on_sample, Strategy.on_sample_rows)
+
     def post_import(self) -> None:
         """Forget negative ids and give every other episode the id ``-id - 1``."""
         if self.attached:
             return
-        rows = self._rows
-        episodes = [
-            (identity, int(rows.slots.steps[rows.slot(identity)])) for identity in rows.identities()
-        ]
-        for identity, _ in episodes:
+        steps = self._rows.slots.steps
+        episodes = {i: int(steps[self._rows.slot(i)]) for i in self._rows.identities()}
+        for identity in episodes:
             self.forget(identity)
-        for identity, steps in episodes:
+        for identity, length in episodes.items():
             if identity >= 0:
-                self.track(-identity - 1, steps)
+                self.track(-identity - 1, length)
 
     def state(self) -> dict[str, Any] | None:
         """Return what is not known from the episodes, as JSON values."""
@@ -110,23 +118,20 @@ class Strategy:
 
     def clear(self) -> None:
         """Forget every episode; the generator goes on."""
+        for identity in self._rows.identities():
+            self.forget(identity)
+        self._remembered.clear()
         if not self.attached:
             self._rows.clear()
-
-    def drop_all(self) -> None:
-        """Forget every episode, whether a subclass defines `clear` or only `forget`."""
-        if type(self).clear is Strategy.clear and type(self).forget is not Strategy.forget:
-            for identity in self._rows.identities():
-                self.forget(identity)
-        self.clear()
 
     def begin_simple_import(self) -> None:
         """Get ready for the episodes of a file: `load_state`, then `track` for each."""
         self._in_simple_import = True
 
     def end_simple_import(self) -> None:
-        """Finish an import."""
+        """Finish an import; what was loaded about episodes that did not come is dropped."""
         self._in_simple_import = False
+        self._remembered.clear()
 
 
 class SampleStrategy(Strategy, ABC):
@@ -146,11 +151,6 @@ class SampleStrategy(Strategy, ABC):
         """Return the first rows of windows to sample, shape (n,); see `sample`."""
         return self._rows.rows_of(self.sample(count, transition_count), transition_count)
 
-    def on_sample_rows(self, rows: IndexArray, transition_count: int) -> None:
-        """Learn which windows were sampled; see `on_sample`."""
-        if type(self).on_sample is not Strategy.on_sample:
-            self.on_sample(self._rows.points(rows, transition_count), transition_count)
-
     def annotations(self, rows: IndexArray, transition_count: int) -> dict[str, NDArray[Any]]:
         """Return what the batch of these windows gets besides the columns, by name."""
         del rows, transition_count
@@ -161,10 +161,12 @@ class SampleStrategy(Strategy, ABC):
     ) -> int:
         """Take over priorities of sampled windows; only prioritised strategies can."""
         del sample_ids, priorities
-        raise ConfigurationError(
-            "update_priorities: expected a table with a PrioritizedSampleStrategy, got one with a "
-            f"{type(self).__name__}; pass such a sampler when making the table."
+        wanted, got = (
+            "a table with a PrioritizedSampleStrategy",
+            f"one with a {type(self).__name__}",
         )
+        do = "pass such a sampler when making the table"
+        refuse(ConfigurationError, "update_priorities", expected=wanted, got=got, do=do)
 
 
 class RowSampleStrategy(SampleStrategy):
@@ -173,6 +175,16 @@ class RowSampleStrategy(SampleStrategy):
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
         """Return ``count`` windows; see `SampleStrategy.sample`."""
         return self._rows.points(self.sample_rows(count, transition_count), transition_count)
+
+
+def prefers_rows(strategy: SampleStrategy) -> bool:
+    """Return whether ``sample_rows`` is as new as ``sample``.
+
+    A class that derives from one of ours and redefines only ``sample`` must be asked by that.
+    """
+    names = {"sample", "sample_rows"}
+    newest = next(base for base in type(strategy).__mro__ if names & vars(base).keys())
+    return "sample_rows" in vars(newest)
 
 
 class EjectionStrategy(Strategy, ABC):
@@ -188,82 +200,50 @@ class EjectionStrategy(Strategy, ABC):
             InputError: There are not so many transitions.
         """
 
-    def on_sample_rows(self, rows: IndexArray, transition_count: int) -> None:
-        """Learn which windows the table sampled; see `on_sample`."""
-        if type(self).on_sample is not Strategy.on_sample:
-            self.on_sample(self._rows.points(rows, transition_count), transition_count)
+    def _require_coverable(self, count: int) -> None:
+        """Raise `InputError` unless the episodes have ``count`` transitions to eject."""
+        if count > self._rows.steps:
+            most = f"at most {self._rows.steps} transitions (all that are stored)"
+            refuse(InputError, "eject", expected=most, got=count)
 
 
-def prefers_rows(strategy: SampleStrategy) -> bool:
-    """Return whether ``sample_rows`` is as new as ``sample``.
+class _WeightedEjectionStrategy(EjectionStrategy, ABC):
+    """Ejects episodes drawn one by one in proportion to their weights."""
 
-    A class that derives from one of ours and redefines only ``sample`` must be asked by that.
-    """
-    names = {"sample", "sample_rows"}
-    newest = next(base for base in type(strategy).__mro__ if names & vars(base).keys())
-    return "sample_rows" in vars(newest)
+    @abstractmethod
+    def _draw(self, count: int) -> IndexArray:
+        """Return ``count`` slots in proportion to their weights."""
 
+    @abstractmethod
+    def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
+        """Return the weights of ``slots``."""
 
-def watches_samples(strategy: SampleStrategy | EjectionStrategy) -> bool:
-    """Return whether the strategy wants notifications of samples at all."""
-    kinds = (SampleStrategy.on_sample_rows, EjectionStrategy.on_sample_rows)
-    return (
-        type(strategy).on_sample_rows not in kinds
-        or type(strategy).on_sample is not Strategy.on_sample
-    )
+    def sample(self, count: int) -> Sequence[int]:
+        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`.
 
+        Slots drawn before are skipped. When most of the weight is drawn already, the rest is put in
+        the same random order at once: sorting E / w with E exponential is drawing without
+        repetition in proportion to w (Efraimidis and Spirakis, 2006).
+        """
+        self._require_coverable(count)
+        rows = self._rows
+        chosen: dict[int, None] = {}
+        covered = 0
 
-def require_coverable(rows: EpisodeRows, count: int) -> None:
-    """Raise `InputError` unless the episodes have ``count`` transitions to eject."""
-    if count > rows.steps:
-        raise InputError(
-            f"eject: expected at most {rows.steps} transitions (all that are stored), got {count}."
-        )
+        def choose(slots: IndexArray) -> None:
+            nonlocal covered
+            for slot in slots.tolist():
+                if covered < count and slot not in chosen:
+                    chosen[slot] = None
+                    covered += int(rows.slots.steps[slot])
 
-
-def eject_weighted(
-    rows: EpisodeRows,
-    count: int,
-    rng: np.random.Generator,
-    draw: Callable[[int], IndexArray],
-    weights: Callable[[IndexArray], NDArray[np.float64]],
-) -> list[int]:
-    """Return ids of different episodes, drawn one by one, that cover ``count`` transitions.
-
-    ``draw`` returns slots in proportion to ``weights``; those drawn before are skipped. When most
-    of the weight is drawn already, the rest is put in the same random order at once: sorting E / w
-    with E exponential is drawing without repetition in proportion to w (Efraimidis and Spirakis,
-    2006).
-    """
-    require_coverable(rows, count)
-    if count <= 0:
-        return []
-    chosen: dict[int, None] = {}
-    covered = 0
-    for _ in range(_EJECTION_ROUNDS):
-        for slot in draw(_EJECTION_DRAWS).tolist():
-            if covered >= count:
-                break
-            if slot not in chosen:
-                chosen[slot] = None
-                covered += int(rows.slots.steps[slot])
-    if covered < count:
-        rest = np.array([s for s in rows.live_slots().tolist() if s not in chosen], np.int64)
-        for slot in rest[np.argsort(rng.exponential(size=len(rest)) / weights(rest))].tolist():
-            if covered >= count:
-                break
-            chosen[slot] = None
-            covered += int(rows.slots.steps[slot])
-    return [rows.slots.identity[slot] for slot in chosen]
-
-
-def require_free(strategy: Strategy, role: str) -> None:
-    """Raise `ConfigurationError` if ``strategy`` follows a table already."""
-    if strategy.attached:
-        raise ConfigurationError(
-            f"ArrayMemoryTable: expected the table's own {role}, got a {type(strategy).__name__} "
-            "that follows another table; make one per table."
-        )
+        for _ in range(_EJECTION_ROUNDS if count > 0 else 0):
+            choose(self._draw(_EJECTION_DRAWS))
+        if covered < count:
+            rest = np.array([s for s in rows.live_slots().tolist() if s not in chosen], np.int64)
+            keys = self._rng.exponential(size=len(rest)) / self._weights(rest)
+            choose(rest[np.argsort(keys)])
+        return [rows.slots.identity[slot] for slot in chosen]
 
 
 class FifoStrategyBase(Strategy):
@@ -282,12 +262,16 @@ class FifoStrategyBase(Strategy):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave; in a table the episodes themselves come from the table."""
-        episodes = _read_episodes(state)
+        with complete_state("FIFO strategy", "episodes by id"):
+            lengths = {int(i): int(length) for i, length in state["sequence_lengths"]}
+            identities = [int(identity) for identity in state["identities"]]
+            if sorted(lengths) != sorted(identities) or min(lengths.values(), default=1) < 1:
+                raise ValueError(f"no lengths, at least 1, of {len(identities)} different ids")
         super().load_state(state)
         if not self.attached:
             self._rows.clear()
-            for identity, length in episodes:
-                self._rows.add(identity, length)
+            for identity in identities:
+                self._rows.add(identity, lengths[identity])
 
     def track(self, identity: int, sequence_length: int) -> None:
         """Count an episode in; during an import, unless `load_state` has brought it already."""
@@ -344,7 +328,7 @@ class FifoEjectionStrategy(FifoStrategyBase, EjectionStrategy):
 
     def sample(self, count: int) -> Sequence[int]:
         """Return ids of the oldest episodes that cover ``count``; see `EjectionStrategy`."""
-        require_coverable(self._rows, count)
+        self._require_coverable(count)
         chosen: list[int] = []
         covered = 0
         slots = self._rows.iterate_slots()
@@ -353,26 +337,6 @@ class FifoEjectionStrategy(FifoStrategyBase, EjectionStrategy):
             chosen.append(self._rows.slots.identity[slot])
             covered += int(self._rows.slots.steps[slot])
         return chosen
-
-
-def _read_episodes(state: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return ids and lengths in the order of arrival."""
-    try:
-        lengths = {int(identity): int(length) for identity, length in state["sequence_lengths"]}
-        episodes = [(int(identity), lengths[identity]) for identity in state["identities"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            "FIFO strategy: expected identities and sequence_lengths of the same episodes, got "
-            f"{sorted(state)}: {error!r}."
-        ) from error
-    if not len(set(episodes)) == len(episodes) == len(lengths) or any(
-        length < 1 for length in lengths.values()
-    ):
-        raise CheckpointError(
-            f"FIFO strategy: expected the lengths, at least 1, of {len(episodes)} different ids, "
-            f"got {len(lengths)} lengths."
-        )
-    return episodes
 
 
 class UniformStrategyBase(Strategy):
@@ -390,23 +354,14 @@ class UniformSampleStrategy(UniformStrategyBase, RowSampleStrategy):
         return self._rows.draw_windows(self._rng, count, transition_count)
 
 
-class UniformEjectionStrategy(UniformStrategyBase, EjectionStrategy):
+class UniformEjectionStrategy(UniformStrategyBase, _WeightedEjectionStrategy):
     """Ejects the episodes of uniformly drawn transitions."""
-
-    def sample(self, count: int) -> Sequence[int]:
-        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`."""
-        require_coverable(self._rows, count)
-        return eject_weighted(self._rows, count, self._rng, self._draw, self._weights)
 
     def _draw(self, count: int) -> IndexArray:
         return self._rows.draw_steps(self._rng, count)
 
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
         return self._rows.slots.steps[slots].astype(np.float64)
-
-
-#: Lists of sampled slots that are kept before they are merged.
-_MOST_OUTDATED: Final = 64
 
 
 class CoverageBasedStrategy(Strategy):
@@ -418,13 +373,11 @@ class CoverageBasedStrategy(Strategy):
 
     def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self.alpha: float = checked_alpha(alpha)
-        self._remembered: dict[int, tuple[int, int]] = {}
+        self.alpha: float = _checked_alpha(alpha)
         self._live = True
         self._forget_weights()
 
     def _forget_weights(self) -> None:
-        self._outdated: list[IndexArray] = []
         self._waiting = 0  # sampled windows that the weights do not know of
         self._counts = np.zeros(len(self._rows.slots.start), np.int64)
         self._weighed = self._counts.copy()  # counts that the weights are computed from
@@ -452,6 +405,8 @@ class CoverageBasedStrategy(Strategy):
         self._set_counts(slot, *(known or (0, 0)))
         if known is None:
             self._renew()
+            if self._tree is not None:
+                self._tree.set_range(slot, self._weights(np.array([slot])))
 
     def forget(self, identity: int) -> None:
         """Count an episode out."""
@@ -463,13 +418,7 @@ class CoverageBasedStrategy(Strategy):
     def clear(self) -> None:
         """Forget every episode and count; the generator goes on."""
         super().clear()
-        self._remembered.clear()
         self._forget_weights()
-
-    def end_simple_import(self) -> None:
-        """Finish an import; counts of episodes that did not come are dropped."""
-        super().end_simple_import()
-        self._remembered.clear()
 
     def state(self) -> dict[str, Any]:
         """Return alpha, counts by id and the generator, as JSON values.
@@ -487,14 +436,9 @@ class CoverageBasedStrategy(Strategy):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave, for tracked episodes and for those that come next."""
-        try:
-            alpha = checked_alpha(float(state["alpha"]))
+        with complete_state("coverage strategy", "alpha and counts by id"):
+            alpha = _checked_alpha(float(state["alpha"]))
             counts = {int(i): (int(count), int(known)) for i, count, known in state["counts"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                "coverage strategy: expected alpha and counts by id, got "
-                f"{sorted(state)}: {error!r}."
-            ) from error
         super().load_state(state)
         self.alpha, self._remembered = alpha, counts
         self._tree = None
@@ -502,31 +446,25 @@ class CoverageBasedStrategy(Strategy):
             slot = self._rows.slot(identity)
             if slot < len(self._counts):
                 self._set_counts(slot, *counts.get(identity, (0, 0)))
+        self._waiting = int((self._counts - self._weighed).sum())
 
     def _set_counts(self, slot: int, count: int, weighed: int) -> None:
-        before = int(self._counts[slot] - self._weighed[slot])
-        self._waiting += count - weighed - before
+        self._waiting += count - weighed
         self._counts[slot], self._weighed[slot] = count, weighed
-        self._outdated.append(np.array([slot]))
 
     def _count(self, slots: IndexArray) -> None:
         """Count one sampled window for each of ``slots``."""
         np.add.at(self._counts, slots, 1)
-        self._outdated.append(slots)
         self._waiting += len(slots)
         if self._live or self._waiting >= self._rows.steps:
             self._renew()
-        elif len(self._outdated) > _MOST_OUTDATED:
-            self._outdated = [np.unique(np.concatenate(self._outdated))]
 
     def _renew(self) -> None:
         """Compute the weights anew that counts have changed."""
-        if self._outdated:
-            slots = np.unique(np.concatenate(self._outdated))
-            self._weighed[slots] = self._counts[slots]
-            if self._tree is not None:
-                self._tree.set_many(slots, self._weights(slots))
-        self._outdated.clear()
+        slots = np.flatnonzero(self._counts != self._weighed)
+        self._weighed[slots] = self._counts[slots]
+        if self._tree is not None:
+            self._tree.set_many(slots, self._weights(slots))
         self._waiting = 0
 
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
@@ -583,13 +521,8 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, RowSampleStrategy):
         return starts
 
 
-class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
+class CoverageBasedEjectionStrategy(CoverageBasedStrategy, _WeightedEjectionStrategy):
     """Ejects often sampled episodes first."""
-
-    def sample(self, count: int) -> Sequence[int]:
-        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`."""
-        require_coverable(self._rows, count)
-        return eject_weighted(self._rows, count, self._rng, self._draw, self._weights)
 
     def _draw(self, count: int) -> IndexArray:
         if self.alpha == 0.0:
@@ -613,10 +546,10 @@ class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
         self.on_sample_rows(rows, transition_count)
 
 
-def checked_alpha(alpha: float) -> float:
+def _checked_alpha(alpha: float) -> float:
     """Return the exponent of a strategy's weights if it is finite and >= 0."""
-    if not 0.0 <= alpha < float("inf"):
-        raise ConfigurationError(f"alpha: expected a finite number >= 0, got {alpha}.")
+    if not 0.0 <= alpha < math.inf:
+        refuse(ConfigurationError, "alpha", expected="a finite number >= 0", got=alpha)
     return float(alpha)
 
 
@@ -643,13 +576,12 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
         self, alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6, *, seed: int = 0
     ) -> None:
         super().__init__(seed=seed)
-        if not 0.0 < epsilon < float("inf"):
-            raise ConfigurationError(f"epsilon: expected a finite number > 0, got {epsilon}.")
-        self.alpha: float = checked_alpha(alpha)
+        if not 0.0 < epsilon < math.inf:
+            refuse(ConfigurationError, "epsilon", expected="a finite number > 0", got=epsilon)
+        self.alpha: float = _checked_alpha(alpha)
         self._epsilon = float(epsilon)
         self.beta = beta
         self._max_priority = 1.0
-        self._remembered: dict[int, NDArray[np.float32]] = {}
         self._start_on(self._rows)
 
     @property
@@ -660,13 +592,13 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
     @beta.setter
     def beta(self, value: float) -> None:
         if not 0.0 <= value <= 1.0:
-            raise ConfigurationError(f"beta: expected a number in [0, 1], got {value}.")
+            refuse(ConfigurationError, "beta", expected="a number in [0, 1]", got=value)
         self._beta = float(value)
 
     def _start_on(self, rows: EpisodeRows) -> None:
         self._priority = np.zeros(rows.capacity, np.float32)
         self._drop_trees()
-        rows.add_listener(self)
+        rows.add_listener(self.rows_moved)
 
     def _drop_trees(self) -> None:
         self._length = 0  # rows per window that the trees are for; 0: there are none
@@ -675,7 +607,7 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
 
     def attach(self, rows: EpisodeRows) -> None:
         """Follow the episodes in ``rows``; see `Strategy.attach`."""
-        self._rows.remove_listener(self)
+        self._rows.remove_listener(self.rows_moved)
         super().attach(rows)
         self._start_on(rows)
 
@@ -707,15 +639,9 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
     def clear(self) -> None:
         """Forget every episode and priority; the generator goes on."""
         super().clear()
-        self._remembered.clear()
         self._max_priority = 1.0
         self._priority[:] = 0.0
         self._drop_trees()
-
-    def end_simple_import(self) -> None:
-        """Finish an import; priorities of episodes that did not come are dropped."""
-        super().end_simple_import()
-        self._remembered.clear()
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
         """Return the first rows of ``count`` windows, shape (n,); see `sample`."""
@@ -768,23 +694,26 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
             InputError: The shapes differ, or a priority is negative or not finite.
         """
         if sample_ids.shape != priorities.shape or sample_ids.ndim != 1:
-            raise InputError(
-                "update_priorities: expected ids and priorities of one shape (n,), got "
-                f"{sample_ids.shape} and {priorities.shape}."
-            )
+            wanted = "ids and priorities of one shape (n,)"
+            got = f"{sample_ids.shape} and {priorities.shape}"
+            refuse(InputError, "update_priorities", expected=wanted, got=got)
         rows, known = self._rows.rows_of_sample_ids(sample_ids)
-        _require_priorities(priorities)
-        self._set_priorities(rows[known], priorities[known])
+        self._set_priorities(rows, priorities, known)
         return int(known.sum())
 
-    def _set_priorities(self, rows: IndexArray, priorities: NDArray[np.float64]) -> None:
-        """Set the priorities of the windows that start at ``rows``."""
-        _require_priorities(priorities)
+    def _set_priorities(
+        self, rows: IndexArray, priorities: NDArray[np.float64], known: Any = slice(None)
+    ) -> None:
+        """Set the priorities of the ``known`` ones of the windows that start at ``rows``."""
         if priorities.shape != rows.shape:
-            raise InputError(
-                f"priorities: expected one for each of {len(rows)} windows, got shape "
-                f"{priorities.shape}."
-            )
+            wanted, got = f"one for each of {len(rows)} windows", f"shape {priorities.shape}"
+            refuse(InputError, "priorities", expected=wanted, got=got)
+        wrong = ~(np.isfinite(priorities) & (priorities >= 0.0))
+        if wrong.any():
+            wanted, got = "finite numbers >= 0", priorities[wrong][:3].tolist()
+            do = "pass e.g. absolute TD errors"
+            refuse(InputError, "priorities", expected=wanted, got=got, do=do)
+        rows, priorities = rows[known], priorities[known]
         if not len(rows):
             return
         self._priority[rows] = priorities + self._epsilon
@@ -845,17 +774,12 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
         Raises:
             CheckpointError: ``state`` is malformed.
         """
-        try:
+        with complete_state("prioritised strategy", "settings and priorities"):
             remembered = _read_priorities(state)
             alpha, epsilon = float(state["alpha"]), float(state["epsilon"])
             beta, highest = float(state["beta"]), float(state["max_priority"])
             if not (alpha >= 0.0 and epsilon > 0.0 and 0.0 <= beta <= 1.0 and highest > 0.0):
-                raise ValueError("a number out of range")  # noqa: TRY301 - one message for all
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise CheckpointError(
-                f"prioritised strategy: expected settings and priorities, got {sorted(state)}: "
-                f"{error!r}."
-            ) from error
+                raise ValueError("a number out of range")
         super().load_state(state)
         self.alpha, self._epsilon, self._beta = alpha, epsilon, beta
         self._max_priority, self._remembered = highest, remembered
@@ -881,13 +805,3 @@ def _read_priorities(state: Mapping[str, Any]) -> dict[int, NDArray[np.float32]]
         identity: values[stop - count : stop].astype(np.float32)
         for identity, count, stop in zip(identities, counts, stops.tolist(), strict=True)
     }
-
-
-def _require_priorities(priorities: NDArray[np.float64]) -> None:
-    """Raise unless all are finite and not negative."""
-    if not (np.isfinite(priorities).all() and (priorities >= 0.0).all()):
-        raise InputError(
-            "priorities: expected finite numbers >= 0, got "
-            f"{priorities[~((priorities >= 0.0) & np.isfinite(priorities))][:3].tolist()}; pass "
-            "e.g. absolute TD errors."
-        )

@@ -57,8 +57,6 @@ from cadenza.learn.memory.strategy import (
     Strategy,
     UniformSampleStrategy,
     prefers_rows,
-    require_free,
-    watches_samples,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -149,12 +147,13 @@ class ArrayMemoryTable:
         self._gatherer = Gatherer(self._layout, lambda: self._contents)
         self._sampler = UniformSampleStrategy(seed=seed) if sampler is None else sampler
         self._ejector = FifoEjectionStrategy(seed=seed) if ejector is None else ejector
-        require_free(self._sampler, "sampler")
-        require_free(self._ejector, "ejector")
-        self._watchers = [
-            strategy for strategy in (self._sampler, self._ejector) if watches_samples(strategy)
-        ]
+        strategies: tuple[Strategy, ...] = (self._sampler, self._ejector)
+        for role, strategy in zip(("sampler", "ejector"), strategies, strict=True):
+            if strategy.attached:
+                own, got = f"the table's own {role}", "one that follows another table"
+                refuse(ConfigurationError, "ArrayMemoryTable", expected=own, got=got)
         self._by_rows = prefers_rows(self._sampler)
+        self._watchers = [strategy for strategy in strategies if strategy.watches_samples()]
         self._attach()
         self._filled = False
         self._lock = threading.RLock()
@@ -255,7 +254,7 @@ class ArrayMemoryTable:
         """Remove every episode, start the timers anew; generators go on."""
         with self._lock:
             for strategy in (self._sampler, self._ejector):
-                strategy.drop_all()
+                strategy.clear()
             self._contents.rows.clear()
             self._filled = False
             self._use_timers()
@@ -365,8 +364,7 @@ class ArrayMemoryTable:
         if self._by_rows:
             starts = self._sampler.sample_rows(count, length)
         else:
-            points = self._sampler.sample(count, length)
-            starts = self._contents.rows.rows_of(points, length)
+            starts = self._contents.rows.rows_of(self._sampler.sample(count, length), length)
         if len(starts) != count:
             raise ConfigurationError(
                 f"{type(self._sampler).__name__}.sample: expected {count} windows, got "
@@ -527,7 +525,7 @@ class ArrayMemoryTable:
     def _use(self, contents: EpisodeContents, states: Sequence[Mapping[str, Any] | None]) -> None:
         rows = contents.rows
         for strategy, state in zip((self._sampler, self._ejector), states, strict=True):
-            strategy.drop_all()
+            strategy.clear()
             strategy.attach(rows)
             strategy.begin_simple_import()
             if state is not None:

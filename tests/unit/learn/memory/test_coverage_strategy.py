@@ -138,7 +138,7 @@ def test_alpha_out_of_range_is_refused(alpha):
 def test_malformed_state_is_refused_and_changes_nothing(state):
     strategy = tracked(CoverageBasedSampleStrategy(seed=1), [4])
     before = strategy.state()
-    with pytest.raises(CheckpointError, match="expected alpha and counts by id"):
+    with pytest.raises(CheckpointError, match="complete state of alpha and counts by id"):
         strategy.load_state(state)
     assert strategy.state() == before
 

@@ -16,7 +16,7 @@ class Recorder:
 
     def __init__(self, rows):
         self.rows, self.data = rows, np.zeros(rows.capacity, np.int64)
-        rows.add_listener(self)
+        rows.add_listener(self.rows_moved)
 
     def put(self, identity, steps, **options):
         start = self.rows.add(identity, steps, **options)
@@ -222,7 +222,7 @@ def test_spoilt_state_is_refused(key, value):
     state = ring_with_a_past().state_dict()
     assert len(state["slots"]) == 8
     second = EpisodeRows(state["capacity"])
-    with pytest.raises(CheckpointError, match="places of episodes: expected the state"):
+    with pytest.raises(CheckpointError, match="places of episodes: expected a complete state"):
         second.load_state_dict({**state, key: value})
     del state["serial"]
     with pytest.raises(CheckpointError, match="KeyError"):

@@ -156,6 +156,6 @@ def encoded(values):
 def test_malformed_state_is_refused_and_changes_nothing(change):
     strategy = tracked(PrioritizedSampleStrategy(), [2])
     before = strategy.state()
-    with pytest.raises(CheckpointError, match="expected settings and priorities"):
+    with pytest.raises(CheckpointError, match="complete state of settings and priorities"):
         strategy.load_state({**before, **change})
     assert strategy.state() == before

@@ -108,11 +108,11 @@ def test_fifo_import_tracks_episodes_that_its_state_lacks():
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "expected identities and sequence_lengths of the same episodes"),
-        ({"identities": [1], "sequence_lengths": []}, "KeyError"),
-        ({"identities": [1], "sequence_lengths": [[1, 0]]}, "lengths, at least 1"),
-        ({"identities": [1], "sequence_lengths": [[1, 2], [2, 2]]}, "of 1 different ids, got 2"),
-        ({"identities": [1, 1], "sequence_lengths": [[1, 2]]}, "of 2 different ids, got 1"),
+        ({}, "complete state of episodes by id, got one with KeyError"),
+        ({"identities": [1], "sequence_lengths": []}, "of 1 different ids"),
+        ({"identities": [1], "sequence_lengths": [[1, 0]]}, "no lengths, at least 1"),
+        ({"identities": [1], "sequence_lengths": [[1, 2], [2, 2]]}, "of 1 different ids"),
+        ({"identities": [1, 1], "sequence_lengths": [[1, 2]]}, "of 2 different ids"),
     ],
 )
 def test_malformed_fifo_state_is_refused(state, message):
