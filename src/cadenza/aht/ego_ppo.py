@@ -39,7 +39,7 @@ from cadenza.learn.agents.happo import HAPPOConfig, HAPPOLearner
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.env.stepping import VectorStep
-from cadenza.learn.loaded_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import generator_state, set_generator_state, set_torch_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.nn.running_normalizer import RewardScaler
@@ -310,7 +310,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
 
     def _load_progress_state(self, state: Mapping[str, Any]) -> None:
         super()._load_progress_state(state)
-        self._happo.generator.set_state(state["generator"])
+        set_torch_state(self._happo.generator, state["generator"])
         set_generator_state(self._happo.shuffle, state["minibatch_generator"])
 
 

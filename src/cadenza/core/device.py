@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Final
@@ -17,39 +17,53 @@ from cadenza.core.files import sha256_bytes
 _CUBLAS_VARIABLE: Final = "CUBLAS_WORKSPACE_CONFIG"
 _CUBLAS_FIXED: Final = ":4096:8"
 _BYTES_PER_GIB: Final = 2**30
+#: Kinds of devices, the preferred ones first.
+KINDS: Final = ("cuda", "mps", "cpu")
+#: Those that agents learn on; what Apple's compute lacks, such as float64, they need.
+LEARNING_KINDS: Final = ("cuda", "cpu")
 
 
-def resolve_device(name: str = "auto") -> torch.device:
-    """Return the device that ``"auto"`` (CUDA, MPS, CPU) or a name like ``"cuda:0"`` asks for.
+def resolve_device(name: str = "auto", *, kinds: Sequence[str] = KINDS) -> torch.device:
+    """Return the device that a name like ``"cuda:0"`` asks for.
+
+    ``"auto"`` asks for the first one that works, in the order of ``kinds``, the CPU as the last.
 
     Raises:
         DeviceUnavailableError: The device is not present on this machine.
         InputError: ``name`` is none of the above.
     """
+    present = [device for kind in kinds for device in _devices(kind)]
     if name == "auto":
-        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if _count(kind) > 0))
+        return next(device for device in present if device.type == "cpu" or _works(device))
     kind, _, index = name.partition(":")
-    if kind not in ("cpu", "mps", "cuda") or (index and not index.isdecimal()):
-        raise InputError(
-            f"device {name!r}: expected 'auto', 'cpu', 'mps', 'cuda' or 'cuda:<index>'; "
-            "correct the device in the configuration."
-        )
-    count = _count(kind)
-    if int(index or 0) >= count:
+    if kind not in kinds or (index and not index.isdecimal()):
+        known = ", ".join(map(repr, ("auto", *reversed(kinds))))
+        raise InputError(f"device {name!r}: expected {known} or 'cuda:<index>'; correct it.")
+    if int(index or 0) >= len(_devices(kind)):
+        is_built_without = kind == "cuda" and not (torch.version.cuda or torch.version.hip)
+        install = "install torch for CUDA (see pytorch.org), " if is_built_without else ""
         raise DeviceUnavailableError(
-            f"device {name!r}: expected it on this machine, got {count} {kind.upper()} device(s); "
-            "choose device 'cpu' or 'auto' (ADR-002: a run never changes device silently)."
+            f"device {name!r}: expected one of this machine, got {', '.join(map(str, present))}; "
+            f"{install}choose one of these, or 'auto' (ADR-002: a run never changes device "
+            "silently)."
         )
     return torch.device(name)
 
 
-def _count(kind: str) -> int:
-    """Return how many devices of ``kind`` this machine has."""
+def _devices(kind: str) -> list[torch.device]:
+    """Return the devices of ``kind`` that this machine has."""
     if kind == "cuda":
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if kind == "mps":
-        return int(torch.backends.mps.is_available())
-    return 1
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [torch.device(kind, index) for index in range(count)]
+    return [torch.device(kind)] if kind == "cpu" or torch.backends.mps.is_available() else []
+
+
+def _works(device: torch.device) -> bool:
+    """Return whether a device computes: its driver, memory or generation may not let it."""
+    try:
+        return float(torch.ones((), device=device) + 1.0) == 2.0
+    except RuntimeError:
+        return False
 
 
 def checked_device(name: str, value: str) -> torch.device:

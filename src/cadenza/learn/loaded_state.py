@@ -22,6 +22,8 @@ _BUILT_IN: Final = (
     *("squash_actions", "target_entropy"),
 )
 
+_CUDA_STATE_BYTES: Final = 16
+
 
 def require_parts(owner: str, state: Mapping[str, Any], parts: Collection[str]) -> None:
     """Raise `CheckpointKeyError` unless ``state`` has every part."""
@@ -150,6 +152,18 @@ def set_generator_state(rng: np.random.Generator, state: Mapping[str, Any]) -> N
         raise CheckpointError(
             f"generator state: expected the fields of {expected}, got {sorted(state)}: {error}"
         ) from error
+
+
+def set_torch_state(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Make a generator of the CPU continue at ``state``.
+
+    One of CUDA, from when draws were made there, holds a seed and an offset, 8 bytes each: of these
+    a new stream begins.
+    """
+    if len(state) == _CUDA_STATE_BYTES:
+        generator.manual_seed(sum(map(int, state.view(torch.int64))))
+    else:
+        generator.set_state(state)
 
 
 #: What random numbers are drawn from.

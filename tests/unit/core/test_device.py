@@ -3,7 +3,12 @@ import os
 import pytest
 import torch
 
-from cadenza.core.device import deterministic_algorithms, device_report, resolve_device
+from cadenza.core.device import (
+    LEARNING_KINDS,
+    deterministic_algorithms,
+    device_report,
+    resolve_device,
+)
 from cadenza.core.errors import DeviceUnavailableError, InputError
 
 
@@ -15,12 +20,13 @@ def machine(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps > 0)
+        monkeypatch.setattr(torch, "ones", lambda shape, device: torch.zeros(shape) + 1.0)
 
     return pretend
 
 
 @pytest.mark.parametrize(
-    ("present", "expected"), [({"cuda": 1, "mps": 1}, "cuda"), ({"mps": 1}, "mps"), ({}, "cpu")]
+    ("present", "expected"), [({"cuda": 1, "mps": 1}, "cuda:0"), ({"mps": 1}, "mps"), ({}, "cpu")]
 )
 def test_auto_prefers_cuda_then_mps_then_cpu(machine, present, expected):
     machine(**present)
@@ -31,7 +37,7 @@ def test_auto_prefers_cuda_then_mps_then_cpu(machine, present, expected):
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps"])
 def test_missing_device_is_an_error_that_cites_the_decision(machine, name):
     machine()
-    with pytest.raises(DeviceUnavailableError, match=r"got 0 (CUDA|MPS) device\(s\).*ADR-002"):
+    with pytest.raises(DeviceUnavailableError, match=r"got cpu;.* or 'auto' \(ADR-002"):
         resolve_device(name)
     with pytest.raises(RuntimeError, match="ADR-002"):
         resolve_device(name)
@@ -40,8 +46,27 @@ def test_missing_device_is_an_error_that_cites_the_decision(machine, name):
 def test_device_index_must_exist(machine):
     machine(cuda=2)
     assert resolve_device("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(DeviceUnavailableError, match=r"'cuda:2'.*got 2 CUDA device\(s\)"):
+    with pytest.raises(DeviceUnavailableError, match=r"'cuda:2'.*got cuda:0, cuda:1, cpu;"):
         resolve_device("cuda:2")
+
+
+def test_auto_passes_over_devices_that_do_not_compute(machine, monkeypatch):
+    machine(cuda=2)
+
+    def ones(shape, device):
+        if device.index == 0:
+            raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+        return torch.zeros(shape) + 1.0
+
+    monkeypatch.setattr(torch, "ones", ones)
+    assert resolve_device("auto") == torch.device("cuda", 1)
+
+
+def test_agents_learn_on_cuda_or_the_cpu_alone(machine):
+    machine(mps=1)
+    assert resolve_device("auto", kinds=LEARNING_KINDS) == torch.device("cpu")
+    with pytest.raises(InputError, match="expected 'auto', 'cpu', 'cuda' or"):
+        resolve_device("mps", kinds=LEARNING_KINDS)
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:x", "cuda:-1", "CPU", "tpu:0"])

@@ -49,6 +49,7 @@ from typing import (
 )
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -60,7 +61,7 @@ from cadenza.core.checkpoints import (
 )
 from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
 from cadenza.core.contracts import TaskContract
-from cadenza.core.device import single_torch_thread
+from cadenza.core.device import LEARNING_KINDS, resolve_device, single_torch_thread
 from cadenza.core.environments import successes
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.progress import progress_bar, progress_note
@@ -119,6 +120,7 @@ class AgentKeywords(TypedDict, total=False):
 
     seed: int
     num_envs: int | None
+    device: str
 
 
 class Agent(Trainee, Generic[AgentConfig]):
@@ -126,11 +128,15 @@ class Agent(Trainee, Generic[AgentConfig]):
 
     ``env`` is a Gymnasium id, a function that makes an environment, an environment or a vector
     environment; ``seed`` the root of every random stream; ``num_envs`` how many environments are
-    made and stepped together. All else are settings; see the class of ``config``.
+    made and stepped together. ``device`` is where networks act and learn: ``"cpu"``, ``"cuda"``,
+    ``"cuda:1"``, or ``"auto"`` for the first GPU that works, else the CPU. All else are settings;
+    see the class of ``config``.
 
     Raises:
         ConfigurationError: A setting is unknown or out of range, or the environment's spaces are of
             a kind that the algorithm cannot learn on.
+        DeviceUnavailableError: The device is not on this machine.
+        InputError: ``device`` names none.
     """
 
     #: Class of the settings.
@@ -141,6 +147,8 @@ class Agent(Trainee, Generic[AgentConfig]):
     log_name: str | None = None
     #: The environments, `Environments` or `TeamWorlds`.
     envs: Any
+    #: Device that a file was saved on, until the next training.
+    _device_before: str | None = None
     #: Returns of the running episodes so far, (N,).
     _returns: NDArray[np.float64]
     #: Number of environments by default.
@@ -152,6 +160,7 @@ class Agent(Trainee, Generic[AgentConfig]):
         *,
         seed: int = 0,
         num_envs: int | None = None,
+        device: str = "cpu",
         **config: Any,
     ) -> None:
         super().__init__()
@@ -159,6 +168,7 @@ class Agent(Trainee, Generic[AgentConfig]):
         self.config: AgentConfig = self.Config(**config)
         self.seed: int = checked_integer("seed", seed, least=0)
         checked_optional_integer("num_envs", num_envs)
+        self.device: torch.device = resolve_device(str(device), kinds=LEARNING_KINDS)
         #: What makes an evaluation the best of its folder.
         self.best_by: BestBy = "return"
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
@@ -203,6 +213,8 @@ class Agent(Trainee, Generic[AgentConfig]):
         shown = [self.envs.task, f"seed={self.seed}"]
         if self.envs.num_envs != self.default_envs:
             shown.append(f"num_envs={self.envs.num_envs}")
+        if self.device.type != "cpu":
+            shown.append(f"device='{self.device}'")
         if self.network is not None:
             own = isinstance(self.network, nn.Module)
             shown.append(f"network={type(self.network).__name__ if own else self.network!r}")
@@ -316,6 +328,9 @@ class Agent(Trainee, Generic[AgentConfig]):
 
     def begin(self, steps: int) -> None:
         """Go on with the episodes that a file left off, and aim at ``steps`` more steps."""
+        before, self._device_before = self._device_before, None
+        if before is not None and before.partition(":")[0] != self.device.type:
+            self._warn(f"it was saved on {before}, and {self.device} rounds differently")
         self._resume_episodes()
         # What an interrupted training left undone is not made up for.
         self.target_steps = min(self.target_steps, self.steps) + steps
@@ -366,7 +381,9 @@ class Agent(Trainee, Generic[AgentConfig]):
     @property
     def progress(self) -> str:
         """What the bar of a training shows."""
-        told = [f"return {self.mean_return:.1f}"] if self._recent else []
+        told = [] if self.device.type == "cpu" else [str(self.device)]
+        if self._recent:
+            told.append(f"return {self.mean_return:.1f}")
         if self.success_rate is not None:
             told.append(f"success {100.0 * self.success_rate:.0f} %")
         return ", ".join(told)
@@ -450,6 +467,7 @@ class Agent(Trainee, Generic[AgentConfig]):
                 "version": STATE_VERSION,
                 "best_return": self.best_return,
                 "best_success_rate": self.best_success_rate,
+                "device": str(self.device),
                 **policies,
             },
         )
@@ -464,6 +482,7 @@ class Agent(Trainee, Generic[AgentConfig]):
             "spaces": self.envs.spaces,
             "worlds": self.envs.saved(),
             "log": self.log_name,
+            "device": str(self.device),
             **self._contract_facts(),
         }
         state = self.state_dict()
@@ -495,13 +514,15 @@ class Agent(Trainee, Generic[AgentConfig]):
             env: Environments to learn in; None makes those it learned in with the next `learn`, if
                 they have an id.
             *args: None; what is not named is refused.
-            **parts: Settings that change, ``num_envs`` among them, and what it was made with that
-                no file can hold: a ``network`` of your own, DAgger's expert.
+            **parts: Settings that change, ``num_envs`` among them, a ``device`` other than the CPU,
+                and what it was made with that no file can hold: a ``network`` of your own, DAgger's
+                expert.
 
         Raises:
             CheckpointError: The file is missing, damaged, no agent's, of another algorithm or
                 version, or ``env`` has another task contract.
             ConfigurationError: A setting is unknown, out of range, or built into what was learned.
+            DeviceUnavailableError: The ``device`` is not on this machine.
             InputError: ``network`` is needed.
         """
         kind = cast("type[Agent[Any]]", cls)  # whose constructor types the keywords
@@ -534,6 +555,7 @@ class Agent(Trainee, Generic[AgentConfig]):
             given["network"] = header["network"]
         agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given))
         agent.log_name = header.get("log")  # None in files of earlier versions
+        agent._device_before = header.get("device", "cpu")
         agent.envs.contracts = agreed(agent.envs.contracts, told, str(path))
         try:
             agent.load_state_dict(state)

@@ -216,12 +216,20 @@ class BC(ImitationAgent[BCConfig]):
         demonstrations: Demonstrations | None = None,
         seed: int = 0,
         network: Network | None = None,
+        device: str = "cpu",
         **settings: Unpack[BCSettings],
     ) -> None:
         self._source = Source(demonstrations)
         self._chunks: Chunks | None = None
         self._held_out: Chunks | None = None
-        super().__init__(env, *others, seed=seed, network=network, **settings)  # pyright: ignore[reportArgumentType] # `_environments` takes spaces, too
+        super().__init__(
+            env,  # pyright: ignore[reportArgumentType] # `_environments` takes spaces, too
+            *others,
+            seed=seed,
+            network=network,
+            device=device,
+            **settings,
+        )
 
     def _environments(self, env: Any, count: int | None) -> Environments:
         if isinstance(env, tuple):
@@ -296,8 +304,8 @@ class BC(ImitationAgent[BCConfig]):
         chunks = cast("Chunks", self._chunks)  # `begin` has read them
         return chunks.at(self.learner.draw_rows(len(chunks)))
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        figures = self.learner.update(batch)
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        figures: dict[str, Any] = self.learner.update(batch)
         self.steps += 1
         if self._held_out is not None and self.steps % LOOK_EVERY == 0:
             rows = torch.arange(0, len(self._held_out), -(-len(self._held_out) // LOOK_ROWS))
@@ -338,7 +346,8 @@ class BC(ImitationAgent[BCConfig]):
         onnx_graph.require_onnx()
         space = self.envs.layout
         policy = onnx_graph.ObservationParts(_Chunked(self.learner.chunks, self._port), space)
-        signature = replace(onnx_graph.observation_signature(space), outputs=("actions", "chunk"))
+        signature = onnx_graph.observation_signature(space, self.device)
+        signature = replace(signature, outputs=("actions", "chunk"))
         return onnx_graph.write_policy(policy, signature, Path(path), self._onnx_metadata())
 
     def player(self) -> ChunkPlayer:

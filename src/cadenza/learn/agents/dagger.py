@@ -286,7 +286,7 @@ class DAgger(ImitationAgent[DAggerConfig]):
         require_finite(f"{self.name}: observations", rows)
         return rows.astype(np.float32)
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         done = 1.0 - (self._due + 1) / self.config.updates
         rate = self.config.learning_rate * rate_share(done)
         self.learner.optimizer.learning_rate = rate

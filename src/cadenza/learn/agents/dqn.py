@@ -261,6 +261,7 @@ class DQN(ReplayAgent[DQNConfig]):
             config=self.config,
             encoder=encoder,
             seed=self.seed,
+            device=self.device,
         )
 
     def _stored(self, episode: Episode) -> NDArray[Any]:
@@ -273,7 +274,9 @@ class DQN(ReplayAgent[DQNConfig]):
 
     def _greedy(self) -> nn.Module:
         best = self._policy
-        return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
+        if self._port.choices is not None:
+            return best
+        return nn.Sequential(best, _Grid(self._choices).to(self.device))
 
     def _output(self) -> Output:
         if self._port.choices is not None:

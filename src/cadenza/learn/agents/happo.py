@@ -34,12 +34,12 @@ from cadenza.learn.agents.on_policy import (
     Transitions,
     clipped_surrogate,
     descend,
-    on_device,
     require_finite_figures,
     run_epochs,
     set_learning_rate,
 )
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.staging import on_device
 from cadenza.learn.agents.team import RolloutTeam
 from cadenza.learn.env.teams import TeamEnvLike
 from cadenza.learn.loaded_state import generator_state, set_generator_state
@@ -199,7 +199,7 @@ class HAPPOLearner:
 
     Args:
         generator: CPU generator; it initialises the actors, then the critic, and then draws the
-            actions.
+            actions, wherever these are computed.
         shuffle: Draws the order of robots and of transitions.
         interleaved: Learn by `run_interleaved`, for one robot, instead of `run_in_sequence`.
     """
@@ -241,8 +241,6 @@ class HAPPOLearner:
         ]
         self.critic_optimizer: torch.optim.Adam = critic_optimizer(self.critic.parameters(), rate)
         self.generator: torch.Generator = generator
-        if self._device.type != "cpu":
-            self.generator = torch.Generator(device).manual_seed(generator.initial_seed())
         # Aliases without gradient: every change to a parameter happens in place.
         weights = [[p.detach().t() for p in actor.parameters()] for actor in self.actors]
         self._policies = list(zip(weights, self._seen, strict=True))
@@ -261,8 +259,8 @@ class HAPPOLearner:
             mean = actor_mean(weights, on_device(rows[:, columns].copy(), self._device))
             means.append(mean)
             if not deterministic:  # bitwise `torch.normal`, in two thirds of its time
-                noise = torch.empty_like(mean).normal_(generator=self.generator)
-                drawn.append(noise.mul_(deviation).add_(mean))
+                noise = torch.empty_like(mean, device="cpu").normal_(generator=self.generator)
+                drawn.append(noise.to(self._device).mul_(deviation).add_(mean))
         stacked = _side_by_side(means)
         return stacked if deterministic else _side_by_side(drawn), stacked
 
@@ -518,6 +516,7 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
             critic_dim=team.joint_dim,
             generator=torch.Generator().manual_seed(torch_seed),
             shuffle=derive_substream("learn.happo.order", root_seed=self.seed).default_rng(),
+            device=self.device,
         )
 
     def robots(self) -> list[nn.Module]:

@@ -177,7 +177,7 @@ class HATD3Learner:
     @torch.no_grad()
     def act(self, states: Tensor, *, deterministic: bool = False) -> list[Tensor]:
         """Return every robot's actions, (B, A_i) in [−1, 1], for joint states (B, S)."""
-        actions = self._actions(self.actors, states)
+        actions = self._actions(self.actors, states.to(self.device))
         if deterministic:
             return actions
         deviation = self.config.exploration_noise
@@ -244,6 +244,7 @@ class CentralTD3Learner:
         action_dim: int,
         config: HATD3Config | None = None,
         seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
         config = config or HATD3Config()
         self._batch_size = config.batch_size
@@ -255,13 +256,14 @@ class CentralTD3Learner:
             action_dims=[action_dim],
             config=config,
             seed=seed,
+            device=device,
         )
         self.greedy: nn.Module = self._learner.actors[0]
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return actions with noise, in [−1, 1], (N, A), for joint states (N, S)."""
         del frames
-        return self._learner.act(torch.tensor(states))[0].numpy()
+        return self._learner.act(torch.tensor(states))[0].cpu().numpy()
 
     def random_actions(self, rows: int) -> NDArray[Any]:
         """Return uniform actions in [−1, 1], (``rows``, A)."""
@@ -318,6 +320,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
             action_dims=team.action_dims,
             config=self.config,
             seed=self.seed,
+            device=self.device,
         )
         self.memory: TransitionMemory = TransitionMemory(
             observation_dim=team.joint_dim,
@@ -343,7 +346,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
         return self._in_bounds(self.learner.act(torch.tensor(joint), deterministic=True))
 
     def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
-        return self.team.from_unit([action.numpy() for action in actions])
+        return self.team.from_unit([action.cpu().numpy() for action in actions])
 
     def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
@@ -355,7 +358,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
         step = self.team.step(self._in_bounds(actions))
         self.memory.add(
             joint,
-            torch.cat(actions, dim=1).numpy(),
+            torch.cat(actions, dim=1).cpu().numpy(),
             step.rewards,
             terminated=step.terminated,
             boundaries=step.boundaries,

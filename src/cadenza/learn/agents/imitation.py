@@ -27,7 +27,9 @@ from cadenza.core.errors import InputError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import AgentConfig
 from cadenza.learn.agents.solo import Deployed, SoloAgent
+from cadenza.learn.agents.staging import on_device
 from cadenza.learn.agents.updates import Adam, Figures
+from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.initialization import default_linear
@@ -120,14 +122,17 @@ class TorchAdam:
     def __init__(self, learning_rate: float, parameters: Iterable[Tensor]) -> None:
         self.learning_rate = learning_rate
         self._adam: Any = torch.optim.Adam(parameters, lr=learning_rate)
+        self._steps = 0
 
     def step(self, *, policy: Tensor) -> Figures:
-        """Take a step down the loss ``policy``.
+        """Take a step down the loss ``policy``; on a device some steps look whether it is finite.
 
         Raises:
             InputError: It is not finite; no weight has changed.
         """
-        if not math.isfinite(loss := float(policy.detach())):
+        self._steps += 1
+        may_look = policy.is_cpu or self._steps % LOOK_EVERY == 0
+        if may_look and not math.isfinite(loss := float(policy.detach())):
             advice = "lower the learning rate, or look for extremes in the batch"
             refuse(InputError, "policy", expected="a finite loss", got=loss, do=advice)
         set_rate(self._adam, self.learning_rate)
@@ -156,6 +161,7 @@ class ImitationLearner:
         optimizer: Makes it for the weights.
         length: k.
         loss: Of continuous actions.
+        device: Where the networks learn; weights, batches and noise are drawn on the CPU.
     """
 
     def __init__(
@@ -170,7 +176,9 @@ class ImitationLearner:
         optimizer: Callable[[Iterable[Tensor]], Adam | TorchAdam],
         length: int = 1,
         loss: Loss = "mse",
+        device: torch.device | str = "cpu",
     ) -> None:
+        self.device: torch.device = torch.device(device)
         self._config, self._length, self._loss = config, length, loss
         self._batches, self._choices = batches, codec.choices
         self._width = int(codec.choices or codec.components or 0)
@@ -192,7 +200,7 @@ class ImitationLearner:
         networks = {"trunk": trunk, "head": head}
         if loss == "gaussian" and self._choices is None:
             networks["spread"] = default_linear(config.hidden_sizes[-1], outputs, weights)
-        self.networks: nn.ModuleDict = nn.ModuleDict(networks)
+        self.networks: nn.ModuleDict = nn.ModuleDict(networks).to(self.device)
         bound = [nn.Hardtanh(-1.0, 1.0)] if self._choices is None else []
         first = _First(head, self._width)
         self.greedy: nn.Module = nn.Sequential(trunk, first, Decision(self._decide, *bound))
@@ -215,6 +223,7 @@ class ImitationLearner:
             batch: ``obs``, (B, O), ``actions``, (B, k, A) or (B, k), k left out if it is 1, and
                 which of them are ``valid``, (B, k), if not all are.
         """
+        batch = {name: part.to(self.device, non_blocking=True) for name, part in batch.items()}
         features, actions = self.networks["trunk"](batch["obs"].float()), batch["actions"]
         shape = actions.shape if self._choices is None else (*actions.shape, self._width)
         predicted, valid = self.networks["head"](features).reshape(shape), batch.get("valid")
@@ -226,28 +235,28 @@ class ImitationLearner:
         errors = absolute_errors if self._loss == "l1" else squared_errors
         return masked_mean(errors(predicted, actions), valid)
 
-    def update(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
+    def update(self, batch: Mapping[str, Tensor]) -> Figures:
         """Do one update; return figures of it by name."""
         figures = self.optimizer.step(policy=self.loss(batch))
-        return {name.removeprefix("policy_"): float(told) for name, told in figures.items()}
+        return {name.removeprefix("policy_"): told for name, told in figures.items()}
 
     @torch.no_grad()
     def act(self, rows: NDArray[Any], *, chunks: bool = False) -> NDArray[Any]:
         """Return greedy decisions, (N, A) or (N,), for rows (N, O), or whole ``chunks`` of them."""
-        return (self.chunks if chunks else self.greedy)(_numbers(rows)).numpy()
+        return (self.chunks if chunks else self.greedy)(self._numbers(rows)).cpu().numpy()
 
     @torch.no_grad()
     def draw(self, rows: NDArray[Any], generator: torch.Generator) -> NDArray[Any]:
         """Return decisions, (N, A) or (N,), drawn from what the policy thinks likely."""
-        features = self.networks["trunk"](_numbers(rows))
+        features = self.networks["trunk"](self._numbers(rows))
         output = self._shaped(self.networks["head"](features))[:, 0]
         if self._choices is not None:
-            likely = output.softmax(dim=-1)
+            likely = output.softmax(dim=-1).cpu()
             return torch.multinomial(likely, 1, generator=generator)[:, 0].numpy()
         if "spread" in self.networks:
-            noise = torch.randn(output.shape, generator=generator)
+            noise = torch.randn(output.shape, generator=generator).to(self.device)
             output = output + self._log_std(features)[:, 0].exp() * noise
-        return output.clamp(-1.0, 1.0).numpy()
+        return output.clamp(-1.0, 1.0).cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on, but what is imitated."""
@@ -268,6 +277,9 @@ class ImitationLearner:
         self.optimizer.load_state_dict(state["optimizer"])
         self._batches.set_state(state["batches"])
 
+    def _numbers(self, rows: NDArray[Any]) -> Tensor:
+        return on_device(rows.astype(np.float32), self.device)
+
     def _shaped(self, output: Tensor) -> Tensor:
         return output.reshape(-1, self._length, self._width)
 
@@ -279,10 +291,6 @@ class ImitationLearner:
 
     def _decide(self, output: Tensor) -> Tensor:
         return output.clamp(-1.0, 1.0) if self._choices is None else output.argmax(dim=-1)
-
-
-def _numbers(rows: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(rows.astype(np.float32))  # pyright: ignore[reportUnknownMemberType] # untyped in torch
 
 
 class _First(nn.Module):
@@ -318,6 +326,7 @@ class ImitationAgent(SoloAgent[AgentConfig]):
             spaces.flatdim(self.envs.space),
             self._encoder,
             optimizer=self._optimizer,
+            device=self.device,
             **self._parts(),
         )
         self._begin_episodes()

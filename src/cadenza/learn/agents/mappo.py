@@ -80,6 +80,7 @@ class MAPPO(RolloutTeam[MAPPOConfig]):
             action_dim=action_dim,
             choices=choices,
             seed=self.seed,
+            device=self.device,
         )
 
     def robots(self) -> list[nn.Module]:

@@ -22,6 +22,7 @@ from cadenza.learn.agents.replay import ReplayAgent
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.agents.updates import Figures, require_finite
+from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
@@ -105,6 +106,7 @@ class MBPOLearner(SACLearner):
         config: MBPOConfig | None = None,
         seed: int = 0,
         encoder: EncoderFactory | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         config = config or MBPOConfig()
         if config.n_step > 1 or config.priority_exponent:
@@ -118,6 +120,7 @@ class MBPOLearner(SACLearner):
             config=config,
             seed=seed,
             encoder=encoder,
+            device=device,
         )
         self._mbpo = config
         model_seed = derive_substream("learn.mbpo.model", root_seed=seed).integer_seed()
@@ -127,7 +130,7 @@ class MBPOLearner(SACLearner):
             model=EnsembleOfGaussian(
                 in_size=observation_dim + action_dim,
                 out_size=observation_dim + 1,
-                device="cpu",
+                device=device,
                 num_layers=config.model_layers,
                 ensemble_size=config.ensemble_size,
                 hidden_size=config.model_hidden,
@@ -136,12 +139,14 @@ class MBPOLearner(SACLearner):
                 seed=model_seed,
             ),
             termination_model=TerminationModel(
-                in_size=2 * observation_dim + action_dim, device="cpu", seed=model_seed
+                in_size=2 * observation_dim + action_dim, device=device, seed=model_seed
             ),
         )
         self._model_adam = torch.optim.Adam(self.model.parameters(), lr=config.model_learning_rate)
         self._hold_out = HoldOut(rest=config.model_updates, seed=model_seed)
-        self._imagined = ImaginedTransitions(config.imagined_size, observation_dim, action_dim)
+        self._imagined = ImaginedTransitions(
+            config.imagined_size, observation_dim, action_dim, self.device
+        )
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update, see `learn_from`."""
@@ -161,7 +166,10 @@ class MBPOLearner(SACLearner):
         return figures | {"n_imagined": torch.tensor(float(len(self._imagined)))}
 
     def _update_model(self, batch: Mapping[str, Any]) -> Figures:
-        """Do one step of the model on the rows that train, unless it rests."""
+        """Do one step of the model on the rows that train, unless it rests.
+
+        Rows are held out where they come from, so that no device is waited for.
+        """
         states: Tensor = batch["observation"][OBSERVATION_KEY]
         following: Tensor = batch["next_observation"][OBSERVATION_KEY]
         actions, rewards = batch["actions"], batch["rewards"]
@@ -169,18 +177,21 @@ class MBPOLearner(SACLearner):
         train = self._hold_out.keep((states, following, actions, rewards))
         if not self._hold_out.resting and bool(train.any()):
             self._model_adam.zero_grad()
-            loss, _ = self.model.loss(
-                obs=states[train],
-                next_obs=following[train],
-                action=actions[train],
-                reward=rewards[train],
-                terminated=1.0 - batch["masks"][train],
-            )
+            columns = {
+                "obs": states,
+                "next_obs": following,
+                "action": actions,
+                "reward": rewards,
+                "terminated": 1.0 - batch["masks"],
+            }
+            chosen = {name: self._moved(column[train]) for name, column in columns.items()}
+            loss, _ = self.model.loss(**chosen)
             learning = [p for p in self.model.parameters() if p.requires_grad]
             torch.autograd.backward(loss, inputs=learning)
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), MODEL_GRADIENT_NORM)
             figures = {"dynamic_model_loss": loss.detach(), "dynamic_model_gradient_norm": norm}
-            require_finite(figures)
+            if self.device.type == "cpu" or self.updates % LOOK_EVERY == 0:
+                require_finite(figures)
             self._model_adam.step()  # pyright: ignore[reportUnknownMemberType] -- untyped in torch
         self._hold_out.after_step(self.model)
         if errors := self._hold_out.errors:
@@ -216,13 +227,13 @@ class MBPOLearner(SACLearner):
     def _imagine(self, memory: TransitionMemory) -> None:
         """Continue real states under the current policy and keep the transitions."""
         start = memory.sample(self._mbpo.rollout_states)
-        states: Tensor = start["observation"][OBSERVATION_KEY]
+        states = self._moved(start["observation"][OBSERVATION_KEY])
         for _ in range(self._mbpo.rollout_length):
             actions: Tensor = self.pi(obs=states)[0]
             outcome = self.model.sample(actions, states, self._rng)
             following, rewards = cast("tuple[Tensor, Tensor]", outcome)  # rewards are learned
             chance = self.model.termination_probability(actions, states, following)
-            drawn = torch.rand(chance.shape, generator=self._rng)
+            drawn = self._moved(torch.rand(chance.shape, generator=self._rng))
             masks = (drawn >= chance).float().unsqueeze(1)
             finite = torch.isfinite(following).all(dim=1) & torch.isfinite(rewards[:, 0])
             self._imagined.add(
@@ -241,27 +252,35 @@ class MBPOLearner(SACLearner):
             return dict(real)
         states, actions, rewards, following, masks = self._imagined.sample(from_model, self._rng)
         keep = size - from_model
+
+        def both(own: Tensor, imagined: Tensor) -> Tensor:
+            return torch.cat((self._moved(own[:keep]), imagined))
+
+        before, after = real["observation"], real["next_observation"]
         return {
-            "observation": {
-                OBSERVATION_KEY: torch.cat((real["observation"][OBSERVATION_KEY][:keep], states))
-            },
-            "next_observation": {
-                OBSERVATION_KEY: torch.cat(
-                    (real["next_observation"][OBSERVATION_KEY][:keep], following)
-                )
-            },
-            "actions": torch.cat((real["actions"][:keep], actions)),
-            "rewards": torch.cat((real["rewards"][:keep], rewards)),
-            "masks": torch.cat((real["masks"][:keep], masks)),
+            "observation": {OBSERVATION_KEY: both(before[OBSERVATION_KEY], states)},
+            "next_observation": {OBSERVATION_KEY: both(after[OBSERVATION_KEY], following)},
+            "actions": both(real["actions"], actions),
+            "rewards": both(real["rewards"], rewards),
+            "masks": both(real["masks"], masks),
         }
+
+    def _moved(self, rows: Tensor) -> Tensor:
+        return rows.to(self.device, non_blocking=True)
 
 
 class ImaginedTransitions:
     """The newest M imagined transitions, one row each: state, action, reward, next state, mask."""
 
-    def __init__(self, capacity: int, observation_dim: int, action_dim: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        observation_dim: int,
+        action_dim: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self._widths = [observation_dim, action_dim, 1, observation_dim, 1]
-        self._rows = torch.zeros((capacity, sum(self._widths)))
+        self._rows = torch.zeros((capacity, sum(self._widths)), device=device)
         self._written = 0
 
     def __len__(self) -> int:
@@ -271,13 +290,14 @@ class ImaginedTransitions:
     def add(self, *columns: Tensor) -> None:
         """Keep transitions, (B, width) per column; the oldest go."""
         rows = torch.cat(columns, dim=1)
-        places = (self._written + torch.arange(len(rows))) % len(self._rows)
+        places = (self._written + torch.arange(len(rows), device=rows.device)) % len(self._rows)
         self._rows[places] = rows
         self._written += len(rows)
 
     def sample(self, count: int, rng: torch.Generator) -> tuple[Tensor, ...]:
         """Return ``count`` transitions drawn uniformly with replacement, column by column."""
         drawn = torch.randint(len(self), (count,), generator=rng)
+        drawn = drawn.to(self._rows.device, non_blocking=True)
         return torch.split(self._rows[drawn], self._widths, dim=1)
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.staging import on_device
 from cadenza.learn.agents.updates import Adam, Figures, WholeUpdate, soft_update
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
@@ -227,7 +228,7 @@ class OffPolicyLearner(ABC, Generic[Config]):
 
     def _rows(self, states: Float32Array) -> Tensor:
         """Return states as a tensor on the learner's device."""
-        return torch.from_numpy(states).to(self.device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        return on_device(states, self.device)
 
     def _draw(self, rows: int) -> Tensor:
         """Return the next standard normal draws, (``rows``, A), on the learner's device."""

@@ -11,8 +11,8 @@ Axes:        T = steps, N = rows per step, B = batch, n = transitions of a rollo
              A = action components, K = figures of a minibatch.
 Randomness:  one torch generator initialises the networks and then draws the actions; one numpy
              generator shuffles. Both are part of the state.
-Device:      indices go there and figures stay there: nothing is read back from within a pass, and
-             with ``target_kl`` one number after each.
+Device:      draws are made on the CPU and moved; indices go there and figures stay there: nothing
+             is read back from within a pass, and with ``target_kl`` one number after each.
 """
 
 from abc import ABC, abstractmethod
@@ -41,11 +41,13 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.staging import on_device
 from cadenza.learn.loaded_state import (
     complete_state,
     generator_state,
     require_version,
     set_generator_state,
+    set_torch_state,
 )
 from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import (
@@ -303,8 +305,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
         self._device = torch.device(sizes.get("device", "cpu"))
         seed = sizes.get("seed", 0)
         torch_seed = derive_substream(f"{self.STREAM}.torch", root_seed=seed).integer_seed()
-        # Weights are drawn on the CPU: their first values do not depend on the device.
-        generator = torch.Generator().manual_seed(torch_seed)
+        # Drawn on the CPU: neither first weights nor draws depend on the device.
+        self.generator = generator = torch.Generator().manual_seed(torch_seed)
         self.network: Policy = Policy(
             sizes["observation_dim"],
             self._action_head(sizes.get("choices"), sizes.get("action_dim")),
@@ -330,9 +332,6 @@ class OnPolicyLearner(ABC, Generic[Config]):
         self.optimizer: torch.optim.Adam = torch.optim.Adam(
             self.network.parameters(), lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
         )
-        if self._device.type != "cpu":
-            generator = torch.Generator(self._device).manual_seed(torch_seed)
-        self.generator = generator
         self._shuffle = derive_substream(f"{self.STREAM}.minibatch", root_seed=seed).default_rng()
         self.updates: int = 0
 
@@ -437,7 +436,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         with complete_state(owner, "a learner of these sizes"):
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.generator.set_state(state["generator"])
+            set_torch_state(self.generator, state["generator"])
             set_generator_state(self._shuffle, state["minibatch_generator"])
             self.updates = int(state["updates"])
             self._load_own_state(state)
@@ -499,12 +498,6 @@ class OnPolicyLearner(ABC, Generic[Config]):
         """Return the counted rows of values (T, N, ...) on the device, (n, ...)."""
         flat = values[: len(counted)].reshape(-1, *values.shape[2:])
         return torch.tensor(flat[np.flatnonzero(counted)], device=self._device)
-
-
-def on_device(rows: NDArray[Any], device: torch.device) -> Tensor:
-    """Return ``rows`` as a tensor, on the CPU without a copy."""
-    tensor = torch.from_numpy(rows)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def set_learning_rate(

@@ -182,6 +182,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             config=self.config,
             encoder=encoder,
             seed=self.seed,
+            device=self.device,
         )
 
     def step(self) -> VectorStep:
@@ -245,9 +246,9 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         if not deterministic:
             return self._to_env(self.learner.act(self._acting(rows), frames=self.steps))
-        states = rows.astype(np.float32)
+        states = torch.tensor(rows.astype(np.float32), device=self.device)
         with torch.no_grad():
-            greedy = self._greedy()(torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+            greedy = self._greedy()(states).cpu().numpy()
         return self._port.to_env(greedy)
 
     def deployed(self) -> nn.Module:

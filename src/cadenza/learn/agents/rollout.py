@@ -48,6 +48,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             "action_dim": self._port.components,
             "encoder": self._encoder,
             "seed": self.seed,
+            "device": self.device,
         }
         self.learner: Any = self._learner(sizes)
         self._buffer = OnPolicyBuffer(

@@ -80,6 +80,7 @@ class SoloAgent(Agent[AgentConfig]):
         seed: int = 0,
         num_envs: int | None = None,
         network: Network | None = None,
+        device: str = "cpu",
         **config: Any,
     ) -> None:
         if others:  # as in Stable-Baselines3: ("MlpPolicy", env)
@@ -89,7 +90,7 @@ class SoloAgent(Agent[AgentConfig]):
                 f'{type(self).__name__}({others[0]!r}, network="mlp").'
             )
         self.network: Network | None = network
-        super().__init__(env, seed=seed, num_envs=num_envs, **config)
+        super().__init__(env, seed=seed, num_envs=num_envs, device=device, **config)
 
     @property
     def _encoder(self) -> EncoderFactory | None:
@@ -269,7 +270,7 @@ class SoloAgent(Agent[AgentConfig]):
         """
         space = self.envs.layout
         policy = onnx_graph.ObservationParts(self.deployed(), space)
-        signature = onnx_graph.observation_signature(space)
+        signature = onnx_graph.observation_signature(space, self.device)
         if self.state_width:
             inputs = {**signature.inputs, "state": BoxSpace(np.float32, (self.state_width,))}
             signature = replace(signature, inputs=inputs, outputs=("actions", "next_state"))
@@ -423,7 +424,7 @@ class Deployed(nn.Module):
         """Return actions, (B, *action shape), and the next state if there is one."""
         rows = obs.float().flatten(start_dim=1)
         if self._order is not None:
-            rows = rows[:, torch.tensor(self._order)]
+            rows = rows[:, torch.tensor(self._order, device=rows.device)]
         if not state:
             return self._codec.to_env(self.greedy(rows))
         decided, following = self.greedy(rows, *state)

@@ -162,7 +162,7 @@ class TeamAgent(Agent[AgentConfig]):
         signature = onnx_graph.PolicySignature(
             inputs={"joint": BoxSpace(np.float32, (self.team.joint_dim,))},
             outputs=tuple(f"actions.{uid}" for uid in self.team.uids),
-            device=torch.device("cpu"),
+            device=self.device,
         )
         deployed = _DeployedTeam(self.robots(), self.team)
         return onnx_graph.write_policy(deployed, signature, Path(path), self._onnx_metadata())

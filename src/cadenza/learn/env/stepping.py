@@ -538,7 +538,8 @@ class ActionCodec:
         """
         if self._combinations is not None:
             table: Any = self._combinations
-            table = torch.tensor(table) if isinstance(actions, torch.Tensor) else table
+            if isinstance(actions, torch.Tensor):
+                table = torch.tensor(table, device=actions.device)
             return table[actions]
         if self.choices is not None:
             return actions + int(self._space.start)
@@ -546,12 +547,12 @@ class ActionCodec:
         if self.factors is not None:
             start: Any = getattr(self._space, "start", np.zeros((), self._space.dtype))
             if isinstance(actions, torch.Tensor):
-                start = torch.tensor(start)
+                start = torch.tensor(start, device=actions.device)
                 return (shaped + start).to(start.dtype)
             return (shaped + start).astype(self._space.dtype)
         if isinstance(actions, torch.Tensor):
             kind: Any = torch.tensor(self._space.low).dtype
-            low, high = (torch.tensor(end) for end in self._bounds)
+            low, high = (torch.tensor(end, device=actions.device) for end in self._bounds)
             tanh, clip = torch.tanh, torch.clamp
         else:
             low, high = self._bounds

@@ -100,7 +100,7 @@ class PolicySignature:
         return tuple(drawn(name, box).to(self.device) for name, box in self.inputs.items())
 
 
-def observation_signature(space: AnySpace) -> PolicySignature:
+def observation_signature(space: AnySpace, device: torch.device) -> PolicySignature:
     """Return inputs for every part of observations of ``space``, and the output ``actions``.
 
     Images of bytes stay bytes and choices integers; all else is float32.
@@ -113,8 +113,7 @@ def observation_signature(space: AnySpace) -> PolicySignature:
             choices[name] = counts, np.ravel(facts["start"]).tolist()
         keeps = not is_box(part) or (is_image(part) and part.dtype == np.uint8)
         inputs[name] = BoxSpace(part.dtype if keeps else np.float32, part.shape)  # pyright: ignore[reportArgumentType] # leaves have both
-    cpu = torch.device("cpu")
-    return PolicySignature(inputs=inputs, outputs=("actions",), device=cpu, choices=choices)
+    return PolicySignature(inputs=inputs, outputs=("actions",), device=device, choices=choices)
 
 
 def _leaves(space: AnySpace, name: str) -> dict[str, AnySpace]:
@@ -147,7 +146,10 @@ def _flat(part: Tensor, facts: Mapping[str, Any]) -> Tensor:
     if not counts:
         return rows.float()
     first = np.ravel(facts["start"]).tolist()
-    known = [start + torch.arange(count) for start, count in zip(first, counts, strict=True)]
+    known = [
+        start + torch.arange(count, device=rows.device)
+        for start, count in zip(first, counts, strict=True)
+    ]
     columns = torch.split(rows, 1, dim=1)
     return torch.cat([(c == each).float() for c, each in zip(columns, known, strict=True)], dim=1)
 

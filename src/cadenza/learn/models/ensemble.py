@@ -370,7 +370,7 @@ class EnsembleOfGaussian(nn.Module):
     ) -> Tensor:
         """Return one prediction per row, shape (B, O).
 
-        ``rng``, on the model's device, draws the members (``propagation="random"``) and the noise;
+        ``rng`` draws the members (``propagation="random"``) and the noise, where it is;
         ``members``, (B,) int64, are those of the rows instead.
         """
         self._require_rows("sample", model_input)
@@ -382,15 +382,14 @@ class EnsembleOfGaussian(nn.Module):
             mean, logvar = self._rows_by_member(model_input, members)
         if self.deterministic:
             return mean
-        noise = torch.randn(mean.shape, generator=rng, device=mean.device, dtype=mean.dtype)
-        return mean + torch.exp(0.5 * logvar) * noise
+        noise = torch.randn(mean.shape, generator=rng, device=rng.device, dtype=mean.dtype)
+        return mean + torch.exp(0.5 * logvar) * noise.to(mean.device)
 
     def draw_members(self, count: int, rng: torch.Generator) -> Tensor:
         """Return ``count`` elite members drawn uniformly, int64, shape (count,)."""
-        places = torch.randint(
-            self.elites.numel(), (count,), generator=rng, device=self.elites.device
-        )
-        return self.elites[places]
+        choices = self.elites.numel()
+        places = torch.randint(choices, (count,), generator=rng, device=rng.device)
+        return self.elites[places.to(self.elites.device)]
 
     def member_errors(self, model_in: Tensor, target: Tensor) -> Tensor:
         """Return each member's mean squared error of the mean, (E,), without gradient, B >= 1."""

@@ -107,12 +107,13 @@ class HoldOut:
             return
         fresh = [row[new] for row in rows]
         old = self._rows or [row[:0] for row in fresh]
-        self._rows = [torch.cat([a, b])[-self.capacity :] for a, b in zip(old, fresh, strict=True)]
+        pairs = zip(old, fresh, strict=True)
+        self._rows = [torch.cat([a.to(b.device), b])[-self.capacity :] for a, b in pairs]
         self._keys = torch.cat([self._keys.to(keys.device), keys[new]])[-self.capacity :]
 
     def _judge(self, model: DynamicModel) -> None:
         """Compare the members with their best versions and end the round if none got better."""
-        obs, next_obs, action, reward = self._rows
+        obs, next_obs, action, reward = (rows.to(model.device) for rows in self._rows)
         errors = model.member_errors(obs, next_obs, action, reward)
         self.errors = [float(error) for error in errors]
         model.ensemble.set_elites(errors)
@@ -157,10 +158,10 @@ class HoldOut:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on where `state_dict` was taken."""
+        """Go on where `state_dict` was taken, with a model on ``device``."""
         require_parts("HoldOut", state, self.state_dict())
-        self._rows = [row.to(device) for row in state["rows"]]
-        self._keys = state["keys"].to(device)
+        self._rows = list(state["rows"])
+        self._keys = state["keys"]
         self.errors = list(state["errors"])
         self._best = list(state["best"])
         self._best_parameters = {

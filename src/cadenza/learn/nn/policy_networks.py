@@ -70,6 +70,12 @@ class ActionHead(Protocol):
         ...
 
 
+def _log_exponential(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return log E of exponential draws E in the shape of ``like``, and where that is."""
+    drawn = torch.empty_like(like, device=generator.device).exponential_(generator=generator)
+    return drawn.log_().to(like.device)
+
+
 class CategoricalHead(nn.Module):
     """One of K choices."""
 
@@ -81,8 +87,7 @@ class CategoricalHead(nn.Module):
 
     def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
         """Return drawn choices, (B,) int64, by the Gumbel-max trick: argmax(logit − log E)."""
-        exponential = torch.empty_like(output).exponential_(generator=generator)
-        return torch.argmax(output - exponential.log_(), dim=-1)
+        return torch.argmax(output - _log_exponential(output, generator), dim=-1)
 
     def mode(self, output: Tensor) -> Tensor:
         """Return the most probable choices, (B,) int64."""
@@ -120,8 +125,7 @@ class FactoredHead(nn.Module):
     def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
         """Return drawn choices, (B, D) int64; see `CategoricalHead.sample`."""
         table = self._table(output)
-        exponential = torch.empty_like(table).exponential_(generator=generator)
-        return torch.argmax(table - exponential.log_(), dim=-1)
+        return torch.argmax(table - _log_exponential(table, generator), dim=-1)
 
     def mode(self, output: Tensor) -> Tensor:
         """Return the most probable choices, (B, D) int64."""
@@ -150,8 +154,8 @@ class DiagonalGaussianHead(nn.Module):
 
     def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
         """Return drawn actions, (B, A) float32."""
-        deviation = self.log_std.detach().exp()
-        return torch.normal(output, deviation.expand_as(output), generator=generator)
+        noise = torch.empty_like(output, device=generator.device).normal_(generator=generator)
+        return noise.to(output.device).mul_(self.log_std.detach().exp()).add_(output)
 
     def mode(self, output: Tensor) -> Tensor:
         """Return the means, (B, A)."""
