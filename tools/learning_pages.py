@@ -55,7 +55,7 @@ ACTIONS = (
     },
     {"discrete": DISCRETE},
     {
-        "several choices of up to 4 096 combinations": spaces.MultiDiscrete([2, 3]),
+        "several choices (at most 4 096)": spaces.MultiDiscrete([2, 3]),
         "several choices": spaces.MultiDiscrete([11] * 6),
     },
 )
@@ -167,7 +167,8 @@ def _has(name: str, ability: str, *, briefly: bool = False) -> str:
     found = switches(name, ability)
     if briefly and len(found) == len(ABILITIES[ability][1]):
         return "yes"
-    return ", ".join(found) or ("–" if briefly else "no")
+    said = ", ".join(found)
+    return said.replace("normalize_", "") or "–" if briefly else said or "no"
 
 
 def takes_table(name: str) -> str:
@@ -197,8 +198,8 @@ def index_table(_: str) -> str:
         (
             f"[{name}]({name.lower()}.md)",
             actions_of(name),
-            "flattened" if _team(name) else "all kinds",
-            "a team" if _team(name) else "one agent",
+            "flattened" if _team(name) else "all",
+            "a team" if _team(name) else "one",
             "yes" if _teachers(name) else "–",
             *(_has(name, ability, briefly=True) for ability in ABILITIES),
         )

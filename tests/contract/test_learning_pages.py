@@ -28,7 +28,7 @@ def test_page_says_what_the_code_knows(page):
 
 
 def test_every_algorithm_has_a_page_with_all_blocks_in_the_navigation():
-    kinds = {name: getattr(cadenza, name) for name in cadenza.__all__}
+    kinds = {name: getattr(cadenza, name) for name in dir(cadenza)}
     public = {
         name for name, kind in kinds.items() if inspect.isclass(kind) and issubclass(kind, Agent)
     }
