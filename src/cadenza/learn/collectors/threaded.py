@@ -24,7 +24,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.core.checks import checked_integer, require_positive
+from cadenza.core.errors import CadenzaError, ConfigurationError, refuse
 from cadenza.learn.callback import Callback
 from cadenza.learn.collectors.sync import EPISODE_REWARD, GymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
@@ -41,16 +42,12 @@ class SampleInsertRatio:
     def __init__(self, samples_per_insert: float, *, tolerance: float = 0.0) -> None:
         """Set the sampled rows per inserted transition, > 0.
 
-        Either side may be ``tolerance`` rows ahead, on top of one call's worth.
-
-        Raises:
-            ConfigurationError: A number out of range.
+        Either side may be ``tolerance`` >= 0 rows ahead, on top of one call's worth.
         """
         if not samples_per_insert > 0.0 or not tolerance >= 0.0:
-            raise ConfigurationError(
-                "SampleInsertRatio: expected samples_per_insert > 0 and tolerance >= 0, got "
-                f"{samples_per_insert} and {tolerance}."
-            )
+            expected = "samples_per_insert > 0 and tolerance >= 0"
+            got = f"{samples_per_insert} and {tolerance}"
+            refuse(ConfigurationError, "SampleInsertRatio", expected=expected, got=got)
         self._target = samples_per_insert
         self._tolerance = tolerance
         self._changed = threading.Condition()
@@ -115,9 +112,6 @@ _ADVICE: Final = (
 def copy_of_agent(agent: AgentProxy) -> AgentProxy:
     """Return a deep copy of ``agent`` whose policy is its own.
 
-    Args:
-        agent: Keeps its policy in itself or in something that it holds.
-
     Raises:
         ConfigurationError: It cannot be copied; or the copy's ``policy`` is not a module inside
             the copy; or the copy still reaches the policy of ``agent``, for instance from a
@@ -132,7 +126,10 @@ def copy_of_agent(agent: AgentProxy) -> AgentProxy:
             f"copied, got {kind}: {error}. {_ADVICE}"
         ) from error
     reached = _reachable(copied)
-    if id(copied.policy) not in reached or not _is_apart(reached.values(), agent.policy):
+    live = {id(module) for module in agent.policy.modules()}
+    memory = _memory(agent.policy.parameters()) | _memory(agent.policy.buffers())
+    shares = live & reached.keys() or memory & _memory(reached.values())
+    if id(copied.policy) not in reached or shares:
         raise ConfigurationError(
             f"ThreadedGymCollector: expected an agent with with_policy(), or one whose copy has a "
             f"policy of its own inside, got {kind}, whose copy still has parts of the policy that "
@@ -141,19 +138,10 @@ def copy_of_agent(agent: AgentProxy) -> AgentProxy:
     return copied
 
 
-def _is_apart(things: Iterable[object], policy: nn.Module) -> bool:
-    """Return whether neither ``policy`` nor memory of its tensors is among ``things``."""
-    live = {id(module) for module in policy.modules()}
-    storages = {_storage(tensor) for tensor in (*policy.parameters(), *policy.buffers())} - {0}
-    return not any(
-        id(thing) in live or (isinstance(thing, torch.Tensor) and _storage(thing) in storages)
-        for thing in things
-    )
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    """Return where the memory of a tensor begins; 0 if it has none."""
-    return tensor.untyped_storage().data_ptr()
+def _memory(things: Iterable[object]) -> set[int]:
+    """Return where the memory of each tensor among ``things`` begins, if it has any."""
+    tensors = (thing for thing in things if isinstance(thing, torch.Tensor))
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors} - {0}
 
 
 def _reachable(root: object) -> dict[int, object]:
@@ -324,11 +312,8 @@ class ThreadedGymCollector(GymCollector):
             max_episode_steps=max_episode_steps,
             name=name,
         )
-        if publish_every < 1 or not join_timeout_s > 0.0:
-            raise ConfigurationError(
-                "ThreadedGymCollector: expected publish_every >= 1 and join_timeout_s > 0, got "
-                f"{publish_every} and {join_timeout_s}."
-            )
+        checked_integer("ThreadedGymCollector.publish_every", publish_every)
+        require_positive("ThreadedGymCollector.join_timeout_s", join_timeout_s)
         if not isinstance(agent, RebindableAgent):
             copy_of_agent(agent)  # now, so that an error comes before the warm-up
         self._live_agent = agent
@@ -433,11 +418,9 @@ class ThreadedGymCollector(GymCollector):
         if self._thread is not None:
             self._thread.join(self._join_timeout_s)
             if self._thread.is_alive():
-                raise CollectorStuckError(
-                    f"{self.name}: expected the collecting thread to stop within "
-                    f"{self._join_timeout_s} s, got none of it; an environment step hangs. Raise "
-                    "join_timeout_s or look at the environment."
-                )
+                expected = f"the collecting thread to stop within {self._join_timeout_s} s"
+                got, advice = "none of it", "raise join_timeout_s or look at the environment"
+                refuse(CollectorStuckError, self.name, expected=expected, got=got, do=advice)
             self._thread = None
         self._agent = self._live_agent
         self._state_at_end = super().state_dict()  # a last checkpoint may want it

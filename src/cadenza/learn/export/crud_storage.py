@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final, Generic, TypeVar
 
-from cadenza.core.errors import PreconditionError, StorageError
+from cadenza.core.errors import PreconditionError, StorageError, refuse
 from cadenza.core.files import atomic_write_bytes, fsync_folder, make_folder
 
 T = TypeVar("T")
@@ -67,11 +67,6 @@ class CRUDStorage(Generic[T]):
     Args:
         extension: End of every file name, without the dot.
         keep_last: Delete the oldest items beyond this number after each creation; None keeps all.
-
-    Raises:
-        PreconditionError: Empty extension, one with a dot, a prefix or extension that leads out of
-            the folder, or ``keep_last`` below one.
-        StorageError: ``directory`` cannot be a folder.
     """
 
     def __init__(
@@ -83,19 +78,15 @@ class CRUDStorage(Generic[T]):
         keep_last: int | None = None,
     ) -> None:
         if not extension or "." in extension:
-            raise PreconditionError(
-                f"CRUDStorage.extension: expected a non-empty text without dots, got {extension!r}."
-            )
+            owner, expected = "CRUDStorage.extension", "a non-empty text without dots"
+            refuse(PreconditionError, owner, expected=expected, got=repr(extension))
         for part, text in (("prefix", prefix), ("extension", extension)):
             if {"/", os.sep, "\0"} & set(text):
-                raise PreconditionError(
-                    f"CRUDStorage.{part}: expected a text without path separators, got {text!r}; "
-                    "give the folder as directory."
-                )
+                owner, expected = f"CRUDStorage.{part}", "a text without path separators"
+                refuse(PreconditionError, owner, expected=expected, got=repr(text))
         if keep_last is not None and keep_last < 1:
-            raise PreconditionError(
-                f"CRUDStorage.keep_last: expected >= 1 or None (keep all), got {keep_last}."
-            )
+            owner, expected = "CRUDStorage.keep_last", ">= 1 or None (keep all)"
+            refuse(PreconditionError, owner, expected=expected, got=keep_last)
         self._directory = Path(directory).absolute()
         with _storing(f"a folder at {self._directory}"):
             make_folder(self._directory)
@@ -131,10 +122,9 @@ class CRUDStorage(Generic[T]):
             draft = scratch / self._file_name(self._next_handle, datetime.now(UTC))
             saver(str(draft))
             if not draft.is_file():
-                raise StorageError(
-                    f"CRUDStorage: expected the saver to write {draft.name}, got no such file; "
-                    "write to exactly the path the saver is given."
-                )
+                expected, got = f"the saver to write {draft.name}", "no such file"
+                advice = "write to exactly the path the saver is given"
+                refuse(StorageError, "CRUDStorage", expected=expected, got=got, do=advice)
             with _storing(f"to create a file in {self._directory}"):
                 with draft.open("rb") as file:
                     os.fsync(file.fileno())
@@ -146,16 +136,11 @@ class CRUDStorage(Generic[T]):
         """Take over a file that already lies in the folder, under any name.
 
         A file that is part of the storage already keeps its handle.
-
-        Raises:
-            StorageError: There is no such file, or it does not lie directly in the folder.
         """
         path = Path(filepath).absolute()
         if not path.is_file() or path.parent.resolve() != self._directory.resolve():
-            raise StorageError(
-                f"CRUDStorage.create_from_filepath: expected a file in {self._directory}, got "
-                f"{path}; write it there first."
-            )
+            owner, expected = "CRUDStorage.create_from_filepath", f"a file in {self._directory}"
+            refuse(StorageError, owner, expected=expected, got=str(path), do="write it there first")
         with self._lock:
             path = self._directory / path.name
             known = next((i for i in self._items.values() if i.filepath == str(path)), None)
@@ -171,10 +156,8 @@ class CRUDStorage(Generic[T]):
         with self._lock:
             item = self._items.get(handle)
             if item is None:
-                raise PreconditionError(
-                    f"CRUDStorage.update: expected the handle of a stored item, got {handle}; "
-                    f"known handles: {[known.handle for known in self._items]}."
-                )
+                expected = f"a handle of {[known.handle for known in self._items]}"
+                refuse(PreconditionError, "CRUDStorage.update", expected=expected, got=str(handle))
             atomic_write_bytes(Path(item.filepath), bytes(data))
 
     def items(self) -> Sequence[StorageItem[T]]:

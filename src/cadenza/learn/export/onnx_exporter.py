@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from cadenza.core.errors import CadenzaError, ConfigurationError, NotReadyError
+from cadenza.core.errors import CadenzaError, ConfigurationError, NotReadyError, refuse
 from cadenza.core.spaces import BoxSpace, MDPSpace
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import Callback
@@ -77,11 +77,9 @@ class QueuedExport:
         """
         if not wait([self._outcome], timeout_s).done:
             self._outcome.cancel()
-            raise ExportTimeoutError(
-                f"ONNX export: expected the training thread to serve the request within "
-                f"{timeout_s} s, got nothing; check that training runs and that the exporter is "
-                "among the trainer's callbacks, or wait longer."
-            )
+            expected = f"the training thread to serve the request within {timeout_s} s"
+            advice = "check that training runs with the exporter among its callbacks"
+            refuse(ExportTimeoutError, "ONNX export", expected=expected, got="nothing", do=advice)
         return self._outcome.result()
 
 
@@ -92,10 +90,6 @@ class OnnxExporter(LoggingMixin, Callback):
         requires_epsilon: The policy takes noise of the action's shape as its last input. Without
             it, the file is the policy's deterministic decision.
         device: Where the policy computes; None takes that of its first parameter.
-
-    Raises:
-        MissingExtraError: The extra ``onnx`` is not installed.
-        ConfigurationError: An input name is unknown to ``spaces`` or doubles the noise input.
     """
 
     def __init__(
@@ -163,9 +157,6 @@ class OnnxExporter(LoggingMixin, Callback):
         """Serve the requests of other threads; only the training thread may call this.
 
         What makes a request fail reaches the thread that made it, and training goes on.
-
-        Raises:
-            NotReadyError: Another thread calls.
         """
         self._require_owner("process_pending_exports")
         while (request := self._next_request()) is not None:
@@ -184,10 +175,9 @@ class OnnxExporter(LoggingMixin, Callback):
             Exception: Whatever made the export fail.
         """
         if threading.get_ident() == self._owner:
-            raise NotReadyError(
-                "OnnxExporter.export_threadsafe: expected a call from another thread than the one "
-                "that trains, which would wait for itself; call export() here."
-            )
+            owner, expected = "OnnxExporter.export_threadsafe", "a call from another thread"
+            got = "one from the thread that trains, which would wait for itself"
+            refuse(NotReadyError, owner, expected=expected, got=got, do="call export() here")
         request = QueuedExport(metadata)
         with self._lock:
             if self._is_closed:
@@ -212,12 +202,7 @@ class OnnxExporter(LoggingMixin, Callback):
         return request.block_until_complete()
 
     def write(self, metadata: Mapping[str, str]) -> StorageItem[Any]:
-        """Trace, check and store the policy as it is now; `QueuedExport` calls this.
-
-        Raises:
-            OnnxExportError: As `export`.
-            StorageError: The file system refused.
-        """
+        """Trace, check and store the policy as it is now; `QueuedExport` calls this."""
         scope = self._timers.scope
         with scope("create"):
             with scope("policycopy"):
@@ -278,17 +263,13 @@ class OnnxExporter(LoggingMixin, Callback):
 
     def _require_owner(self, method: str) -> None:
         if threading.get_ident() != self._owner:
-            raise NotReadyError(
-                f"OnnxExporter.{method}: expected a call from the thread that trains and so owns "
-                "the policy, got another one; call export_threadsafe() there."
-            )
+            owner, advice = f"OnnxExporter.{method}", "call export_threadsafe() there"
+            expected = "a call from the thread that trains and so owns the policy"
+            refuse(NotReadyError, owner, expected=expected, got="another one", do=advice)
 
 
 def _closed_error() -> NotReadyError:
-    return NotReadyError(
-        "ONNX export: expected training to run, but it has ended; call export() in the thread that "
-        "trained."
-    )
+    return NotReadyError("ONNX export: expected training to run, but it has ended; call export().")
 
 
 def _input_boxes(
@@ -298,16 +279,12 @@ def _input_boxes(
     known = spaces.state.spaces
     unknown = [name for name in agent.input_names if name not in known]
     if unknown:
-        raise ConfigurationError(
-            f"OnnxExporter: expected input names among {sorted(known)}, got {unknown}; correct the "
-            "proxy's input_keys or the state space."
-        )
+        expected, advice = f"input names among {sorted(known)}", "correct the proxy's input_keys"
+        refuse(ConfigurationError, "OnnxExporter", expected=expected, got=unknown, do=advice)
     boxes = {name: known[name] for name in agent.input_names}
     if requires_epsilon:
         if EPSILON in boxes:
-            raise ConfigurationError(
-                f"OnnxExporter: expected no input called {EPSILON!r} beside the noise of "
-                "requires_epsilon=True; rename the observation."
-            )
+            expected = f"no input called {EPSILON!r} beside the noise"
+            refuse(ConfigurationError, "OnnxExporter", expected=expected, got="one")
         boxes[EPSILON] = BoxSpace(torch.float32, spaces.actions.shape)
     return boxes

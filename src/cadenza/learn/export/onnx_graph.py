@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core import __version__
-from cadenza.core.errors import CadenzaError, InputError, UnknownNameError
+from cadenza.core.errors import CadenzaError, InputError, UnknownNameError, refuse
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_bytes
 from cadenza.core.spaces import BoxSpace
@@ -193,10 +193,9 @@ def trace_policy(
     with torch.no_grad():
         for name, output in zip(signature.outputs, wrapped(*example), strict=True):
             if output.ndim == 0 or output.shape[0] != _TRACED_ROWS:
-                raise OnnxExportError(
-                    f"output {name!r}: expected shape ({_TRACED_ROWS}, ...) for {_TRACED_ROWS} "
-                    f"rows, got {tuple(output.shape)}; return one row per agent."
-                )
+                owner, got = f"output {name!r}", tuple(output.shape)
+                expected = f"shape ({_TRACED_ROWS}, ...) for {_TRACED_ROWS} rows"
+                refuse(OnnxExportError, owner, expected=expected, got=got)
         rows = torch.export.Dim("N")
         exporter: Any = torch.onnx  # its signature is only partly typed
         with _quiet_exporter():
@@ -268,36 +267,32 @@ def check_parity(
         inputs = signature.random_inputs(rows, generator)
         with torch.no_grad(), _exact_convolutions():
             expected = [output.cpu().numpy() for output in wrapped(*inputs)]
-        feed = {
-            name: tensor.cpu().numpy()
-            for name, tensor in zip(signature.inputs, inputs, strict=True)
-        }
+        arrays = (tensor.cpu().numpy() for tensor in inputs)
+        feed = dict(zip(signature.inputs, arrays, strict=True))
         got = session.run(list(signature.outputs), feed)
         for name, theirs, ours in zip(signature.outputs, got, expected, strict=True):
             error = _largest_error(name, np.asarray(theirs), ours)
             if not error <= tolerance:
-                raise OnnxParityError(
-                    f"output {name!r}: expected the graph within {tolerance:.0e} of the policy, "
-                    f"got {error:.3g} on {rows} row(s); remove randomness and branches on data "
-                    "from the policy's evaluation mode, or raise the tolerance."
-                )
+                expected = f"the graph within {tolerance:.0e} of the policy"
+                told = f"{error:.3g} on {rows} row(s)"
+                advice = "remove randomness and branches on data from evaluation mode"
+                owner = f"output {name!r}"
+                refuse(OnnxParityError, owner, expected=expected, got=told, do=advice)
             worst = max(worst, error)
     return worst
 
 
 def _largest_error(name: str, theirs: NDArray[Any], ours: NDArray[Any]) -> float:
     """Return the largest error of ``theirs``, relative where ``ours`` exceeds one."""
+    owner, reference = f"output {name!r}", ours.astype(np.float64)
     if theirs.shape != ours.shape:
-        raise OnnxParityError(
-            f"output {name!r}: expected shape {ours.shape} as from the policy, got {theirs.shape} "
-            "from the graph; let no shape in the policy depend on the number of rows."
-        )
-    reference = ours.astype(np.float64)
+        expected, got = f"shape {ours.shape} as from the policy", f"{theirs.shape} from the graph"
+        advice = "let no shape in the policy depend on the number of rows"
+        refuse(OnnxParityError, owner, expected=expected, got=got, do=advice)
     if not np.isfinite(reference).all():
-        raise OnnxParityError(
-            f"output {name!r}: expected finite values from the policy, got some that are not; "
-            "its weights have diverged, so go back to an earlier checkpoint."
-        )
+        expected, got = "finite values from the policy", "some that are not"
+        advice = "its weights have diverged, so go back to an earlier checkpoint"
+        refuse(OnnxParityError, owner, expected=expected, got=got, do=advice)
     error = np.abs(theirs.astype(np.float64) - reference) / np.maximum(1.0, np.abs(reference))
     return float(error.max(initial=0.0))
 

@@ -53,7 +53,7 @@ def test_update_replaces_content_and_nothing_else(tmp_path):
 def test_update_of_an_unknown_handle_is_an_error(tmp_path):
     storage = CRUDStorage(tmp_path)
     storage.create_with_data(b"")
-    with pytest.raises(PreconditionError, match=r"got 7; known handles: \[0\]"):
+    with pytest.raises(PreconditionError, match=r"expected a handle of \[0\], got 7"):
         storage.update(StorageItemHandle(7), b"")
 
 
