@@ -19,10 +19,18 @@ import typer
 
 from cadenza.benchmark.cells import PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
-from cadenza.benchmark.jobs.cloning import LEARNING_RATE, Clone, cloning_loss, state_moments
+from cadenza.benchmark.jobs.cloning import (
+    LEARNING_RATE,
+    clone_policy,
+    cloning_loss,
+    cosine_rate,
+    new_clone,
+    state_scale,
+)
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.imitation import TorchAdam
 from cadenza.learn.agents.judging import Evaluation
 from cadenza.learn.nn.portable import save_policy_file
 from cadenza.partners.registry import partner_card
@@ -37,7 +45,7 @@ NOISE = 0.5
 SEEDS = (100, 101, 102, 103, 104)
 
 
-def clone_expert(seed: int, updates: int) -> Clone:
+def clone_expert(seed: int, updates: int) -> torch.nn.Sequential:
     """Return a clone of the streamed expert."""
     size = {"producers": 2, "num_envs": 32, "buffer_size": 64}
     config = stream_config(TASK, **size, mode="continuous", noise=NOISE, seed=seed)
@@ -49,15 +57,12 @@ def clone_expert(seed: int, updates: int) -> Clone:
             engine, chunk_size, batch_size, weighting="step", select=fields, seed=seed
         )
         first = engine.sample_batch(1024, 1, weighting="window", generator=generator)
-        clone = Clone(state_moments(first["obs"]), (128, 128), len(BOUND), generator)
-        optimizer = torch.optim.Adam(clone.parameters(), lr=LEARNING_RATE)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+        clone = new_clone(state_scale(first["obs"]), (128, 128), len(BOUND), generator)
+        optimizer = TorchAdam(LEARNING_RATE, clone.parameters())
         for update, batch in zip(range(updates), batches, strict=False):
             loss = cloning_loss(clone(batch["obs"]), batch["actions"], batch["valid"])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
+            optimizer.learning_rate = cosine_rate(update, updates)
+            optimizer.step(policy=loss)
             if update % max(1, updates // 10) == 0:
                 simulated = sum(each["frames"] for each in engine.status()["producers"])
                 print(f"seed {seed}, {update} updates, {simulated} steps simulated: {loss:.3f}")
@@ -96,7 +101,7 @@ def main(
     rates: list[float] = []
     for root in range(seed, seed + seeds):
         folder = out / f"seed_{root}"
-        network = clone_expert(root, updates).portable(-BOUND, BOUND).network(task={"id": TASK})
+        network = clone_policy(clone_expert(root, updates), -BOUND, BOUND, task={"id": TASK})
         file = save_policy_file(network, folder / "clone.policy.safetensors")
         successes = evaluate(f"local://{file.name}", episodes, folder)
         rates.append(100.0 * sum(successes) / len(successes))

@@ -16,7 +16,6 @@ import cadenza.learn.agents
 import cadenza.learn.emote
 import cadenza.learn.models
 import cadenza.learn.nn
-from cadenza.benchmark.jobs.cloning import Clone
 from cadenza.learn.agents.hlgauss import EncodedLogits
 from cadenza.learn.agents.td3 import DeterministicMlpPolicy
 from cadenza.learn.algorithms import hlgauss
@@ -169,7 +168,6 @@ NETWORKS = {
         [], Recurrent([], Memory("gru", D, H, rng()), nn.Linear(H, A)), torch.tanh
     ),
     "Masked": lambda: Masked(nn.Linear(D - A, A), A),
-    "Clone": lambda: Clone(torch.ones(2, D), (H,), A, rng()),
 }
 #: What is called instead of the network itself.
 METHODS = {

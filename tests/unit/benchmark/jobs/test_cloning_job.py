@@ -150,9 +150,9 @@ def test_continuation_starts_from_the_given_weights(expert_data, clone, tmp_path
     ("changes", "message"),
     [
         ({"rung": "act"}, "--rung: expected one of bc, bc_large, got 'act'"),
-        ({"steps": 0}, "expected --steps >= 1, --batch-size >= 1 and --seed >= 0"),
-        ({"batch_size": 0}, "expected --steps >= 1"),
-        ({"seed": -1}, "expected --steps >= 1"),
+        ({"steps": 0}, "--steps: expected a number >= 1, got 0"),
+        ({"batch_size": 0}, "--batch-size: expected a number >= 1, got 0"),
+        ({"seed": -1}, "--seed: expected a number >= 0, got -1"),
         ({"mix_ratio": 1.5}, r"--mix-ratio: expected a share in \[0, 1\], got 1.5"),
         ({"mix_ratio": float("nan")}, "--mix-ratio"),
         ({"max_epochs": 0.0}, "--max-epochs: expected > 0"),
@@ -188,7 +188,7 @@ def other_checkpoint(folder):
         (
             lambda folder, clone: {"dataset": wide_dataset(folder / "wide"), "init": clone},
             ConfigurationError,
-            "expected a policy of 7 scaled observations",
+            r"--init: .*for the dataset, \[\(7,\), .*, got \[\(10,\)",
         ),
         (lambda folder, _: {"init": other_checkpoint(folder)}, CheckpointError, r"got the keys \["),
     ],
