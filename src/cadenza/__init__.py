@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from . import learn as learn
     from . import partners as partners
     from . import safety as safety
+    from . import schedules as schedules
     from . import stream as stream
     from .envs.registration import register_envs as register_envs
     from .learn.agents.bc import BC as BC

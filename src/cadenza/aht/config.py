@@ -31,7 +31,7 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
-from cadenza.learn.settings import FrozenModel
+from cadenza.learn.settings import FrozenModel, Rate
 from cadenza.safety.runtime.options import SafetyOptions
 
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
@@ -112,7 +112,7 @@ class HAPPOHyperparams(FrozenModel):
     package share; it is made of this and of `PPOExtrasConfig`.
 
     Attributes:
-        lr: Adam step size of actor and critic, > 0.
+        lr: Adam step size of actor and critic, > 0, or its schedule.
         gamma: Discount per control step, in [0, 1].
         gae_lambda: GAE decay, in [0, 1].
         clip_eps: Half width of the ratio clip, > 0.
@@ -122,7 +122,7 @@ class HAPPOHyperparams(FrozenModel):
         hidden_dim: Width of the two hidden layers, > 0.
     """
 
-    lr: float = Field(default=3e-4, gt=0.0)
+    lr: Rate = 3e-4
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
     clip_eps: float = Field(default=0.2, gt=0.0)
@@ -573,7 +573,11 @@ def _changes(prefix: str, model: BaseModel) -> dict[str, Any]:
         for name, field in type(model).model_fields.items()
     }
     values = {name: getattr(model, name) for name in defaults}
-    return {f"{prefix}.{n}": value for n, value in values.items() if value != defaults[n]}
+    changed = {f"{prefix}.{n}": value for n, value in values.items() if value != defaults[n]}
+    return {
+        key: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+        for key, value in changed.items()
+    }
 
 
 def _extension_kind(field: FieldInfo) -> ExtensionKind | None:

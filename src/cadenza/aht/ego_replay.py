@@ -138,9 +138,11 @@ class EgoReplayTrainer(EgoSeatTrainer):
         due = self._frames // every - (self._frames - count) // every
         if self._frames <= settings.warmup_steps or due == 0 or self._memory.size() == 0:
             return
+        annealed = self._learner.anneal(self._frames)
         with deterministic_algorithms() if self._cfg.runtime.deterministic_torch else nullcontext():
             for _ in range(due * settings.updates):
-                for name, value in self._learner.learn(self._memory).items():
+                figures = {**self._learner.learn(self._memory), **annealed}
+                for name, value in figures.items():
                     self._sums.setdefault(name, []).append(value)
                 self._updates += 1
 

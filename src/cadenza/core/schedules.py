@@ -65,6 +65,10 @@ class Schedule:
         """Current value."""
         return self._value
 
+    def at(self, s: int) -> float:
+        """Return the formula's value for ``s``, wherever the schedule is."""
+        return self._value_at(s)
+
     def step(self) -> None:
         """Move on by one step."""
         self._value = self._value_at(self._calls)

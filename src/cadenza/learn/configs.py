@@ -28,8 +28,12 @@ from cadenza.learn.settings import (
     OnPolicyAgentSettings,
     OnPolicyConfig,
     OnPolicySettings,
+    Rate,
+    ScheduleConfig,
+    Weight,
     Width,
     Widths,
+    value_at,
 )
 
 __all__ = [
@@ -69,10 +73,14 @@ __all__ = [
     "OnPolicySettings",
     "PPOConfig",
     "PPOSettings",
+    "Rate",
     "SACConfig",
     "SACSettings",
+    "ScheduleConfig",
     "TD3Config",
     "TD3Settings",
+    "Weight",
     "Width",
     "Widths",
+    "value_at",
 ]

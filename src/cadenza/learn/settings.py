@@ -6,6 +6,7 @@ Unpack[SACSettings]``). A wrong value raises a `ConfigurationError` where a clas
 part of a ``pydantic.ValidationError`` where a whole file is validated.
 """
 
+from collections.abc import Mapping
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -13,15 +14,25 @@ from typing import (
     ClassVar,
     Final,
     Literal,
+    Self,
     TypeAlias,
     TypedDict,
 )
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from cadenza.core.checks import is_whole
 from cadenza.core.errors import ConfigurationError, did_you_mean
+from cadenza.core.schedules import CosineAnnealing, LinearSchedule
 
 
 def _whole(value: object) -> int:
@@ -89,11 +100,78 @@ def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
     return f"{key}: expected {expected}, got {entry['input']!r}"
 
 
+class ScheduleConfig(FrozenModel):
+    """A setting that changes with the environment steps done; see `cadenza.schedules`.
+
+    It depends on the number of steps alone, so a training in parts goes on exactly.
+
+    Attributes:
+        schedule: ``linear``, ``cosine`` (half a wave) or ``step`` (equal jumps).
+        start: First value, >= 0.
+        end: Value from ``steps`` on, >= 0.
+        steps: Environment steps, >= 1.
+        stairs: Jumps of ``step``, >= 1, evenly spaced, the last at ``steps``.
+    """
+
+    schedule: Literal["linear", "cosine", "step"]
+    start: float = Field(ge=0.0)
+    end: float = Field(ge=0.0)
+    steps: Count = Field(ge=1)
+    stairs: Count = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _only_steps_have_stairs(self) -> Self:
+        if self.schedule != "step" and self.stairs != 1:
+            raise ValueError(f"stairs: expected 1 without schedule='step', got {self.stairs}")
+        return self
+
+    def __repr__(self) -> str:
+        """Return the call of `cadenza.schedules` that makes it."""
+        stairs = f", stairs={self.stairs}" if self.schedule == "step" else ""
+        return f"{self.schedule}({self.start}, {self.end}, steps={self.steps}{stairs})"
+
+    def at(self, steps: int) -> float:
+        """Return the value after ``steps`` environment steps."""
+        if steps >= self.steps:
+            return self.end
+        ends = (self.start, self.end, self.steps)
+        if self.schedule == "cosine":
+            return CosineAnnealing(*ends).at(steps)
+        return LinearSchedule(*ends, self.schedule == "step", self.stairs).at(steps)
+
+
+def value_at(setting: float | ScheduleConfig, steps: int) -> float:
+    """Return the value of a setting after ``steps`` environment steps."""
+    return setting.at(steps) if isinstance(setting, ScheduleConfig) else setting
+
+
+def _or_schedule(number: Any) -> BeforeValidator:
+    """Return what takes a number of this type, or a schedule as an object or a mapping."""
+    numbers: TypeAdapter[float] = TypeAdapter(number)
+
+    def taken(value: object) -> float | ScheduleConfig:
+        if isinstance(value, ScheduleConfig | Mapping):
+            return ScheduleConfig.model_validate(value)
+        return numbers.validate_python(value)
+
+    return BeforeValidator(taken)
+
+
+#: Size of an optimiser's steps, > 0, or its schedule.
+Rate = Annotated[
+    float | ScheduleConfig, _or_schedule(Annotated[float, Field(gt=0.0, allow_inf_nan=False)])
+]
+#: Weight of a part of a loss, >= 0, or its schedule.
+Weight = Annotated[
+    float | ScheduleConfig, _or_schedule(Annotated[float, Field(ge=0.0, allow_inf_nan=False)])
+]
+
+
 class OffPolicyConfig(FrozenModel):
     """What all algorithms with a replay memory share.
 
     Attributes:
-        learning_rate: Adam's step size of every network, > 0.
+        learning_rate: Adam's step size of every network, > 0, or its schedule.
         gamma: Discount per step, in [0, 1].
         tau: Share that target networks move per update, in (0, 1].
         batch_size: Transitions per update, >= 1.
@@ -105,7 +183,7 @@ class OffPolicyConfig(FrozenModel):
         updates: Updates at a time, >= 1.
     """
 
-    learning_rate: float = Field(default=3e-4, gt=0.0)
+    learning_rate: Rate = 3e-4
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     tau: float = Field(default=0.005, gt=0.0, le=1.0)
     batch_size: Count = Field(default=256, ge=1)
@@ -120,7 +198,7 @@ class OffPolicyConfig(FrozenModel):
 class OffPolicySettings(TypedDict, total=False):
     """Keywords of `OffPolicyConfig`."""
 
-    learning_rate: float
+    learning_rate: float | ScheduleConfig
     gamma: float
     tau: float
     batch_size: int
@@ -185,24 +263,33 @@ class OnPolicyConfig(FrozenModel):
         rollout_length: Steps per environment between updates, >= 1.
         batch_size: Transitions per minibatch, >= 1.
         epochs: Passes over a rollout, >= 1.
-        learning_rate: Adam's step size, > 0.
+        learning_rate: Adam's step size, > 0, or its schedule.
         decay_learning_rate: Lower it linearly to zero: true over the steps that were asked for so
             far, a number over so many environment steps, whichever calls of `learn` take them.
         gamma: Discount per step, in [0, 1].
         clip_epsilon: Half-width of the trusted ratio interval, > 0.
-        entropy_coefficient: Weight of the entropy bonus, >= 0.
+        entropy_coefficient: Weight of the entropy bonus, >= 0, or its schedule.
         hidden_sizes: Widths of the hidden layers of every network.
     """
 
     rollout_length: Count = Field(default=2048, ge=1)
     batch_size: Count = Field(default=64, ge=1)
     epochs: Count = Field(default=10, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0.0)
+    learning_rate: Rate = 3e-4
     decay_learning_rate: Horizon = False
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     clip_epsilon: float = Field(default=0.2, gt=0.0)
-    entropy_coefficient: float = Field(default=0.0, ge=0.0)
+    entropy_coefficient: Weight = 0.0
     hidden_sizes: tuple[Width, ...] = (64, 64)
+
+    @model_validator(mode="after")
+    def _decays_once(self) -> Self:
+        if self.decay_learning_rate and isinstance(self.learning_rate, ScheduleConfig):
+            raise ValueError(
+                "decay_learning_rate: expected False beside a schedule of learning_rate, got "
+                f"{self.decay_learning_rate}"
+            )
+        return self
 
 
 class OnPolicySettings(TypedDict, total=False):
@@ -211,11 +298,11 @@ class OnPolicySettings(TypedDict, total=False):
     rollout_length: int
     batch_size: int
     epochs: int
-    learning_rate: float
+    learning_rate: float | ScheduleConfig
     decay_learning_rate: bool | int
     gamma: float
     clip_epsilon: float
-    entropy_coefficient: float
+    entropy_coefficient: float | ScheduleConfig
     hidden_sizes: Widths
 
 

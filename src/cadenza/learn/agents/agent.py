@@ -669,6 +669,14 @@ class ReplayLoop(Agent[ReplayConfig]):
         """Updates that are called for; none before an episode is in the memory."""
         return self._due if self._due and self.memory.size() > 0 else 0
 
+    def _update(self, batch: Any) -> Mapping[str, Any]:
+        annealed = self.learner.anneal(self.steps)
+        return {**self._learn_from(batch), **annealed}
+
+    @abstractmethod
+    def _learn_from(self, batch: Any) -> Mapping[str, Any]:
+        """Learn from a batch with the learning rate of now; return figures by name."""
+
     def batch(self) -> dict[str, Tensor]:
         """Return the columns of a batch for the update that is due next."""
         self._due -= 1

@@ -32,11 +32,11 @@ from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.agents.agent import AgentKeywords
 from cadenza.learn.agents.on_policy import (
     Transitions,
+    anneal,
     clipped_surrogate,
     descend,
     require_finite_figures,
     run_epochs,
-    set_learning_rate,
 )
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.staging import on_device
@@ -45,7 +45,14 @@ from cadenza.learn.env.teams import TeamEnvLike
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
-from cadenza.learn.settings import ActorCriticConfig, ActorCriticSettings, Count
+from cadenza.learn.settings import (
+    ActorCriticConfig,
+    ActorCriticSettings,
+    Count,
+    Rate,
+    Weight,
+    value_at,
+)
 
 #: Largest global norm of the actor's gradient (HARL's default).
 MAX_GRADIENT_NORM: Final = 10.0
@@ -81,8 +88,8 @@ class HAPPOConfig(ActorCriticConfig):
     rollout_length: Count = Field(default=200, ge=1)
     batch_size: Count = Field(default=256, ge=1)
     epochs: Count = Field(default=5, ge=1)
-    learning_rate: float = Field(default=5e-4, gt=0.0)
-    entropy_coefficient: float = Field(default=0.01, ge=0.0)
+    learning_rate: Rate = 5e-4
+    entropy_coefficient: Weight = 0.01
     critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)
     max_action_std: float = Field(default=0.5, gt=0.0)
 
@@ -160,7 +167,7 @@ def update_actor(
     batch: ActorBatch,
     *,
     clip_epsilon: float,
-    entropy_coefficient: float = _DEFAULTS.entropy_coefficient,
+    entropy_coefficient: float = value_at(_DEFAULTS.entropy_coefficient, 0),
     max_gradient_norm: float = MAX_GRADIENT_NORM,
 ) -> ActorUpdate:
     """Take one optimiser step on ``actor``; the optimiser has its parameters, in their order."""
@@ -235,7 +242,8 @@ class HAPPOLearner:
         self.critic: ValueCritic = ValueCritic(
             critic_dim, hidden_sizes=config.hidden_sizes, generator=generator
         ).to(device)
-        rate = config.learning_rate
+        rate = value_at(config.learning_rate, 0)
+        self._entropy_coefficient = value_at(config.entropy_coefficient, 0)
         self.optimizers: list[torch.optim.Adam] = [
             actor_optimizer(actor.parameters(), rate) for actor in self.actors
         ]
@@ -272,7 +280,8 @@ class HAPPOLearner:
         """
         config = self.config
         optimizers = [*self.optimizers, self.critic_optimizer]
-        rate = set_learning_rate(optimizers, config, done=done, total=total)
+        annealed = anneal(optimizers, config, done=done, total=total)
+        self._entropy_coefficient = value_at(config.entropy_coefficient, done)
         estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
         rollouts = self._rollouts(buffer, normalize_advantages(estimates.advantages))
         returns = self._flat(estimates.returns[..., None])
@@ -290,7 +299,7 @@ class HAPPOLearner:
             "advantage_std": float(estimates.advantages.std(dtype=np.float64)),
             "value_mean": float(estimates.values.mean(dtype=np.float64)),
             "value_std": float(estimates.values.std(dtype=np.float64)),
-            "learning_rate": rate,
+            **annealed,
         }
         require_finite_figures("HAPPOLearner", figures)
         return figures
@@ -321,7 +330,7 @@ class HAPPOLearner:
             self.optimizers[robot],
             batch,
             clip_epsilon=self.config.clip_epsilon,
-            entropy_coefficient=self.config.entropy_coefficient,
+            entropy_coefficient=self._entropy_coefficient,
         )
 
     def update_critic(self, observations: Tensor, returns: Tensor) -> Tensor:

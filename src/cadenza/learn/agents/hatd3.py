@@ -50,6 +50,7 @@ from cadenza.learn.loaded_state import (
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.settings import value_at
 
 #: Layout version of `HATD3Learner.state_dict`; 1 had optimisers of torch.
 STATE_VERSION: Final = 2
@@ -111,12 +112,19 @@ class HATD3Learner:
         self.critics: nn.ModuleList = critics.to(self.device)
         self.target_actors: nn.ModuleList = copy.deepcopy(self.actors).requires_grad_(False)
         self.target_critics: nn.ModuleList = copy.deepcopy(self.critics).requires_grad_(False)
-        rate, norm = config.learning_rate, config.max_gradient_norm
+        rate, norm = value_at(config.learning_rate, 0), config.max_gradient_norm
         self._actor_adams = [Adam(rate, norm, policy=actor.parameters()) for actor in self.actors]
         self._critic_adam = Adam(rate, norm, value=self.critics.parameters())
         self._following = [*self.target_actors.parameters(), *self.target_critics.parameters()]
         self._followed = [*self.actors.parameters(), *self.critics.parameters()]
         self.updates: int = 0
+
+    def anneal(self, steps: int) -> dict[str, float]:
+        """Take the learning rate of after ``steps`` environment steps; return it by name."""
+        rate = value_at(self.config.learning_rate, steps)
+        for adam in (*self._actor_adams, self._critic_adam):
+            adam.learning_rate = rate
+        return {"learning_rate": rate}
 
     def update(self, batch: Mapping[str, Any]) -> Figures:
         """Learn from a batch of joint states, (B, S), of the memory.
@@ -273,6 +281,10 @@ class CentralTD3Learner:
         """Return the actions themselves."""
         return stored
 
+    def anneal(self, steps: int) -> dict[str, float]:
+        """Take the learning rate of after ``steps`` environment steps; return it by name."""
+        return self._learner.anneal(steps)
+
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update of the critics and, when due, of the policy."""
         figures = self._learner.update(memory.sample(self._batch_size))
@@ -369,7 +381,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
         self._call_for_updates(before)
         return step
 
-    def _update(self, batch: Mapping[str, Any]) -> Figures:
+    def _learn_from(self, batch: Mapping[str, Any]) -> Figures:
         return self.learner.update(batch)
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:

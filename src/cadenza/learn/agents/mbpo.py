@@ -31,7 +31,7 @@ from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel, TerminationModel
 from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.optimizers import set_rate
-from cadenza.learn.settings import SHARED_DEFAULTS, Count
+from cadenza.learn.settings import SHARED_DEFAULTS, Count, Rate, ScheduleConfig, value_at
 
 #: Longest gradient of the model.
 MODEL_GRADIENT_NORM: Final = SHARED_DEFAULTS.max_gradient_norm
@@ -45,7 +45,7 @@ class MBPOConfig(SACConfig):
         num_elites: Members that predict, in [1, ``ensemble_size``].
         model_hidden: Width of the model's hidden layers, >= 1.
         model_layers: Its hidden layers, >= 1.
-        model_learning_rate: Adam's step size of the model, > 0.
+        model_learning_rate: Adam's step size of the model, > 0, or its schedule.
         model_updates: Updates of the model before it is first used, >= 1.
         rollout_every: Updates between imaginations, >= 1.
         rollout_states: Real states continued each time, >= 1.
@@ -58,7 +58,7 @@ class MBPOConfig(SACConfig):
     num_elites: Count = Field(default=3, ge=1)
     model_hidden: Count = Field(default=128, ge=1)
     model_layers: Count = Field(default=3, ge=1)
-    model_learning_rate: float = Field(default=1e-3, gt=0.0)
+    model_learning_rate: Rate = 1e-3
     model_updates: Count = Field(default=500, ge=1)
     rollout_every: Count = Field(default=50, ge=1)
     rollout_states: Count = Field(default=400, ge=1)
@@ -84,7 +84,7 @@ class MBPOSettings(SACSettings, total=False):
     num_elites: int
     model_hidden: int
     model_layers: int
-    model_learning_rate: float
+    model_learning_rate: float | ScheduleConfig
     model_updates: int
     rollout_every: int
     rollout_states: int
@@ -142,11 +142,18 @@ class MBPOLearner(SACLearner):
                 in_size=2 * observation_dim + action_dim, device=device, seed=model_seed
             ),
         )
-        self._model_adam = torch.optim.Adam(self.model.parameters(), lr=config.model_learning_rate)
+        rate = value_at(config.model_learning_rate, 0)
+        self._model_adam = torch.optim.Adam(self.model.parameters(), lr=rate)
         self._hold_out = HoldOut(rest=config.model_updates, seed=model_seed)
         self._imagined = ImaginedTransitions(
             config.imagined_size, observation_dim, action_dim, self.device
         )
+
+    def anneal(self, steps: int) -> dict[str, float]:
+        """Take the learning rates of after ``steps`` environment steps; return them by name."""
+        rate = value_at(self._mbpo.model_learning_rate, steps)
+        set_rate(self._model_adam, rate)
+        return {**super().anneal(steps), "model_learning_rate": rate}
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update, see `learn_from`."""
@@ -218,7 +225,7 @@ class MBPOLearner(SACLearner):
         with complete_state("mbpo", "a learner of these sizes"):
             self.model.load_state_dict(state["model"])
             self._model_adam.load_state_dict(state["model_optimizer"])
-            set_rate(self._model_adam, self._mbpo.model_learning_rate)
+            set_rate(self._model_adam, value_at(self._mbpo.model_learning_rate, 0))
             self._hold_out.load_state_dict(state["hold_out"], self.model.device)
             self._imagined.load_state_dict(state["imagined"])
             self._rng.set_state(state["imagination"])
@@ -337,6 +344,6 @@ class MBPO(ReplayAgent[MBPOConfig]):
             )
         super()._build()
 
-    def _update(self, batch: Mapping[str, Any]) -> Figures:
+    def _learn_from(self, batch: Mapping[str, Any]) -> Figures:
         learner = cast("MBPOLearner", self.learner)
         return learner.learn_from(batch, self.memory)

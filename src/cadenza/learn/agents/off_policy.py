@@ -25,7 +25,7 @@ from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
-from cadenza.learn.settings import CompilableConfig
+from cadenza.learn.settings import CompilableConfig, value_at
 
 #: Layout version of `OffPolicyLearner.state_dict`; 2 had one entry per callback of the engine.
 STATE_VERSION: Final = 3
@@ -56,6 +56,10 @@ class ReplayLearner(Protocol):
 
     def to_unit(self, stored: NDArray[Any]) -> Float32Array:
         """Return stored actions as vectors in [−1, 1], (N, A)."""
+        ...
+
+    def anneal(self, steps: int) -> dict[str, float]:
+        """Take the learning rate of after ``steps`` environment steps; return it by name."""
         ...
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
@@ -210,7 +214,15 @@ class OffPolicyLearner(ABC, Generic[Config]):
             name: list(part.parameters()) if isinstance(part, nn.Module) else part
             for name, part in networks.items()
         }
-        return Adam(self.config.learning_rate, self.config.max_gradient_norm, **groups)
+        rate = value_at(self.config.learning_rate, 0)
+        return Adam(rate, self.config.max_gradient_norm, **groups)
+
+    def anneal(self, steps: int) -> dict[str, float]:
+        """Take the learning rate of after ``steps`` environment steps; return it by name."""
+        rate = value_at(self.config.learning_rate, steps)
+        for optimizer in self.optimizers.values():
+            optimizer.learning_rate = rate
+        return {"learning_rate": rate}
 
     @abstractmethod
     def update(self, batch: Mapping[str, Any]) -> Figures:

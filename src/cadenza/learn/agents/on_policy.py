@@ -61,7 +61,12 @@ from cadenza.learn.nn.policy_networks import (
 )
 from cadenza.learn.nn.recurrent import MemoryKind, Recurrent, Remembering
 from cadenza.learn.optimizers import set_rate
-from cadenza.learn.settings import OnPolicyAgentConfig, OnPolicyConfig
+from cadenza.learn.settings import (
+    OnPolicyAgentConfig,
+    OnPolicyConfig,
+    ScheduleConfig,
+    value_at,
+)
 
 #: Adam's denominator guard; the value of the PPO reference implementation.
 ADAM_EPSILON: Final = 1e-5
@@ -330,9 +335,13 @@ class OnPolicyLearner(ABC, Generic[Config]):
             else nn.Sequential(*layers, Decision(decide))
         )
         self.optimizer: torch.optim.Adam = torch.optim.Adam(
-            self.network.parameters(), lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
+            self.network.parameters(),
+            lr=value_at(config.learning_rate, 0),
+            eps=ADAM_EPSILON,
+            fused=True,
         )
         self._shuffle = derive_substream(f"{self.STREAM}.minibatch", root_seed=seed).default_rng()
+        self._entropy_coefficient = value_at(config.entropy_coefficient, 0)
         self.updates: int = 0
 
     @property
@@ -380,8 +389,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
     def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it; return the figures' means and moments of the rollout.
 
-        ``done`` and ``total`` are environment steps, of before the rollout and of the run, for the
-        decay of the step size.
+        ``done`` and ``total`` are environment steps, of before the rollout and of the run, for
+        settings that change with them.
 
         Raises:
             NotReadyError: The buffer is empty.
@@ -393,7 +402,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
                 f"{type(self).__name__}.update: expected at least one decided step, got a buffer "
                 "in which nothing was collected; act and commit first."
             )
-        rate = set_learning_rate([self.optimizer], self.config, done=done, total=total)
+        annealed = anneal([self.optimizer], self.config, done=done, total=total)
+        self._entropy_coefficient = value_at(self.config.entropy_coefficient, done)
         with torch.no_grad():
             batch, moments = self._prepared(buffer, counted)
         rows = run_epochs(
@@ -408,7 +418,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         )
         means: list[float] = rows.cpu().double().numpy().mean(axis=0).tolist()
         buffer.clear()
-        figures = {**dict(zip(self.FIGURES, means, strict=True)), **moments, "learning_rate": rate}
+        figures = {**dict(zip(self.FIGURES, means, strict=True)), **moments, **annealed}
         require_finite_figures(type(self).__name__, figures)
         self.updates += 1
         return figures
@@ -465,7 +475,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
 
     def _descend(self, terms: PolicyTerms, other: Tensor, coefficient: float) -> Tensor:
         """Take one optimiser step; return policy loss, the other, entropy, KL, clipped, norm."""
-        loss = total_loss(terms, other, coefficient, self.config.entropy_coefficient)
+        loss = total_loss(terms, other, coefficient, self._entropy_coefficient)
         norm = descend(loss, self.optimizer, self.config.max_gradient_norm)
         figures = (terms.policy, other, terms.entropy, terms.approx_kl, terms.clip_fraction, norm)
         return torch.stack([figure.detach() for figure in figures])
@@ -500,16 +510,22 @@ class OnPolicyLearner(ABC, Generic[Config]):
         return torch.tensor(flat[np.flatnonzero(counted)], device=self._device)
 
 
-def set_learning_rate(
+def anneal(
     optimizers: Sequence[torch.optim.Optimizer], config: OnPolicyConfig, *, done: int, total: int
-) -> float:
-    """Return the step size after ``done`` environment steps of ``total``, and set it."""
+) -> dict[str, float]:
+    """Set the step size of after ``done`` environment steps of ``total``.
+
+    Returns it and, if it has a schedule, the weight of the entropy, as figures.
+    """
     decay = config.decay_learning_rate
     steps = total if decay is True else int(decay)
-    rate = config.learning_rate * (max(0.0, 1.0 - done / steps) if decay else 1.0)
+    rate = value_at(config.learning_rate, done) * (max(0.0, 1.0 - done / steps) if decay else 1.0)
     for optimizer in optimizers:
         set_rate(optimizer, rate)
-    return rate
+    figures = {"learning_rate": rate}
+    if isinstance(config.entropy_coefficient, ScheduleConfig):
+        figures["entropy_coefficient"] = config.entropy_coefficient.at(done)
+    return figures
 
 
 def require_finite_figures(owner: str, figures: Mapping[str, float]) -> None:

@@ -240,7 +240,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             return self._port.to_env(unit[:, 0].astype(np.int64))
         return self._port.to_env(unit)
 
-    def _update(self, batch: Mapping[str, Any]) -> Figures:
+    def _learn_from(self, batch: Mapping[str, Any]) -> Figures:
         return told_errors(self.memory, batch, self.learner.update(batch))
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:

@@ -46,6 +46,7 @@ from cadenza.learn.emote.targets import (
 )
 from cadenza.learn.optimizers import adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
+from cadenza.learn.settings import ScheduleConfig
 
 __all__ = [
     "AgentProxyWrapper",
@@ -317,19 +318,24 @@ def soft_actor_critic(
     ``ln_alpha`` is trained in place; final states are worth 0.
 
     Raises:
-        InputError: There are not two critics.
+        InputError: There are not two critics, or the learning rate has a schedule of environment
+            steps, which losses do not count.
     """
+    rate = config.learning_rate
+    if isinstance(rate, ScheduleConfig):
+        do = "give the optimizers of losses of your own an lr_schedule"
+        refuse(InputError, "soft_actor_critic", expected="one learning_rate", got=rate, do=do)
     if len(critics) != 2:
         got = len(critics)
         refuse(InputError, "soft_actor_critic", expected="the losses of two critics", got=got)
     q1, q2 = (loss.q_network for loss in critics)
     losses: LossKeywords = {"max_grad_norm": config.max_gradient_norm, "data_group": data_group}
-    policy_opt = adam(policy, config.learning_rate)
+    policy_opt = adam(policy, rate)
     policy_loss = PolicyLoss(pi=policy, ln_alpha=ln_alpha, q=q1, q2=q2, opt=policy_opt, **losses)
     alpha_loss = AlphaLoss(
         pi=policy,
         ln_alpha=ln_alpha,
-        opt=optim.Adam([ln_alpha], lr=config.learning_rate, fused=True),
+        opt=optim.Adam([ln_alpha], lr=rate, fused=True),
         n_actions=action_dim,
         max_alpha=config.max_alpha,
         t_entropy=config.target_entropy,
