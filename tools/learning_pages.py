@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import cadenza
@@ -295,6 +296,8 @@ def _words(kind: Any) -> tuple[list[str], list[Any]]:
     if get_origin(kind) in (tuple, list):
         words, inner = _words(get_args(kind)[0])
         return [f"{word}s" for word in words], inner
+    if isinstance(kind, type) and issubclass(kind, BaseModel):  # what a mapping is in files
+        return [kind.__name__.removesuffix("Config").lower()], []
     return ["None" if kind is NoneType else getattr(kind, "__name__", str(kind))], []
 
 

@@ -85,9 +85,11 @@ class Derived(Base):
     Attributes:
         count: How many, >= 2; None for all.
         mode: Which.
+        base: Another, or a number.
     """
 
     count: Annotated[int, Field(ge=2)] | None = None
+    base: float | Base = 0.0
     mode: Literal["a", "b"] = "a"
     rate: float = Field(default=0.1, gt=0.0, le=1.0)
 
@@ -98,6 +100,7 @@ def test_settings_are_told_by_the_nearest_class_that_documents_them():
         *("float in (0, 1]", "ints >= 1"),
     ]
     assert learning_pages.kind_of(fields["count"]) == ("int >= 2, or None", ">= 2")
+    assert learning_pages.kind_of(fields["base"])[0] == "float or base"
     assert learning_pages.kind_of(fields["mode"])[0] == '`"a"` or `"b"`'
     assert learning_pages.meaning_of(Derived, "widths") == "Widths, of all layers."
     assert learning_pages.meaning_of(Derived, "rate") == "A rate, in (0, 1]."
