@@ -6,7 +6,7 @@ into one response per agent. A memory proxy takes both and keeps what training n
 
 import copy
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Literal, Protocol, Self, cast, get_args, runtime_checkable
 
 import numpy as np
@@ -184,7 +184,9 @@ class GenericAgentProxy:
         active = active_agents(observations)
         if not active:
             return {}
-        with torch.no_grad(), _in_mode(self._policy, self._mode):
+        samples = None if self._mode == "keep" else self._mode == "sample"
+        moded = nullcontext() if samples is None else in_mode(self._policy, training=samples)
+        with torch.no_grad(), moded:
             inputs = [self._input(key, active, observations) for key in self._input_keys]
             result = self._policy(*inputs)
         keys, has_log = self._output_keys, self._uses_logprobs
@@ -299,15 +301,13 @@ def _checked_keys(name: str, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def _in_mode(policy: nn.Module, mode: ActingMode) -> Generator[None]:
-    """Run a block with the policy in training or evaluation mode, then put every part back."""
-    if mode == "keep" or all(part.training == (mode == "sample") for part in policy.modules()):
-        yield
-        return
-    before = [(part, part.training) for part in policy.modules()]
-    policy.train(mode == "sample")
+def in_mode(module: nn.Module, *, training: bool) -> Generator[None]:
+    """Run a block with ``module`` in training or evaluation mode, then put every part back."""
+    others = [part for part in module.modules() if part.training != training]
+    if others:
+        module.train(training)
     try:
         yield
     finally:
-        for part, training in before:
-            part.training = training
+        for part in others:
+            part.training = not training

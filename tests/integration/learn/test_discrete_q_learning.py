@@ -127,9 +127,7 @@ def test_priorities_are_mean_absolute_errors_per_rollout():
         "q_target": torch.tensor([[1.0], [-3.0], [0.0], [5.0]]),
         "sample_ids": torch.tensor([7, 9]),
     }
-    callback.end_batch(default=batch)  # nothing is known before the first loss
     callback.backward(default=batch)
-    callback.end_batch(default=batch)
     assert memory.got == ([7, 9], [2.0, 2.5])
 
 

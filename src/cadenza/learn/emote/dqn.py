@@ -25,13 +25,12 @@ from cadenza.core.schedules import Schedule
 from cadenza.learn.agents.dqn import chosen_values, epsilon_greedy, next_values, regression_loss
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.callbacks.loss import LossCallback, LossKeywords
 from cadenza.learn.emote.targets import (
-    PrioritizedMemory,
+    CriticKeywords,
+    CriticLoss,
+    Observations,
     TargetCallback,
     TargetKeywords,
-    report_errors,
-    weighted_mean,
 )
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.layers import NoisyModule
@@ -108,20 +107,14 @@ class QTarget(TargetCallback):
         self._steps = int(state["steps"])
 
 
-class QLoss(LossCallback):
+class QLoss(CriticLoss[nn.Module]):
     """Regression of the Q-values of the actions taken towards ``q_target``.
 
-    Rows of a prioritised memory are weighted by its ``sample_weights``; the memory learns the mean
-    absolute error of every rollout after the step (arXiv:1511.05952). Arguments not named here are
-    those of `LossCallback`.
+    Arguments not named here are those of `CriticLoss`.
 
     Args:
         q: Q-network; called with the observation's entries as keywords, returns (B, A).
-        huber_delta: Error above which the loss grows linearly; None: the squared error.
-        prioritized_memory: Table that the batches come from, if it has priorities.
-
-    Raises:
-        ConfigurationError: ``huber_delta`` is not above zero.
+        huber_delta: Error > 0 above which the loss grows linearly; None: the squared error.
     """
 
     def __init__(
@@ -131,39 +124,31 @@ class QLoss(LossCallback):
         q: nn.Module,
         opt: optim.Optimizer,
         huber_delta: float | None = None,
-        prioritized_memory: PrioritizedMemory | None = None,
-        **others: Unpack[LossKeywords],
+        **others: Unpack[CriticKeywords],
     ) -> None:
-        super().__init__(name=name, network=q, optimizer=opt, **others)
+        super().__init__(name=name, q=q, opt=opt, **others)
         if huber_delta is not None and not huber_delta > 0.0:
             refuse(ConfigurationError, "dqn.QLoss.huber_delta", expected="> 0", got=huber_delta)
-        self.q_network = q
         self._huber_delta = huber_delta
-        self._prioritized_memory = prioritized_memory
-        self._errors: Tensor | None = None
 
-    def loss(
+    def loss(  # pyright: ignore[reportIncompatibleMethodOverride] -- Emote's order
         self,
-        observation: dict[str, Tensor],
+        observation: Observations,
         q_target: Tensor,
         actions: Tensor,
         sample_weights: Tensor | None = None,
+        sample_ids: Tensor | None = None,
     ) -> Tensor:
-        """Return the mean loss.
+        """Return the mean loss; ``actions`` are indices, (B, 1) or (B,), see `CriticLoss.loss`."""
+        return super().loss(observation, actions, q_target, sample_weights, sample_ids)
 
-        ``actions`` are indices, (B, 1) or (B,); ``sample_weights`` the importance of each rollout,
-        (n,), None weighs all alike.
-        """
+    def rows(
+        self, observation: Observations, actions: Tensor, q_target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return values of the actions and their losses."""
         predicted = chosen_values(self.q_network(**observation), actions)
-        rows = regression_loss(predicted, q_target, huber_delta=self._huber_delta)
-        self.log_mean(f"training/{self.name}_prediction", predicted)
-        self._errors = (predicted - q_target).detach().abs()
-        return weighted_mean(rows, sample_weights)
-
-    def end_batch(self, sample_ids: Tensor | None = None) -> None:
-        """Tell a prioritised memory how far off its rollouts, with these ids, (n,), were."""
-        if self._errors is not None:
-            report_errors(self._prioritized_memory, sample_ids, self._errors)
+        losses = regression_loss(predicted, q_target, huber_delta=self._huber_delta)
+        return predicted.detach(), losses
 
 
 class EpsilonGreedyPolicy(NoisyModule):

@@ -17,8 +17,7 @@ Limits:       batch norm needs two rows or more while training.
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -32,23 +31,7 @@ from cadenza.core.checks import require_counts
 from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.learn.models.ensemble import EnsembleOfGaussian, load_module, row_keys, save_module
 from cadenza.learn.nn.initialization import default_linear, normal_init_
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Generator[None]:
-    """Run the block with batch-norm and dropout of ``module`` frozen, then restore each submodule.
-
-    Predictions made while the model is being trained must not depend on the other rows of the batch
-    or move the running statistics.
-    """
-    trained = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part in trained:
-            part.training = True
-
+from cadenza.learn.proxies import in_mode
 
 #: Columns that (nearly) never change are divided by this instead of their spread, in data units.
 DEFAULT_EPS: Final = 1e-5
@@ -203,7 +186,7 @@ class DeterministicModel(nn.Module):
     def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
         """Return the prediction, (B, O), with batch norm frozen; nothing is drawn from ``rng``."""
         del rng
-        with evaluation_mode(self):
+        with in_mode(self, training=False):
             return self(model_input)
 
 
@@ -341,7 +324,7 @@ class DynamicModel(nn.Module):
         members; None lets the model choose.
         """
         model_in = self.input_normalizer.normalize(self.get_model_input(observation, action))
-        with evaluation_mode(self):
+        with in_mode(self, training=False):
             if members is None:
                 prediction = self._network.sample(model_in, rng)
             else:
@@ -366,7 +349,7 @@ class DynamicModel(nn.Module):
         no_reward = change.new_zeros(len(change), int(self.learned_rewards))
         target = torch.cat([change, no_reward], dim=1)
         scaled = self.target_normalizer.normalize(target)[:, : change.shape[1]]
-        with evaluation_mode(self.termination_model):
+        with in_mode(self.termination_model, training=False):
             logits = self.termination_model(torch.cat([model_in, scaled], dim=1))
         return torch.sigmoid(logits).squeeze(1)
 
@@ -398,7 +381,7 @@ class DynamicModel(nn.Module):
         Statistics are left alone; arguments as for `process_batch`.
         """
         model_in, target = self._rows(obs, next_obs, action, reward)
-        with evaluation_mode(self):
+        with in_mode(self, training=False):
             return self.ensemble.member_errors(
                 self.input_normalizer.normalize(model_in).detach(),
                 self.target_normalizer.normalize(target),

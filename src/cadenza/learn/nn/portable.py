@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from cadenza.core.arrays import BLOCK_ROWS, require_finite
 from cadenza.core.contracts import TaskContract
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.recurrent import remembered
@@ -65,6 +65,8 @@ _KEY: Final = "cadenza"
 _LENGTH_BYTES: Final = 8  # of a safetensors header's length, at the begin of the file
 #: Arrays of an `Output`.
 _ARRAYS: Final = ("low", "high", "choices", "counts")
+#: Advice where a checksum does not fit.
+_CHANGED: Final = "the file was changed, so restore it"
 _OUTPUTS: Final = ("choice", "mean", "unit", "tanh", "factors")
 
 
@@ -95,10 +97,9 @@ def layers_of(*parts: nn.Module | Layer) -> tuple[Layer, ...]:
             make = _TORCH_LAYERS.get(type(part))
             layer = None if make is None else make(part)
             if layer is None:
-                raise ConfigurationError(
-                    f"policy file: expected layers of {', '.join(KINDS)}, got {part}; export the "
-                    "policy to ONNX."
-                )
+                expected, advice = f"layers of {', '.join(KINDS)}", "export the policy to ONNX"
+                owner = "policy file"
+                refuse(ConfigurationError, owner, expected=expected, got=str(part), do=advice)
             found.append(layer)
     return tuple(found)
 
@@ -211,6 +212,7 @@ def _elementwise(function: Callable[[Tensor], Tensor]) -> Kind:
     return Kind(lambda x, _, __: function(x))
 
 
+_RECURRENT: Final = Kind(_fresh, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
 KINDS: Final[Mapping[str, Kind]] = {
     "linear": Kind(_linear, tensors=("weight", "bias")),
     "layer_norm": Kind(
@@ -245,8 +247,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         tensors=("value_weight", "value_bias", "advantage_weight", "advantage_bias"),
     ),
     "parts": Kind(_parts, ("widths",)),
-    "gru": Kind(_fresh, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh")),
-    "lstm": Kind(_fresh, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh")),
+    "gru": _RECURRENT,
+    "lstm": _RECURRENT,
 }
 #: Kinds with a memory, and how many numbers a unit of it is.
 MEMORIES: Final = {"gru": 1, "lstm": 2}
@@ -359,10 +361,8 @@ class PortableNetwork:
         for name, tensor in self.tensors().items():
             bounds = name in ("output.low", "output.high")  # may be infinite
             if tensor.is_floating_point() and not (bounds or bool(tensor.isfinite().all())):
-                raise CheckpointError(
-                    f"policy: expected finite numbers in {name}, got others; take the policy of an "
-                    "earlier step."
-                )
+                expected, advice = f"finite numbers in {name}", "take the policy of an earlier step"
+                refuse(CheckpointError, "policy", expected=expected, got="others", do=advice)
         self._require_fit()
         object.__setattr__(self, "content_id", self.digest())
 
@@ -410,10 +410,9 @@ class PortableNetwork:
         """Return y and the next state, (N, S)."""
         rows = flat_rows(observations, self.observation)
         if rows.shape[1] != self.observation_dim:
-            raise InputError(
-                f"policy: expected observations of {self.observation_dim} numbers, got "
-                f"{rows.shape[1]}; it was trained on another task."
-            )
+            expected = f"observations of {self.observation_dim} numbers"
+            advice = "it was trained on another task"
+            refuse(InputError, "policy", expected=expected, got=rows.shape[1], do=advice)
         scales = bool(self.layers) and self.layers[0].kind == "standardise"
         kept = rows.dtype == np.float64 and scales  # by moments in double precision
         count = len(rows)
@@ -460,10 +459,9 @@ class PortableNetwork:
             InputError: Observations are of another size, or the policy has a memory.
         """
         if self.state_width:
-            raise InputError(
-                "policy: expected a state, because the policy has a memory, got none; write "
-                "actions, state = policy.step(observations, state) with None at the begin."
-            )
+            expected = "a state, because the policy has a memory"
+            advice = "write actions, state = policy.step(observations, state), from None on"
+            refuse(InputError, "policy", expected=expected, got="none", do=advice)
         return self.step(observations, None, noise, action_mask)[0]
 
     def step(
@@ -476,9 +474,6 @@ class PortableNetwork:
         """Return what `act` does for rows of which ``state``, (N, S), is remembered, and the next.
 
         A row of zeros, or None for all, stands for an episode that begins.
-
-        Raises:
-            InputError: Observations are of another size.
         """
         (y, following), output = self._outputs(observations, state), self.output
         if noise is not None and output.chooses:
@@ -498,27 +493,22 @@ class PortableNetwork:
             x = torch.zeros((BLOCK_ROWS, width), device="meta")
             y = tuple(_run(_frozen(self.layers, device="meta"), x, 1).shape)
         except (RuntimeError, ValueError, TypeError, IndexError, OverflowError) as error:
-            raise CheckpointError(
-                f"policy: expected layers that fit together, from {width} numbers to {wanted}, got "
-                f"{str(error).splitlines()[0]}."
-            ) from error
+            told = f"policy: expected layers that fit together, from {width} numbers to {wanted}"
+            raise CheckpointError(f"{told}, got {str(error).splitlines()[0]}.") from error
         shape = tuple(self.action.get("shape", ()))
         ends = {name: tuple(t.shape) for name, t in self.output.tensors().items()}
         spread = ends.pop("log_std", (wanted,))
-        bounds = {"choices": (wanted, *shape)}
-        if self.output.kind != "choice":
-            is_factored = self.output.kind == "factors"
-            bounds = {
-                "low": shape,
-                **({"counts": (self.action_dim,)} if is_factored else {"high": shape}),
-            }
+        bounds: dict[str, tuple[int, ...]] = {"low": shape, "high": shape}
+        if self.output.kind == "choice":
+            bounds = {"choices": (wanted, *shape)}
+        elif self.output.kind == "factors":
+            bounds = {"low": shape, "counts": (self.action_dim,)}
         counts = self.output.counts
         known = self.output.kind in _OUTPUTS and (counts is None or bool((counts > 0).all()))
         if not known or y != (BLOCK_ROWS, wanted) or spread != (wanted,) or ends != bounds:
-            raise CheckpointError(
-                f"policy: expected an output of {', '.join(_OUTPUTS)} of {wanted} numbers, with "
-                f"{bounds}, got {self.output.kind!r} of {y[1:]}, with {ends}."
-            )
+            expected = f"an output of {', '.join(_OUTPUTS)} of {wanted} numbers, with {bounds}"
+            got = f"{self.output.kind!r} of {y[1:]}, with {ends}"
+            refuse(CheckpointError, "policy", expected=expected, got=got)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor by its name in the file."""
@@ -614,8 +604,8 @@ def save_policy_file(network: PortableNetwork, path: Path) -> Path:
         StorageError: The file system refused.
     """
     header, tensors = network.state_dict().values()
-    sealed = canonical_json({**header, "sha256": sha256_bytes(canonical_json(header))})
-    atomic_write_bytes(path, tensor_files.save(tensors, metadata={_KEY: sealed.decode()}))
+    metadata = {_KEY: _sealed(header).decode()}
+    atomic_write_bytes(path, tensor_files.save(tensors, metadata=metadata))
     return path
 
 
@@ -635,9 +625,8 @@ def load_policy_file(path: Path) -> PortableNetwork:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: expected a policy file, got '{error.strerror}'; check the name."
-        ) from error
+        told = f"{path}: expected a policy file, got '{error.strerror}'; check the name."
+        raise CheckpointError(told) from error
     with _refusing(str(path)):
         return _assembled(_read_header(data), tensor_files.load(data))
 
@@ -668,10 +657,9 @@ def _assembled(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> Portabl
     output = Output(kind=header["output"], log_std=spread, **arrays)
     network = PortableNetwork(layers=layers, output=output, task=header["task"] or {}, **known)
     if tensors or network.content_id != header["content_id"]:
-        raise CheckpointError(
-            f"expected the policy {header['content_id']} and no tensors beside it, got "
-            f"{network.content_id} and {sorted(tensors)}; the file was changed, so restore it."
-        )
+        expected = f"the policy {header['content_id']} and no tensors beside it"
+        got, advice = f"{network.content_id} and {sorted(tensors)}", _CHANGED
+        refuse(CheckpointError, "content", expected=expected, got=got, do=advice)
     return network
 
 
@@ -679,30 +667,30 @@ def _read_header(data: bytes) -> dict[str, Any]:
     """Return our part of the header, which is as it was written."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if len(data) > MAX_BYTES or length > MAX_HEADER:
-        raise CheckpointError(
-            f"policy: expected at most {MAX_BYTES} bytes and a header of {MAX_HEADER}, got "
-            f"{len(data)} and {length}."
-        )
+        expected = f"at most {MAX_BYTES} bytes and a header of {MAX_HEADER}"
+        refuse(CheckpointError, "policy", expected=expected, got=f"{len(data)} and {length}")
     outer = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
     if len(outer) - 1 > MAX_TENSORS:
-        raise CheckpointError(f"policy: expected at most {MAX_TENSORS} tensors, got {len(outer)}.")
+        expected = f"at most {MAX_TENSORS} tensors"
+        refuse(CheckpointError, "policy", expected=expected, got=len(outer))
     metadata = outer["__metadata__"]
     text = metadata[_KEY].encode()
     header = json.loads(text)
     found = header.get("format")
     if found != (CONTRACT_FORMAT if "contract" in header else FORMAT):
-        raise CheckpointError(
-            f"policy: expected the format {FORMAT}, got {found!r}; it is of another program or a "
-            "newer release, so upgrade the package."
-        )
+        advice = "it is of another program or a newer release, so upgrade the package"
+        expected = f"the format {FORMAT}"
+        refuse(CheckpointError, "policy", expected=expected, got=repr(found), do=advice)
     rest = {name: value for name, value in header.items() if name != "sha256"}
-    canonical = canonical_json({**rest, "sha256": sha256_bytes(canonical_json(rest))})
-    if len(metadata) != 1 or text != canonical:
-        raise CheckpointError(
-            "policy: expected the header that its own checksum covers, got another; the file was "
-            "changed, so restore it."
-        )
+    if len(metadata) != 1 or text != _sealed(rest):
+        expected = "the header that its own checksum covers"
+        refuse(CheckpointError, "policy", expected=expected, got="another", do=_CHANGED)
     return header
+
+
+def _sealed(header: Mapping[str, Any]) -> bytes:
+    """Return a header with its checksum, as files hold it."""
+    return canonical_json({**header, "sha256": sha256_bytes(canonical_json(header))})
 
 
 def _read_layers(
@@ -710,15 +698,14 @@ def _read_layers(
 ) -> tuple[Layer, ...]:
     """Return layers; their tensors leave ``tensors``."""
     if depth > MAX_DEPTH:
-        raise CheckpointError(f"policy: expected parts at most {MAX_DEPTH} deep, got deeper ones.")
+        expected = f"parts at most {MAX_DEPTH} deep"
+        refuse(CheckpointError, "policy", expected=expected, got="deeper ones")
     layers: list[Layer] = []
     for index, each in enumerate(told):
         kind = KINDS.get(each["kind"])
         if kind is None:
-            raise CheckpointError(
-                f"policy: expected layers of {', '.join(KINDS)}, got {each['kind']!r}; upgrade the "
-                "package."
-            )
+            expected, got = f"layers of {', '.join(KINDS)}", repr(each["kind"])
+            refuse(CheckpointError, "policy", expected=expected, got=got, do="upgrade the package")
         numbers = {name: each[name] for name in kind.numbers}
         own = {name: tensors.pop(f"{place}.{index}.{name}") for name in kind.tensors}
         inner = [
@@ -731,16 +718,13 @@ def _read_layers(
 
 def _frozen(layers: Sequence[Layer], device: str = "cpu") -> tuple[Layer, ...]:
     """Return layers with copies of their tensors."""
-    return tuple(
-        layer._replace(
-            tensors={
-                name: t.detach().to(device, copy=True).contiguous()
-                for name, t in layer.tensors.items()
-            },
-            parts=tuple(_frozen(part, device) for part in layer.parts),
-        )
-        for layer in layers
-    )
+
+    def copied(layer: Layer) -> Layer:
+        named = layer.tensors.items()
+        own = {name: t.detach().to(device, copy=True).contiguous() for name, t in named}
+        return layer._replace(tensors=own, parts=tuple(_frozen(p, device) for p in layer.parts))
+
+    return tuple(map(copied, layers))
 
 
 def _named(layers: Sequence[Layer], place: str) -> Iterator[tuple[str, Tensor]]:
@@ -754,14 +738,11 @@ def _named(layers: Sequence[Layer], place: str) -> Iterator[tuple[str, Tensor]]:
 
 def _layer_facts(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """Return layers as JSON values."""
-    return [
-        {
-            "kind": layer.kind,
-            **layer.numbers,
-            **({"parts": [_layer_facts(part) for part in layer.parts]} if layer.parts else {}),
-        }
-        for layer in layers
-    ]
+    facts: list[dict[str, Any]] = []
+    for layer in layers:
+        parts = {"parts": [_layer_facts(part) for part in layer.parts]} if layer.parts else {}
+        facts.append({"kind": layer.kind, **layer.numbers, **parts})
+    return facts
 
 
 def space_facts(space: Any) -> dict[str, Any]:
@@ -837,6 +818,5 @@ def flat_rows(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:
         choices = zip(counts, (rows - np.reshape(facts["start"], -1)).T, strict=True)
         return np.concatenate([np.eye(n, dtype=np.float32)[column] for n, column in choices], 1)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError(
-            f"policy: expected observations of {dict(facts)}, N of them, got others: {error}."
-        ) from error
+        told = f"policy: expected observations of {dict(facts)}, N of them, got others: {error}."
+        raise InputError(told) from error
