@@ -4,6 +4,7 @@ And the order of the tests: the long ones first.
 """
 
 import gc
+import multiprocessing
 import os
 import pkgutil
 import signal
@@ -25,6 +26,16 @@ settings.register_profile(
 )
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile(PROFILE)
+
+#: What processes of producers and of jobs begin with: each would import it anew.
+FORK_SERVER = [
+    "torch._dynamo",  # which the first optimiser imports
+    "scipy.sparse.linalg",
+    "scipy.stats",
+    "cadenza.benchmark.training_seeds",
+    "cadenza.benchmark.zoo.jobs",
+    "cadenza.stream.producer",
+]
 
 # A shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP; tests send
 # both.
@@ -54,6 +65,7 @@ def pytest_collection_finish() -> None:
             if not module.name.endswith("__main__"):
                 with suppress(MissingExtraError):
                     load_extra(module.name)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(FORK_SERVER)
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)

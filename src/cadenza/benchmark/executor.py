@@ -8,6 +8,7 @@ Batch:    jobs that share one are given to a worker together, and answered one b
           fails or loses its worker, what is left of it runs job by job: only the guilty one fails.
 Retries:  a worker that dies (killed, out of memory) costs its jobs one retry in a fresh process; a
           job that fails by an error, or alone exceeds its time, is not retried.
+Starts:   workers are forked from a server that has imported the runner's module once.
 Orphans:  a worker ends as soon as its driver is gone, however that ended: whoever goes on finds
           nobody in the job's folder.
 Ray:      `cadenza.benchmark.ray_executor`.
@@ -20,7 +21,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -29,6 +30,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_chec
 
 import cadenza.core.errors as error_types
 from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.core.fork_server import preload, set_environment
 
 #: How often a job may lose its worker before the run gives up on it.
 MAX_LOST_WORKERS: Final = 2
@@ -321,7 +323,8 @@ class _Pool:
         fingerprint: Fingerprint | None,
         notes: Callable[[Note], object],
     ) -> None:
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        preload("torch", getattr(factory, "func", factory).__module__)  # `func` of a `partial`
         self._factory, self._size, self._limit = factory, size, time_limit_s
         self._fingerprint, self._notes = fingerprint, notes
         self._workers: list[_Worker] = []
@@ -360,7 +363,7 @@ class _Pool:
 
     def _start_worker(self) -> None:
         ours, theirs = self._context.Pipe()
-        given = (theirs, self._factory, self._fingerprint)
+        given = (theirs, self._factory, self._fingerprint, dict(os.environ))
         process = self._context.Process(
             target=_work, args=given, name="cadenza-worker", daemon=True
         )
@@ -440,8 +443,14 @@ class _Pool:
             )
 
 
-def _work(connection: Connection, factory: RunnerFactory, fingerprint: Fingerprint | None) -> None:
+def _work(
+    connection: Connection,
+    factory: RunnerFactory,
+    fingerprint: Fingerprint | None,
+    variables: Mapping[str, str],
+) -> None:
     """Body of a worker process: build the runner, then do one batch after the other."""
+    set_environment(variables)
     # Ctrl-C reaches the whole process group; the parent decides when its workers stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, name="cadenza-orphan", daemon=True).start()

@@ -1,17 +1,13 @@
 """Processes: who a number belongs to, which rank of a training one is, and how producers begin.
 
 Numbers come again, the moment of their start does not.
-
-Producers come from Python's fork server, of which a program has one. Each imports the program's
-main module before it does anything else; the variables of its environment are those of the moment
-when the server started, until it is given others.
+Producers come from Python's fork server, see `cadenza.core.fork_server`.
 """
 
 import multiprocessing
 import os
 import sys
-from collections.abc import Mapping
-from multiprocessing import forkserver, process
+from multiprocessing import process
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -114,17 +110,3 @@ class Rank(NamedTuple):
 
 #: The only process of a training.
 ALONE: Final = Rank()
-
-
-def preload(module: str) -> None:
-    """Let the fork server import ``module`` besides what the program chose; a running one stays."""
-    server = getattr(forkserver, "_forkserver", None)
-    chosen: list[str] | None = getattr(server, "_preload_modules", None)
-    if chosen is not None and module not in chosen:
-        multiprocessing.get_context("forkserver").set_forkserver_preload([*chosen, module])
-
-
-def set_environment(variables: Mapping[str, str]) -> None:
-    """Replace the environment variables of this process."""
-    os.environ.clear()
-    os.environ.update(variables)

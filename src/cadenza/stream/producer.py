@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.environments import truths
 from cadenza.core.errors import InputError, OnlineDataWorkerError
+from cadenza.core.fork_server import set_environment
 from cadenza.core.seeding import derive_substream
 from cadenza.stream.back_pressure import POLL_S, may_publish
 from cadenza.stream.config import FlowRules
@@ -46,7 +47,7 @@ from cadenza.stream.policies import (
     none_segments,
 )
 from cadenza.stream.policy_board import PolicyBoard
-from cadenza.stream.processes import is_same_process, set_environment
+from cadenza.stream.processes import is_same_process
 from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import ProducerState, Reuse, SlotStore, StreamWords

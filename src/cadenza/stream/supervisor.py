@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from cadenza.core.fork_server import preload
 from cadenza.stream.back_pressure import (
     is_first_fill_complete,
     request_fill_if_passed,
@@ -32,7 +33,7 @@ from cadenza.stream.error_envelope import (
     write_envelope,
 )
 from cadenza.stream.policy_board import PolicyBoard
-from cadenza.stream.processes import ALONE, PRODUCER_NAME, UNGUARDED, UNGUARDED_EXIT, Rank, preload
+from cadenza.stream.processes import ALONE, PRODUCER_NAME, UNGUARDED, UNGUARDED_EXIT, Rank
 from cadenza.stream.producer import producer_main
 from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import (

@@ -1,11 +1,11 @@
-"""How processes of producers begin, and what is refused there."""
+"""What the fork server imports."""
 
 from multiprocessing import forkserver
 
 import pytest
 
-from cadenza.stream import processes
-from cadenza.stream.processes import preload
+from cadenza.core import fork_server
+from cadenza.core.fork_server import preload
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def preloaded() -> list[str]:
     return vars(forkserver)["_forkserver"]._preload_modules
 
 
-def test_preloaded_module_comes_after_those_of_the_program_and_once(chosen: list[str]) -> None:
+def test_preloaded_modules_come_after_those_of_the_program_and_once(chosen: list[str]) -> None:
     preload("cadenza.stream.producer")
-    preload("cadenza.stream.producer")
-    assert preloaded() == [*chosen, "cadenza.stream.producer"]
+    preload("torch", "cadenza.stream.producer")
+    assert preloaded() == [*chosen, "cadenza.stream.producer", "torch"]
 
 
 def test_server_that_does_not_tell_its_modules_is_left_alone(chosen, monkeypatch) -> None:
-    monkeypatch.setattr(processes, "forkserver", object())
+    monkeypatch.setattr(fork_server, "forkserver", object())
     preload("cadenza.stream.producer")
     assert preloaded() == chosen
