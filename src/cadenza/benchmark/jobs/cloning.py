@@ -12,6 +12,8 @@ Blend:      each batch takes its share of steps from the second dataset, rounded
             step, the rest from the first; within a dataset each step is equally likely.
 Epochs:     an epoch of a dataset has drawn as many samples from it as it has steps; the cap holds
             for each of the two, and makes the training shorter, never longer.
+Contract:   a policy carries the task contract that the page of its dataset names. A second dataset,
+            and a policy to start from, are refused if they are of another one.
 Axes:       O = state, A = action, n = batch, c = steps of a chunk.
 """
 
@@ -32,8 +34,10 @@ from cadenza.benchmark.jobs.dataset_files import (
     ACTION,
     STATE,
     feature_shapes,
+    read_contract,
     read_frames,
     read_page,
+    require_one_contract,
 )
 from cadenza.benchmark.output_folder import JobFolder, open_job_folder
 from cadenza.core.checkpoints import (
@@ -230,6 +234,7 @@ def load_data(training: Training) -> TrainingData:
         if first != second:
             expected, do = f"the features of --dataset, {first}", "blend datasets of one task"
             refuse(ConfigurationError, "--mix", expected=expected, got=str(second), do=do)
+        require_one_contract("--mix", folders)
         mixed = read_frames(training.mix)
         states.append(mixed.states)
         actions.append(mixed.actions)
@@ -275,7 +280,7 @@ def train(training: Training) -> dict[str, Any]:
     """Train and return the result.
 
     Raises:
-        CheckpointError: ``init`` is missing or damaged.
+        CheckpointError: ``init`` is missing, damaged or of another task contract.
         ConfigurationError: A flag does not fit the data, or the folder belongs to another job.
         IntegrityError: A dataset is damaged.
         NotReadyError: Another process works in the folder.
@@ -312,6 +317,8 @@ def _first_clone(training: Training, data: TrainingData) -> tuple[nn.Sequential,
         got = f"the keys {sorted(payload)}"
         refuse(CheckpointError, str(path), expected=expected, got=got, do="name another --init")
     initial = PortableNetwork.from_state_dict(payload[POLICY_KEY])
+    if (contract := read_contract(training.dataset)) is not None:
+        contract.require_match(str(path), initial.contract)
     given = [tensor for layer in initial.layers for tensor in layer.tensors.values()]
     shapes = [[tuple(each.shape) for each in tensors] for tensors in (own.values(), given)]
     if shapes[0] != shapes[1]:
@@ -379,6 +386,7 @@ def _save(training: Training, data: TrainingData, clone: nn.Sequential, folder: 
         *(data.actions.amin(0), data.actions.amax(0)),  # it never goes beyond what was shown
         task={} if page is None else {"id": page["task"]},
         seat="ego",
+        contract=read_contract(training.dataset),
         facts={**about, "code_sha256": source_digest()},
     )
     save_policy_file(policy, folder.root / POLICY_FILE)

@@ -290,13 +290,14 @@ def _publish(
     facts: Mapping[str, Any],
 ) -> None:
     """Write the dataset beside what is unfinished, and move it into place."""
-    draft = folder.new_draft(DATASET)
+    draft, contract = folder.new_draft(DATASET), encounters.contract()
     write_dataset(
         draft,
         gathered.kept,
         task=collection.task,
         fps=encounters.control_rate_hz(),
         page={
+            **({} if contract is None else {"contract": contract.facts()}),
             "repo_id": collection.repo_id,
             "source": facts,
             "attempts": gathered.attempts,

@@ -1,10 +1,11 @@
 """Datasets of jobs: LeRobotDataset v3.0 folders, a page of our own about them, and merging.
 
-Our page:  ``meta/cadenza.json``, sealed: the task, where the episodes come from, and seed, partner
-           and success of each. Other programs ignore it; datasets of other writers lack it.
-Merging:   datasets of equal features; episodes of the first source, then of the second, ..., as one
-           writer would have written them all. Datasets with images or videos are refused: LeRobot's
-           own merge knows them.
+Our page:  ``meta/cadenza.json``, sealed: the task, the contract of the ego's numbers, where the
+           episodes come from, and seed, partner and success of each. Other programs ignore it;
+           datasets of other writers lack it.
+Merging:   datasets of equal features and, where they name one, of one contract; episodes of the
+           first source, then of the second, ..., as one writer would have written them all.
+           Datasets with images or videos are refused: LeRobot's own merge knows them.
 Axes:      N = frames, O = state, A = action.
 """
 
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 
 from cadenza.benchmark.output_folder import open_job_folder
 from cadenza.core.arrays import Float32Array
+from cadenza.core.contracts import TaskContract
 from cadenza.core.episodes import read_episodes
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError, refuse
 from cadenza.core.files import tree_digest
 from cadenza.core.lerobot_dataset import INDEX_COLUMNS, TASKS, LeRobotDataset, read_info, read_table
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
@@ -86,6 +88,26 @@ def read_page(root: Path) -> dict[str, Any] | None:
     """Return our page about the dataset ``root``; None for a dataset of another writer."""
     path = root / PAGE
     return read_sealed_json(path, kind=_PAGE_KIND) if path.exists() else None
+
+
+def read_contract(root: Path) -> TaskContract | None:
+    """Return what the numbers of the dataset ``root`` mean; None if its page does not say it."""
+    facts = (read_page(root) or {}).get("contract")
+    return None if facts is None else TaskContract.from_facts(facts)
+
+
+def require_one_contract(flag: str, roots: Sequence[Path]) -> None:
+    """Refuse datasets, given by ``flag``, whose pages name contracts that differ.
+
+    Raises:
+        ConfigurationError: A number of one means something else in another.
+    """
+    known = [(root, each) for root in roots if (each := read_contract(root)) is not None]
+    for root, contract in known[1:]:
+        if differing := known[0][1].differences(contract):
+            expected = f"datasets of one task contract, {known[0][1].title} of {known[0][0]}"
+            got = f"another one in {root}: {'; '.join(differing)}"
+            refuse(ConfigurationError, flag, expected=expected, got=got)
 
 
 def feature_shapes(info: Mapping[str, Any], *, source: object) -> dict[str, list[int]]:
@@ -167,6 +189,7 @@ def merge(job: Merge) -> dict[str, Any]:
     """
     infos = [read_info(root) for root in job.sources]
     _require_equal(job.sources, infos)
+    require_one_contract("--sources", job.sources)
     digests = [tree_digest(root) for root in job.sources]
     request = {"sources_sha256": digests, "repo_id": job.repo_id}
     with open_job_folder(job.out, "merge", request, result=job.result) as folder:
@@ -260,7 +283,9 @@ def _write_page(job: Merge, digests: Sequence[str], draft: Path) -> None:
     facts: dict[str, Any] = {"repo_id": job.repo_id, "source": {"merged_sha256": list(digests)}}
     known = [page for page in pages if page is not None]
     if len(known) == len(pages):
-        facts["task"] = known[0]["task"]
+        facts["task"], contract = known[0]["task"], known[0].get("contract")
+        if contract is not None and all("contract" in page for page in known):
+            facts["contract"] = contract
         facts["attempts"] = sum(page["attempts"] for page in known)
         facts["episodes"] = [entry for page in known for entry in page["episodes"]]
         write_page(draft, facts)

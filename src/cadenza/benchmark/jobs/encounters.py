@@ -27,6 +27,7 @@ from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
 from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.contracts import TaskContract
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.core.types import Observation
@@ -180,6 +181,10 @@ class Encounters(ExitStack):
         """Return the shapes of what the ego sees and does."""
         seat = self._world(self._task.partners[0])[0].seat
         return {"observation.state": [seat.observation_dim], "action": [seat.action_dim]}
+
+    def contract(self) -> TaskContract | None:
+        """Return what the ego's numbers mean, if the task says it."""
+        return self._world(self._task.partners[0])[0].seat.contract
 
     def control_rate_hz(self) -> int:
         """Return the steps per second, rounded."""

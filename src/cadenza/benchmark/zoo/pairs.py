@@ -19,6 +19,7 @@ from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import TaskEvents
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.checks import WIDEST_RANGE, is_scalable
+from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.seeding import derive_substream
@@ -63,6 +64,7 @@ class PairEnv:
         choices: Number of choices; None for continuous actions.
         low: Smallest action of each robot; of choices, the first one's number.
         high: Largest.
+        contracts: What each robot's numbers mean; None if the task does not say it.
     """
 
     def __init__(self, env: Any) -> None:
@@ -73,6 +75,7 @@ class PairEnv:
         self.env: Any = env
         self.num_envs: int = int(env.num_envs)
         self.uids: tuple[str, str] = tuple(env.agent_uids)
+        self.contracts: list[TaskContract | None] = [contract_at(env, uid) for uid in self.uids]
         states = [env.single_observation_space["agent"][uid]["state"] for uid in self.uids]
         actions = [env.single_action_space[uid] for uid in self.uids]
         self.observation_dims: list[int] = [int(space.shape[0]) for space in states]

@@ -149,7 +149,11 @@ class PairPlayer:
         if moments is not None:
             known_scale = moments[0, :dim], torch.sqrt(moments[1, :dim] + EPSILON)
         return perceptron(
-            [weight.float() for weight in weights], "tanh", output, standardised=known_scale
+            [weight.float() for weight in weights],
+            "tanh",
+            output,
+            standardised=known_scale,
+            contract=env.contracts[robot],
         )
 
     def state_dict(self) -> dict[str, Any]:

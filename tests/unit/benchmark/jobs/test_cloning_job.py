@@ -3,6 +3,7 @@
 import collections
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,19 @@ import torch
 
 from cadenza.benchmark.jobs import cloning
 from cadenza.benchmark.jobs.cloning import Training, batch_rows, train, updates_of
-from cadenza.benchmark.jobs.dataset_files import KeptEpisode, write_dataset
+from cadenza.benchmark.jobs.dataset_files import (
+    KeptEpisode,
+    Merge,
+    merge,
+    read_contract,
+    write_dataset,
+)
 from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
+from cadenza.envs.contracts import crossing
+from cadenza.learn.nn.portable import load_policy_file
 from cadenza.stream.bridges.episodes import Episode
 
 
@@ -31,13 +40,13 @@ def training(data, tmp_path, name="job", **changes):
     return Training(**(settings | changes))
 
 
-def wide_dataset(root, dim=7):
+def wide_dataset(root, dim=7, **page):
     """A dataset of one episode whose states have ``dim`` entries."""
     states = {"obs": np.zeros((4, dim), np.float32)}
     steps = {"actions": np.zeros((3, 2), np.float32), "rewards": np.zeros(3, np.float32)}
     episode = Episode(steps=steps, states=states, success=True)
     kept = [KeptEpisode(seed=0, partner="nobody", episode=episode)]
-    write_dataset(root, kept, task="crossing", fps=20, page={"attempts": 1})
+    write_dataset(root, kept, task="crossing", fps=20, page={"attempts": 1, **page})
     return root
 
 
@@ -136,6 +145,30 @@ def test_first_episodes_are_those_of_the_smallest_numbers(expert_data, tmp_path)
     more = train(training(expert_data, tmp_path, "more", first_episodes=100))
     whole = train(training(expert_data, tmp_path, "whole"))
     assert (more["dataset_episodes"], more["loss"]) == (4, whole["loss"])
+
+
+def in_feet(contract):
+    """The facts of a contract whose first field is in another unit."""
+    first, *others = contract.obs_spec
+    return replace(contract, obs_spec=(replace(first, unit="ft"), *others)).facts()
+
+
+def test_policy_carries_the_task_contract_of_its_dataset(expert_data, clone, tmp_path):
+    policy = load_policy_file(clone.path.with_name("policy.policy.safetensors"))
+    wanted = crossing(("ego", "partner"))["ego"]
+    assert read_contract(expert_data.root) == policy.contract == wanted
+    other = wide_dataset(tmp_path / "other", dim=10, contract=in_feet(wanted))
+    for changes, error, told in (
+        ({"mix": other}, ConfigurationError, "--mix: expected datasets of one task contract"),
+        ({"dataset": other, "init": clone.path}, CheckpointError, "expected the task contract"),
+    ):
+        with pytest.raises(error, match=rf"{told}.* position: .*unit"):
+            train(training(expert_data, tmp_path, **changes))
+    joined = {"repo_id": "local/m", "out": tmp_path / "m", "result": tmp_path / "m.json"}
+    with pytest.raises(ConfigurationError, match=r"--sources: .*contract.* position: .*unit"):
+        merge(Merge(sources=(expert_data.root, other), **joined))
+    merge(Merge(sources=(expert_data.root, expert_data.root), **joined))
+    assert read_contract(tmp_path / "m" / "dataset") == wanted
 
 
 def test_continuation_starts_from_the_given_weights(expert_data, clone, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from cadenza.benchmark.zoo.fcp import SelfPlay
 from cadenza.benchmark.zoo.mep import EntropyPopulation
 from cadenza.benchmark.zoo.pairs import PairEnv
+from cadenza.core.contracts import ActionField, ObsField, TaskContract
 from cadenza.core.errors import ConfigurationError
 from cadenza.partners.zoo_member import MemberPolicies
 from tests.zoo_samples import tiny
@@ -19,6 +20,15 @@ class MatchingEnv:
 
     def __init__(self):
         self.agent_uids, self.num_envs, self.seen = UIDS, 4, []
+        self.task_contract = {
+            uid: TaskContract(
+                task_id="matching",
+                robot_uid=uid,
+                obs_spec=(ObsField("one", 2 + k),),
+                action_spec=(ActionField("choice", 1, 5.0, 7.0),),
+            )
+            for k, uid in enumerate(UIDS)
+        }
         self.single_action_space = {uid: gym.spaces.Discrete(3, start=5) for uid in UIDS}
         widths = {uid: gym.spaces.Box(-1.0, 1.0, (2 + k,)) for k, uid in enumerate(UIDS)}
         self.single_observation_space = {
@@ -57,6 +67,7 @@ def test_choices_are_learned_from_and_become_plain_policies(population):
     player = trained.players[0]
     rows = player.learner.scale(player.rows(states), learn=False)
     chosen = player.learner.act(rows, deterministic=True).reshape(2, 4)
+    assert [each.contract for each in member] == [env.task_contract[uid] for uid in UIDS]
     assert member.partner.act(states[1])[:, 0].tolist() == (chosen[1] + 5).tolist()
 
 
