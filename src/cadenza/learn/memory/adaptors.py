@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.learn.memory.column import SampleResult
 
 
@@ -24,10 +24,9 @@ class Adaptor(Protocol):
 def _take(result: SampleResult, key: str, owner: str) -> Any:
     """Return ``result[key]``, or say which keys there are."""
     if key not in result:
-        raise InputError(
-            f"{owner}: expected a column {key!r} in the sampled batch, got {sorted(result)}; "
-            "correct the key or add the column to the table."
-        )
+        wanted = f"a column {key!r} in the sampled batch"
+        do = "correct the key or add the column to the table"
+        refuse(InputError, owner, expected=wanted, got=f"{sorted(result)}", do=do)
     return result[key]
 
 
@@ -48,9 +47,8 @@ class DictObsAdaptor:
     ) -> None:
         names = keys if output_keys is None else output_keys
         if len(names) != len(keys):
-            raise ConfigurationError(
-                f"DictObsAdaptor: expected one output key for each of {keys}, got {names}."
-            )
+            wanted = f"one output key for each of {keys}"
+            refuse(ConfigurationError, "DictObsAdaptor", expected=wanted, got=f"{names}")
         self._names = list(zip(keys, names, strict=True))
         self._with_next = with_next
 
@@ -133,11 +131,11 @@ class TerminalAdaptor:
         tags: torch.Tensor = _take(result, self._target_key, "TerminalAdaptor")
         masks: torch.Tensor = _take(result, self._value_key, "TerminalAdaptor")
         if len(tags) != count or len(masks) != count * sequence_length:
-            raise InputError(
-                f"TerminalAdaptor: expected {count} rows of {self._target_key!r} and "
-                f"{count * sequence_length} of {self._value_key!r}, got {len(tags)} and "
-                f"{len(masks)}; the first must be a tag column, the second one per transition."
-            )
+            rows = count * sequence_length
+            wanted = f"{count} rows of {self._target_key!r} and {rows} of {self._value_key!r}"
+            got = f"{len(tags)} and {len(masks)}"
+            do = "the first must be a tag column, the second one per transition"
+            refuse(InputError, "TerminalAdaptor", expected=wanted, got=got, do=do)
         masks = masks.contiguous()
         last = masks.view(count, sequence_length, -1)[:, -1]  # a view of the last rows, (n, size)
         values = last.reshape(tags.shape)

@@ -34,9 +34,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import require_finite, require_shape
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.arrays import require_finite
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
+from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.adaptors import Adaptor, DictObsAdaptor, TerminalAdaptor
 from cadenza.learn.memory.column import (
     Column,
@@ -46,6 +47,7 @@ from cadenza.learn.memory.column import (
     TagColumn,
     VirtualColumn,
     converted,
+    require_finite_rows,
 )
 from cadenza.learn.memory.proxy import Episode, part_steps
 from cadenza.learn.memory.strategy import (
@@ -65,6 +67,8 @@ _TERMINAL: Final = "terminal"
 class DictMemoryTable(ArrayMemoryTable):
     """A table whose samples hold the observations in dicts; the oldest episodes go first.
 
+    Arguments not named are those of `ArrayMemoryTable`.
+
     Args:
         use_terminal_column: Add a tag column ``terminal`` and let it resolve ``masks``; see
             `TerminalAdaptor`. Its values come from `MemoryTableProxy` with ``use_terminal``.
@@ -81,7 +85,6 @@ class DictMemoryTable(ArrayMemoryTable):
         length_key: str = _ACTIONS,
         sampler: SampleStrategy | None = None,
         device: torch.device | str,
-        seed: int = 0,
         **options: Any,
     ) -> None:
         all_columns = list(columns)
@@ -96,7 +99,6 @@ class DictMemoryTable(ArrayMemoryTable):
             length_key=length_key,
             adaptors=adaptors,
             device=device,
-            seed=seed,
             **options,
         )
 
@@ -117,7 +119,6 @@ class DictObsMemoryTable(DictMemoryTable):
         dones_dtype: Any = bool,
         masks_dtype: Any = np.float32,
         sampler: SampleStrategy | None = None,
-        seed: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(
@@ -127,7 +128,6 @@ class DictObsMemoryTable(DictMemoryTable):
             maxlen=maxlen,
             sampler=sampler,
             device=device,
-            seed=seed,
             **options,
         )
 
@@ -147,7 +147,6 @@ class DictObsNStepMemoryTable(DictMemoryTable):
         maxlen: int,
         sampler: SampleStrategy | None = None,
         device: torch.device | str,
-        seed: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(
@@ -157,7 +156,6 @@ class DictObsNStepMemoryTable(DictMemoryTable):
             maxlen=maxlen,
             sampler=sampler,
             device=device,
-            seed=seed,
             **options,
         )
 
@@ -227,10 +225,9 @@ class TransitionMemory:
     ) -> None:
         most = max(1, max_transitions // 2)
         if not 1 <= n_step <= most or not (n_step == 1 or 0.0 < (gamma or 0.0) <= 1.0):
-            raise ConfigurationError(
-                f"TransitionMemory: expected n_step in [1, {most}] (half of max_transitions), and "
-                f"gamma in (0, 1] if it is above 1, got {n_step} and {gamma}."
-            )
+            wanted = f"n_step in [1, {most}] (half of max_transitions), and gamma in (0, 1] above 1"
+            got = f"{n_step} and {gamma}"
+            refuse(ConfigurationError, "TransitionMemory", expected=wanted, got=got)
         self.num_envs = num_envs
         self.n_step: int = n_step
         self._gamma = 1.0 if gamma is None else gamma
@@ -244,10 +241,9 @@ class TransitionMemory:
             if priority_exponent == 0.0
             else PrioritizedSampleStrategy(priority_exponent, importance_exponent, seed=seed)
         )
-        columns = _columns(self.spaces, NextElementMapper, bool, np.float32)
+        ahead = NextElementMapper if n_step == 1 else NextNElementWrapper.with_n(n_step)
+        columns = _columns(self.spaces, ahead, bool, np.float32)
         if n_step > 1:
-            ahead = NextNElementWrapper.with_n(n_step)
-            columns = _columns(self.spaces, ahead, bool, np.float32)
             columns[[column.name for column in columns].index(_MASKS)] = Column(
                 _MASKS, (1,), np.float32
             )
@@ -268,6 +264,15 @@ class TransitionMemory:
         self._acted = np.zeros((num_envs, room, action_dim), action_dtype)
         self._rewards = np.zeros((num_envs, room))
         self._every = np.arange(num_envs)
+        seen, flag = ((num_envs, observation_dim), self._seen.dtype), ((num_envs,), np.dtype(bool))
+        self._expected: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
+            "observations": seen,
+            "actions": ((num_envs, action_dim), self._acted.dtype),
+            "rewards": ((num_envs,), np.dtype(np.float32)),  # as they will be stored
+            "terminated": flag,
+            "boundaries": flag,
+            "next_observations": seen,
+        }
         self._steps = np.zeros(num_envs, np.int64)  # of each running episode, beyond its parts
 
     def size(self) -> int:
@@ -294,34 +299,25 @@ class TransitionMemory:
         Raises:
             InputError: An array has another shape or is not finite; nothing has been added.
         """
-        state, action = self.spaces.state.spaces[OBSERVATION_KEY].shape, self.spaces.actions.shape
-        arrays = {
-            "observations": (observations, state),
-            "actions": (actions, action),
-            "rewards": (rewards, ()),
-            "terminated": (terminated, ()),
-            "boundaries": (boundaries, ()),
-            "next_observations": (next_observations, state),
-        }
-        with np.errstate(over="ignore"):  # as it will be stored: 1e300 is no float32
-            for name, (array, shape) in arrays.items():
-                require_shape(f"TransitionMemory.add: {name}", array, (self.num_envs, *shape))
-                if array.dtype.kind == "f":
-                    stored = array.astype(np.float32, copy=False)
-                    require_finite(f"TransitionMemory.add: {name}", stored)
-        observed = converted("observations", observations, self._seen.dtype)
-        acted = converted("actions", actions, self._acted.dtype)
-        following = converted("next_observations", next_observations, self._seen.dtype)
+        given = (observations, actions, rewards, terminated, boundaries, next_observations)
+        step: dict[str, NDArray[Any]] = {}
+        for array, (name, (shape, dtype)) in zip(given, self._expected.items(), strict=True):
+            where = f"TransitionMemory.add: {name}"
+            if array.shape != shape:
+                refuse(InputError, where, expected=f"shape {shape}", got=f"{array.shape}")
+            step[name] = converted(name, array, dtype)
+            require_finite_rows(where, step[name])
         rows = self._every if valid is None else np.flatnonzero(valid)
         last = self._steps[rows]
-        self._seen[rows, last] = observed[rows]
-        self._acted[rows, last] = acted[rows]
+        self._seen[rows, last] = step["observations"][rows]
+        self._acted[rows, last] = step["actions"][rows]
         self._rewards[rows, last] = rewards[rows]
         self._steps[rows] = steps = last + 1
-        full = (steps >= part_steps(self.table.maxlen) + self.n_step - 1) | boundaries[rows]
+        full = (steps >= part_steps(self.table.maxlen) + self.n_step - 1) | step["boundaries"][rows]
         for row in rows[full].tolist():
             mask = 0.0 if terminated[row] else 1.0
-            self._hand_over(row, following[row], ended=bool(boundaries[row]), mask=mask)
+            following = step["next_observations"][row]
+            self._hand_over(row, following, ended=bool(boundaries[row]), mask=mask)
 
     def _hand_over(self, row: int, following: NDArray[Any], *, ended: bool, mask: float) -> None:
         """Put the steps of a running episode whose sums are complete into the table."""
@@ -422,22 +418,16 @@ class TransitionMemory:
             CheckpointError: The state is incomplete, or of another number of environments, n_step
                 or gamma.
         """
-        try:
+        with complete_state("TransitionMemory", "transitions"):
             opened = [Episode.from_state_dict(entry) for entry in state["open"]]
-            identity = int(state["next_identity"])
-            table = state["table"]
-        except KeyError as error:
-            raise CheckpointError(
-                f"TransitionMemory: expected a complete state, got {sorted(state)}: {error}."
-            ) from error
+            identity, table = int(state["next_identity"]), state["table"]
         own = (self.n_step, self._gamma if self.n_step > 1 else 1.0)
         found = (state.get("n_step", 1), state.get("gamma", 1.0))
         if len(opened) != self.num_envs or found != own:
-            raise CheckpointError(
-                f"TransitionMemory: expected the episodes of {self.num_envs} environments, got "
-                f"{len(opened)}; and n_step and gamma {own}, got {found}; the state belongs to "
-                "another configuration."
-            )
+            wanted = f"the episodes of {self.num_envs} environments, and n_step and gamma {own}"
+            do = "the state belongs to another configuration"
+            got = f"{len(opened)}, and {found}"
+            refuse(CheckpointError, "TransitionMemory", expected=wanted, got=got, do=do)
         self.table.load_state_dict(table)
         self._next_identity = identity
         self._steps[:] = [len(episode.data[_REWARDS]) for episode in opened]

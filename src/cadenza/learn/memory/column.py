@@ -376,29 +376,6 @@ def _read_config(name: str, config: Mapping[str, Any]) -> tuple[tuple[int, ...],
     return tuple(int(cast("int", size)) for size in sizes), kept
 
 
-#: Rows begin at multiples of this many bytes, so that every field can be aligned.
-ROW_ALIGNMENT: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One column of an arena."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def size(self) -> int:
-        """Bytes of one value."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def alignment(self) -> int:
-        """Largest power of two, at most 8, that divides the size."""
-        return min(self.size & -self.size, ROW_ALIGNMENT) if self.size else 1
-
-
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
     """A column that holds data, one value per episode if a tag.
@@ -407,7 +384,7 @@ class StoredColumn:
     ahead.
     """
 
-    field: Field
+    field: Column
     is_tag: bool = False
     least_extra: int = 0
     most_extra: int = 0
@@ -435,7 +412,7 @@ class Ends:
 
     name: str
     source: str
-    field: Field
+    field: Column
     mask: bool
 
 
@@ -445,7 +422,7 @@ class Mapped:
 
     name: str
     source: str
-    field: Field
+    field: Column
     mapper: Any
 
 
@@ -489,7 +466,7 @@ class TableLayout:
         ]
         self.whole: bool = reach[length_key] == 0 and max(reach.values()) <= 1
 
-    def fields(self) -> list[Field]:
+    def fields(self) -> list[Column]:
         """Return name, shape and dtype of the stored columns, those that are looked ahead in first.
 
         At the front of a row, the next row's value is nearest to this one's.
@@ -510,9 +487,10 @@ def _require_names(columns: tuple[Column, ...], length_key: str) -> None:
         refuse(ConfigurationError, f"length_key {length_key!r}", expected=wanted, got=got)
 
 
-def _field(column: Column) -> Field:
+def _field(column: Column) -> Column:
+    """Return ``column`` with a numpy dtype."""
     shape = tuple(int(size) for size in column.shape)
-    return Field(column.name, shape, numpy_dtype(column.dtype, name=f"column {column.name!r}"))
+    return Column(column.name, shape, numpy_dtype(column.dtype, name=f"column {column.name!r}"))
 
 
 def _stored(column: Column, reach: int, length_key: str) -> StoredColumn:
@@ -648,7 +626,7 @@ def _length(name: str, value: Any) -> int:
         refuse(InputError, f"sequence[{name!r}]", expected="one row per step", got=got)
 
 
-def _rows(field: Field, value: Any, count: int) -> NDArray[Any]:
+def _rows(field: Column, value: Any, count: int) -> NDArray[Any]:
     """Return ``value`` in shape (count, *shape), or any count if -1, and the column's dtype."""
     array = converted(field.name, value, field.dtype)
     try:

@@ -6,16 +6,16 @@ A batch of `MemoryLoader` is ``{data_group: columns, size_key: rows}`` with ``ro
 in another thread has filled the memory.
 """
 
-import queue
 import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.core.errors import ConfigurationError, NotReadyError, refuse
 from cadenza.core.timing import TimedBlock
 from cadenza.learn.callback import Callback
 from cadenza.learn.memory.column import SampleResult
@@ -24,84 +24,68 @@ from cadenza.learn.trainer import TrainingShutdownException
 
 T = TypeVar("T")
 
-#: How often the prefetching thread and its reader look whether they should stop, s.
-_PREFETCH_POLL_S: Final = 0.05
-#: How long `Prefetcher.close` waits for the value that is being made, s.
+#: How long a closed prefetcher waits for the batch that is being made, s.
 _JOIN_S: Final = 10.0
 
-
-class _Failure:
-    """What the producer raised."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+Batch = dict[str, Any]
+#: Batches in the order in which they were made, or what was raised instead of one.
+_Batches = SimpleQueue[Batch | BaseException]
 
 
-class Prefetcher(Iterator[T], Generic[T]):
-    """Calls ``produce`` in a thread, up to ``depth`` values ahead of the consumer.
+class _Prefetcher(Iterator[Batch]):
+    """Calls ``produce`` in a thread, up to ``depth`` batches ahead of the consumer."""
 
-    Raises:
-        ConfigurationError: ``depth`` is below 1.
-    """
-
-    def __init__(self, produce: Callable[[], T], *, depth: int) -> None:
-        if depth < 1:
-            raise ConfigurationError(f"Prefetcher: expected depth >= 1, got {depth}.")
-        self._values: queue.Queue[T | _Failure] = queue.Queue(maxsize=depth)
+    def __init__(self, produce: Callable[[], Batch], depth: int) -> None:
+        self._batches: _Batches = SimpleQueue()
+        self._room = threading.Semaphore(depth)
         self._stop = threading.Event()
         # The thread must not hold `self`, or a forgotten prefetcher would never end.
-        self._thread = threading.Thread(
-            target=_fill, args=(produce, self._values, self._stop), name="prefetch", daemon=True
-        )
-        self._finalizer = weakref.finalize(self, self._stop.set)
+        arguments = (produce, self._batches, self._room, self._stop)
+        self._thread = threading.Thread(target=_fill, args=arguments, name="prefetch", daemon=True)
+        self._end = weakref.finalize(self, _end, *arguments[1:])
         self._thread.start()
 
-    def __next__(self) -> T:
-        """Return the next value, waiting for it if need be.
-
-        Raises:
-            StopIteration: The prefetcher was closed, or has raised an error before.
-        """
-        while not self._stop.is_set():
-            try:
-                value = self._values.get(timeout=_PREFETCH_POLL_S)
-            except queue.Empty:
-                continue
-            if isinstance(value, _Failure):
-                self.close()
-                raise value.error
-            return value
-        raise StopIteration
+    def __next__(self) -> Batch:
+        """Return the next batch, waiting for it if need be; raise what its making raised."""
+        if self._stop.is_set():
+            raise StopIteration
+        batch = self._batches.get()
+        if isinstance(batch, BaseException):
+            self.close()
+            raise batch
+        self._room.release()
+        return batch
 
     def close(self) -> None:
         """Stop the thread and wait for it; calling twice is fine."""
-        self._stop.set()
+        self._end()
         self._thread.join(timeout=_JOIN_S)
 
 
 def _fill(
-    produce: Callable[[], T], values: "queue.Queue[T | _Failure]", stop: threading.Event
+    produce: Callable[[], Batch],
+    batches: _Batches,
+    room: threading.Semaphore,
+    stop: threading.Event,
 ) -> None:
-    """Put values into the queue until asked to stop or until one cannot be made."""
-    while not stop.is_set():
+    """Put batches into the queue until asked to stop or until one cannot be made."""
+    while room.acquire() and not stop.is_set():
         try:
-            value: T | _Failure = produce()
+            batches.put(produce())
         except BaseException as error:  # noqa: BLE001 -- the consumer's thread raises it again
-            value = _Failure(error)
-        while not stop.is_set():
-            try:
-                values.put(value, timeout=_PREFETCH_POLL_S)
-                break
-            except queue.Full:
-                continue
-        if isinstance(value, _Failure):
+            batches.put(error)
             return
+
+
+def _end(batches: _Batches, room: threading.Semaphore, stop: threading.Event) -> None:
+    """Wake the thread and whoever waits for it, for the last time."""
+    stop.set()
+    room.release()
+    batches.put(StopIteration())
 
 
 #: How often a loader that waits looks at its table, s.
 _POLL_S: Final = 0.01
-
-Batch = dict[str, Any]
 
 
 class MemoryLoader:
@@ -127,11 +111,9 @@ class MemoryLoader:
         ready_timeout_s: float = 0.0,
     ) -> None:
         if rollout_count < 1 or rollout_length < 1 or prefetch < 0 or not ready_timeout_s >= 0.0:
-            raise ConfigurationError(
-                "MemoryLoader: expected rollout_count >= 1, rollout_length >= 1, prefetch >= 0 and "
-                f"ready_timeout_s >= 0, got {rollout_count}, {rollout_length}, {prefetch} and "
-                f"{ready_timeout_s}."
-            )
+            wanted = "rollout_count >= 1, rollout_length >= 1, prefetch >= 0, ready_timeout_s >= 0"
+            got = f"{rollout_count}, {rollout_length}, {prefetch} and {ready_timeout_s}"
+            refuse(ConfigurationError, "MemoryLoader", expected=wanted, got=got)
         self.memory_table = memory_table
         self.rollout_count = rollout_count
         self.rollout_length = rollout_length
@@ -140,7 +122,7 @@ class MemoryLoader:
         self.timer: TimedBlock = TimedBlock()
         self._prefetch = prefetch
         self._ready_timeout_s = ready_timeout_s
-        self._prefetchers: WeakSet[Prefetcher[Batch]] = WeakSet()
+        self._prefetchers: WeakSet[_Prefetcher] = WeakSet()
 
     def is_ready(self) -> bool:
         """Return whether the table holds a batch of transitions, or as many as it ever will."""
@@ -155,7 +137,7 @@ class MemoryLoader:
         """
         if self._prefetch == 0:
             return iter(self._sample, None)  # after a refusal, the next call tries again
-        prefetcher = Prefetcher(self._sample, depth=self._prefetch)
+        prefetcher = _Prefetcher(self._sample, self._prefetch)
         self._prefetchers.add(prefetcher)
         return prefetcher
 
@@ -198,12 +180,13 @@ class MemoryLoader:
 
     def _require_batch(self) -> None:
         if not self.is_ready():
-            raise NotReadyError(
-                f"MemoryLoader: expected at least {self.rollout_count * self.rollout_length} "
-                f"transitions in the table ({self.rollout_count} rollouts of "
-                f"{self.rollout_length}), got {self.memory_table.size()}; collect more first "
-                "(warm-up), or use MemoryWarmup with a threaded collector."
+            count, length = self.rollout_count, self.rollout_length
+            wanted = (
+                f"at least {count * length} transitions in the table ({count} rollouts of {length})"
             )
+            do = "collect more first (warm-up), or use MemoryWarmup with a threaded collector"
+            got = self.memory_table.size()
+            refuse(NotReadyError, "MemoryLoader", expected=wanted, got=got, do=do)
         require_window = getattr(self.memory_table, "require_window", None)
         if require_window is not None:
             require_window(self.rollout_length)
@@ -219,11 +202,9 @@ class JointMemoryLoader:
     def __init__(self, loaders: Sequence[MemoryLoader], size_key: str = "batch_size") -> None:
         counts = Counter(loader.data_group for loader in loaders)
         if not counts or max(counts.values()) > 1:
-            raise ConfigurationError(
-                f"{type(self).__name__}: expected loaders with different data groups (else one "
-                f"batch would replace the other), got these counts: {dict(counts)}. "
-                "JointMemoryLoader needs at least one loader and one data_group for each."
-            )
+            wanted = "at least one loader, and a data_group for each that no other has"
+            got = f"these counts: {dict(counts)}"
+            refuse(ConfigurationError, type(self).__name__, expected=wanted, got=got)
         self._loaders = list(loaders)
         self._size_key = size_key
 
@@ -320,10 +301,9 @@ class MemoryWarmup(Callback):
             if self._shutdown_signal is not None and self._shutdown_signal():
                 raise TrainingShutdownException("shutdown was asked for while the memory warmed up")
             if self._timeout_s is not None and time.monotonic() - started >= self._timeout_s:
-                raise NotReadyError(
-                    f"MemoryWarmup: expected a ready loader within {self._timeout_s} s, got none; "
-                    "check that a collector runs in its own thread and stores episodes long enough."
-                )
+                wanted = f"a ready loader within {self._timeout_s} s"
+                do = "check that a collector runs in its own thread, with episodes long enough"
+                refuse(NotReadyError, "MemoryWarmup", expected=wanted, got="none", do=do)
             if self._exporter is not None:
                 self._exporter.process_pending_exports()
             time.sleep(_WARMUP_POLL_S)

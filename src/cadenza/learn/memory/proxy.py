@@ -10,21 +10,24 @@ Not thread-safe: one thread adds.
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import torch
 
-from cadenza.core.errors import CheckpointError, InputError, PreconditionError
+from cadenza.core.errors import InputError, PreconditionError, refuse
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import accepts_other_names
-from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
+from cadenza.learn.loaded_state import complete_state
+from cadenza.learn.memory.table import ArrayMemoryTable
 
 #: One value per key: an array, a list of numbers, or a number.
 StepData: TypeAlias = Mapping[str, Any]
+Observations: TypeAlias = Mapping[AgentId, DictObservation]
+Responses: TypeAlias = Mapping[AgentId, DictResponse]
 
 #: Most steps of a running episode that wait for their place in a memory.
 _PART_STEPS: Final = 32
@@ -85,13 +88,9 @@ class Episode:
             CheckpointError: ``state`` is not such a state.
         """
         episode = Episode()
-        try:
+        with complete_state("Episode", "lists of values by key"):
             for key, values in state.items():
                 episode.data[key] = [_loaded(value) for value in values]
-        except (TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(
-                f"Episode: expected lists of saved values by key, got another state: {error!r}."
-            ) from error
         return episode
 
 
@@ -110,7 +109,6 @@ def _loaded(value: Mapping[str, Any]) -> Any:
 
 
 _INNER: Final = "inner"
-_MISSING: Final = object()
 
 
 class MemoryProxyWrapper:
@@ -126,24 +124,23 @@ class MemoryProxyWrapper:
 
     def __getattr__(self, name: str) -> Any:
         """Return the method or property ``name`` of the nearest wrapped object that has it."""
-        # The lookup of `_inner` itself comes here before the constructor has run.
-        target = self.__dict__.get("_inner", _MISSING)
-        while target is not _MISSING:
-            found = inspect.getattr_static(target, name, _MISSING)
-            if found is not _MISSING:
-                return _forwarded(self, target, name, found)
-            if not isinstance(target, MemoryProxyWrapper):
-                break
-            target = target.__dict__.get("_inner", _MISSING)
-        raise AttributeError(
-            f"{type(self).__name__}: neither it nor what it wraps has an attribute {name!r}."
-        )
+        inner = self.__dict__.get("_inner")  # not there before the constructor has run
+        found = inspect.getattr_static(inner, name, None)
+        if found is None and isinstance(inner, MemoryProxyWrapper):
+            return getattr(inner, name)
+        where = type(self).__name__
+        if found is None:
+            lacking = f"{where}: neither it nor what it wraps has an attribute {name!r}."
+            raise AttributeError(lacking)
+        value = getattr(inner, name)
+        if not isinstance(found, property) and not inspect.ismethod(value):
+            raise AttributeError(
+                f"{where}: {name!r} of the wrapped {type(inner).__name__} is neither a method nor "
+                f"a property, so it is not forwarded; got {type(value).__name__}."
+            )
+        return value
 
-    def add(
-        self,
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> None:
+    def add(self, observations: Observations, responses: Responses) -> None:
         """Hand observations and responses to the inner proxy."""
         self._inner.add(observations, responses)
 
@@ -167,19 +164,6 @@ class MemoryProxyWrapper:
             )
 
 
-def _forwarded(wrapper: object, target: object, name: str, found: object) -> Any:
-    """Return ``target``'s ``name`` if it is a bound method or a property."""
-    if isinstance(found, property):
-        return getattr(target, name)
-    value = getattr(target, name)
-    if inspect.ismethod(value):
-        return value
-    raise AttributeError(
-        f"{type(wrapper).__name__}: {name!r} of the wrapped {type(target).__name__} is "
-        f"neither a method nor a property, so it is not forwarded; got {type(value).__name__}."
-    )
-
-
 class MemoryTableProxyWrapper(MemoryProxyWrapper):
     """Wraps a proxy that writes to a table."""
 
@@ -198,8 +182,6 @@ class MemoryTableProxyWrapper(MemoryProxyWrapper):
 
 _LOGGER = logging.getLogger(__name__)
 
-#: Finished ids that are remembered, only to word the warning about a second ending.
-_REMEMBERED_IDS: Final = 65_536
 #: Key of an observation's reward, and of the column it goes to.
 _REWARD: Final = "reward"
 _REWARDS: Final = "rewards"
@@ -261,7 +243,6 @@ class MemoryTableProxy:
         self._name = name
         self._save_table = save_table
         self._open: dict[AgentId, _OpenEpisode] = {}
-        self._completed: dict[AgentId, None] = {}  # a set that keeps its order
         self._counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
 
     @property
@@ -282,15 +263,9 @@ class MemoryTableProxy:
         """Let the table hold ``new_size`` transitions; see the table's ``resize``."""
         self._table.resize(new_size)
 
-    def store(
-        self,
-        path: str,
-        version: TableSerializationVersion = TableSerializationVersion.LATEST,
-        *,
-        compress: bool = False,
-    ) -> None:
-        """Write the table to the file at ``path``; see the table's ``store``."""
-        self._table.store(path, version, compress=compress)
+    def store(self, path: str, **options: Any) -> None:
+        """Write the table to the file at ``path``; ``options`` are those of its ``store``."""
+        self._table.store(path, **options)
 
     def timers(self) -> BlockTimers:
         """Return the table's timers."""
@@ -308,11 +283,7 @@ class MemoryTableProxy:
         """Return whether ``identity`` has no open episode; a finished one does not count."""
         return identity not in self._open
 
-    def add(
-        self,
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> None:
+    def add(self, observations: Observations, responses: Responses) -> None:
         """Append one step of each agent; what is finished goes to the table in order.
 
         Every step is checked before any is kept, so a refused step changes nothing. An episode that
@@ -333,13 +304,12 @@ class MemoryTableProxy:
                 record.episode.append({**observation.array_data, **rewards})
             if state in _ENDINGS:
                 if record is None:
-                    self._warn_without_episode(agent)
+                    _LOGGER.warning("%s: agent %s ended without an open episode", self._name, agent)
                 else:
                     tag = {_TERMINAL: float(state is EpisodeState.INTERRUPTED)}
                     values = record.episode.complete(tag if self._use_terminal else {})
                     finished.append((agent, record.parts, values))
                     del self._open[agent]
-                self._remember(agent)
             elif record is None:
                 self._begin(agent, observation, responses[agent])
             else:
@@ -355,8 +325,7 @@ class MemoryTableProxy:
         self, agent: AgentId, observation: DictObservation, response: DictResponse | None
     ) -> None:
         """Raise `PreconditionError` unless the step continues the agent's episode or opens one."""
-        state = observation.episode_state
-        record = self._open.get(agent)
+        state, record = observation.episode_state, self._open.get(agent)
         if state not in _ENDINGS and response is None:
             raise PreconditionError(
                 f"{self._name}: Mismatch between observations and responses! Expected a response "
@@ -365,31 +334,25 @@ class MemoryTableProxy:
         if record is None:
             return
         if state is EpisodeState.INITIAL:
-            raise PreconditionError(
-                f"{self._name}: agent {agent} already has an ongoing episode, got a second INITIAL "
-                "observation; give every episode a fresh agent id."
+            wanted = (
+                f"one INITIAL observation of agent {agent}, which already has an ongoing episode"
             )
+            got, do = "a second", "give every episode a fresh agent id"
+            refuse(PreconditionError, self._name, expected=wanted, got=got, do=do)
         if observation.rewards.get(_REWARD) is None:
-            raise PreconditionError(
-                f"{self._name}: expected rewards[{_REWARD!r}] for the last action of agent {agent} "
-                f"in state {state.name}, got {observation.rewards}."
+            wanted = (
+                f"rewards[{_REWARD!r}] for the last action of agent {agent} in state {state.name}"
             )
-        if observation.array_data.keys() != record.observation_keys:
-            raise self._other_keys(
-                agent, "observation", observation.array_data, record.observation_keys
-            )
+            refuse(PreconditionError, self._name, expected=wanted, got=f"{observation.rewards}")
+        kinds = [("observation", observation.array_data.keys(), record.observation_keys)]
         if response is not None and state not in _ENDINGS:
-            keys = _answer(response).keys()
-            if keys != record.response_keys:
-                raise self._other_keys(agent, "response", keys, record.response_keys)
-
-    def _other_keys(
-        self, agent: AgentId, kind: str, got: Iterable[str], expected: Set[str]
-    ) -> PreconditionError:
-        return PreconditionError(
-            f"{self._name}: expected the {kind} keys {sorted(expected)} of agent {agent}'s first "
-            f"step in every step, got {sorted(got)}."
-        )
+            kinds.append(("response", _answer(response).keys(), record.response_keys))
+        for kind, keys, known in kinds:
+            if keys != known:
+                wanted = (
+                    f"the {kind} keys {sorted(known)} of agent {agent}'s first step in every step"
+                )
+                refuse(PreconditionError, self._name, expected=wanted, got=f"{sorted(keys)}")
 
     def _begin(self, agent: AgentId, observation: DictObservation, response: DictResponse) -> None:
         """Open an episode with its first step."""
@@ -425,17 +388,6 @@ class MemoryTableProxy:
         self._table.add_sequence(agent + part * _PART_IDS, sequence)
         self._counters["episodes_added"] += part == 0
 
-    def _remember(self, agent: AgentId) -> None:
-        self._completed[agent] = None
-        if len(self._completed) > _REMEMBERED_IDS:
-            del self._completed[next(iter(self._completed))]
-
-    def _warn_without_episode(self, agent: AgentId) -> None:
-        if agent in self._completed:
-            _LOGGER.warning("%s: agent %s has already been completed", self._name, agent)
-        else:
-            _LOGGER.warning("%s: agent %s completed with no previous sequence", self._name, agent)
-
     def state_dict(self) -> dict[str, Any]:
         """Return open episodes, counters and, with ``save_table``, the table."""
         state: dict[str, Any] = {
@@ -449,7 +401,6 @@ class MemoryTableProxy:
                 }
                 for agent, record in self._open.items()
             ],
-            "completed": list(self._completed),
             "counters": dict(self._counters),
         }
         if self._save_table:
@@ -471,7 +422,7 @@ class MemoryTableProxy:
         """
         if not load_hparams:
             return
-        try:
+        with complete_state(self._name, "a memory proxy"):
             opened = {
                 entry["agent"]: _OpenEpisode(
                     Episode.from_state_dict(entry["data"]),
@@ -481,18 +432,12 @@ class MemoryTableProxy:
                 )
                 for entry in state_dict["open"]
             }
-            completed = dict.fromkeys(state_dict["completed"])
             counters = {key: int(state_dict["counters"][key]) for key in self._counters}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{self._name}: expected the state of a memory proxy, got one that lacks or "
-                f"spoils a part: {error!r}."
-            ) from error
         if "table" in state_dict:
             self._table.load_state_dict(
                 state_dict["table"], load_network, load_optimizer, load_hparams
             )
-        self._open, self._completed, self._counters = opened, completed, counters
+        self._open, self._counters = opened, counters
 
 
 def _answer(response: DictResponse) -> dict[str, Any]:

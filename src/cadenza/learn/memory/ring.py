@@ -31,10 +31,8 @@ from numpy.typing import NDArray
 from cadenza.core.errors import InputError, PreconditionError, refuse
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.column import (
-    ROW_ALIGNMENT,
+    Column,
     Ends,
-    EpisodeArrays,
-    Field,
     IndexArray,
     Mapped,
     NoWindowError,
@@ -44,7 +42,6 @@ from cadenza.learn.memory.column import (
     TableLayout,
     TagProxy,
     UnknownKeyError,
-    VirtualStorage,
 )
 
 #: Brings the data of rows, in this order, to the front of a new ring of so many; the rest is 0.
@@ -505,22 +502,37 @@ _NUMBER_SIZES: Final = (1, 2, 4, 8)
 _REMAINING: Final = "\0remaining"
 
 
+#: Rows begin at multiples of this many bytes, so that every field can be aligned.
+_ROW_ALIGNMENT: Final = 8
+
+
+def _size(field: Column) -> int:
+    """Return the bytes of one value."""
+    return field.dtype.itemsize * math.prod(field.shape)
+
+
+def _alignment(field: Column) -> int:
+    """Return the largest power of two, at most 8, that divides the size."""
+    size = _size(field)
+    return min(size & -size, _ROW_ALIGNMENT) if size else 1
+
+
 class RecordArena:
     """Values by row and column."""
 
-    def __init__(self, fields: Sequence[Field], capacity: int) -> None:
-        remaining = Field(_REMAINING, (), np.dtype(np.int32))
+    def __init__(self, fields: Sequence[Column], capacity: int) -> None:
+        remaining = Column(_REMAINING, (), np.dtype(np.int32))
         # Falling alignment leaves no gaps, as each size is a multiple of its alignment.
-        ordered = sorted((*fields, remaining), key=lambda field: -field.alignment)
+        ordered = sorted((*fields, remaining), key=_alignment, reverse=True)
         self._fields = {field.name: field for field in ordered}
-        ends = np.cumsum([field.size for field in ordered]).tolist()
-        self.row_bytes: int = -(-ends[-1] // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        ends = np.cumsum([_size(field) for field in ordered]).tolist()
+        self.row_bytes: int = -(-ends[-1] // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
         names = [str(index) for index in range(len(ordered))]
         record: Any = {"names": names, "offsets": [0, *ends[:-1]]}
         record["itemsize"] = self.row_bytes
         values = [(field.dtype, field.shape) for field in ordered]
-        kinds = ["u" if field.size in _NUMBER_SIZES else "V" for field in ordered]
-        items = [f"{kind}{field.size}" for kind, field in zip(kinds, ordered, strict=True)]
+        kinds = ["u" if _size(field) in _NUMBER_SIZES else "V" for field in ordered]
+        items = [f"{kind}{_size(field)}" for kind, field in zip(kinds, ordered, strict=True)]
         self._records = [
             np.dtype(cast("Any", {**record, "formats": formats})) for formats in (values, items)
         ]
@@ -545,7 +557,7 @@ class RecordArena:
     def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
         """Return a fresh array with the values of a column at ``rows``, shape (n, *shape)."""
         field = self._fields[name]
-        if not field.size:
+        if not _size(field):
             return np.zeros((len(rows), *field.shape), field.dtype)
         values = self._items[name][rows].view(field.dtype)
         return values if field.shape == () else values.reshape(len(rows), *field.shape)
@@ -576,20 +588,38 @@ def _zeros(size: int) -> NDArray[np.uint8]:
     return np.frombuffer(pages, np.uint8)
 
 
+class _ColumnView:
+    """One stored column as mappers see it: arrays by episode id."""
+
+    def __init__(self, contents: "EpisodeContents", name: str) -> None:
+        self._contents = contents
+        self._name = name
+
+    def __getitem__(self, identity: int, /) -> Any:
+        """Return the rows of one episode, read-only."""
+        rows = self._contents.episode(self._name, identity)
+        rows.flags.writeable = False
+        return TagProxy(rows) if self._contents.layout.stored[self._name].is_tag else rows
+
+
 class EpisodeContents:
-    """Where the rows of each episode and column are: the table's content at one time.
+    """The rows of all episodes and columns, the table's content at one time; makes batches of them.
 
     ``extra`` has the rows beyond L of the flexible columns by slot, int32, (S, F).
     """
 
-    def __init__(self, layout: TableLayout, arena: RecordArena) -> None:
+    def __init__(self, layout: TableLayout, capacity: int) -> None:
         self.layout = layout
-        self.arena = arena
-        self.rows: EpisodeRows = EpisodeRows(
-            len(arena.remaining()), external_remaining=arena.remaining
-        )
-        self.rows.add_listener(arena.rows_moved)
+        self.arena: RecordArena = RecordArena(layout.fields(), capacity)
+        self.rows: EpisodeRows = EpisodeRows(capacity, external_remaining=self.arena.remaining)
+        self.rows.add_listener(self.arena.rows_moved)
         self.extra: NDArray[np.int32] = np.zeros((0, len(layout.flexible)), np.int32)
+        self._steps = np.zeros(1, np.int64)
+        self._storages: dict[str, Any] = {}
+        self._looks_ahead = any(
+            isinstance(output, Shift) and (output.after or output.first == 1)
+            for output in layout.outputs
+        )
 
     def counts(self, name: str, slots: IndexArray) -> IndexArray:
         """Return the rows that a stored column has in the episodes of ``slots``, shape (E,)."""
@@ -630,59 +660,26 @@ class EpisodeContents:
         count = int(self.counts(name, np.array([slot]))[0])
         return self.arena.values(name)[start : start + count]
 
-
-class _ColumnView:
-    """One stored column as mappers see it: arrays by episode id."""
-
-    def __init__(self, contents: Callable[[], EpisodeContents], name: str, is_tag: bool) -> None:
-        self._contents = contents
-        self._name = name
-        self._is_tag = is_tag
-
-    def __getitem__(self, identity: int, /) -> Any:
-        """Return the rows of one episode, read-only."""
-        rows = self._contents().episode(self._name, identity)
-        rows.flags.writeable = False
-        return TagProxy(rows) if self._is_tag else rows
-
-
-class Gatherer:
-    """Makes batches."""
-
-    def __init__(self, layout: TableLayout, contents: Callable[[], EpisodeContents]) -> None:
-        self._layout = layout
-        self._contents = contents
-        self._steps = np.zeros(1, np.int64)
-        self._mapped = self._make_storages()
-        self._looks_ahead = any(
-            isinstance(output, Shift) and (output.after or output.first == 1)
-            for output in layout.outputs
-        )
-
-    def _make_storages(self) -> dict[str, VirtualStorage]:
-        """Return the storages of mapped columns, which may read one another."""
-        views: dict[str, EpisodeArrays] = {
-            name: _ColumnView(self._contents, name, stored.is_tag)
-            for name, stored in self._layout.stored.items()
-        }
-        mapped: dict[str, VirtualStorage] = {}
-        for column, output in zip(self._layout.columns, self._layout.outputs, strict=True):
-            if output.name in self._layout.stored:
-                continue
-            made_by: Any = output if isinstance(output, Mapped) else column
-            mapper = made_by.mapper
-            storage = mapper(views[output.source], tuple(column.shape), column.dtype)
-            views[output.name] = storage
-            if isinstance(output, Mapped):
-                mapped[output.name] = storage
-        return mapped
+    def _storage(self, name: str) -> Any:
+        """Return a column as the mappers of others see it."""
+        if name not in self._storages:
+            position = [column.name for column in self.layout.columns].index(name)
+            column, output = self.layout.columns[position], self.layout.outputs[position]
+            if name in self.layout.stored:
+                self._storages[name] = _ColumnView(self, name)
+            else:
+                made_by: Any = output if isinstance(output, Mapped) else column
+                source = self._storage(output.source)
+                made = made_by.mapper(source, tuple(column.shape), column.dtype)
+                self._storages[name] = made
+        return self._storages[name]
 
     def gather(self, starts: IndexArray, length: int) -> dict[str, Any]:
         """Return fresh arrays by column of windows with these first rows, (n,), of ``length`` rows.
 
         They are (B, *shape), or (n, *shape) for one value per window.
         """
-        arena = self._contents().arena
+        arena = self.arena
         if length == 1:
             rows = starts
         else:
@@ -695,7 +692,7 @@ class Gatherer:
             arena.touch(shifted[1])
         result: dict[str, NDArray[Any]] = {}
         final: dict[str, NDArray[np.bool_]] = {}
-        for output in self._layout.outputs:
+        for output in self.layout.outputs:
             if isinstance(output, Shift):
                 at = _rows_of(output, starts, length, shifted)
                 result[output.name] = arena.gather(output.source, at)
@@ -709,19 +706,18 @@ class Gatherer:
 
     def _final(self, source: str, starts: IndexArray, length: int) -> NDArray[np.bool_]:
         """Return whether each window ends with the last row of ``source``, shape (n,)."""
-        contents, stored = self._contents(), self._layout.stored[source]
+        rows, stored = self.rows, self.layout.stored[source]
         last = starts if length == 1 else starts + (length - 1)
-        rows = contents.rows
-        if self._layout.whole and stored.most_extra == 0:
+        if self.layout.whole and stored.most_extra == 0:
             return rows.remaining[last] == 1
         slots = rows.slot_of_row[starts].astype(np.int64)
-        return last - rows.slots.start[slots] == contents.counts(source, slots) - 1
+        return last - rows.slots.start[slots] == self.counts(source, slots) - 1
 
     def _map(self, output: Mapped, starts: IndexArray, length: int) -> NDArray[Any]:
         """Return the values that a mapper gives, window by window."""
-        storage = self._mapped[output.name]
+        storage = self._storage(output.name)
         per_window = storage.sequence_length_transform(length)
-        points = self._contents().rows.points(starts, length)
+        points = self.rows.points(starts, length)
         shape = output.field.shape
         result = np.empty((len(points) * per_window, *shape), output.field.dtype)
         for index, (identity, start, stop) in enumerate(points):
@@ -729,19 +725,15 @@ class Gatherer:
             try:
                 result[index * per_window : (index + 1) * per_window] = values
             except ValueError as error:
+                shapes = ", ".join(
+                    f"{name} {self.episode(name, identity).shape}" for name in self.layout.stored
+                )
                 raise InputError(
                     f"sample: expected {per_window} rows of shape {shape} for column "
                     f"{output.name!r}, episode {identity}, slice [{start}:{stop}], got an array of "
-                    f"shape {values.shape}; the episode has {self._describe(identity)}."
+                    f"shape {values.shape}; the episode has {shapes}."
                 ) from error
         return result
-
-    def _describe(self, identity: int) -> str:
-        """Return the shape of every stored column of one episode."""
-        contents = self._contents()
-        return ", ".join(
-            f"{name} {contents.episode(name, identity).shape}" for name in self._layout.stored
-        )
 
 
 def _rows_of(

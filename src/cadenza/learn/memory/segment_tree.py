@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.core.errors import refuse
 from cadenza.learn.memory.column import IndexArray, SegmentTreeError
 
 #: A prefix sum may exceed the total by this much before it is refused; rounding of sums.
@@ -32,9 +33,8 @@ class SegmentTree:
         self, capacity: int, operation: Callable[[Any, Any], Any], neutral_element: Any
     ) -> None:
         if capacity < 1 or capacity & (capacity - 1):
-            raise SegmentTreeError(
-                f"SegmentTree: expected a capacity that is a positive power of two, got {capacity}."
-            )
+            wanted = "a capacity that is a positive power of two"
+            refuse(SegmentTreeError, "SegmentTree", expected=wanted, got=capacity)
         self._capacity = capacity
         self._operation = operation
         self._neutral = neutral_element
@@ -58,9 +58,8 @@ class SegmentTree:
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < self._capacity:
-            raise SegmentTreeError(
-                f"SegmentTree: expected an index in [0, {self._capacity}), got {index}."
-            )
+            wanted = f"an index in [0, {self._capacity})"
+            refuse(SegmentTreeError, "SegmentTree", expected=wanted, got=index)
         return index
 
     def reduce(self, start: int = 0, end: int | None = None) -> Any:
@@ -75,10 +74,8 @@ class SegmentTree:
         if stop < 0:
             stop += self._capacity
         if not 0 <= start <= self._capacity or not 0 <= stop <= self._capacity:
-            raise SegmentTreeError(
-                f"SegmentTree.reduce: expected a range in [0, {self._capacity}], got "
-                f"[{start}, {end})."
-            )
+            wanted, got = f"a range in [0, {self._capacity}]", f"[{start}, {end})"
+            refuse(SegmentTreeError, "SegmentTree.reduce", expected=wanted, got=got)
         left, right = self._neutral, self._neutral
         low, high = start + self._capacity, stop + self._capacity
         while low < high:
@@ -112,9 +109,8 @@ class SumSegmentTree(SegmentTree):
             SegmentTreeError: ``prefixsum`` is not in [0, sum + 1e-5].
         """
         if not 0 <= prefixsum <= self.sum() + _SUM_TOLERANCE:
-            raise SegmentTreeError(
-                f"find_prefixsum_idx: expected a sum in [0, {self.sum()}], got {prefixsum}."
-            )
+            wanted = f"a sum in [0, {self.sum()}]"
+            refuse(SegmentTreeError, "find_prefixsum_idx", expected=wanted, got=prefixsum)
         node = 1
         while node < self._capacity:
             node *= 2

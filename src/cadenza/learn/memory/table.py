@@ -11,9 +11,9 @@ loads it samples the same windows as the one that made it.
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
@@ -33,7 +33,6 @@ from cadenza.learn.memory.column import (
     Column,
     IndexArray,
     SampleResult,
-    SequenceRows,
     TableLayout,
     checked_sequence,
     from_numpy,
@@ -49,7 +48,7 @@ from cadenza.learn.memory.files import (
     write_snapshot,
 )
 from cadenza.learn.memory.loading import TableSerializationVersion, read_snapshot
-from cadenza.learn.memory.ring import EpisodeContents, Gatherer, RecordArena
+from cadenza.learn.memory.ring import EpisodeContents
 from cadenza.learn.memory.strategy import (
     EjectionStrategy,
     FifoEjectionStrategy,
@@ -64,6 +63,8 @@ _LOGGER = logging.getLogger(__name__)
 #: Memory that a new table reserves at once, if its maxlen needs so much; the system provides it
 #: page by page as rows are written.
 _RESERVED_BYTES: Final = 1 << 28
+#: Stands in for a timer while nobody has asked for durations.
+_UNTIMED: Final = nullcontext()
 #: Rows reserved beyond maxlen: states after the last steps, and the hole at the ring's end.
 _SPARE_SHARE: Final = 8
 _SPARE_ROWS: Final = 64
@@ -134,80 +135,58 @@ class ArrayMemoryTable:
         check_finite: bool = True,
     ) -> None:
         if maxlen < 1:
-            raise ConfigurationError(f"maxlen: expected at least 1 transition, got {maxlen}.")
+            refuse(ConfigurationError, "maxlen", expected="at least 1 transition", got=maxlen)
         self.adaptors: list[Adaptor] = list(adaptors or [])
         #: Name in messages.
         self.name: str = name
-        self._maxlen = int(maxlen)
+        #: Most transitions to hold; see `resize`.
+        self.maxlen: int = int(maxlen)
         #: Where batches go.
         self.device: torch.device = torch.device(device)
         self._check_finite = check_finite
         self._layout = TableLayout(columns, length_key)
+        #: All columns, in declared order.
+        self.columns: tuple[Column, ...] = self._layout.columns
+        #: Column with one row per transition.
+        self.length_key: str = length_key
         self._contents = self._new_contents()
-        self._gatherer = Gatherer(self._layout, lambda: self._contents)
-        self._sampler = UniformSampleStrategy(seed=seed) if sampler is None else sampler
-        self._ejector = FifoEjectionStrategy(seed=seed) if ejector is None else ejector
-        strategies: tuple[Strategy, ...] = (self._sampler, self._ejector)
-        for role, strategy in zip(("sampler", "ejector"), strategies, strict=True):
+        #: Chooses windows.
+        self.sampler: SampleStrategy = sampler or UniformSampleStrategy(seed=seed)
+        #: Chooses episodes to remove.
+        self.ejector: EjectionStrategy = ejector or FifoEjectionStrategy(seed=seed)
+        self._strategies: tuple[Strategy, ...] = (self.sampler, self.ejector)
+        for role, strategy in zip(("sampler", "ejector"), self._strategies, strict=True):
             if strategy.attached:
                 own, got = f"the table's own {role}", "one that follows another table"
                 refuse(ConfigurationError, "ArrayMemoryTable", expected=own, got=got)
-        self._by_rows = prefers_rows(self._sampler)
-        self._watchers = [strategy for strategy in strategies if strategy.watches_samples()]
-        self._attach()
+            strategy.attach(self._contents.rows)
+        self._by_rows = prefers_rows(self.sampler)
+        self._watchers = [strategy for strategy in self._strategies if strategy.watches_samples()]
         self._filled = False
         self._lock = threading.RLock()
-        self._use_timers()
+        self._timers: BlockTimers | None = None
 
     def _new_contents(self) -> EpisodeContents:
         """Return an empty content that can grow to ``maxlen`` with few moves."""
         contents = self._empty_contents(1)
-        wanted = self._maxlen + self._maxlen // _SPARE_SHARE + _SPARE_ROWS
+        wanted = self.maxlen + self.maxlen // _SPARE_SHARE + _SPARE_ROWS
         affordable = max(_RESERVED_BYTES // contents.arena.row_bytes, _SPARE_ROWS)
         return self._empty_contents(min(wanted, affordable))
 
     def _empty_contents(self, capacity: int) -> EpisodeContents:
-        return EpisodeContents(self._layout, RecordArena(self._layout.fields(), capacity))
-
-    def _attach(self) -> None:
-        self._sampler.attach(self._contents.rows)
-        self._ejector.attach(self._contents.rows)
-
-    def _use_timers(self) -> None:
-        self._timers = BlockTimers()
-        self._time_points = self._timers.scope("points")
-        self._time_gather = self._timers.scope("gather")
-        self._time_add = self._timers.scope("add_sequence")
-        self._time_inner = self._timers.scope("add_sequence_inner")
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """All columns, in declared order."""
-        return self._layout.columns
-
-    @property
-    def length_key(self) -> str:
-        """Column with one row per transition."""
-        return self._layout.length_key
-
-    @property
-    def maxlen(self) -> int:
-        """Most transitions to hold."""
-        return self._maxlen
-
-    @property
-    def sampler(self) -> SampleStrategy:
-        """Chooses windows."""
-        return self._sampler
-
-    @property
-    def ejector(self) -> EjectionStrategy:
-        """Chooses episodes to remove."""
-        return self._ejector
+        return EpisodeContents(self._layout, capacity)
 
     def timers(self) -> BlockTimers:
-        """Return durations of ``points``, ``gather``, ``add_sequence``, ``add_sequence_inner``."""
+        """Return durations of ``points``, ``gather``, ``add_sequence``, ``add_sequence_inner``.
+
+        They are measured from the first call on.
+        """
+        if self._timers is None:
+            self._timers = BlockTimers()
         return self._timers
+
+    def _timed(self, name: str) -> AbstractContextManager[Any]:
+        return _UNTIMED if self._timers is None else self._timers.scope(name)
 
     def size(self) -> int:
         """Return the number of stored transitions, at most ``maxlen``."""
@@ -243,21 +222,20 @@ class ArrayMemoryTable:
             ConfigurationError: ``new_size`` is below the present ``maxlen``.
         """
         with self._lock:
-            if new_size < self._maxlen:
-                raise ConfigurationError(
-                    f"resize: expected at least the present maxlen {self._maxlen}, got {new_size}; "
-                    "make a new table to hold less."
-                )
-            self._maxlen = int(new_size)
+            if new_size < self.maxlen:
+                wanted = f"at least the present maxlen {self.maxlen}"
+                do = "make a new table to hold less"
+                refuse(ConfigurationError, "resize", expected=wanted, got=new_size, do=do)
+            self.maxlen = int(new_size)
 
     def clear(self) -> None:
         """Remove every episode, start the timers anew; generators go on."""
         with self._lock:
-            for strategy in (self._sampler, self._ejector):
+            for strategy in self._strategies:
                 strategy.clear()
             self._contents.rows.clear()
             self._filled = False
-            self._use_timers()
+            self._timers = self._timers and BlockTimers()
 
     def add_sequence(self, identity: int, sequence: Mapping[str, Any]) -> None:
         """Add a finished episode; old ones go if there is no room.
@@ -271,56 +249,43 @@ class ArrayMemoryTable:
             InputError: The id is no integer; a column is missing or has another length, shape or
                 type than it should; the episode is longer than ``maxlen``.
         """
-        begin = perf_counter()
-        key = _checked_identity(identity)
-        episode = checked_sequence(self._layout, sequence, finite=self._check_finite)
-        with self._lock:
-            inner = perf_counter()
-            self._require_room(key, episode.steps)
-            excess = self._contents.rows.steps + episode.steps - self._maxlen
-            if excess > 0:
-                self._eject(excess)
-            self._write(key, episode)
-            end = perf_counter()
-        self._time_inner.add(end - inner)
-        self._time_add.add(end - begin)
+        with self._timed("add_sequence"):
+            key = _checked_identity(identity)
+            episode = checked_sequence(self._layout, sequence, finite=self._check_finite)
+            with self._lock, self._timed("add_sequence_inner"):
+                self._require_room(key, episode.steps)
+                excess = self._contents.rows.steps + episode.steps - self.maxlen
+                if excess > 0:
+                    self._eject(excess)
+                self._contents.add(key, episode)
+                for strategy in self._strategies:
+                    strategy.track(key, episode.steps)
 
     def _require_room(self, identity: int, steps: int) -> None:
-        if steps > self._maxlen:
-            raise InputError(
-                f"episode {identity}: expected at most maxlen = {self._maxlen} transitions, got "
-                f"{steps}; use a larger table, or a MemoryTableProxy with use_terminal, which adds "
-                "episodes in parts."
-            )
+        where = f"episode {identity}"
+        if steps > self.maxlen:
+            most = f"at most maxlen = {self.maxlen} transitions"
+            do = "use a larger table, or a MemoryTableProxy with use_terminal, which adds parts"
+            refuse(InputError, where, expected=most, got=steps, do=do)
         if identity in self._contents.rows:
-            raise PreconditionError(
-                f"episode {identity}: expected an id that is not stored, got one that is; ids are "
-                "used for one episode each."
-            )
+            wanted, do = "an id that is not stored", "ids are used for one episode each"
+            refuse(PreconditionError, where, expected=wanted, got="one that is", do=do)
 
     def _eject(self, count: int) -> None:
         """Remove episodes with at least ``count`` transitions."""
         rows = self._contents.rows
-        ejected = dict.fromkeys(self._ejector.sample(count))
-        covered = 0
-        for identity in ejected:
-            covered += int(rows.slots.steps[rows.slot(identity)])
+        ejected = dict.fromkeys(self.ejector.sample(count))
+        covered = sum(int(rows.slots.steps[rows.slot(identity)]) for identity in ejected)
         if covered < count:
-            raise ConfigurationError(
-                f"{type(self._ejector).__name__}.sample: expected episodes with {count} "
-                f"transitions, got {len(ejected)} with {covered}; correct the strategy."
-            )
+            where = f"{type(self.ejector).__name__}.sample"
+            wanted, got = f"episodes with {count} transitions", f"{len(ejected)} with {covered}"
+            do = "correct the strategy"
+            refuse(ConfigurationError, where, expected=wanted, got=got, do=do)
         self._filled = True
         for identity in ejected:
-            self._sampler.forget(identity)
-            self._ejector.forget(identity)
+            for strategy in self._strategies:
+                strategy.forget(identity)
             rows.remove(identity)
-
-    def _write(self, identity: int, episode: SequenceRows) -> None:
-        """Store a checked episode for which there is room."""
-        self._contents.add(identity, episode)
-        self._sampler.track(identity, episode.steps)
-        self._ejector.track(identity, episode.steps)
 
     def sample(self, count: int, sequence_length: int) -> SampleResult:
         """Return ``count`` windows of ``sequence_length`` consecutive steps of one episode each.
@@ -333,16 +298,14 @@ class ArrayMemoryTable:
             NoWindowError: No episode is long enough.
         """
         if count < 1 or sequence_length < 1:
-            raise InputError(
-                "sample: expected at least 1 window of at least 1 step, got "
-                f"{count} of {sequence_length}."
-            )
+            wanted, got = "at least 1 window of at least 1 step", f"{count} of {sequence_length}"
+            refuse(InputError, "sample", expected=wanted, got=got)
         with self._lock:
-            with self._time_points:
+            with self._timed("points"):
                 starts = self._draw(count, sequence_length)
-            with self._time_gather:
-                values = self._gatherer.gather(starts, sequence_length)
-                values |= self._sampler.annotations(starts, sequence_length)
+            with self._timed("gather"):
+                values = self._contents.gather(starts, sequence_length)
+                values |= self.sampler.annotations(starts, sequence_length)
         result = {name: from_numpy(array) for name, array in values.items()}
         if self.device.type != "cpu":
             result = {name: tensor.to(self.device) for name, tensor in result.items()}
@@ -362,14 +325,13 @@ class ArrayMemoryTable:
     def _draw(self, count: int, length: int) -> IndexArray:
         """Return the first rows of sampled windows, and tell who watches."""
         if self._by_rows:
-            starts = self._sampler.sample_rows(count, length)
+            starts = self.sampler.sample_rows(count, length)
         else:
-            starts = self._contents.rows.rows_of(self._sampler.sample(count, length), length)
+            starts = self._contents.rows.rows_of(self.sampler.sample(count, length), length)
         if len(starts) != count:
-            raise ConfigurationError(
-                f"{type(self._sampler).__name__}.sample: expected {count} windows, got "
-                f"{len(starts)}; correct the strategy."
-            )
+            where, do = f"{type(self.sampler).__name__}.sample", "correct the strategy"
+            wanted = f"{count} windows"
+            refuse(ConfigurationError, where, expected=wanted, got=len(starts), do=do)
         for strategy in self._watchers:
             strategy.on_sample_rows(starts, length)
         return starts
@@ -386,7 +348,7 @@ class ArrayMemoryTable:
         ids = sample_ids.detach().cpu().numpy()
         values = priorities.detach().to("cpu", torch.float64).numpy()
         with self._lock:
-            return self._sampler.update_priorities(ids, values)
+            return self.sampler.update_priorities(ids, values)
 
     def store(
         self,
@@ -404,9 +366,8 @@ class ArrayMemoryTable:
             StorageError: The file system refused.
         """
         if version not in (None, TableSerializationVersion.LATEST):
-            raise ConfigurationError(
-                f"version: expected V3 to write a memory, got {version}; the others are only read."
-            )
+            wanted, do = "V3 to write a memory", "the others are only read"
+            refuse(ConfigurationError, "version", expected=wanted, got=f"{version}", do=do)
         write_snapshot(self.snapshot(), path, compress=compress)
         return True
 
@@ -437,11 +398,13 @@ class ArrayMemoryTable:
             ConfigurationError: It does not suit the table, or is a pickle that is not allowed.
         """
         if id_policy not in ("keep", "remap"):
-            raise ConfigurationError(f"id_policy: expected 'keep' or 'remap', got {id_policy!r}.")
+            refuse(
+                ConfigurationError, "id_policy", expected="'keep' or 'remap'", got=repr(id_policy)
+            )
         snapshot = read_snapshot(
             path,
             self._layout,
-            self._maxlen,
+            self.maxlen,
             override_version,
             allow_pickle=allow_pickle,
             max_unpacked_bytes=max_unpacked_bytes,
@@ -459,10 +422,10 @@ class ArrayMemoryTable:
             )
             for column in self.columns
         }
-        pairs["ejector type"] = (type(self._ejector).__name__, snapshot.ejector_type)
-        pairs["sampler type"] = (type(self._sampler).__name__, snapshot.sampler_type)
+        pairs["ejector type"] = (type(self.ejector).__name__, snapshot.ejector_type)
+        pairs["sampler type"] = (type(self.sampler).__name__, snapshot.sampler_type)
         pairs["length key"] = (self.length_key, snapshot.length_key)
-        pairs["maxlen"] = (self._maxlen, snapshot.maxlen)
+        pairs["maxlen"] = (self.maxlen, snapshot.maxlen)
         for what, (own, theirs) in pairs.items():
             if theirs not in (own, ""):
                 _LOGGER.warning(
@@ -486,8 +449,7 @@ class ArrayMemoryTable:
         with self._lock:
             place = self._contents.rows
             first = next_serial if mark is place else 0
-            strategies = (self._sampler, self._ejector)
-            return place, take_changes(self._contents, self._maxlen, strategies, first)
+            return place, take_changes(self._contents, self.maxlen, self._strategies, first)
 
     def load_snapshot(self, snapshot: TableSnapshot) -> None:
         """Replace the content by that of ``snapshot``; after an error nothing has changed.
@@ -501,11 +463,15 @@ class ArrayMemoryTable:
             CheckpointError: The state of a strategy is malformed.
         """
         contents = contents_of(
-            snapshot, self._layout, self._new_contents, self._maxlen, finite=self._check_finite
+            snapshot, self._layout, self._new_contents, self.maxlen, finite=self._check_finite
         )
-        states: list[Mapping[str, Any] | None] = [
-            snapshot.sampler_state if _is_type(self._sampler, snapshot.sampler_type) else None,
-            snapshot.ejector_state if _is_type(self._ejector, snapshot.ejector_type) else None,
+        saved = (
+            (snapshot.sampler_type, snapshot.sampler_state),
+            (snapshot.ejector_type, snapshot.ejector_state),
+        )
+        states = [
+            state if type(strategy).__name__ == kind else None
+            for strategy, (kind, state) in zip(self._strategies, saved, strict=True)
         ]
         with self._lock:
             self._swap(contents, states)
@@ -513,9 +479,7 @@ class ArrayMemoryTable:
 
     def _swap(self, contents: EpisodeContents, states: Sequence[Mapping[str, Any] | None]) -> None:
         """Put ``contents`` in place and load the strategies, or leave everything as it was."""
-        strategies: tuple[Strategy, ...] = (self._sampler, self._ejector)
-        before = [strategy.state() for strategy in strategies]
-        old = self._contents
+        before, old = [strategy.state() for strategy in self._strategies], self._contents
         try:
             self._use(contents, states)
         except BaseException:
@@ -524,7 +488,7 @@ class ArrayMemoryTable:
 
     def _use(self, contents: EpisodeContents, states: Sequence[Mapping[str, Any] | None]) -> None:
         rows = contents.rows
-        for strategy, state in zip((self._sampler, self._ejector), states, strict=True):
+        for strategy, state in zip(self._strategies, states, strict=True):
             strategy.clear()
             strategy.attach(rows)
             strategy.begin_simple_import()
@@ -539,11 +503,11 @@ class ArrayMemoryTable:
         """Return content, layout and strategies, so that sampling goes on exactly as it would."""
         with self._lock:
             return {
-                "maxlen": self._maxlen,
+                "maxlen": self.maxlen,
                 "filled": self._filled,
                 "contents": contents_state(self._contents),
-                "sampler": self._sampler.state(),
-                "ejector": self._ejector.state(),
+                "sampler": self.sampler.state(),
+                "ejector": self.ejector.state(),
             }
 
     @accepts_other_names
@@ -556,11 +520,7 @@ class ArrayMemoryTable:
     ) -> None:
         """Go on where `state_dict` was taken; after an error nothing has changed.
 
-        Args:
-            state_dict: What `state_dict` gave, of a table with the same columns.
-            load_network: Without effect: a table has no network.
-            load_optimizer: Without effect: a table has no optimiser.
-            load_hparams: Load at all.
+        It is of a table with the same columns; without ``load_hparams`` nothing is loaded.
 
         Raises:
             CheckpointError: It is no such state, or of a table with other columns.
@@ -579,11 +539,7 @@ class ArrayMemoryTable:
             refuse(CheckpointError, self.name, expected=most, got=contents.rows.steps)
         with self._lock:
             self._swap(contents, states)
-            self._maxlen, self._filled = maxlen, filled
-
-
-def _is_type(strategy: Strategy, name: str) -> bool:
-    return type(strategy).__name__ == name
+            self.maxlen, self._filled = maxlen, filled
 
 
 def _checked_identity(identity: object) -> int:
@@ -591,5 +547,5 @@ def _checked_identity(identity: object) -> int:
     if type(identity) is int:
         return identity
     if isinstance(identity, bool) or not isinstance(identity, Integral):
-        raise InputError(f"identity: expected an integer, got {identity!r}.")
+        refuse(InputError, "identity", expected="an integer", got=repr(identity))
     return int(identity)

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.files import confined_path
 from cadenza.core.timing import TimedBlock
-from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging import histogram_values, write_events
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.files import SegmentedFile
-from cadenza.learn.memory.proxy import MemoryTableProxyWrapper
+from cadenza.learn.memory.proxy import MemoryTableProxyWrapper, Observations, Responses
 
 _HISTOGRAM: Final = "histogram:"
 _EPISODE_REWARD: Final = "episode/reward"
@@ -42,8 +42,11 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
 
     def __init__(self, inner: Any, writer: Any, log_interval: int) -> None:
         if log_interval < 1:
-            raise ConfigurationError(
-                f"LoggingProxyWrapper: expected log_interval >= 1, got {log_interval}."
+            refuse(
+                ConfigurationError,
+                "LoggingProxyWrapper",
+                expected="log_interval >= 1",
+                got=log_interval,
             )
         super().__init__(inner=inner, default_window_length=_WINDOW)
         self.completed_inferences: int = 0
@@ -53,12 +56,9 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         self._calls = 0
         self._started = self._cycle_started = time.monotonic()
         self._started_inferences = self._cycle_inferences = 0
+        self.timers()  # from now on
 
-    def add(
-        self,
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> None:
+    def add(self, observations: Observations, responses: Responses) -> None:
         """Count, keep the metadata, write when it is time, and hand on to the inner proxy."""
         self._calls += 1
         self.completed_inferences += len(observations)
@@ -123,14 +123,9 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         """Load logs and the inner proxy's state; the counters only with ``load_hparams``."""
         state = dict(state_dict)
         if load_hparams:
-            try:
+            with complete_state("LoggingProxyWrapper", "counters and logs"):
                 inferences = int(state.pop("completed_inferences"))
                 episodes = int(state.pop("completed_episodes"))
-            except KeyError as error:
-                raise CheckpointError(
-                    "LoggingProxyWrapper: expected completed_inferences and completed_episodes, "
-                    f"got {sorted(state_dict)}."
-                ) from error
             self.completed_inferences, self.completed_episodes = inferences, episodes
             self._calls = int(state.pop("calls", 0))  # files of Emote have none
             self._started_inferences = self._cycle_inferences = inferences
@@ -209,10 +204,9 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
     ) -> None:
         super().__init__(inner=memory)
         if inf_steps_per_memory_export < 0 or not min_time_per_export >= 0:
-            raise ConfigurationError(
-                "MemoryExporterProxyWrapper: expected intervals >= 0, got "
-                f"{inf_steps_per_memory_export} steps and {min_time_per_export} s."
-            )
+            got = f"{inf_steps_per_memory_export} steps and {min_time_per_export} s"
+            where = "MemoryExporterProxyWrapper"
+            refuse(ConfigurationError, where, expected="intervals >= 0", got=got)
         if inf_steps_per_memory_export < _SLOW_BELOW_STEPS:
             warnings.warn(
                 "Exporting a memory is a slow operation and should not be done too often; got an "
@@ -236,11 +230,7 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         self._next_steps = inf_steps_per_memory_export
         self._next_time = clock() + min_time_per_export
 
-    def add(
-        self,
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> None:
+    def add(self, observations: Observations, responses: Responses) -> None:
         """Add to the memory first, then export it if it is time."""
         self._inner.add(observations, responses)
         self._steps += 1

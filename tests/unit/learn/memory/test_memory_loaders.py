@@ -120,8 +120,7 @@ def test_prefetch_samples_ahead_but_not_further_than_its_depth():
 
     memory.sample = counted
     batches = iter(loader(memory, prefetch=2))
-    # two wait in the queue, the third waits for room in it
-    assert all(drawn.acquire(timeout=PATIENCE_S) for _ in range(3))
+    assert all(drawn.acquire(timeout=PATIENCE_S) for _ in range(2))
     assert not drawn.acquire(timeout=0.2)
     next(batches)
     assert drawn.acquire(timeout=PATIENCE_S)
