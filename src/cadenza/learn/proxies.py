@@ -267,11 +267,7 @@ def named_outputs(
 
 
 def torch_dtype(dtype: SpaceDtype) -> torch.dtype:
-    """Return ``dtype``, of torch or numpy, as a torch type.
-
-    Raises:
-        InputError: torch has no such type.
-    """
+    """Return ``dtype``, of torch or numpy, as a torch type."""
     if isinstance(dtype, torch.dtype):
         return dtype
     try:

@@ -27,7 +27,6 @@ wandb: Any = _wandb
 _PROJECT = "wandb_project"
 _RUN = "wandb_run"
 _ID = "wandb_id"
-_SUFFIX = "bp_step"
 
 
 class WBLogger(PullingLogger):
@@ -65,17 +64,14 @@ class WBLogger(PullingLogger):
 
     def end_cycle(self, bp_step: int, bp_samples: int) -> None:
         """Send everything as one record."""
-        record: dict[str, Any] = {}
-        for key, value in (*last_scalars(self._loggables), *window_values(self._loggables)):
-            record[with_suffix(key, _SUFFIX)] = value
-        for key, image in image_values(self._loggables):
-            record[with_suffix(key, _SUFFIX)] = wandb.Image(image)
-        for key, frames, rate in video_values(self._loggables):
-            record[with_suffix(key, _SUFFIX)] = wandb.Video(frames, fps=rate)
-        for key, values in histogram_values(self._loggables):
-            record[with_suffix(key, _SUFFIX)] = wandb.Histogram(values)
-        record |= self.rates(bp_step, bp_samples)
-        self._wandb_run.log({**record, "log/bp_step": bp_step})
+        logs = self._loggables
+        record: dict[str, Any] = dict((*last_scalars(logs), *window_values(logs)))
+        record |= {key: wandb.Image(image) for key, image in image_values(logs)}
+        record |= {key: wandb.Video(frames, fps=rate) for key, frames, rate in video_values(logs)}
+        record |= {key: wandb.Histogram(values) for key, values in histogram_values(logs)}
+        record = {with_suffix(key, "bp_step"): value for key, value in record.items()}
+        rates = self.rates(bp_step, bp_samples)
+        self._wandb_run.log({**record, **rates, "log/bp_step": bp_step})
 
     def end_training(self) -> None:
         """Finish the run."""

@@ -189,16 +189,17 @@ class PolicySnapshots:
             self.version += 1
             return self.version
 
-    def actor(self, *, noise_seed: int = 0) -> "SnapshotActor":
-        """Return a network of its own that follows the snapshots, its noise seeded anew."""
-        return self.actor_of(copy.deepcopy(self._policy), noise_seed=noise_seed)
+    def actor(self, network: nn.Module | None = None, *, noise_seed: int = 0) -> "SnapshotActor":
+        """Return what follows the snapshots, its noise seeded anew.
 
-    def actor_of(self, network: nn.Module, *, noise_seed: int = 0) -> "SnapshotActor":
-        """Let a copy of the policy, which shares nothing with it, follow the snapshots."""
-        for generator in _generators(network):
-            generator.manual_seed(noise_seed)
-        actor = SnapshotActor(self, network)
-        actor.take(*self.newest())
+        That is a copy of the policy, or ``network``, one that shares nothing with it.
+        """
+        actor = SnapshotActor(self, copy.deepcopy(self._policy) if network is None else network)
+        for part in actor.network.modules():
+            for value in vars(part).values():
+                if isinstance(value, torch.Generator):
+                    value.manual_seed(noise_seed)
+        actor.refresh()
         return actor
 
     def newest(self) -> tuple[dict[str, torch.Tensor], int]:
@@ -222,26 +223,16 @@ class SnapshotActor:
         """Take over the newest snapshot, if there is a newer one, and return its version."""
         tensors, version = self._snapshots.newest()
         if version != self.version:
-            self.take(tensors, version)
+            with torch.no_grad():
+                for name, tensor in _tensors(self.network).items():
+                    tensor.copy_(tensors[name])
+            self.version = version
         return self.version
-
-    def take(self, tensors: dict[str, torch.Tensor], version: int) -> None:
-        """Copy ``tensors`` into the network."""
-        with torch.no_grad():
-            for name, tensor in _tensors(self.network).items():
-                tensor.copy_(tensors[name])
-        self.version = version
 
 
 def _tensors(network: nn.Module) -> dict[str, torch.Tensor]:
     """Return parameters and buffers by name."""
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
-
-
-def _generators(network: nn.Module) -> list[torch.Generator]:
-    """Return the generators that the parts of a network hold as attributes."""
-    values: list[Any] = [value for part in network.modules() for value in vars(part).values()]
-    return [value for value in values if isinstance(value, torch.Generator)]
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -260,7 +251,22 @@ class ThreadedGymCollector(GymCollector):
     The thread acts with a copy of the policy and takes over a newer version between two steps. An
     error in it stops the training and is raised there. While a checkpoint is written, give
     ``pause_every`` the checkpoint interval: collection rests from the end of each such step until
-    the next one begins, so that environments, memory and counters fit together.
+    the next one begins, so that environments, memory and counters fit together. Arguments not named
+    here are those of `GymCollector`.
+
+    Args:
+        agent: What acts; a copy of it with a copy of its policy acts in the thread: what
+            ``with_policy`` makes, else a deep copy.
+        memory: What remembers; only the thread adds to it after the warm-up.
+        publish_every: Training steps from one policy version to the next, >= 1.
+        ratio: Keeps collection and training in step; None lets each run as fast as it can.
+        pause_every: Steps between pauses, the interval of the checkpoints; None never pauses.
+        join_timeout_s: How long `end_training` waits for the thread.
+        batch_size_key: State key of the number of rows in a batch.
+
+    Raises:
+        ConfigurationError: The agent has no ``with_policy`` and cannot be copied together with its
+            policy, or a number is out of range.
     """
 
     ends_first = True
@@ -281,27 +287,6 @@ class ThreadedGymCollector(GymCollector):
         max_episode_steps: int | None = None,
         name: str | None = None,
     ) -> None:
-        """Keep the parts; see `GymCollector`.
-
-        Args:
-            env: N environments.
-            agent: What acts; a copy of it with a copy of its policy acts in the thread: what
-                ``with_policy`` makes, else a deep copy.
-            memory: What remembers; only the thread adds to it after the warm-up.
-            render: Draw environment 0 at every call.
-            warmup_steps: Calls of `collect_data` before the thread starts.
-            publish_every: Training steps from one policy version to the next, >= 1.
-            ratio: Keeps collection and training in step; None lets each run as fast as it can.
-            pause_every: Steps between pauses, the interval of the checkpoints; None never pauses.
-            join_timeout_s: How long `end_training` waits for the thread.
-            batch_size_key: State key of the number of rows in a batch.
-            max_episode_steps: See `GymCollector`.
-            name: Name in logs and checkpoints.
-
-        Raises:
-            ConfigurationError: A number out of range, or an agent without ``with_policy`` that
-                cannot be copied together with its policy.
-        """
         super().__init__(
             env,
             agent,
@@ -367,7 +352,7 @@ class ThreadedGymCollector(GymCollector):
             actor = self.snapshots.actor()
             return self._live_agent.with_policy(actor.network), actor
         agent = copy_of_agent(self._live_agent)
-        return agent, self.snapshots.actor_of(agent.policy)
+        return agent, self.snapshots.actor(agent.policy)
 
     @Callback.keys_from_member(batch_size="_batch_size_key")
     def begin_batch(self, batch_size: int) -> dict[str, Any]:

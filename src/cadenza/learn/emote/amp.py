@@ -32,13 +32,7 @@ from cadenza.learn.nn.layers import relu_mlp
 class Discriminator(nn.Module):
     """ReLU perceptron with one unbounded output per row: near 1 for real, near -1 for made.
 
-    Args:
-        input_dim: K, >= 1.
-        hidden_dims: Widths of the hidden layers.
-        generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one.
+    ``generator`` is the source of the initial weights; None draws from the package's own.
     """
 
     def __init__(
@@ -155,11 +149,7 @@ SHAPED_BY: Final = "shaped_by"
 class RewardShaper(LoggingMixin, Callback):
     """Adds a weighted bonus to the rewards of a batch and logs it; a subclass says which.
 
-    Args:
-        discriminator: What the bonus comes from.
-        weight: Factor on the bonus.
-        data_group: Group of the batch.
-        name: Name in messages and checkpoints; two shapers of one batch need two names.
+    Two shapers of one batch need two names.
     """
 
     #: First part of the log keys.

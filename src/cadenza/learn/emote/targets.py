@@ -79,9 +79,6 @@ def n_step_target(
 
     Rewards are (B, 1), values of the states after the rollouts (n, 1); masks, (B, 1), are 0 where a
     step ended its episode for good, None bootstraps always.
-
-    Raises:
-        InputError: The shapes do not fit each other or T.
     """
     steps = gamma_matrix.shape[1]
     advice = "critics and log-probabilities must have one column"
@@ -145,11 +142,7 @@ class PrioritizedMemory(Protocol):
 
 
 def weighted_mean(rows: Tensor, sample_weights: Tensor | None) -> Tensor:
-    """Return the mean loss, shape (), of rows (B, 1), each rollout weighted by its weight, (n,).
-
-    Raises:
-        InputError: There is not one weight per rollout.
-    """
+    """Return the mean loss, shape (), of rows (B, 1), each rollout weighted by its weight, (n,)."""
     if sample_weights is None:
         return rows.mean()
     rollouts = sample_weights.numel()
@@ -162,11 +155,7 @@ def weighted_mean(rows: Tensor, sample_weights: Tensor | None) -> Tensor:
 def report_errors(
     memory: PrioritizedMemory | None, sample_ids: Tensor | None, errors: Tensor
 ) -> None:
-    """Tell a memory the absolute errors (B, 1) of its rollouts by id, (n,), if there is one.
-
-    Raises:
-        InputError: The batch has no ids, so it does not come from a prioritised memory.
-    """
+    """Tell a memory the absolute errors (B, 1) of its rollouts by id, (n,), if there is one."""
     if memory is None:
         return
     if sample_ids is None:

@@ -100,9 +100,7 @@ class QTarget(TargetCallback):
         self.target_noise = target_noise
         self.noise_clip = noise_clip
         self.policy_delay = policy_delay
-        self.generator: torch.Generator = (
-            torch.Generator().manual_seed(0) if generator is None else generator
-        )
+        self.generator: torch.Generator = generator or torch.Generator().manual_seed(0)
 
     @torch.no_grad()
     def begin_batch(

@@ -99,13 +99,9 @@ class CRUDStorage(Generic[T]):
 
     def create_with_data(self, data: bytes | bytearray) -> StorageItem[T]:
         """Create a file with the given content; errors as of `create_with_saver`."""
+        return self.create_with_saver(lambda path: atomic_write_bytes(Path(path), bytes(data)))
 
-        def save(path: str) -> None:
-            atomic_write_bytes(Path(path), bytes(data))
-
-        return self.create_with_saver(save)
-
-    def create_with_saver(self, saver: Callable[[str], None]) -> StorageItem[T]:
+    def create_with_saver(self, saver: Callable[[str], object]) -> StorageItem[T]:
         """Create a file by letting ``saver`` write it.
 
         The saver gets a path in a scratch folder beside the final place; the name is the final

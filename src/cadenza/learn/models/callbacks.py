@@ -94,9 +94,7 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         self.model = model
         self._window = num_bp // WINDOWS
         self._input_key = input_key
-        self._rng = (
-            torch.Generator(device=model.device).manual_seed(0) if generator is None else generator
-        )
+        self._rng = generator or torch.Generator(device=model.device).manual_seed(0)
         self._errors: dict[str, list[float]] = {"obs": [], "rew": []}
 
     def get_batch(  # pyright: ignore[reportIncompatibleMethodOverride] -- hooks name what they read
@@ -130,12 +128,12 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
             ]
             p_value = falling_trend_p_value(means) if means else 0.0
             if p_value > SIGNIFICANCE:
-                raise LossProgressError(
-                    f"LossProgressCheck: expected the {kind} prediction error to fall over "
-                    f"{self.cycle} steps (p <= {SIGNIFICANCE}), got p = {p_value:.2g} for the "
-                    f"window means {[round(mean, 4) for mean in means]}; lower the learning rate "
-                    "or check the data."
-                )
+                expected = f"the {kind} prediction error to fall over {self.cycle} steps"
+                told = [round(mean, 4) for mean in means]
+                got = f"p = {p_value:.2g} > {SIGNIFICANCE} for the window means {told}"
+                advice = "lower the learning rate or check the data"
+                owner = "LossProgressCheck"
+                refuse(LossProgressError, owner, expected=expected, got=got, do=advice)
         raise TrainingShutdownException("the model's prediction errors fell")
 
     def state_dict(self) -> dict[str, Any]:
@@ -287,17 +285,13 @@ class BatchSampler(LoggingMixin, BatchCallback):
         self.data_group = data_group
         self.rl_data_group = rl_data_group
         self._scheduler = prob_scheduler
-        self._rng = torch.Generator().manual_seed(0) if generator is None else generator
+        self._rng = generator or torch.Generator().manual_seed(0)
         self._iterator: Iterator[dict[str, Any]] = iter(())
         self._counter = 0
 
     @Callback.whole_state
     def begin_batch(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return ``{rl_data_group: batch}``, and the size of the batch if it is simulated.
-
-        Raises:
-            NotReadyError: There is no real batch in the state.
-        """
+        """Return ``{rl_data_group: batch}``, and the size of the batch if it is simulated."""
         del args
         self._counter += 1
         probability = self._scheduler.evaluate_at(self._counter)

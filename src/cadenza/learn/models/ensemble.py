@@ -343,9 +343,6 @@ class EnsembleOfGaussian(nn.Module):
 
         With bootstrap, keys of the rows before normalisation, (B,) int64, say which are the same
         transition; None hashes ``model_in``.
-
-        Raises:
-            InputError: ``model_in`` or ``target`` has another shape.
         """
         self._require_rows("loss", model_in)
         shape = (len(model_in), self.out_size)

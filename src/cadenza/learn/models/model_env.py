@@ -76,9 +76,7 @@ class ModelEnv:
         self.termination_fn = termination_fn
         self.reward_fn = reward_fn
         self.device: torch.device = torch.device(model.device)
-        self.rng: torch.Generator = (
-            torch.Generator(device=self.device).manual_seed(0) if generator is None else generator
-        )
+        self.rng: torch.Generator = generator or torch.Generator(device=self.device).manual_seed(0)
         self.input_key = input_key
         self._learned = model if isinstance(model, DynamicModel) else None
         self._fixed_members = fixed_members
