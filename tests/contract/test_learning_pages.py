@@ -58,6 +58,11 @@ def test_commands_of_the_scores_name_files_that_exist():
     assert {words[0] for words in told} == {"python", "pytest"}
 
 
+def test_algorithm_without_a_score_says_so(monkeypatch):
+    monkeypatch.setattr(learning_pages, "scores", lambda: iter([["td3", "Pendulum-v1"]]))
+    assert learning_pages.scores_table("SAC") == "Not measured."
+
+
 def test_score_is_told_with_its_command():
     row = next(row for row in learning_pages.scores() if "pendulum_sac" in row[-1])
     assert row[1:] == [
