@@ -3,6 +3,7 @@ import shlex
 import pytest
 
 from tests.e2e.commands import cadenza
+from tests.e2e.in_process import here
 
 CONFIG = """\
 task: crossing
@@ -116,7 +117,7 @@ def test_eval_verify_passes_and_names_its_checks(evaluated):
 )
 def test_eval_run_with_a_wrong_value_names_it_and_writes_nothing(change, fragment, code, tmp_path):
     (tmp_path / "wrong.yaml").write_text(CONFIG.replace(*change), encoding="utf-8")
-    done = cadenza("eval", "run", "wrong.yaml", "--out", "run", cwd=tmp_path)
+    done = here("eval", "run", "wrong.yaml", "--out", "run", cwd=tmp_path)
     assert done.code == code, done.err
     assert fragment in done.err
     assert "Traceback" not in done.err

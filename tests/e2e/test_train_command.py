@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.commands import LIMIT_S, REPOSITORY, Started, cadenza, wait_for
+from tests.e2e.in_process import here
 
 MPE = REPOSITORY / "configs" / "train" / "mpe_cooperative_push.yaml"
 CROSSING = REPOSITORY / "configs" / "train" / "crossing.yaml"
@@ -89,7 +90,7 @@ def test_train_refuses_to_repeat_a_run_and_says_what_to_do(short_training, copy_
     ],
 )
 def test_train_with_a_wrong_value_names_it_and_ends_with_usage_code(words, fragment, tmp_path):
-    done = cadenza("train", MPE, *words, cwd=tmp_path)
+    done = here("train", MPE, *words, cwd=tmp_path)
     assert done.code == 2
     assert done.err.startswith("error: ")
     assert fragment in done.err

@@ -413,7 +413,7 @@ def drawn_by_rank(rank: int, place: str) -> list[str]:
 
 def test_ranks_with_equal_seeds_draw_and_simulate_differently(tmp_path: Path) -> None:
     place = f"file://{tmp_path / 'meeting'}"
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(2, mp_context=context) as ranks:
         first, second = ranks.map(drawn_by_rank, (0, 1), (place, place))
     assert all(mine != other for mine, other in zip(first, second, strict=True))
