@@ -144,6 +144,8 @@ class PPOExtrasConfig(FrozenModel):
             a run begins at 0.73 of it. Where actions reach far beyond 1, the upstream value
             explores too little.
         critic_max_grad_norm: Clip the critic's gradient to this norm; None does not clip.
+        normalize_rewards: Divide rewards by the running spread of the discounted return. No setting
+            scales observations: a checkpoint holds HARL's actor, and nothing beside it.
     """
 
     flush_partial_rollout: bool = False
@@ -151,6 +153,7 @@ class PPOExtrasConfig(FrozenModel):
     target_kl: float | None = Field(default=None, gt=0.0)
     max_action_std: float = Field(default=0.5, gt=0.0)
     critic_max_grad_norm: float | None = Field(default=None, gt=0.0)
+    normalize_rewards: bool = False
 
 
 class RuntimeConfig(FrozenModel):
@@ -365,11 +368,7 @@ _READS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")},
 }
 #: Settings of agents without partners.
-_ALONE: Final = tuple(
-    f"{section}.{name}"
-    for section in ("sac", "hlgauss", "td3", "dqn", "mbpo")
-    for name in ("hindsight", "normalize_observations", "normalize_rewards")
-)
+_ALONE: Final = tuple(f"{name}.hindsight" for name in ("sac", "hlgauss", "td3", "dqn", "mbpo"))
 _SECTIONS: Final = (*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
 
 

@@ -42,7 +42,6 @@ from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import generator_state, set_generator_state, set_torch_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
-from cadenza.learn.nn.running_normalizer import RewardScaler
 
 __all__ = ["EgoOnPolicyTrainer", "EgoPPOTrainer", "compute_gae", "normalize_advantages"]
 
@@ -54,7 +53,7 @@ class EgoRolloutTrainer(EgoSeatTrainer):
     """Learns the ego's policy from rollouts and forgets them.
 
     The ego's own state comes first in what the critic sees. With ``means`` the means of the
-    distributions that actions are drawn from are kept; ``reward_discount``: see `RewardScaler`.
+    distributions that actions are drawn from are kept.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         *,
         device: torch.device,
         logger: EventLogger | None,
-        reward_discount: float | None = None,
         means: bool = False,
     ) -> None:
         super().__init__(cfg, seat, learner, logger)
@@ -81,10 +79,9 @@ class EgoRolloutTrainer(EgoSeatTrainer):
                 means=means,
             )
         )
-        self._scaler = RewardScaler(cfg.env.num_envs, reward_discount)
 
     def _record(self, step: VectorStep) -> None:
-        rewards = self._scaler.scale(step.rewards, step.boundaries)
+        rewards = self._learner.normal.rewards.scale(step.rewards, step.boundaries)
         self._buffer.commit(
             Outcome(rewards, step.terminated, step.boundaries),
             self._scaled(step.observations),
@@ -112,8 +109,9 @@ class EgoRolloutTrainer(EgoSeatTrainer):
             log_scalars(self._logger, step=self._frames, namespace="train", **figures)
 
     def forget_episodes(self) -> None:
-        """Forget the running rollout."""
+        """Forget the running rollout and episodes."""
         self._buffer.clear()
+        self._learner.normal.rewards.forget()
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Take over networks, optimisers and streams; the rollout in progress is dropped.
@@ -125,14 +123,10 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         self._buffer.clear()
 
     def _progress_state(self) -> dict[str, Any]:
-        return {
-            "buffer": self._buffer.state_dict(),
-            "scaler": self._scaler.state_dict(),
-        }
+        return {"buffer": self._buffer.state_dict()}
 
     def _load_progress_state(self, state: Mapping[str, Any]) -> None:
         self._buffer.load_state_dict(state["buffer"])
-        self._scaler.load_state_dict(state["scaler"])
 
     def _scaled(self, rows: Float32Array) -> Float32Array:
         """Return ``rows`` as the critic sees them, (N, S); nothing is learned from them."""
@@ -185,6 +179,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             hidden_sizes=(happo.hidden_dim, happo.hidden_dim),
             max_action_std=extras.max_action_std,
             critic_max_gradient_norm=extras.critic_max_grad_norm,
+            normalize_rewards=extras.normalize_rewards,
         )
         stream = derive_substream("training.ego_ppo.torch", root_seed=cfg.seed)
         self._happo = HAPPOLearner(
@@ -327,9 +322,8 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
         device: torch.device,
         logger: EventLogger | None = None,
     ) -> None:
-        settings = cfg.ppo
         self._ppo = PPOLearner(
-            settings,
+            cfg.ppo,
             observation_dim=seat.observation_dim,
             choices=seat.choices,
             action_dim=None if seat.choices else seat.action_dim,
@@ -337,8 +331,7 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
             seed=cfg.seed,
             device=device,
         )
-        gamma = settings.gamma if settings.normalize_rewards else None
-        super().__init__(cfg, seat, self._ppo, device=device, logger=logger, reward_discount=gamma)
+        super().__init__(cfg, seat, self._ppo, device=device, logger=logger)
 
     @classmethod
     def from_config(

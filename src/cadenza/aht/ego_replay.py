@@ -113,6 +113,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
     def _draw(self, own: Float32Array, rows: Float32Array) -> Float32Array:
         del own
         require_finite("EgoReplayTrainer.act: state", rows)
+        self._learner.normal.see(rows)
         if self._frames < self._settings.warmup_steps:
             stored = self._learner.random_actions(len(rows))
         else:
@@ -130,6 +131,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
             boundaries=step.boundaries,
             next_observations=step.following,
         )
+        self._learner.normal.rewards.scale(step.rewards, step.boundaries)
 
     def _after_record(self, count: int) -> None:
         """Do the updates that the last step made due."""
@@ -161,8 +163,9 @@ class EgoReplayTrainer(EgoSeatTrainer):
             )
 
     def forget_episodes(self) -> None:
-        """Forget the running episodes of the memory."""
+        """Forget the running episodes."""
         self._memory.drop_open_episodes()
+        self._learner.normal.rewards.forget()
 
     def network(self, **fields: Any) -> PortableNetwork:
         """Return the greedy policy as a policy file holds it."""

@@ -39,6 +39,7 @@ from cadenza.learn.loaded_state import (
     set_generator_state,
 )
 from cadenza.learn.nn.portable import PortableNetwork
+from cadenza.learn.nn.running_normalizer import learner_state
 
 #: Layout version of `EgoSeatTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1
@@ -433,7 +434,7 @@ class EgoSeatTrainer(ABC):
         owner = f"{type(self).__name__}.load_training_state"
         require_version(owner, state, TRAINING_STATE_VERSION)
         with complete_state(owner, "this configuration"):
-            self._stored.load_state_dict(state[self.LEARNER_KEY])
+            self._stored.load_state_dict(learner_state(state, self.LEARNER_KEY))
             self._load_progress_state(state)
             self._frames = int(state["frames"])
         self._pending = False

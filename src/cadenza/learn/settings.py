@@ -181,6 +181,10 @@ class OffPolicyConfig(FrozenModel):
         warmup_steps: Environment steps with random actions before the first update, >= 0.
         train_every: Environment steps between updates, >= 1.
         updates: Updates at a time, >= 1.
+        normalize_observations: Scale observations by the running moments of those seen; the memory
+            keeps them as they are.
+        normalize_rewards: Divide rewards, when they are learned from, by the running spread of the
+            discounted return.
     """
 
     learning_rate: Rate = 3e-4
@@ -193,6 +197,8 @@ class OffPolicyConfig(FrozenModel):
     warmup_steps: Count = Field(default=1_000, ge=0)
     train_every: Count = Field(default=1, ge=1)
     updates: Count = Field(default=1, ge=1)
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
 
 
 class OffPolicySettings(TypedDict, total=False):
@@ -208,6 +214,8 @@ class OffPolicySettings(TypedDict, total=False):
     warmup_steps: int
     train_every: int
     updates: int
+    normalize_observations: bool
+    normalize_rewards: bool
 
 
 #: Defaults that the engine's losses and targets have in common with the settings.
@@ -222,10 +230,6 @@ class CompilableConfig(OffPolicyConfig):
         precision: ``bf16`` rounds the inputs of large products, where the processor can.
         hindsight: Goals reached later in an episode that each of its transitions is told again
             with, >= 0; see `cadenza.learn.agents.hindsight`.
-        normalize_observations: Scale observations by the running moments of those seen; the memory
-            keeps them as they are.
-        normalize_rewards: Divide rewards, when they are learned from, by the running spread of the
-            discounted return.
         n_step: Steps whose rewards a target sums before it asks a critic, >= 1; fewer at the end of
             an episode (arXiv:1710.02298, section 3).
         priority_exponent: How strongly transitions of large errors are preferred, >= 0; 0 draws
@@ -236,8 +240,6 @@ class CompilableConfig(OffPolicyConfig):
     compile: bool = False
     precision: Literal["float32", "bf16"] = "float32"
     hindsight: Count = Field(default=0, ge=0)
-    normalize_observations: bool = False
-    normalize_rewards: bool = False
     n_step: Count = Field(default=1, ge=1)
     priority_exponent: float = Field(default=0.0, ge=0.0)
     importance_exponent: float = Field(default=0.4, ge=0.0, le=1.0)
@@ -249,8 +251,6 @@ class CompilableSettings(OffPolicySettings, total=False):
     compile: bool
     precision: Literal["float32", "bf16"]
     hindsight: int
-    normalize_observations: bool
-    normalize_rewards: bool
     n_step: int
     priority_exponent: float
     importance_exponent: float
@@ -270,6 +270,7 @@ class OnPolicyConfig(FrozenModel):
         clip_epsilon: Half-width of the trusted ratio interval, > 0.
         entropy_coefficient: Weight of the entropy bonus, >= 0, or its schedule.
         hidden_sizes: Widths of the hidden layers of every network.
+        normalize_observations: Scale observations by their running moments.
     """
 
     rollout_length: Count = Field(default=2048, ge=1)
@@ -281,6 +282,7 @@ class OnPolicyConfig(FrozenModel):
     clip_epsilon: float = Field(default=0.2, gt=0.0)
     entropy_coefficient: Weight = 0.0
     hidden_sizes: tuple[Width, ...] = (64, 64)
+    normalize_observations: bool = False
 
     @model_validator(mode="after")
     def _decays_once(self) -> Self:
@@ -304,6 +306,7 @@ class OnPolicySettings(TypedDict, total=False):
     clip_epsilon: float
     entropy_coefficient: float | ScheduleConfig
     hidden_sizes: Widths
+    normalize_observations: bool
 
 
 class ActorCriticConfig(OnPolicyConfig):

@@ -233,17 +233,8 @@ ELSEWHERE = {
     *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length"),
     *("hindsight", "importance_exponent"),
 }
-#: Refused where they cannot be: egos scale nothing (agents: `test_normalizing_replay.py`), and a
-#: model imagines single steps.
-REFUSED = {
-    *(
-        (f"ego {name}", f"normalize_{what}s")
-        for name in ("sac", "hlgauss", "td3", "dqn", "mbpo")
-        for what in ("observation", "reward")
-    ),
-    ("ego mbpo", "n_step"),
-    ("ego mbpo", "priority_exponent"),
-}
+#: Refused where they cannot be: a model imagines single steps.
+REFUSED = {("ego mbpo", "n_step"), ("ego mbpo", "priority_exponent")}
 
 
 @cache

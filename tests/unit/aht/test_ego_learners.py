@@ -27,6 +27,8 @@ def config(algo, num_envs=1, **changes):
             "batch_size": 16,
             "hidden_sizes": [8],
             "memory_size": 200,
+            "normalize_observations": True,
+            "normalize_rewards": True,
         }
         if algo == "mbpo":
             values[section] |= {
@@ -119,8 +121,9 @@ def test_greedy_actions_draw_nothing(algo):
     assert np.array_equal(quiet.act(obs), asked.act(obs))
 
 
-def test_states_are_scaled_by_the_moments_of_those_acted_in():
-    learner, rng = trainer("ppo"), np.random.default_rng(0)
+@pytest.mark.parametrize("algo", ["ppo", "sac", "hatd3"])
+def test_states_are_scaled_by_the_moments_of_those_acted_in(algo):
+    learner, rng = trainer(algo), np.random.default_rng(0)
     acted, act = [], learner.act
     learner.act = lambda obs: (acted.append(obs["agent"]["ego"]["state"]), act(obs))[1]
     drive(learner, rng, 24)

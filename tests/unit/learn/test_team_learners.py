@@ -71,9 +71,9 @@ def test_equal_seeds_give_equal_policies_and_others_do_not(name):
     assert not np.array_equal(probe(0), probe(1))
 
 
-@pytest.mark.parametrize(("name", "scaled"), [("MAPPO", True), ("HAPPO", True), ("HATD3", False)])
-def test_team_that_was_stored_goes_on_as_if_it_had_not_been(name, scaled):
-    changes = {"normalize_rewards": True} if scaled else {}
+@pytest.mark.parametrize("name", SETTINGS)
+def test_team_that_was_stored_goes_on_as_if_it_had_not_been(name):
+    changes = {"normalize_observations": True, "normalize_rewards": True}
     whole, resumed = build(name, **changes), build(name, **changes)
     whole.learn(250, progress=False)
     resumed.load_state_dict(deserialise(serialise(whole.state_dict()), max_bytes=10**8))

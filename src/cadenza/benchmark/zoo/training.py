@@ -29,7 +29,7 @@ from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, O
 from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, TanhMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
-from cadenza.learn.nn.running_normalizer import EPSILON, RewardScaler, scaled
+from cadenza.learn.nn.running_normalizer import EPSILON, learner_state, scaled
 from cadenza.partners.zoo_member import MemberPolicies
 
 #: Identities of both robots' players, (2, N), for players that have several.
@@ -71,8 +71,6 @@ class PairPlayer:
                 action_dim=env.action_dim,
             )
         )
-        gamma = config.ppo.gamma if config.ppo.normalize_rewards else None
-        self._scaler = RewardScaler(rows, gamma)
 
     def rows(self, states: Float32Array, labels: Labels | None = None) -> Float32Array:
         """Return one row per own robot and environment, robot by robot, (R, O + 2 + K)."""
@@ -92,9 +90,9 @@ class PairPlayer:
         """Complete the step that `decide` began; ``rewards`` are the own robots', (robots, N)."""
         count, envs = len(self.robots), self._env.num_envs
         ends = np.tile(step.boundaries, count)
-        # The scaler's running returns begin anew with every rollout, as its episodes do.
+        # Running returns begin anew with every rollout, as its episodes do.
         last = self._buffer.length + 1 == self._buffer.shape.capacity
-        learned = self._scaler.scale(rewards.reshape(-1), ends | last)
+        learned = self.learner.normal.rewards.scale(rewards.reshape(-1), ends | last)
         cut = (np.arange(count)[:, None] * envs + step.cut).reshape(-1)
         final = self._critic_rows(step.following, labels)[cut]
         self._buffer.commit(
@@ -158,12 +156,11 @@ class PairPlayer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on, between two rollouts."""
-        return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
+        return {"learner": self.learner.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        self.learner.load_state_dict(state["learner"])
-        self._scaler.load_state_dict(state["scaler"])
+        self.learner.load_state_dict(learner_state(state))
 
     def _robot_rows(
         self, states: Float32Array, robot: int, labels: Labels | None

@@ -698,6 +698,7 @@ class ReplayLoop(Agent[ReplayConfig]):
         """Begin new episodes with the next step; the memory forgets those that have not ended."""
         super().forget()
         self.memory.drop_open_episodes()
+        self.learner.normal.rewards.forget()
 
     def _learned_state(self) -> dict[str, Any]:
         return {
@@ -747,6 +748,7 @@ class RolloutLoop(Agent[RolloutLoopConfig]):
         """Begin new episodes and a new rollout with the next step."""
         super().forget()
         self._buffer.clear()
+        self.learner.normal.rewards.forget()
 
     def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
         done = self.steps - batch.length * self.envs.num_envs

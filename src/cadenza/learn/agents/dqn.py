@@ -196,7 +196,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
 
     def update(self, batch: Mapping[str, Any]) -> Figures:
         """Do one update; return figures of it by name."""
-        figures = self._whole(Transitions.of(batch, self.device))
+        figures = self._whole(Transitions.of(batch, self.device, self.normal))
         self.updates += 1
         if self.updates % self.config.target_period == 0:
             self._follow()

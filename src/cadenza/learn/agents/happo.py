@@ -45,6 +45,7 @@ from cadenza.learn.env.teams import TeamEnvLike
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
+from cadenza.learn.nn.running_normalizer import Normalization
 from cadenza.learn.settings import (
     ActorCriticConfig,
     ActorCriticSettings,
@@ -248,6 +249,16 @@ class HAPPOLearner:
             actor_optimizer(actor.parameters(), rate) for actor in self.actors
         ]
         self.critic_optimizer: torch.optim.Adam = critic_optimizer(self.critic.parameters(), rate)
+        self.normal: Normalization = Normalization(
+            critic_dim,
+            observations=config.normalize_observations,
+            gamma=config.gamma if config.normalize_rewards else None,
+        )
+        #: Every actor, for its own state as it is.
+        self.greedy: list[nn.Module] = [
+            nn.Sequential(*self.normal.layers(columns), actor)
+            for columns, actor in zip(self._seen, self.actors, strict=True)
+        ]
         self.generator: torch.Generator = generator
         # Aliases without gradient: every change to a parameter happens in place.
         weights = [[p.detach().t() for p in actor.parameters()] for actor in self.actors]
@@ -311,6 +322,7 @@ class HAPPOLearner:
             "actor_optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "critic": self.critic.state_dict(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
+            **self.normal.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -321,6 +333,7 @@ class HAPPOLearner:
             optimizer.load_state_dict(stored)
         self.critic.load_state_dict(state["critic"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self.normal.load_state_dict(state)
         self._refresh()
 
     def update_actor(self, robot: int, batch: ActorBatch) -> ActorUpdate:
@@ -529,19 +542,25 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
         )
 
     def robots(self) -> list[nn.Module]:
-        """Return the actors."""
-        return list(self.learner.actors)
+        """Return the greedy policies."""
+        return list(self.learner.greedy)
 
     def _draws(self, robot: int) -> tuple[str, Tensor | None]:
         return "mean", self.learner.actors[robot].standard_deviation().log()
 
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
-        return self._split(self.learner.decide(joint, deterministic=True)[0])
+        seen = self.learner.normal.scale(joint)
+        return self._split(self.learner.decide(seen, deterministic=True)[0])
 
     def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
-        drawn, _ = self.learner.decide(joint)
-        self._buffer.stage(joint, drawn)
+        self.learner.normal.see(joint)
+        seen = self.learner.normal.scale(joint)
+        drawn, _ = self.learner.decide(seen)
+        self._buffer.stage(seen, drawn)
         return self._split(drawn)
+
+    def _judged(self, joint: Float32Array) -> Float32Array:
+        return self.learner.normal.scale(joint)
 
     def _split(self, actions: Float32Array) -> list[NDArray[Any]]:
         """Return each robot's columns of all actions, (N, A_i)."""

@@ -26,7 +26,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import AgentKeywords, ReplayLoop
-from cadenza.learn.agents.off_policy import Transitions
+from cadenza.learn.agents.off_policy import Transitions, normalization
 from cadenza.learn.agents.sac import critic_loss
 from cadenza.learn.agents.solo import Deployed
 from cadenza.learn.agents.td3 import (
@@ -50,6 +50,7 @@ from cadenza.learn.loaded_state import (
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.running_normalizer import Normalization
 from cadenza.learn.settings import value_at
 
 #: Layout version of `HATD3Learner.state_dict`; 1 had optimisers of torch.
@@ -118,6 +119,12 @@ class HATD3Learner:
         self._following = [*self.target_actors.parameters(), *self.target_critics.parameters()]
         self._followed = [*self.actors.parameters(), *self.critics.parameters()]
         self.updates: int = 0
+        self.normal: Normalization = normalization(config, joint_dim)
+        #: Every robot's policy without chance, for its own state as it is.
+        self.greedy: list[nn.Module] = [
+            nn.Sequential(*self.normal.layers(slice(*own)), actor)
+            for own, actor in zip(columns, self.actors, strict=True)
+        ]
 
     def anneal(self, steps: int) -> dict[str, float]:
         """Take the learning rate of after ``steps`` environment steps; return it by name."""
@@ -135,7 +142,9 @@ class HATD3Learner:
             InputError: The losses are not finite.
         """
         self.updates += 1
-        states, actions, rewards, next_states, masks, *_ = Transitions.of(batch, self.device)
+        states, actions, rewards, next_states, masks, *_ = Transitions.of(
+            batch, self.device, self.normal
+        )
         y = self._targets(rewards, next_states, masks)
         q1, q2 = (critic(actions, states) for critic in self.critics)
         figures = self._critic_adam.step(value=critic_loss(q1, y) + critic_loss(q2, y))
@@ -185,7 +194,7 @@ class HATD3Learner:
     @torch.no_grad()
     def act(self, states: Tensor, *, deterministic: bool = False) -> list[Tensor]:
         """Return every robot's actions, (B, A_i) in [−1, 1], for joint states (B, S)."""
-        actions = self._actions(self.actors, states.to(self.device))
+        actions = self._actions(self.actors, self.normal.rescale(states.to(self.device)))
         if deterministic:
             return actions
         deviation = self.config.exploration_noise
@@ -208,6 +217,7 @@ class HATD3Learner:
             "generator": self._generator.get_state(),
             "order_generator": generator_state(self._rng),
             "updates": self.updates,
+            **self.normal.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -229,6 +239,7 @@ class HATD3Learner:
             self._generator.set_state(state["generator"])
             set_generator_state(self._rng, state["order_generator"])
             self.updates = int(state["updates"])
+            self.normal.load_state_dict(state)
 
     def _modules(self) -> list[tuple[str, nn.Module]]:
         return [
@@ -266,7 +277,8 @@ class CentralTD3Learner:
             seed=seed,
             device=device,
         )
-        self.greedy: nn.Module = self._learner.actors[0]
+        self.greedy: nn.Module = self._learner.greedy[0]
+        self.normal: Normalization = self._learner.normal
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return actions with noise, in [−1, 1], (N, A), for joint states (N, S)."""
@@ -343,8 +355,8 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
         )
 
     def robots(self) -> list[nn.Module]:
-        """Return the actors, scaled to their bounds."""
-        pairs = zip(self.learner.actors, self.team.bounds, strict=True)
+        """Return the greedy policies, scaled to their bounds."""
+        pairs = zip(self.learner.greedy, self.team.bounds, strict=True)
         return [
             Deployed(actor, ActionCodec(spaces.Box(low, high), owner=self.name, unit=True))
             for actor, (low, high) in pairs
@@ -363,6 +375,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
         joint, before = self._states(), self.steps
+        self.learner.normal.see(joint)
         if self.steps < self.config.warmup_steps:
             actions = self.learner.random_actions(len(joint))
         else:
@@ -376,6 +389,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
             boundaries=step.boundaries,
             next_observations=step.following,
         )
+        self.learner.normal.rewards.scale(step.rewards, step.boundaries)
         self._joint = step.observations
         self._count(step, step.boundaries)
         self._call_for_updates(before)

@@ -94,7 +94,10 @@ class MBPOSettings(SACSettings, total=False):
 
 
 class MBPOLearner(SACLearner):
-    """SAC with an imagination; the model sees the observation, not the encoder's features."""
+    """SAC with an imagination; the model sees the observation, not the encoder's features.
+
+    It predicts observations and rewards as they are: what is imagined is scaled when SAC sees it.
+    """
 
     Config: ClassVar[type[SACConfig]] = MBPOConfig
 
@@ -236,7 +239,7 @@ class MBPOLearner(SACLearner):
         start = memory.sample(self._mbpo.rollout_states)
         states = self._moved(start["observation"][OBSERVATION_KEY])
         for _ in range(self._mbpo.rollout_length):
-            actions: Tensor = self.pi(obs=states)[0]
+            actions: Tensor = self.pi(obs=self.normal.rescale(states))[0]
             outcome = self.model.sample(actions, states, self._rng)
             following, rewards = cast("tuple[Tensor, Tensor]", outcome)  # rewards are learned
             chance = self.model.termination_probability(actions, states, following)
@@ -334,15 +337,6 @@ class MBPO(ReplayAgent[MBPOConfig]):
 
     def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_MBPOKeywords]) -> None:
         super().__init__(env, *others, **settings)
-
-    def _build(self) -> None:
-        config = self.config
-        if config.normalize_observations or config.normalize_rewards:
-            raise ConfigurationError(
-                "MBPO: expected neither normalize_observations nor normalize_rewards, because its "
-                "model imagines observations as they are; switch them off, or use SAC."
-            )
-        super()._build()
 
     def _learn_from(self, batch: Mapping[str, Any]) -> Figures:
         learner = cast("MBPOLearner", self.learner)

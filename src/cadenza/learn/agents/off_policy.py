@@ -25,7 +25,8 @@ from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
-from cadenza.learn.settings import CompilableConfig, value_at
+from cadenza.learn.nn.running_normalizer import Normalization
+from cadenza.learn.settings import CompilableConfig, OffPolicyConfig, value_at
 
 #: Layout version of `OffPolicyLearner.state_dict`; 2 had one entry per callback of the engine.
 STATE_VERSION: Final = 3
@@ -37,6 +38,8 @@ class ReplayLearner(Protocol):
     #: W, and the element type of stored actions.
     action_width: int
     action_dtype: type[np.generic]
+    #: What it scales; it learns of what is seen and paid by its caller.
+    normal: Normalization
 
     @property
     def greedy(self) -> nn.Module:
@@ -94,8 +97,10 @@ class Transitions(NamedTuple):
     weights: Tensor | None = None
 
     @classmethod
-    def of(cls, batch: Mapping[str, Any], device: torch.device) -> "Transitions":
-        """Return a batch of `TransitionMemory` on ``device``."""
+    def of(
+        cls, batch: Mapping[str, Any], device: torch.device, normal: Normalization
+    ) -> "Transitions":
+        """Return a batch of `TransitionMemory` on ``device``, as a learner sees it."""
         found: list[Tensor] = [
             batch["observation"][OBSERVATION_KEY],
             batch["actions"],
@@ -104,9 +109,18 @@ class Transitions(NamedTuple):
             batch["masks"],
         ]
         further: list[Tensor | None] = [batch.get("discounts"), batch.get("sample_weights")]
-        moved = [tensor.to(device, non_blocking=True) for tensor in found]
+        states, actions, rewards, next_states, masks = (
+            tensor.to(device, non_blocking=True) for tensor in found
+        )
         told = [None if t is None else t.view(-1, 1).to(device, non_blocking=True) for t in further]
-        return cls(*moved, *told)
+        return cls(
+            normal.rescale(states),
+            actions,
+            normal.rewards.rescale(rewards),
+            normal.rescale(next_states),
+            masks,
+            *told,
+        )
 
 
 def td_target(rewards: Tensor, masks: Tensor, values: Tensor, discount: float | Tensor) -> Tensor:
@@ -160,6 +174,7 @@ class OffPolicyLearner(ABC, Generic[Config]):
         self.action_width = action_width
         self.device: torch.device = torch.device(device)
         self.updates: int = 0
+        self.normal: Normalization = normalization(config, observation_dim)
         self._name = name
         self._make_encoder = encoder
         self.weights: torch.Generator = torch.Generator().manual_seed(
@@ -189,6 +204,8 @@ class OffPolicyLearner(ABC, Generic[Config]):
         """Take the networks by name, and targets by the name of the network that they follow."""
         self.networks = dict(networks)
         self.targets = dict(targets)
+        if scaling := self.normal.layers():
+            self.greedy = nn.Sequential(*scaling, self.greedy)
         for module in (*networks.values(), *targets.values(), self.greedy):
             module.to(self.device)
         self._followed = _parameters(networks[name] for name in targets)
@@ -239,8 +256,8 @@ class OffPolicyLearner(ABC, Generic[Config]):
             copy.copy_(buffer)
 
     def _rows(self, states: Float32Array) -> Tensor:
-        """Return states as a tensor on the learner's device."""
-        return on_device(states, self.device)
+        """Return states as a tensor on the learner's device, scaled."""
+        return self.normal.rescale(on_device(states, self.device))
 
     def _draw(self, rows: int) -> Tensor:
         """Return the next standard normal draws, (``rows``, A), on the learner's device."""
@@ -284,6 +301,7 @@ class OffPolicyLearner(ABC, Generic[Config]):
             "optimizers": {name: adam.state_dict() for name, adam in self.optimizers.items()},
             "updates": self.updates,
             "noise": self.noise.get_state(),
+            **self.normal.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -314,6 +332,7 @@ class OffPolicyLearner(ABC, Generic[Config]):
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.updates = int(state["updates"])
+        self.normal.load_state_dict(state)
         self.noise.set_state(state["noise"].cpu())  # last: networks that draw share it
 
     def _from_callbacks(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,6 +351,12 @@ class OffPolicyLearner(ABC, Generic[Config]):
                 for name, optimizer in self.optimizers.items()
             },
         }
+
+
+def normalization(config: OffPolicyConfig, observation_dim: int) -> Normalization:
+    """Return what settings say of scaling."""
+    gamma = config.gamma if config.normalize_rewards else None
+    return Normalization(observation_dim, observations=config.normalize_observations, gamma=gamma)
 
 
 def memory_options(config: CompilableConfig) -> dict[str, Any]:

@@ -60,6 +60,7 @@ from cadenza.learn.nn.policy_networks import (
     SquashedGaussianHead,
 )
 from cadenza.learn.nn.recurrent import MemoryKind, Recurrent, Remembering
+from cadenza.learn.nn.running_normalizer import Normalization
 from cadenza.learn.optimizers import set_rate
 from cadenza.learn.settings import (
     OnPolicyAgentConfig,
@@ -282,7 +283,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
     It knows neither environments nor files: rows of observations in, rows of decisions out.
     ``greedy`` is the policy without chance, sharing its weights: unscaled observations (B, O) to
     choices, (B,) or (B, D), or actions (B, A), squashed ones in [−1, 1], others before clipping.
-    ``scaling`` comes before its networks; without ``critic_dim`` there is no critic.
+    Without ``critic_dim`` there is no critic; ``reward_discount``: see `RewardScaler`, which is the
+    caller's to use.
 
     Raises:
         ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
@@ -302,7 +304,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         *,
         critic_dim: int | None = None,
         target_kl: float | None = None,
-        scaling: Sequence[nn.Module] = (),
+        reward_discount: float | None = None,
         **sizes: Unpack[Sizes],
     ) -> None:
         self.config = config
@@ -324,6 +326,12 @@ class OnPolicyLearner(ABC, Generic[Config]):
         ).to(self._device)
         decide = torch.tanh if config.squash_actions else self.network.head.mode
         actor = self.network.actor
+        self.normal: Normalization = Normalization(
+            sizes["observation_dim"],
+            observations=config.normalize_observations,
+            gamma=reward_discount,
+        )
+        scaling = self.normal.layers()
         layers: list[nn.Module] = [*scaling, actor]
         if isinstance(actor, Masked):  # masks are not scaled
             inner = nn.Sequential(*scaling, actor.network)
@@ -383,8 +391,9 @@ class OnPolicyLearner(ABC, Generic[Config]):
 
         ``learn`` says whether the environments are at them; nothing is learned from others.
         """
-        del learn  # for learners that scale by what they have seen
-        return observations.astype(np.float32, copy=False)
+        if learn:
+            self.normal.see(observations)
+        return self.normal.scale(observations)
 
     def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it; return the figures' means and moments of the rollout.
@@ -432,6 +441,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
             "generator": self.generator.get_state(),
             "minibatch_generator": generator_state(self._shuffle),
             "updates": self.updates,
+            **self.normal.state_dict(),
             **self._own_state(),
         }
 
@@ -449,6 +459,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
             set_torch_state(self.generator, state["generator"])
             set_generator_state(self._shuffle, state["minibatch_generator"])
             self.updates = int(state["updates"])
+            self.normal.load_state_dict(state)
             self._load_own_state(state)
 
     @abstractmethod

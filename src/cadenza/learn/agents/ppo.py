@@ -40,9 +40,8 @@ from cadenza.learn.agents.on_policy_buffer import Estimates, OnPolicyBuffer
 from cadenza.learn.agents.rollout import RolloutAgent
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.env.making import EnvLike
-from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.nn.recurrent import MemoryKind, Recurrent
-from cadenza.learn.nn.running_normalizer import RewardScaler, RunningNormalizer, Scaling
+from cadenza.learn.nn.running_normalizer import Normalization
 from cadenza.learn.settings import (
     ActorCriticConfig,
     ActorCriticSettings,
@@ -70,7 +69,6 @@ class MAPPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
         normalize_advantages: Per minibatch.
         target_kl: Skip an update's remaining epochs once the mean KL of one exceeds this, > 0; None
             never skips.
-        normalize_observations: Scale observations by their running moments.
     """
 
     clip_value: float | None = Field(default=None, gt=0.0)
@@ -78,7 +76,6 @@ class MAPPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
     value_coefficient: float = Field(default=0.5, ge=0.0)
     normalize_advantages: bool = True
     target_kl: float | None = Field(default=None, gt=0.0)
-    normalize_observations: bool = False
 
 
 class MAPPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
@@ -89,7 +86,6 @@ class MAPPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
     value_coefficient: float
     normalize_advantages: bool
     target_kl: float | None
-    normalize_observations: bool
 
 
 class PPOConfig(MAPPOConfig, ChoosingConfig):
@@ -182,40 +178,28 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
     def __init__(
         self, config: MAPPOConfig, *, critic_dim: int | None = None, **sizes: Unpack[Sizes]
     ) -> None:
-        self._moments = RunningNormalizer(sizes["observation_dim"])
-        self._critic_moments = RunningNormalizer(critic_dim) if critic_dim else None
         super().__init__(
             config,
             critic_dim=critic_dim or sizes["observation_dim"],
             target_kl=config.target_kl,
-            scaling=[Scaling(self._moments)] * config.normalize_observations,
+            reward_discount=config.gamma if config.normalize_rewards else None,
             **sizes,
         )
+        self._judged = self.normal  # what the critic sees
+        if critic_dim:
+            self._judged = Normalization(critic_dim, observations=config.normalize_observations)
 
     @property
     def observation_moments(self) -> tuple[FloatArray, FloatArray] | None:
         """Mean and variance by which `scale` scales, (O,) each; None if it does not."""
-        if not self.config.normalize_observations:
-            return None
-        return self._moments.mean, self._moments.variance
-
-    def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
-        """Return what the actor sees; plain unless ``normalize_observations`` is set."""
-        return self._scaled(self._moments, observations, learn=learn)
+        moments = self.normal.moments
+        return None if moments is None else (moments.mean, moments.variance)
 
     def scale_critic(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
         """Return what the critic sees, as `scale`; rows of shape (N, C)."""
-        return self._scaled(self._critic_moments or self._moments, observations, learn=learn)
-
-    def _scaled(
-        self, moments: RunningNormalizer, rows: NDArray[Any], *, learn: bool
-    ) -> Float32Array:
-        if not self.config.normalize_observations:
-            return rows.astype(np.float32, copy=False)
-        numbers, masks = np.split(rows, [len(moments.mean)], axis=1)
         if learn:
-            moments.update(numbers)
-        return np.concatenate((moments.normalize(numbers), masks.astype(np.float32)), axis=1)
+            self._judged.see(observations)
+        return self._judged.scale(observations)
 
     def _counted(self, buffer: OnPolicyBuffer) -> NDArray[np.bool_]:
         return buffer.valid[: buffer.length]
@@ -277,16 +261,13 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
         return self._descend(terms, value_loss, config.value_coefficient)
 
     def _own_state(self) -> dict[str, Any]:
-        critic = self._critic_moments
-        return {
-            "observation_moments": self._moments.state_dict(),
-            "critic_moments": None if critic is None else critic.state_dict(),
-        }
+        own = None if self._judged is self.normal else self._judged.moments
+        return {} if own is None else {"critic_moments": own.state_dict()}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        self._moments.load_state_dict(state["observation_moments"])
-        if self._critic_moments is not None:
-            self._critic_moments.load_state_dict(state["critic_moments"])
+        own = None if self._judged is self.normal else self._judged.moments
+        if own is not None:
+            own.load_state_dict(state["critic_moments"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -474,8 +455,6 @@ class PPO(RolloutAgent[PPOConfig]):
         super().__init__(env, *others, **settings)
 
     def _learner(self, sizes: Sizes) -> PPOLearner:
-        gamma = self.config.gamma if self.config.normalize_rewards else None
-        self._scaler = RewardScaler(self.envs.num_envs, gamma)
         if self.config.memory is None:
             return PPOLearner(self.config, **sizes)
         sizes["memory"] = (self.config.memory, self.config.memory_size)
@@ -485,13 +464,3 @@ class PPO(RolloutAgent[PPOConfig]):
     def _reset(self) -> NDArray[Any]:
         name = f"learn.ppo.env.{self.steps}" if self.steps else "learn.ppo.env"
         return self._worlds.reset(derive_substream(name, root_seed=self.seed).integer_seed())
-
-    def _learned_rewards(self, step: VectorStep) -> NDArray[Any]:
-        return self._scaler.scale(step.rewards, step.boundaries)
-
-    def _learned_state(self) -> dict[str, Any]:
-        return {**super()._learned_state(), "scaler": self._scaler.state_dict()}
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        super()._load_learned_state(state)
-        self._scaler.load_state_dict(state["scaler"])

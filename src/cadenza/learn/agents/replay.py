@@ -31,10 +31,10 @@ from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
-from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.nn.running_normalizer import CLIP, RewardScaler, RunningNormalizer, Scaling
+from cadenza.learn.nn.running_normalizer import learner_state
 from cadenza.learn.settings import CompilableConfig
 
 ReplayConfig = TypeVar("ReplayConfig", bound=CompilableConfig)
@@ -91,12 +91,6 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self.memory: TransitionMemory = self._new_memory(
             "learn.api.memory", self.envs.num_envs, self.config.memory_size
         )
-        self._moments: RunningNormalizer | None = None
-        if self.config.normalize_observations:
-            self._moments = RunningNormalizer(spaces.flatdim(self.envs.space))
-        self._rewards: RewardScaler | None = None
-        if self.config.normalize_rewards:
-            self._rewards = RewardScaler(self.envs.num_envs, self.config.gamma)
         self._hindsight: Hindsight | None = None
         if self.config.hindsight:
             self._hindsight = Hindsight(self.name, self.envs, self.config.hindsight, self.seed)
@@ -143,27 +137,11 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     def batch(self) -> dict[str, Tensor]:
         """Return the columns of a batch for the update that is due next."""
         if self._shown is None:
-            return self._scaled(super().batch())
+            return super().batch()
         self._due -= 1
         size = self.config.batch_size
         shown = min(math.ceil(self._share * size), size - 1)
-        return self._scaled(joined(self.memory.sample(size - shown), self._shown.sample(shown)))
-
-    def _scaled(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch as it is learned from."""
-        if self._moments is not None:
-            scale = Scaling(self._moments)
-            for name in ("observation", "next_observation"):
-                seen = batch[name][OBSERVATION_KEY]
-                batch = {**batch, name: {OBSERVATION_KEY: scale(seen)}}
-        if self._rewards is not None:
-            small = (batch["rewards"] / self._rewards.spread).clamp(-CLIP, CLIP)
-            batch = {**batch, "rewards": small}
-        return batch
-
-    def _acting(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return rows as the learner acts on them."""
-        return rows.astype(np.float32) if self._moments is None else self._moments.normalize(rows)
+        return joined(self.memory.sample(size - shown), self._shown.sample(shown))
 
     def _components(self) -> int:
         """Return A, or refuse an action space without components."""
@@ -190,13 +168,12 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         if self._rows is None:
             seed = derive_substream(f"learn.api.env.{self.steps}", root_seed=self.seed)
             self._rows = self._flat(self._worlds.reset(seed.integer_seed()))
-            if self._moments is not None:
-                self._moments.update(self._rows)
+            self.learner.normal.see(self._rows)
         rows, learner, before = self._rows, self.learner, self.steps
         if self.steps < self.config.warmup_steps:
             stored = learner.random_actions(len(rows))
         else:
-            stored = learner.act(self._acting(rows), frames=self.steps)
+            stored = learner.act(rows.astype(np.float32), frames=self.steps)
         step = self._worlds.step(self._to_env(stored))
         following = self._flat(step.following)
         self.memory.add(
@@ -210,10 +187,9 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         )
         if self._hindsight is not None:
             self._hindsight.record(rows, stored, step, following, self.memory)
-        if self._moments is not None and step.valid.any():
-            self._moments.update(following[step.valid])
-        if self._rewards is not None:
-            self._rewards.scale(step.rewards, step.boundaries)
+        if step.valid.any():
+            learner.normal.see(following[step.valid])
+        learner.normal.rewards.scale(step.rewards, step.boundaries)
         self._rows = self._flat(step.observations)
         self._count(step, step.boundaries)
         self._call_for_updates(before)
@@ -245,7 +221,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         if not deterministic:
-            return self._to_env(self.learner.act(self._acting(rows), frames=self.steps))
+            return self._to_env(self.learner.act(rows.astype(np.float32), frames=self.steps))
         states = torch.tensor(rows.astype(np.float32), device=self.device)
         with torch.no_grad():
             greedy = self._greedy()(states).cpu().numpy()
@@ -259,41 +235,23 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         """Return a module from flat observations to actions in [−1, 1], or to choices."""
         return self._policy
 
-    @property
-    def _policy(self) -> nn.Module:
-        """What the learner's greedy policy is for observations as they are."""
-        if self._moments is None:
-            return self.learner.greedy
-        return nn.Sequential(Scaling(self._moments), self.learner.greedy)
-
     def _learned_state(self) -> dict[str, Any]:
         learned = {**super()._learned_state(), **self._episodes()}
         if self._source.is_told:
             drawn = self._shown_before if self._shown is None else self._shown.sampler.state()
             told = {"share": self._share, "drawn": drawn}
             learned["demonstrations"] = {**self._source.state_dict(), **told}
-        for name, part in self._further.items():
-            learned[name] = part.state_dict()
+        if self._hindsight is not None:
+            learned["hindsight"] = self._hindsight.state_dict()
         return learned
-
-    @property
-    def _further(self) -> dict[str, Any]:
-        """Parts of the state that settings call for, by name."""
-        parts = {
-            "hindsight": self._hindsight,
-            "observation_moments": self._moments,
-            "reward_moments": self._rewards,
-        }
-        return {name: part for name, part in parts.items() if part is not None}
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
         return super()._without_memory(learned) | {"rows": None}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        super()._load_learned_state(state)
-        for name, part in self._further.items():
-            if name in state:
-                part.load_state_dict(state[name])
+        super()._load_learned_state({**state, "learner": learner_state(state)})
+        if self._hindsight is not None and "hindsight" in state:
+            self._hindsight.load_state_dict(state["hindsight"])
         self._load_episodes(state)
         told = state.get("demonstrations")
         if told is not None:

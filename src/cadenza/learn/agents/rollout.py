@@ -24,6 +24,7 @@ from cadenza.learn.agents.solo import Deployed, SoloAgent
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.portable import Output
+from cadenza.learn.nn.running_normalizer import learner_state
 from cadenza.learn.settings import ChoosingConfig
 
 RolloutConfig = TypeVar("RolloutConfig", bound=ChoosingConfig)
@@ -71,10 +72,6 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     def _reset(self) -> NDArray[Any]:
         """Begin every episode; return the first observations, (N, ...)."""
 
-    def _learned_rewards(self, step: VectorStep) -> NDArray[Any]:
-        """Return the rewards of ``step`` as they are learned from, (N,)."""
-        return step.rewards
-
     def _learned_ends(self, step: VectorStep) -> NDArray[np.bool_]:
         """Return whose episodes ended in ``step`` and are learned from, (N,)."""
         return step.boundaries
@@ -92,8 +89,9 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         self._buffer.stage(self._rows, decided)
         self._rows = self._seen(self.envs.rows(step.observations), learn=True)
         ends = self._learned_ends(step)
+        rewards = self.learner.normal.rewards.scale(step.rewards, step.boundaries)
         self._buffer.commit(
-            Outcome(self._learned_rewards(step), step.terminated, step.boundaries, step.valid),
+            Outcome(rewards, step.terminated, step.boundaries, step.valid),
             self._rows,
             step.cut,
             self._seen(self.envs.rows(step.following[step.cut]), learn=False)
@@ -152,7 +150,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         }
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
+        self.learner.load_state_dict(learner_state(state))
         fits = int(state["buffer"]["length"]) <= self._buffer.shape.capacity
         if fits and len(state["returns"]) == self.envs.num_envs:
             self._buffer.load_state_dict(state["buffer"])

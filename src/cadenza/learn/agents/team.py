@@ -40,7 +40,7 @@ from cadenza.learn.env.teams import TeamSteps, TeamWorlds, batch_of, contracts_o
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.nn import portable
 from cadenza.learn.nn.portable import Output, PortableNetwork
-from cadenza.learn.nn.running_normalizer import RewardScaler
+from cadenza.learn.nn.running_normalizer import learner_state
 from cadenza.learn.settings import ActorCriticConfig
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
@@ -205,37 +205,32 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
     def _begin_rollouts(
         self, width: int, action_dim: int | None, *, copies: int = 1, critic_dim: int | None = None
     ) -> None:
-        """Make the buffer, with ``copies`` rows per environment, and the scaling of rewards."""
-        config = self.config
+        """Make the buffer, with ``copies`` rows per environment."""
         self._copies = copies
         self._buffer = OnPolicyBuffer(
             BufferShape(
-                capacity=config.rollout_length,
+                capacity=self.config.rollout_length,
                 rows=self.team.num_envs * copies,
                 observation_dim=width,
                 critic_dim=critic_dim,
                 action_dim=action_dim,
             )
         )
-        self._scaler = RewardScaler(
-            self.team.num_envs, config.gamma if config.normalize_rewards else None
-        )
 
     @abstractmethod
     def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
         """Return every robot's drawn actions for joint states, (N, S), and stage the step."""
 
-    def _judged(self, joint: Float32Array, *, learn: bool = False) -> Float32Array:
+    @abstractmethod
+    def _judged(self, joint: Float32Array) -> Float32Array:
         """Return what the critic sees of joint states, one row per row of the buffer."""
-        del learn  # for critics that scale by what they have seen
-        return joint
 
     def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
         decided = self._decide(self._states())
         acting = getattr(self.team.envs, "acting", None)  # of a `ParallelTeam`, (N, n)
         step = self.team.step(decided)
-        rewards = self._scaler.scale(step.rewards, step.boundaries)
+        rewards = self.learner.normal.rewards.scale(step.rewards, step.boundaries)
         flags = (rewards, step.terminated, step.boundaries)
         self._buffer.commit(
             Outcome(
@@ -252,11 +247,10 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
         return step
 
     def _learned_state(self) -> dict[str, Any]:
-        return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
+        return {"learner": self.learner.state_dict()}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self._scaler.load_state_dict(state["scaler"])
+        self.learner.load_state_dict(learner_state(state))
         self.forget()
 
 

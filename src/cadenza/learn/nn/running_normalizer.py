@@ -80,44 +80,56 @@ def scaled(x: Tensor, moments: Tensor) -> Tensor:
 
 
 class Scaling(nn.Module):
-    """`RunningNormalizer.normalize` for tensors, by the moments at the time of the call."""
+    """`RunningNormalizer.normalize` for tensors, by the moments at the time of the call.
 
-    def __init__(self, moments: RunningNormalizer) -> None:
+    Those of ``columns`` alone, where observations are these of the rows that were seen.
+    """
+
+    def __init__(self, moments: RunningNormalizer, columns: slice = slice(None)) -> None:
         super().__init__()
-        self._moments = moments
+        self._moments, self._columns = moments, columns
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return scaled observations, (B, O)."""
-        moments = np.stack((self._moments.mean, self._moments.variance))
+        moments = np.stack((self._moments.mean, self._moments.variance))[:, self._columns]
         return scaled(observations, torch.tensor(moments, device=observations.device))
 
     def portable(self) -> Sequence[Layer]:
         """Return the layer of a policy file."""
-        spread = np.sqrt(self._moments.variance + EPSILON)
-        tensors = {"mean": torch.tensor(self._moments.mean), "spread": torch.tensor(spread)}
+        mean, variance = self._moments.mean[self._columns], self._moments.variance[self._columns]
+        tensors = {"mean": torch.tensor(mean), "spread": torch.tensor(np.sqrt(variance + EPSILON))}
         return [Layer("standardise", {"limit": CLIP}, tensors)]
 
 
 class RewardScaler:
     """Divides rewards by the spread of the running discounted return; not without ``gamma``."""
 
-    def __init__(self, num_envs: int, gamma: float | None) -> None:
-        self._gamma = gamma
-        self._returns: FloatArray = np.zeros(num_envs)
+    def __init__(self, gamma: float | None) -> None:
+        self.gamma = gamma
+        self._returns: FloatArray = np.zeros(0)
         self._statistics = RunningNormalizer(1)
 
     def scale(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> NDArray[Any]:
         """Take in one step's rewards, (N,), and whose episode ended with it; return them scaled."""
-        if self._gamma is None:
+        if self.gamma is None:
             return rewards
-        self._returns = self._gamma * self._returns + rewards
+        if len(self._returns) != len(rewards):  # at first, or of other environments
+            self._returns = np.zeros(len(rewards))
+        self._returns = self.gamma * self._returns + rewards
         self._statistics.update(self._returns[:, None])
         self._returns[ended] = 0.0
-        return np.clip(rewards / self.spread, -CLIP, CLIP).astype(np.float32)
+        return np.clip(rewards / self._spread, -CLIP, CLIP).astype(np.float32)
+
+    def rescale(self, rewards: Tensor) -> Tensor:
+        """Return rewards that were taken in before, scaled by what is known now."""
+        return rewards if self.gamma is None else (rewards / self._spread).clamp(-CLIP, CLIP)
+
+    def forget(self) -> None:
+        """Begin new episodes in every environment."""
+        self._returns[:] = 0.0
 
     @property
-    def spread(self) -> float:
-        """What rewards are divided by."""
+    def _spread(self) -> float:
         return float(np.sqrt(self._statistics.variance[0] + EPSILON))
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,7 +137,67 @@ class RewardScaler:
         return {"returns": self._returns.tolist(), "statistics": self._statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a stored state; the returns of other environments begin anew."""
-        if len(state["returns"]) == len(self._returns):
-            self._returns = np.array(state["returns"], dtype=np.float64)
+        """Take over a stored state."""
+        self._returns = np.array(state["returns"], dtype=np.float64)
         self._statistics.load_state_dict(state["statistics"])
+
+
+class Normalization:
+    """How a learner sees rows of observations and rewards: scaled, where its settings say so.
+
+    Rows, (N, D), may end with further columns, such as masks, which stay as they are.
+
+    Args:
+        dim: D.
+        observations: Whether observations are scaled.
+        gamma: Discount of the returns whose spread scales rewards; None leaves them.
+    """
+
+    def __init__(self, dim: int, *, observations: bool, gamma: float | None = None) -> None:
+        self.moments: RunningNormalizer | None = RunningNormalizer(dim) if observations else None
+        self.rewards: RewardScaler = RewardScaler(gamma)
+
+    def see(self, rows: NDArray[Any]) -> None:
+        """Take in observations that environments are at."""
+        if self.moments is not None:
+            self.moments.update(rows[:, : len(self.moments.mean)])
+
+    def scale(self, rows: NDArray[Any]) -> Float32Array:
+        """Return rows as a learner sees them."""
+        if self.moments is None:
+            return rows.astype(np.float32, copy=False)
+        numbers, others = np.split(rows, [len(self.moments.mean)], axis=1)
+        return np.concatenate((self.moments.normalize(numbers), others.astype(np.float32)), axis=1)
+
+    def rescale(self, rows: Tensor) -> Tensor:
+        """Return rows without further columns as a learner sees them, on their device."""
+        return rows if self.moments is None else Scaling(self.moments)(rows)
+
+    def layers(self, columns: slice = slice(None)) -> list[nn.Module]:
+        """Return what comes before a network for rows, or some columns of them, as they are."""
+        return [] if self.moments is None else [Scaling(self.moments, columns)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known of each that is scaled, JSON scalars and lists only."""
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned, from a state with further parts."""
+        for name, part in self._parts().items():
+            if name in state:  # a setting that was switched on begins anew
+                part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, Any]:
+        scalers = {} if self.rewards.gamma is None else {"reward_moments": self.rewards}
+        return scalers if self.moments is None else {"observation_moments": self.moments, **scalers}
+
+
+def learner_state(state: Mapping[str, Any], key: str = "learner") -> dict[str, Any]:
+    """Return the learner's part of a state, with the moments that earlier versions kept beside."""
+    beside = {
+        "observation_moments": "observation_moments",
+        "reward_moments": "reward_moments",
+        "scaler": "reward_moments",
+    }
+    moved = {name: state[before] for before, name in beside.items() if before in state}
+    return {**moved, **state[key]}

@@ -25,7 +25,7 @@ def test_outliers_are_clipped_at_ten():
 
 
 def test_reward_scale_is_the_spread_of_discounted_returns():
-    scaler = RewardScaler(2, gamma=0.5)
+    scaler = RewardScaler(gamma=0.5)
     running = np.array([1.0, 3.0])  # after the first step
     first = scaler.scale(np.array([1.0, 3.0]), np.array([False, True]))
     np.testing.assert_allclose(first, np.array([1.0, 3.0]) / np.std(running), rtol=1e-5)
@@ -35,7 +35,7 @@ def test_reward_scale_is_the_spread_of_discounted_returns():
 
 
 def test_stored_statistics_go_on_alike():
-    one, other = RewardScaler(1, 0.9), RewardScaler(1, 0.9)
+    one, other = RewardScaler(0.9), RewardScaler(0.9)
     one.scale(np.array([4.0]), np.array([False]))
     other.load_state_dict(one.state_dict())
     flags = np.array([False])
