@@ -127,10 +127,16 @@ def take_changes(
         counts = contents.counts(name, live[new])
         at = row_indices(rows.slots.start[live[new]], counts)
         stored[name] = StoredRows(contents.arena.gather(name, at), counts)
+    columns: dict[str, dict[str, Any]] = {}
+    for column in layout.columns:
+        columns[column.name] = {"kind": type(column).__name__, "state": column.state()}
+        if isinstance(column, VirtualColumn):
+            mapper = getattr(column.mapper, "__qualname__", str(column.mapper))
+            columns[column.name]["mapper"] = mapper
     sampler, ejector = strategies
     identities = rows.identities()
     added = TableSnapshot(
-        columns={column.name: _described(column) for column in layout.columns},
+        columns=columns,
         length_key=layout.length_key,
         maxlen=maxlen,
         identities=tuple(identities[index] for index in np.flatnonzero(new)),
@@ -141,13 +147,6 @@ def take_changes(
         ejector_state=ejector.state(),
     )
     return TableChanges(added, serials[new], tuple(identities), serials)
-
-
-def _described(column: Column) -> dict[str, Any]:
-    record: dict[str, Any] = {"kind": type(column).__name__, "state": column.state()}
-    if isinstance(column, VirtualColumn):
-        record["mapper"] = getattr(column.mapper, "__qualname__", str(column.mapper))
-    return record
 
 
 def contents_of(

@@ -117,9 +117,8 @@ class EpisodeSlots:
 
     def _use(self, facts: NDArray[np.int64]) -> None:
         self.facts = facts
-        self.start, self.steps, self.usable, self.rows, self.serial = cast(
-            "list[IndexArray]", facts
-        )
+        rows = cast("list[IndexArray]", facts)
+        self.start, self.steps, self.usable, self.rows, self.serial = rows
 
     def grow(self) -> None:
         """Double the number of slots."""
@@ -161,37 +160,27 @@ class EpisodeRows:
     ) -> None:
         self._external = external_remaining
         self._listeners: list[RowListener] = []
-        self._capacity = max(int(capacity), 1)
+        #: Rows of the ring, N.
+        self.capacity: int = max(int(capacity), 1)
         self._reset()
 
     def _reset(self) -> None:
         external = self._external
-        self.remaining: NDArray[Any] = (
-            external() if external else np.zeros(self._capacity, np.int32)
-        )
-        self.slot_of_row: NDArray[np.int32] = np.zeros(self._capacity, np.int32)
+        self.remaining: NDArray[Any] = external() if external else np.zeros(self.capacity, np.int32)
+        self.slot_of_row: NDArray[np.int32] = np.zeros(self.capacity, np.int32)
         self.slots: EpisodeSlots = EpisodeSlots(16)
         self._slot_count = 0
         self._free_slots: list[int] = []
         self._live: OrderedDict[int, int] = OrderedDict()
         self._head = 0
         self._end = 0  # one past the last used row before the ring went round
-        self._steps = 0
+        #: Transitions in all episodes.
+        self.steps: int = 0
         self._rows = 0
         self._serial = 0
         self._moves = 0
         self._countdown = np.arange(64, 0, -1, dtype=np.int32)
         self.windows: WindowCounts = WindowCounts()
-
-    @property
-    def capacity(self) -> int:
-        """Rows of the ring, N."""
-        return self._capacity
-
-    @property
-    def steps(self) -> int:
-        """Transitions in all episodes."""
-        return self._steps
 
     def __len__(self) -> int:
         """Return the number of episodes, E."""
@@ -250,11 +239,7 @@ class EpisodeRows:
             PreconditionError: The id is stored already.
             InputError: No steps.
         """
-        if identity in self._live:
-            wanted, do = "an id that is not stored", "ids are used for one episode each"
-            refuse(
-                PreconditionError, f"episode {identity}", expected=wanted, got="one that is", do=do
-            )
+        self.require_new(identity)
         if steps < 1:
             refuse(InputError, f"episode {identity}", expected="at least 1 step", got=steps)
         usable = steps if usable is None else usable
@@ -272,6 +257,13 @@ class EpisodeRows:
         self._place(identity, slot, start, steps, usable, rows)
         return start
 
+    def require_new(self, identity: int) -> None:
+        """Raise `PreconditionError` if an episode with this id is stored."""
+        if identity in self._live:
+            where, got = f"episode {identity}", "one that is"
+            wanted, do = "an id that is not stored", "ids are used for one episode each"
+            refuse(PreconditionError, where, expected=wanted, got=got, do=do)
+
     def remove(self, identity: int) -> None:
         """Forget an episode and free its rows.
 
@@ -281,7 +273,7 @@ class EpisodeRows:
         slot = self.slot(identity)
         del self._live[identity]
         start, usable = int(self.slots.start[slot]), int(self.slots.usable[slot])
-        self._steps -= int(self.slots.steps[slot])
+        self.steps -= int(self.slots.steps[slot])
         self._rows -= int(self.slots.rows[slot])
         self.remaining[start : start + usable] = 0
         self._free_slots.append(slot)
@@ -291,12 +283,12 @@ class EpisodeRows:
         """Return the first of ``rows`` free consecutive rows after the newest episode."""
         if not self._live:
             self._head = self._end = 0
-            if rows > self._capacity:
+            if rows > self.capacity:
                 self._move(rows)
         else:
             oldest = int(self.slots.start[next(iter(self._live.values()))])
             if oldest < self._head:  # the used rows are [oldest, head)
-                if self._capacity - self._head < rows:
+                if self.capacity - self._head < rows:
                     if oldest >= rows:
                         self._end, self._head = self._head, 0
                     else:
@@ -310,7 +302,7 @@ class EpisodeRows:
     def _move(self, extra: int) -> None:
         """Bring all episodes to the front of a new ring with room for ``extra`` rows."""
         needed = self._rows + extra
-        capacity = self._capacity
+        capacity = self.capacity
         if needed > _FULLEST * capacity:
             capacity = max(int(_GROWTH * capacity), math.ceil(needed / _FULLEST))
         slots = self.live_slots()
@@ -325,13 +317,13 @@ class EpisodeRows:
             self.remaining = self._external()
         self.slots.start[slots] = np.cumsum(counts) - counts
         self._moves += 1
-        self._capacity, self._head = capacity, int(counts.sum())
+        self.capacity, self._head = capacity, int(counts.sum())
 
     def state_dict(self) -> dict[str, Any]:
         """Return where everything lies, without ``remaining``, as numbers and lists."""
         slots = self.live_slots()
         return {
-            "capacity": self._capacity,
+            "capacity": self.capacity,
             "head": self._head,
             "end": self._end,
             "next_serial": self._serial,
@@ -354,11 +346,11 @@ class EpisodeRows:
         identities = [int(identity) for identity in state["identities"]]
         facts = np.array([state[name] for name in SLOT_FIELDS], np.int64)
         start, steps, usable, rows, _ = facts
-        inside = (start >= 0) & (start + rows <= self._capacity)
+        inside = (start >= 0) & (start <= self.capacity - rows)
         inside &= (usable >= 0) & (usable <= steps) & (steps > 0) & (steps <= rows)
         known = len(set(identities)) == len(identities) == len(slots)
         known &= sorted(slots + free) == list(range(slot_count))
-        fits = int(state["capacity"]) == self._capacity >= max(head, end) >= min(head, end) >= 0
+        fits = int(state["capacity"]) == self.capacity >= max(head, end) >= min(head, end) >= 0
         if not (inside.all() and known and fits):
             raise ValueError("episodes outside the ring, or ids or slots that are used twice")
         self._reset()
@@ -376,7 +368,7 @@ class EpisodeRows:
         """Enter an episode whose numbers are in ``slot`` already."""
         self.slots.identity[slot] = identity
         self._live[identity] = slot
-        self._steps += steps
+        self.steps += steps
         self._rows += rows
         self.slot_of_row[start : start + rows] = slot
         if usable > 0:
@@ -401,15 +393,13 @@ class EpisodeRows:
         if total == span:
             return rng.integers(low, high, size=count)
         rejected = span / total - 1.0
-        found: IndexArray | None = None
-        while True:
-            missing = count if found is None else count - len(found)
+        found = np.zeros(0, np.int64)
+        while len(found) < count:
+            missing = count - len(found)
             spare = int(missing * rejected + _SPARE * math.sqrt(missing * rejected)) + 1
             rows = rng.integers(low, high, size=missing + spare)
-            rows = rows[self.remaining[rows] >= length]
-            found = rows if found is None else np.concatenate((found, rows))
-            if len(found) >= count:
-                return found[:count]
+            found = np.concatenate((found, rows[self.remaining[rows] >= length]))
+        return found[:count]
 
     def draw_steps(self, rng: np.random.Generator, count: int) -> IndexArray:
         """Return the slots of ``count`` uniformly drawn usable steps; none if there are no such."""
@@ -456,14 +446,10 @@ class EpisodeRows:
         wrong = (starts < 0) | (stops > usable) | (stops - starts != length)
         if wrong.any():
             first = int(np.argmax(wrong))
-            refuse(
-                InputError,
-                "sample",
-                expected=f"windows of {length} steps inside their episodes",
-                got=f"[{starts[first]}, {stops[first]}) in episode {points[first][0]}, which has "
-                f"{usable[first]}",
-                do="correct the sample strategy",
-            )
+            wanted = f"windows of {length} steps inside their episodes"
+            got = f"[{starts[first]}, {stops[first]}) in episode {points[first][0]}, which has "
+            do = "correct the sample strategy"
+            refuse(InputError, "sample", expected=wanted, got=f"{got}{usable[first]}", do=do)
         return self.slots.start[slots] + starts
 
     def sample_ids(self, rows: IndexArray) -> IndexArray:
@@ -481,7 +467,7 @@ class EpisodeRows:
     def rows_of_sample_ids(self, sample_ids: IndexArray) -> tuple[IndexArray, NDArray[np.bool_]]:
         """Return the rows that `sample_ids` named, and which of them still hold the same step."""
         rows = sample_ids & ((1 << _ROW_BITS) - 1)
-        known = (sample_ids >= 0) & (rows < self._capacity)
+        known = (sample_ids >= 0) & (rows < self.capacity)
         rows = np.where(known, rows, 0)
         known &= (self.remaining[rows] > 0) & (self._stamps(rows) == sample_ids >> _ROW_BITS)
         return rows, known

@@ -161,12 +161,9 @@ class SampleStrategy(Strategy, ABC):
     ) -> int:
         """Take over priorities of sampled windows; only prioritised strategies can."""
         del sample_ids, priorities
-        wanted, got = (
-            "a table with a PrioritizedSampleStrategy",
-            f"one with a {type(self).__name__}",
-        )
-        do = "pass such a sampler when making the table"
-        refuse(ConfigurationError, "update_priorities", expected=wanted, got=got, do=do)
+        wanted = "a table with a PrioritizedSampleStrategy as its sampler"
+        got = f"one with a {type(self).__name__}"
+        refuse(ConfigurationError, "update_priorities", expected=wanted, got=got)
 
 
 class RowSampleStrategy(SampleStrategy):
@@ -426,13 +423,9 @@ class CoverageBasedStrategy(Strategy):
         A count is (id, windows sampled so far, windows that its weight knows of).
         """
         slots = self._rows.live_slots()
-        columns = (
-            self._rows.identities(),
-            self._counts[slots].tolist(),
-            self._weighed[slots].tolist(),
-        )
-        counts = [list(entry) for entry in zip(*columns, strict=True)]
-        return {"alpha": self.alpha, "counts": counts, **(super().state() or {})}
+        counts = self._counts[slots].tolist(), self._weighed[slots].tolist()
+        entries = [list(entry) for entry in zip(self._rows.identities(), *counts, strict=True)]
+        return {"alpha": self.alpha, "counts": entries, **(super().state() or {})}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave, for tracked episodes and for those that come next."""
@@ -625,15 +618,13 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
             self._priority[start : start + usable] = known
         else:
             self._priority[start : start + usable] = self._max_priority
-        self._set_trees(start, usable)
+        masses = self._masses(self._priority[start : start + usable])
+        self._set_trees(start, masses, masses)
 
     def forget(self, identity: int) -> None:
         """Count an episode out."""
         start, usable = self._place(identity)
-        windows = usable - self._length + 1
-        if self._length and windows > 0:
-            self._sums.set_range(start, np.zeros(windows))
-            self._minima.set_range(start, np.full(windows, np.inf))
+        self._set_trees(start, np.zeros(usable), np.full(usable, np.inf))
         super().forget(identity)
 
     def clear(self) -> None:
@@ -693,10 +684,6 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
         Raises:
             InputError: The shapes differ, or a priority is negative or not finite.
         """
-        if sample_ids.shape != priorities.shape or sample_ids.ndim != 1:
-            wanted = "ids and priorities of one shape (n,)"
-            got = f"{sample_ids.shape} and {priorities.shape}"
-            refuse(InputError, "update_priorities", expected=wanted, got=got)
         rows, known = self._rows.rows_of_sample_ids(sample_ids)
         self._set_priorities(rows, priorities, known)
         return int(known.sum())
@@ -732,13 +719,14 @@ class PrioritizedSampleStrategy(RowSampleStrategy):
         slots, slot = self._rows.slots, self._rows.slot(identity)
         return int(slots.start[slot]), int(slots.usable[slot])
 
-    def _set_trees(self, start: int, usable: int) -> None:
-        """Bring the priorities of one episode into the trees, if there are any."""
-        windows = usable - self._length + 1
+    def _set_trees(
+        self, start: int, sums: NDArray[np.float64], minima: NDArray[np.float64]
+    ) -> None:
+        """Set what the trees, if there are any, hold of one episode; one number for each step."""
+        windows = len(sums) - self._length + 1
         if self._length and windows > 0:
-            masses = self._masses(self._priority[start : start + windows])
-            self._sums.set_range(start, masses)
-            self._minima.set_range(start, masses)
+            self._sums.set_range(start, sums[:windows])
+            self._minima.set_range(start, minima[:windows])
 
     def _build_trees(self, length: int) -> None:
         """Build the trees for windows of ``length`` rows."""

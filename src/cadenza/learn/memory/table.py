@@ -22,7 +22,6 @@ from cadenza.core.errors import (
     CheckpointError,
     ConfigurationError,
     InputError,
-    PreconditionError,
     refuse,
 )
 from cadenza.core.timing import BlockTimers
@@ -262,14 +261,11 @@ class ArrayMemoryTable:
                     strategy.track(key, episode.steps)
 
     def _require_room(self, identity: int, steps: int) -> None:
-        where = f"episode {identity}"
         if steps > self.maxlen:
             most = f"at most maxlen = {self.maxlen} transitions"
             do = "use a larger table, or a MemoryTableProxy with use_terminal, which adds parts"
-            refuse(InputError, where, expected=most, got=steps, do=do)
-        if identity in self._contents.rows:
-            wanted, do = "an id that is not stored", "ids are used for one episode each"
-            refuse(PreconditionError, where, expected=wanted, got="one that is", do=do)
+            refuse(InputError, f"episode {identity}", expected=most, got=steps, do=do)
+        self._contents.rows.require_new(identity)
 
     def _eject(self, count: int) -> None:
         """Remove episodes with at least ``count`` transitions."""
