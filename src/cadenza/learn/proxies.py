@@ -28,7 +28,8 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeSt
 ActingMode = Literal["keep", "sample", "greedy"]
 
 _NAME: Final = "GenericAgentProxy"
-_ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
+#: States of an episode's last observation.
+ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 
 
 @runtime_checkable
@@ -85,7 +86,7 @@ def to_numpy(x: torch.Tensor) -> NDArray[Any]:
 
 def active_agents(observations: Mapping[AgentId, DictObservation]) -> list[AgentId]:
     """Return the agents whose episode goes on, in order."""
-    return [agent for agent, seen in observations.items() if seen.episode_state not in _ENDINGS]
+    return [agent for agent, seen in observations.items() if seen.episode_state not in ENDINGS]
 
 
 class GenericAgentProxy:

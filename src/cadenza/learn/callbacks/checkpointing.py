@@ -142,20 +142,21 @@ def prune_checkpoints(folder: Path, newest: int, keep_last: int) -> list[int]:
 LATEST: Final = "latest"
 
 
-def cpu_snapshot(value: Any) -> Any:
+def snapshot(value: Any, device: str | None = None) -> Any:
     """Return a copy of a nested state that later training steps cannot change.
 
-    Tensors are copied to the CPU; mappings become dicts, and tuples and lists stay what they are.
+    Tensors are copied to the device, or where they are; mappings become dicts, and tuples and lists
+    stay what they are.
     """
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
+        return value.detach().to(device, copy=True)
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
-        return {key: cpu_snapshot(item) for key, item in entries.items()}
-    if isinstance(value, list):
-        return [cpu_snapshot(item) for item in cast("list[Any]", value)]
-    if isinstance(value, tuple):
-        return tuple([cpu_snapshot(item) for item in cast("tuple[Any, ...]", value)])
+        return {key: snapshot(item, device) for key, item in entries.items()}
+    if isinstance(value, list | tuple):
+        items = cast("list[Any] | tuple[Any, ...]", value)
+        copies = [snapshot(item, device) for item in items]
+        return copies if isinstance(value, list) else tuple(copies)
     return value
 
 
@@ -303,7 +304,7 @@ class Checkpointer(Callback):
         if self._executor is None:
             self._publish(index, content)
         else:
-            self._writing = self._executor.submit(self._publish, index, cpu_snapshot(content))
+            self._writing = self._executor.submit(self._publish, index, snapshot(content, "cpu"))
         self._next_index = index + 1
         self._saved_step = training_state["bp_step"]
         return written

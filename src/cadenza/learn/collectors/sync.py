@@ -21,15 +21,13 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.loaded_state import require_parts
-from cadenza.learn.proxies import AgentProxy, MemoryProxy
+from cadenza.learn.proxies import ENDINGS, AgentProxy, MemoryProxy
 
 _LOGGER = logging.getLogger(__name__)
 
 _STATE_KEYS: Final = ("environment", "observations", "inf_step", "policy_noise")
 #: How torch names what a module keeps besides tensors: here, the state of its noise.
 _EXTRA_STATE: Final = "_extra_state"
-#: States of an episode's last observation.
-_ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 #: Key of the mean return of the episodes that ended in one step.
 EPISODE_REWARD: Final = "episode/reward"
 
@@ -103,7 +101,7 @@ class GymCollector(LoggingMixin, Callback):
 
     def _act(self, observations: dict[AgentId, DictObservation]) -> dict[AgentId, DictResponse]:
         """Return what the agent does; it is not asked when every episode has just ended."""
-        if all(observation.episode_state in _ENDINGS for observation in observations.values()):
+        if all(observation.episode_state in ENDINGS for observation in observations.values()):
             return {}
         return self._agent(observations)
 
@@ -162,7 +160,7 @@ class GymCollector(LoggingMixin, Callback):
         for agent, seen in self._observations.items():
             if seen.episode_state is EpisodeState.RUNNING:
                 running[agent] = replace(seen, episode_state=EpisodeState.INTERRUPTED)
-            elif seen.episode_state in _ENDINGS:
+            elif seen.episode_state in ENDINGS:
                 ended[agent] = seen
         _LOGGER.warning(
             "%s: the environments cannot be replayed, so %d running episodes end as interrupted "

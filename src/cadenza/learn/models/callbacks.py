@@ -14,7 +14,7 @@ Axes:    B = rows, E = simulated environments = rows of the real batch, D = obse
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, Unpack, cast
+from typing import Any, Final, Protocol, Unpack
 
 import torch
 from torch import Tensor, optim
@@ -28,15 +28,16 @@ from cadenza.core.errors import (
     refuse,
 )
 from cadenza.core.schedules import BPStepScheduler
-from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
+from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callback import BatchCallback, Callback
+from cadenza.learn.callbacks.checkpointing import snapshot
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback, LossKeywords, observed_input
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.model_env import ModelEnv
-from cadenza.learn.proxies import MemoryProxy
+from cadenza.learn.proxies import ENDINGS, MemoryProxy
 from cadenza.learn.trainer import TrainingShutdownException
 
 #: Windows of a check; each is averaged over num_bp // 10 batches.
@@ -246,9 +247,6 @@ class ModelLoss(LossCallback):
         return observed_input("ModelLoss", observation, self._input_key)
 
 
-_ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
-
-
 class ModelBatches(Protocol):
     """A loader over the memory of simulated transitions, such as `MemoryLoader`."""
 
@@ -302,7 +300,7 @@ class BatchSampler(LoggingMixin, BatchCallback):
             expected = f"the group {self.data_group!r} in the state"
             advice = "set data_group to that of the loader of real data"
             refuse(NotReadyError, "BatchSampler", expected=expected, got=sorted(kwargs), do=advice)
-        return {self.rl_data_group: _copied(kwargs[self.data_group])}
+        return {self.rl_data_group: snapshot(kwargs[self.data_group])}
 
     def use_model_batch(self) -> bool:
         """Return whether this step's batch comes from the model; draws one number."""
@@ -333,16 +331,6 @@ class BatchSampler(LoggingMixin, BatchCallback):
         require_parts("BatchSampler", state, ("batches", "generator"))
         self._counter = int(state["batches"])
         self._rng.set_state(state["generator"].cpu())
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of nested mappings of tensors that shares no tensor with ``value``."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, Mapping):
-        entries = cast("Mapping[str, Any]", value)
-        return {key: _copied(entry) for key, entry in entries.items()}
-    return value
 
 
 _logger = logging.getLogger(__name__)
@@ -418,7 +406,7 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         self.obs = self.model_env.dict_reset(start, self.len_rollout)
         for _ in range(self.len_rollout):
             self.collect_sample()
-        last = {a: o for a, o in self.obs.items() if o.episode_state in _ENDINGS}
+        last = {a: o for a, o in self.obs.items() if o.episode_state in ENDINGS}
         self.memory.add(last, {})
         self.obs = {}
 

@@ -79,8 +79,15 @@ class ModelEnv:
         self.rng: torch.Generator = generator or torch.Generator(device=self.device).manual_seed(0)
         self.input_key = input_key
         self._learned = model if isinstance(model, DynamicModel) else None
-        self._fixed_members = fixed_members
-        self._check_model()
+        can_end = self._learned is not None and self._learned.termination_model is not None
+        if termination_fn is None and not can_end:
+            got = "None and a model without a termination model"
+            refuse(InputError, "ModelEnv", expected="a termination_fn", got=got, do="pass either")
+        if fixed_members and self._learned is None:
+            got = type(model).__name__
+            refuse(InputError, "ModelEnv", expected="a DynamicModel for fixed_members", got=got)
+        drawn_from = self._learned if fixed_members else None
+        self._ensemble = None if drawn_from is None else drawn_from.ensemble
         self.len_rollout: int = 0
         self._time = 0
         self._next_id = 0
@@ -98,8 +105,8 @@ class ModelEnv:
         self._initial, self._current = start.clone(), start.clone()
         self.len_rollout = len_rollout
         self._time = 0
-        if self._fixed_members and self._learned is not None:
-            self._members = self._learned.ensemble.draw_members(self.num_envs, self.rng)
+        if self._ensemble is not None:
+            self._members = self._ensemble.draw_members(self.num_envs, self.rng)
 
     def step(
         self, actions: NDArray[Any] | Tensor
@@ -151,17 +158,14 @@ class ModelEnv:
             state = EpisodeState.RUNNING
             if ended_flags[i]:
                 state = EpisodeState.TERMINAL if done_flags[i] else EpisodeState.INTERRUPTED
-            observations[agent] = DictObservation(
-                rewards={"reward": float(pay[i])},
-                episode_state=state,
-                array_data={self.input_key: rows[i]},
-            )
+            seen = {self.input_key: rows[i]}
+            observations[agent] = DictObservation({"reward": float(pay[i])}, state, seen)
             if ended_flags[i]:
                 self._ids[i] = self._new_id()
                 observations[self._ids[i]] = self._initial_of(starts[i])
         self._current = torch.where(ended.unsqueeze(1), initial, next_obs)
-        if self._members is not None and self._learned is not None:
-            fresh = self._learned.ensemble.draw_members(self.num_envs, self.rng)
+        if self._members is not None and self._ensemble is not None:
+            fresh = self._ensemble.draw_members(self.num_envs, self.rng)
             self._members = torch.where(ended, fresh, self._members)
         if self._time >= self.len_rollout:
             self._time = 0
@@ -191,18 +195,6 @@ class ModelEnv:
             None if part is None else part.to(self.device) for part in state["rollout"]
         )
 
-    def _check_model(self) -> None:
-        """Raise unless the model offers what the options need."""
-        can_end = self._learned is not None and self._learned.termination_model is not None
-        if self.termination_fn is None and not can_end:
-            got = "None and a model without a termination model"
-            refuse(InputError, "ModelEnv", expected="a termination_fn", got=got, do="pass either")
-        if self._fixed_members and self._learned is None:
-            got = type(self.dynamic_model).__name__
-            refuse(InputError, "ModelEnv", expected="a DynamicModel for fixed_members", got=got)
-        if self._fixed_members and self._learned is not None:
-            _ = self._learned.ensemble
-
     def _predict(self, action: Tensor, current: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the model's sample."""
         if self._members is not None and self._learned is not None:
@@ -212,9 +204,10 @@ class ModelEnv:
                 action=action, observation=current, rng=self.rng
             )
         if not bool(torch.isfinite(next_obs).all()):
-            raise ModelDivergedError(
-                f"ModelEnv: expected finite predictions, got NaN or infinity in step {self._time} "
-                f"of {self.len_rollout}; shorten rollouts or train the model longer first."
+            got = f"NaN or infinity in step {self._time} of {self.len_rollout}"
+            advice = "shorten rollouts or train the model longer first"
+            refuse(
+                ModelDivergedError, "ModelEnv", expected="finite predictions", got=got, do=advice
             )
         return next_obs, reward
 
@@ -243,9 +236,8 @@ class ModelEnv:
             expected, got = f"actions of the agents {self._ids}", f"none of {missing}"
             advice = "answer the observations of the last dict_reset or dict_step"
             refuse(InputError, "ModelEnv.dict_step", expected=expected, got=got, do=advice)
-        return np.stack(
-            [np.asarray(actions[agent].list_data["actions"], np.float32) for agent in self._ids]
-        )
+        rows = [actions[agent].list_data["actions"] for agent in self._ids]
+        return np.stack([np.asarray(row, np.float32) for row in rows])
 
     def _started(self, state: Tensor | None, method: str) -> Tensor:
         """Return ``state``, which exists after a reset."""
@@ -256,11 +248,7 @@ class ModelEnv:
 
     def _initial_of(self, row: NDArray[Any]) -> DictObservation:
         """Return the first observation of an episode."""
-        return DictObservation(
-            rewards={"reward": None},
-            episode_state=EpisodeState.INITIAL,
-            array_data={self.input_key: row},
-        )
+        return DictObservation({"reward": None}, EpisodeState.INITIAL, {self.input_key: row})
 
     def _new_id(self) -> AgentId:
         """Return an agent id that was never used."""
