@@ -76,9 +76,8 @@ class StateDict(dict[str, Any]):
     def write(self, values: Mapping[str, Any], *, in_step: bool) -> None:
         """Merge what a hook returned; groups of a hook of a step (``in_step``) are transient."""
         self.update(values)
-        for key, value in values.items():
-            if in_step and isinstance(value, Mapping):
-                self._transient.add(key)
+        if in_step:
+            self._transient |= {k for k, value in values.items() if isinstance(value, Mapping)}
 
     def persistent(self) -> dict[str, Any]:
         """Return the values that outlive a batch."""

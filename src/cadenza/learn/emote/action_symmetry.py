@@ -17,19 +17,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.learn.emote.amp import (
     AdversarialLoss,
-    Discriminator,
     RewardShaper,
     discriminator_scores,
     style_reward,
 )
-
-__all__ = [
-    "ActionSymmetryAMPReward",
-    "ActionSymmetryDiscriminatorLoss",
-    "Discriminator",
-    "confusion_reward",
-    "slices_map",
-]
 
 #: Takes the actions of one side, (B, k), out of all, (B, A), in matching order and sign.
 ActionMap = Callable[[Tensor], Tensor]

@@ -396,17 +396,16 @@ class MemoryProxyWithEncoder(MemoryTableProxy):
                 [responses[agent].list_data[key] for agent in acting],
                 [observations[agent].array_data[self._input_key] for agent in acting],
             )
+            responses = dict(responses)
             for agent, latent in zip(acting, latents, strict=True):
                 told = {**responses[agent].list_data, key: latent}
-                responses = {**responses, agent: replace(responses[agent], list_data=told)}
+                responses[agent] = replace(responses[agent], list_data=told)
         super().add(observations, responses)
 
     def _encoded(self, actions: Sequence[Any], observations: Sequence[Any]) -> list[list[float]]:
         """Return latents in the policy's range, (K, Z)."""
-        rows = (
-            np.stack([np.asarray(one, np.float32) for one in x]) for x in (actions, observations)
-        )
+        both = (np.asarray(rows, np.float32) for rows in (actions, observations))
         with torch.no_grad():
-            inputs = (torch.as_tensor(each, device=self._encoder.device) for each in rows)
+            inputs = (torch.as_tensor(rows, device=self._encoder.device) for rows in both)
             latents: Tensor = self._encoder(*inputs)
         return (latents / self._multiplier).float().cpu().numpy().tolist()
