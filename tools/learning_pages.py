@@ -228,6 +228,7 @@ def settings_table(name: str) -> str:
             meaning = meaning.replace(f", {span}", "", 1)
         if setting in refused:
             meaning += f" {name} refuses other values."
+        kind = kind.replace("schedule", f"[schedule]({HOW_TO}/train-an-agent.md#schedules)")
         rows.append((f"`{setting}`", kind, _value(field), meaning))
     keywords = [
         str(parameter.replace(annotation=parameter.empty))
