@@ -74,6 +74,12 @@ OBSERVATIONS = (
     "flattened: arrays, choices, and dicts and tuples of these",
 )
 HOW_TO = "../../how-to"
+#: Kinds of actions in the narrow column of the index, which explains these words.
+BRIEFLY = {
+    "continuous with bounds": "bounded",
+    "several choices (at most 4 096)": "some choices",
+    "several choices": "choices",
+}
 _BLOCK = re.compile(
     r"(<!-- learning: (?!end)(\w+)(?: (\w+))? -->\n).*?(<!-- learning: end -->)", re.DOTALL
 )
@@ -144,12 +150,12 @@ def switches(name: str, ability: str) -> list[str]:
 
 
 @cache
-def actions_of(name: str) -> str:
+def actions_of(name: str) -> tuple[str, ...]:
     """Return which kinds of actions an algorithm takes."""
     widest = (
         [kind for kind, example in kinds.items() if takes(name, example)][-1:] for kinds in ACTIONS
     )
-    return ", ".join(kind for found in widest for kind in found)
+    return tuple(kind for found in widest for kind in found)
 
 
 def _team(name: str) -> bool:
@@ -169,7 +175,7 @@ def _has(name: str, ability: str, *, briefly: bool = False) -> str:
     if briefly and len(found) == len(ABILITIES[ability][1]):
         return "yes"
     said = ", ".join(found)
-    return said.replace("normalize_", "") or "–" if briefly else said or "no"
+    return said.replace("`", "").replace("normalize_", "") or "–" if briefly else said or "no"
 
 
 def takes_table(name: str) -> str:
@@ -179,9 +185,9 @@ def takes_table(name: str) -> str:
         name, "learn-from-demonstrations.md#learn-on-from-them"
     )
     rows = [
-        ("Actions", actions_of(name)),
+        ("Actions", ", ".join(actions_of(name))),
         (f"[Observations]({guide}#{'teams' if team else 'environments'})", OBSERVATIONS[team]),
-        ("Who learns", "all robots of a team" if team else "one agent"),
+        ("Learns", "all robots of a team" if team else "one agent"),
         ("Environments at once", f"`num_envs`, {getattr(cadenza, name).default_envs} by default"),
         (f"[Demonstrations]({HOW_TO}/{teacher})", ", ".join(_teachers(name)) or "no"),
         *(
@@ -194,13 +200,13 @@ def takes_table(name: str) -> str:
 
 def index_table(_: str) -> str:
     """Return all algorithms with what they take."""
-    columns = ("Algorithm", "Actions", "Observations", "Who learns", "Demonstrations", *ABILITIES)
+    columns = ("Algorithm", "Actions", "Observations", "Learns", "Demonstrations", *ABILITIES)
     rows = [
         (
             f"[{name}]({name.lower()}.md)",
-            actions_of(name),
+            ", ".join(BRIEFLY.get(kind, kind) for kind in actions_of(name)),
             "flattened" if _team(name) else "all",
-            "a team" if _team(name) else "one",
+            "team" if _team(name) else "one",
             "yes" if _teachers(name) else "–",
             *(_has(name, ability, briefly=True) for ability in ABILITIES),
         )

@@ -124,9 +124,9 @@ def test_setting_without_a_meaning_is_named():
 @pytest.mark.parametrize(
     ("name", "actions"),
     [
-        ("SAC", "continuous with bounds"),
-        ("PPO", "continuous, discrete, several choices"),
-        ("HAPPO", "continuous"),
+        ("SAC", ("continuous with bounds",)),
+        ("PPO", ("continuous", "discrete", "several choices")),
+        ("HAPPO", ("continuous",)),
     ],
 )
 def test_kinds_of_actions_are_found_by_trying(name, actions):
