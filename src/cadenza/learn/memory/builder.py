@@ -225,7 +225,9 @@ class TransitionMemory:
     ) -> None:
         most = max(1, max_transitions // 2)
         if not 1 <= n_step <= most or not (n_step == 1 or 0.0 < (gamma or 0.0) <= 1.0):
-            wanted = f"n_step in [1, {most}] (half of max_transitions), and gamma in (0, 1] above 1"
+            wanted = (
+                f"n_step in [1, {most}] (half of max_transitions), and gamma in (0, 1] from 2 on"
+            )
             got = f"{n_step} and {gamma}"
             refuse(ConfigurationError, "TransitionMemory", expected=wanted, got=got)
         self.num_envs = num_envs
@@ -305,8 +307,9 @@ class TransitionMemory:
             where = f"TransitionMemory.add: {name}"
             if array.shape != shape:
                 refuse(InputError, where, expected=f"shape {shape}", got=f"{array.shape}")
-            step[name] = converted(name, array, dtype)
-            require_finite_rows(where, step[name])
+            step[name] = array if array.dtype == dtype else converted(name, array, dtype)
+            if dtype.kind == "f":
+                require_finite_rows(where, step[name])
         rows = self._every if valid is None else np.flatnonzero(valid)
         last = self._steps[rows]
         self._seen[rows, last] = step["observations"][rows]

@@ -30,10 +30,10 @@ import warnings
 import zipfile
 import zlib
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn, Protocol, cast
+from typing import IO, Any, Final, NoReturn, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -158,18 +158,11 @@ def _version_of(archive: "Archive") -> TableSerializationVersion:
 #: colour reach about 1000; sensor data rarely exceeds 10.
 _FREE_UNPACKED_BYTES: Final = 1 << 30
 _MAX_RATIO: Final = 64
-#: What zipfile and numpy raise on files that are foreign, hostile or damaged.
-_ZIP_ERRORS: Final = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    OSError,  # an offset before the start of the file
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    OverflowError,
-    MemoryError,
+#: What zipfile, numpy and pickle raise on files that are foreign, hostile or damaged.
+_DAMAGE: Final = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, pickle.UnpicklingError),
+    *(ArithmeticError, AttributeError, EOFError, ImportError, LookupError, MemoryError),
+    *(OSError, RuntimeError, TypeError, ValueError),
 )
 
 
@@ -180,7 +173,7 @@ def _readable(name: str, expected: str = "readable data") -> Generator[None]:
         yield
     except IntegrityError:
         raise
-    except _ZIP_ERRORS as error:
+    except _DAMAGE as error:
         refuse(IntegrityError, name, expected=expected, got=f"an error: {error}")
 
 
@@ -369,20 +362,6 @@ _NUMPY_FUNCTIONS: Final = {
     ("multiarray", "scalar"),
     ("numeric", "_frombuffer"),
 }
-#: What unpickling raises on data that are damaged or hostile.
-_ERRORS: Final = (
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
 
 
 class Inert(dict[Any, Any]):
@@ -426,10 +405,8 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
 def load_plain_pickle(stream: IO[bytes], *, source: str) -> dict[Any, Any]:
     """Return the dictionary that a pickle holds."""
-    try:
+    with _readable(source, "a pickle of plain data"):
         value: object = _RestrictedUnpickler(stream).load()
-    except _ERRORS as error:
-        refuse(IntegrityError, source, expected="a pickle of plain data", got=f"an error: {error}")
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
         value = array.item() if array.shape == () else array  # `np.save` of a dictionary
@@ -481,27 +458,9 @@ def _legacy_rows(archive: Archive, entry: str, identities: list[int]) -> StoredR
     if missing:
         archive.refuse(f"arrays in {entry!r}", f"none for the ids {missing[:8]}")
     parts: list[NDArray[Any]] = [storage[identity] for identity in identities]
-    try:
+    with _readable(f"{archive.source}: entry {entry!r}", "arrays of one shape per step"):
         rows = np.concatenate(parts) if parts else np.zeros(0)
-    except ValueError as error:
-        archive.refuse(f"arrays of one shape per step in {entry!r}", f"others: {error}")
     return StoredRows(rows, np.array([len(part) for part in parts], np.int64))
-
-
-class RestorableTable(Protocol):
-    """What filling a memory needs of it: `ArrayMemoryTable` has it."""
-
-    def restore(self, path: str, *, id_policy: IdPolicy) -> bool:
-        """Replace the content by that of a file."""
-        ...
-
-    def identities(self) -> list[int]:
-        """Return the ids of the stored episodes."""
-        ...
-
-    def add_sequence(self, identity: int, sequence: Mapping[str, Any]) -> None:
-        """Add a finished episode."""
-        ...
 
 
 #: Before the checkpoint loader and every callback that collects.
@@ -515,6 +474,7 @@ class MemoryImporterCallback(Callback):
     checked completely before it replaces what the table holds.
 
     Args:
+        memory_table: The `ArrayMemoryTable` that gets the episodes.
         target_memory_name: Name the exporter was given; the file is ``<name>_export.zip``.
         experiment_load_dir: Folder of the file.
         load_fname_override: File name to use instead, without ``.zip``; it stays inside the folder.
@@ -524,7 +484,7 @@ class MemoryImporterCallback(Callback):
 
     def __init__(
         self,
-        memory_table: RestorableTable,
+        memory_table: Any,
         target_memory_name: str,
         experiment_load_dir: str,
         load_fname_override: str | None = None,
@@ -557,7 +517,7 @@ _SUFFIX: Final = ".pickle"
 
 
 def fill_table_from_legacy_file(
-    memory_table: RestorableTable,
+    memory_table: Any,
     path: str,
     *,
     read_obs: bool = False,
@@ -573,7 +533,8 @@ def fill_table_from_legacy_file(
     negative id, below every id in the table.
 
     Args:
-        memory_table: Gets the columns that are read, and must have no others that store data.
+        memory_table: The `ArrayMemoryTable` that gets the columns that are read; it must have no
+            others that store data.
         path: The dump; ``.pickle`` is added if it is missing.
         read_obs: Fill the column ``obs``; the last state of an episode comes from ``next_obs``.
         read_actions: Fill the column ``actions``.

@@ -527,10 +527,11 @@ class RecordArena:
     def _use(self, buffer: NDArray[np.uint8]) -> None:
         self._rows = buffer.reshape(-1, self.row_bytes)
         self._beginnings = self._rows[:, 0]
-        self._values, self._items = (
+        self._values, items = (
             {name: buffer.view(record)[str(index)] for index, name in enumerate(self._fields)}
             for record in self._records
         )
+        self._items = {name: views for name, views in items.items() if views.itemsize}
 
     def remaining(self) -> NDArray[np.int32]:
         """Return the field for `EpisodeRows.remaining`, shape (N,)."""
@@ -543,7 +544,7 @@ class RecordArena:
     def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
         """Return a fresh array with the values of a column at ``rows``, shape (n, *shape)."""
         field = self._fields[name]
-        if not _size(field):
+        if name not in self._items:  # nothing to copy
             return np.zeros((len(rows), *field.shape), field.dtype)
         values = self._items[name][rows].view(field.dtype)
         return values if field.shape == () else values.reshape(len(rows), *field.shape)

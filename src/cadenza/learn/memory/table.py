@@ -394,9 +394,8 @@ class ArrayMemoryTable:
             ConfigurationError: It does not suit the table, or is a pickle that is not allowed.
         """
         if id_policy not in ("keep", "remap"):
-            refuse(
-                ConfigurationError, "id_policy", expected="'keep' or 'remap'", got=repr(id_policy)
-            )
+            got = repr(id_policy)
+            refuse(ConfigurationError, "id_policy", expected="'keep' or 'remap'", got=got)
         snapshot = read_snapshot(
             path,
             self._layout,

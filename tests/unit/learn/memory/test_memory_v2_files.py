@@ -209,7 +209,7 @@ def test_legacy_ids_become_negative_and_imported_ones_stay_out(tmp_path):
         ),
         (
             {"data__pickle": old_data(), "actions__npy": {**old_rows(), 4: np.array(1)}},
-            "arrays of one shape per step in 'actions.npy'",
+            "'actions.npy': expected arrays of one shape per step",
         ),
     ],
 )
