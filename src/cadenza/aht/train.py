@@ -217,8 +217,7 @@ def _train(run: Run, stored: StoredState | None) -> TrainingResult:
         else:
             training.restore(stored)
         left = run.config.total_iterations * run.config.env.num_envs - training.steps
-        trainee = cast("Any", training)  # what the loop evaluates and saves itself: nothing
-        Loop(trainee, [Keeper(run, log)], None, _silent).run(left)
+        Loop(training, [Keeper(run, log)], None, _silent).run(left)
         training.history.finish(upstream_list=run.upstream_list)
         _finish(run, log, training)
     outcome = run.outcome("completed", training.steps, None if stored is None else stored.step)

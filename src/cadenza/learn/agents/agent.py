@@ -26,7 +26,7 @@ import inspect
 import json
 import math
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -51,7 +51,7 @@ from typing import (
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
@@ -69,8 +69,7 @@ from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.signals import ending_on_signals
 from cadenza.learn.agents.judging import Evaluation
 from cadenza.learn.agents.log import FigureLog, Log
-from cadenza.learn.agents.loop import Keeping, Listener, Loop, Trainee, listening
-from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.loop import Keeping, Listener, Loop, listening
 from cadenza.learn.agents.presets import preset_settings
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
@@ -85,7 +84,6 @@ from cadenza.learn.loaded_state import (
     read_agent,
     require_version,
 )
-from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network
 from cadenza.learn.nn.portable import (
     POLICY_FACT,
@@ -93,7 +91,7 @@ from cadenza.learn.nn.portable import (
     policy_path,
     save_policy_file,
 )
-from cadenza.learn.settings import FrozenModel, OffPolicyConfig, OnPolicyConfig
+from cadenza.learn.settings import FrozenModel
 
 #: Layout version of what `Agent.save` writes.
 STATE_VERSION: Final = 1
@@ -111,8 +109,6 @@ P = ParamSpec("P")
 AnyEnv = TypeVar("AnyEnv")
 AnyAgent = TypeVar("AnyAgent")
 AgentConfig = TypeVar("AgentConfig", bound=FrozenModel)
-ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
-RolloutLoopConfig = TypeVar("RolloutLoopConfig", bound=OnPolicyConfig)
 
 
 class AgentKeywords(TypedDict, total=False):
@@ -123,7 +119,7 @@ class AgentKeywords(TypedDict, total=False):
     device: str
 
 
-class Agent(Trainee, Generic[AgentConfig]):
+class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
     """An algorithm with its environments, its networks and everything it has learned.
 
     ``env`` is a Gymnasium id, a function that makes an environment, an environment or a vector
@@ -131,6 +127,14 @@ class Agent(Trainee, Generic[AgentConfig]):
     made and stepped together. ``device`` is where networks act and learn: ``"cpu"``, ``"cuda"``,
     ``"cuda:1"``, or ``"auto"`` for the first GPU that works, else the CPU. All else are settings;
     see the class of ``config``.
+
+    Attributes:
+        steps: Environment steps so far.
+        updates: Updates so far.
+        samples: Rows of all their batches.
+        target_steps: Steps that the training aims at.
+        best_return: Mean return of the best evaluation of a training with a folder.
+        best_success_rate: Its success rate, if the task tells one.
 
     Raises:
         ConfigurationError: A setting is unknown or out of range, or the environment's spaces are of
@@ -164,6 +168,12 @@ class Agent(Trainee, Generic[AgentConfig]):
         **config: Any,
     ) -> None:
         super().__init__()
+        self.steps: int = 0
+        self.updates: int = 0
+        self.samples: int = 0
+        self.target_steps: int = 0
+        self.best_return: float | None = None
+        self.best_success_rate: float | None = None
         self.name: str = type(self).__name__
         self.config: AgentConfig = self.Config(**config)
         self.seed: int = checked_integer("seed", seed, least=0)
@@ -286,7 +296,8 @@ class Agent(Trainee, Generic[AgentConfig]):
         keeping = None
         if folder is not None:
             self._require_own(Path(folder))
-            keeping = Keeping(Path(folder), evaluate_every, evaluation_episodes, max_episode_steps)
+            counts = (evaluate_every, evaluation_episodes, max_episode_steps)
+            keeping = Keeping(self, Path(folder), *counts)
         if log:
             logger = FigureLog(self, log, folder, log_every)
             given.insert(0, logger)
@@ -334,6 +345,43 @@ class Agent(Trainee, Generic[AgentConfig]):
         self._resume_episodes()
         # What an interrupted training left undone is not made up for.
         self.target_steps = min(self.target_steps, self.steps) + steps
+
+    @property
+    @abstractmethod
+    def due(self) -> int:
+        """Updates that the steps so far call for."""
+
+    def is_halfway(self) -> bool:
+        """Return whether further steps are needed to finish what the last ones have begun."""
+        return False
+
+    @abstractmethod
+    def step(self) -> Any:
+        """Take a step in every environment and remember it; return what came of it."""
+
+    def forget(self) -> None:
+        """Begin new episodes with the next step, and forget those that have not ended."""
+
+    @abstractmethod
+    def batch(self) -> Any:
+        """Return what the next update, which is due, learns from."""
+
+    @property
+    @abstractmethod
+    def batch_rows(self) -> int:
+        """Rows of the batch that comes next."""
+
+    @abstractmethod
+    def evaluate(
+        self,
+        episodes: int = 20,
+        *,
+        env: Any = None,
+        num_envs: int | None = None,
+        seed: int = 0,
+        max_episode_steps: int | None = None,
+    ) -> Evaluation:
+        """Play greedy episodes that no training sees."""
 
     def update(self, batch: Any) -> Mapping[str, Any]:
         """Learn from a batch, and log its figures."""
@@ -655,104 +703,6 @@ class Agent(Trainee, Generic[AgentConfig]):
     @abstractmethod
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `_learned_state` returned."""
-
-
-class ReplayLoop(Agent[ReplayConfig]):
-    """Learns from batches of its memory, as often as each step calls for."""
-
-    learner: Any  # with a state
-    memory: TransitionMemory
-    _due: int = 0  # updates that the steps so far call for
-
-    @property
-    def due(self) -> int:
-        """Updates that are called for; none before an episode is in the memory."""
-        return self._due if self._due and self.memory.size() > 0 else 0
-
-    def _update(self, batch: Any) -> Mapping[str, Any]:
-        annealed = self.learner.anneal(self.steps)
-        return {**self._learn_from(batch), **annealed}
-
-    @abstractmethod
-    def _learn_from(self, batch: Any) -> Mapping[str, Any]:
-        """Learn from a batch with the learning rate of now; return figures by name."""
-
-    def batch(self) -> dict[str, Tensor]:
-        """Return the columns of a batch for the update that is due next."""
-        self._due -= 1
-        return self.memory.sample(self.config.batch_size)
-
-    @property
-    def batch_rows(self) -> int:
-        """Rows of a batch."""
-        return self.config.batch_size
-
-    def _call_for_updates(self, before: int) -> None:
-        """Note how many updates the steps since ``before`` call for."""
-        config = self.config
-        if self.steps > config.warmup_steps:
-            due = self.steps // config.train_every - before // config.train_every
-            self._due += due * config.updates
-
-    def forget(self) -> None:
-        """Begin new episodes with the next step; the memory forgets those that have not ended."""
-        super().forget()
-        self.memory.drop_open_episodes()
-        self.learner.normal.rewards.forget()
-
-    def _learned_state(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "memory": self.memory.state_dict(),
-            "due": self._due,
-        }
-
-    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return learned | {"memory": None, "due": 0}
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        memory = state["memory"]
-        if memory is not None and len(memory["open"]) == self.envs.num_envs:
-            self.memory.load_state_dict(memory)
-        elif memory is not None:  # their episodes do not go on here
-            self.memory.load_state_dict({**memory, "open": self.memory.state_dict()["open"]})
-        self._due = int(state["due"])
-
-
-class RolloutLoop(Agent[RolloutLoopConfig]):
-    """Steps its environments until a rollout is complete, learns from it and forgets it."""
-
-    learner: Any  # with `update`, as `OnPolicyLearner` has
-    _buffer: OnPolicyBuffer
-
-    @property
-    def due(self) -> int:
-        """One update when the rollout is complete."""
-        return int(self._buffer.full)
-
-    def is_halfway(self) -> bool:
-        """Return whether a rollout has begun."""
-        return self._buffer.length > 0
-
-    def batch(self) -> OnPolicyBuffer:
-        """Return the rollout, which the update will clear."""
-        return self._buffer
-
-    @property
-    def batch_rows(self) -> int:
-        """Decided steps of the rollout."""
-        return int(self._buffer.valid[: self._buffer.length].sum())
-
-    def forget(self) -> None:
-        """Begin new episodes and a new rollout with the next step."""
-        super().forget()
-        self._buffer.clear()
-        self.learner.normal.rewards.forget()
-
-    def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
-        done = self.steps - batch.length * self.envs.num_envs
-        return self.learner.update(batch, done=done, total=self.target_steps)
 
 
 def _write_policies(networks: Mapping[str, PortableNetwork], path: Path) -> list[Path]:

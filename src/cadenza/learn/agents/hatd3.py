@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import AgentKeywords, ReplayLoop
+from cadenza.learn.agents.agent import AgentKeywords
+from cadenza.learn.agents.batches import ReplayLoop
 from cadenza.learn.agents.off_policy import Transitions, normalization
 from cadenza.learn.agents.sac import critic_loss
 from cadenza.learn.agents.solo import Deployed

@@ -14,19 +14,16 @@ Limits:   an evaluation belongs to an update, so there is none before the warm-u
 import logging
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from cadenza.core.checks import whole_number
 from cadenza.core.extras import load_extra
 from cadenza.core.progress import ProgressReport
 from cadenza.learn.agents.judging import SELECTION_SEED, Evaluation
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.trainer import Trainer, TrainingShutdownException, end_all
 
 _logger = logging.getLogger(__name__)
@@ -66,87 +63,50 @@ class AgentCallback:
         """At the end, with what ended the training too early, or None."""
 
 
-class Trainee(LoggingMixin, ABC):
-    """What the loop needs of an agent.
+class Trainee(Protocol):
+    """What the loop steps and updates."""
 
-    Attributes:
-        steps: Environment steps so far.
-        updates: Updates so far.
-        samples: Rows of all their batches.
-        target_steps: Steps that the training aims at.
-        best_return: Mean return of the best evaluation of a training with a folder.
-        best_success_rate: Its success rate, if the task tells one.
-    """
+    @property
+    def steps(self) -> int:
+        """Environment steps so far."""
+        ...
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: int = 0
-        self.updates: int = 0
-        self.samples: int = 0
-        self.target_steps: int = 0
-        self.best_return: float | None = None
-        self.best_success_rate: float | None = None
+    @property
+    def target_steps(self) -> int:
+        """Steps that the training aims at."""
+        ...
 
-    @abstractmethod
+    @property
+    def due(self) -> int:
+        """Updates that the steps so far call for."""
+        ...
+
+    @property
+    def progress(self) -> str:
+        """What the bar of a training shows."""
+        ...
+
     def begin(self, steps: int) -> None:
         """Aim at ``steps`` more steps."""
 
-    @property
-    @abstractmethod
-    def due(self) -> int:
-        """Updates that the steps so far call for."""
-
     def is_halfway(self) -> bool:
         """Return whether further steps are needed to finish what the last ones have begun."""
-        return False
+        ...
 
-    @abstractmethod
     def step(self) -> Any:
         """Take a step in every environment and remember it; return what came of it."""
 
     def forget(self) -> None:
         """Begin new episodes with the next step, and forget those that have not ended."""
 
-    @abstractmethod
     def batch(self) -> Any:
         """Return what the next update, which is due, learns from."""
 
-    @property
-    @abstractmethod
-    def batch_rows(self) -> int:
-        """Rows of the batch that comes next."""
-
-    @abstractmethod
     def update(self, batch: Any) -> Mapping[str, Any]:
         """Learn from a batch; return figures by name."""
-
-    @abstractmethod
-    def evaluate(
-        self,
-        episodes: int = 20,
-        *,
-        env: Any = None,
-        num_envs: int | None = None,
-        seed: int = 0,
-        max_episode_steps: int | None = None,
-    ) -> Evaluation:
-        """Play greedy episodes that no training sees."""
-
-    @abstractmethod
-    def take_best(self, result: Evaluation) -> bool:
-        """Note a result if it is the best so far; return whether it is."""
-
-    @abstractmethod
-    def save(self, path: Path, *, memory: bool = True) -> Path:
-        """Write everything the future depends on, or all but the replay memory."""
-
-    @property
-    @abstractmethod
-    def progress(self) -> str:
-        """What the bar of a training shows."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
 class Keeping:
     """Saves an agent every ``every`` environment steps as ``last``, and as ``best`` what did best.
 
@@ -154,18 +114,50 @@ class Keeping:
     and saved without its replay memory.
     """
 
-    folder: Path
-    every: int
-    episodes: int
-    max_episode_steps: int | None
-
-    def __post_init__(self) -> None:
-        whole_number("learn.evaluate_every", self.every, least=1)
-        whole_number("learn.evaluation_episodes", self.episodes, least=1)
-        if self.episodes > 1:
+    def __init__(
+        self, agent: Any, folder: Path, every: int, episodes: int, max_episode_steps: int | None
+    ) -> None:
+        self._agent, self._folder = agent, folder
+        self._every = whole_number("learn.evaluate_every", every, least=1)
+        self._episodes = whole_number("learn.evaluation_episodes", episodes, least=1)
+        if episodes > 1:
             load_extra("scipy.special")  # for the interval: missed now, not after the training
-        if self.max_episode_steps is not None:
-            whole_number("learn.max_episode_steps", self.max_episode_steps, least=1)
+        if max_episode_steps is not None:
+            whole_number("learn.max_episode_steps", max_episode_steps, least=1)
+        self._max_episode_steps = max_episode_steps
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from the agent's steps so far."""
+        self._judged_at: int = self._agent.steps
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the turn of an evaluation has come."""
+        return self._agent.steps // self._every > self._judged_at // self._every
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the agent was not judged since its last step, or never."""
+        return self._agent.best_return is None or self._agent.steps > self._judged_at
+
+    def judge(self) -> tuple[Evaluation, list[Path]]:
+        """Evaluate the agent and save it; return the result, and where it is."""
+        agent = self._agent
+        self._judged_at = agent.steps
+        result = agent.evaluate(
+            self._episodes, seed=SELECTION_SEED, max_episode_steps=self._max_episode_steps
+        )
+        agent.log_scalar("evaluation/mean_return", result.mean)
+        if result.success_rate is not None:
+            agent.log_scalar("evaluation/success_rate", result.success_rate)
+        best = self._folder / "best"
+        saved = [agent.save(best, memory=False)] if agent.take_best(result) else []
+        return result, [*saved, self.save()]
+
+    def save(self) -> Path:
+        """Save the agent as ``last``."""
+        return self._agent.save(self._folder / "last")
 
 
 class Loop:
@@ -182,7 +174,6 @@ class Loop:
         self._keeping, self._report = keeping, report
         self._started: list[AgentCallback] = []
         self._has_begun = False
-        self._judged_at = agent.steps
 
     def run(self, steps: int) -> None:
         """Take ``steps`` more steps, and do the updates that they call for.
@@ -196,7 +187,9 @@ class Loop:
                 for callback in self._callbacks:
                     self._started.append(callback)
                     callback.on_start(self._agent)
-                self._has_begun, self._judged_at = True, self._agent.steps
+                self._has_begun = True
+                if self._keeping is not None:
+                    self._keeping.begin()  # a callback may have restored the agent
                 self._learn(steps)
                 self._keep_last()
             except TrainingShutdownException as stop:
@@ -221,7 +214,7 @@ class Loop:
                     changed = callback.on_batch(agent, batch)
                     batch = batch if changed is None else changed
                 figures = agent.update(batch)
-                if keeping and agent.steps // keeping.every > self._judged_at // keeping.every:
+                if keeping and keeping.is_due:
                     self._judge(keeping)
                 for callback in callbacks:
                     callback.on_update(agent, batch, figures)
@@ -243,19 +236,9 @@ class Loop:
 
     def _judge(self, keeping: Keeping) -> None:
         """Evaluate the agent, and save it."""
-        agent = self._agent
-        self._judged_at = agent.steps
-        result = agent.evaluate(
-            keeping.episodes, seed=SELECTION_SEED, max_episode_steps=keeping.max_episode_steps
-        )
-        agent.log_scalar("evaluation/mean_return", result.mean)
-        if result.success_rate is not None:
-            agent.log_scalar("evaluation/success_rate", result.success_rate)
-        best, last = keeping.folder / "best", keeping.folder / "last"
-        saved = [agent.save(best, memory=False)] if agent.take_best(result) else []
-        saved.append(agent.save(last))
+        result, saved = keeping.judge()
         for callback in self._callbacks:  # after all that a callback which ends it would prevent
-            callback.on_evaluate(agent, result)
+            callback.on_evaluate(self._agent, result)
         self._tell_saved(saved)
 
     def _tell_saved(self, paths: Sequence[Path]) -> None:
@@ -267,17 +250,17 @@ class Loop:
         """Judge and save what there is at the end; what was judged already is only saved."""
         if self._keeping is None:
             return
-        if self._agent.best_return is None or self._agent.steps > self._judged_at:
+        if self._keeping.is_outdated:
             self._judge(self._keeping)
         else:
-            self._tell_saved([self._agent.save(self._keeping.folder / "last")])
+            self._tell_saved([self._keeping.save()])
 
     def _save_after(self, error: BaseException) -> None:
         """Save what there is after an error or Ctrl-C."""
         if self._keeping is None or not self._has_begun:
             return
         try:
-            self._agent.save(self._keeping.folder / "last")
+            self._keeping.save()
         except Exception as failure:  # noqa: BLE001 -- whatever it is, the first error is raised
             error.add_note(f"the agent could not be saved: {failure!r}")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cadenza.core.episodes import Episode
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.agent import ReplayLoop
+from cadenza.learn.agents.batches import ReplayLoop
 from cadenza.learn.agents.demonstrations import (
     Demonstrations,
     Source,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cadenza.core.arrays import Float32Array, require_finite
-from cadenza.learn.agents.agent import RolloutLoop
+from cadenza.learn.agents.batches import RolloutLoop
 from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.solo import Deployed, SoloAgent

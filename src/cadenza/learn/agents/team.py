@@ -30,8 +30,8 @@ from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import (
     Agent,
     AgentConfig,
-    RolloutLoop,
 )
+from cadenza.learn.agents.batches import RolloutLoop
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.env.making import agreed
