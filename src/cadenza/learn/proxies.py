@@ -27,6 +27,10 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeSt
 #: How a proxy calls its policy: as it is, in training mode (sampling), in evaluation mode (greedy).
 ActingMode = Literal["keep", "sample", "greedy"]
 
+#: What agents see, and what they do, by agent.
+AgentObservations = Mapping[AgentId, DictObservation]
+AgentResponses = Mapping[AgentId, DictResponse]
+
 _NAME: Final = "GenericAgentProxy"
 #: States of an episode's last observation.
 ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
@@ -36,9 +40,7 @@ ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 class AgentProxy(Protocol):
     """Answers observations with responses."""
 
-    def __call__(
-        self, observations: Mapping[AgentId, DictObservation]
-    ) -> dict[AgentId, DictResponse]:
+    def __call__(self, observations: AgentObservations) -> dict[AgentId, DictResponse]:
         """Return one response for every agent whose episode goes on."""
         ...
 
@@ -70,11 +72,7 @@ class RebindableAgent(AgentProxy, Protocol):
 class MemoryProxy(Protocol):
     """Keeps what agents saw and did."""
 
-    def add(
-        self,
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> None:
+    def add(self, observations: AgentObservations, responses: AgentResponses) -> None:
         """Store one step of each agent; agents whose episode ended have no response."""
         ...
 
@@ -84,7 +82,7 @@ def to_numpy(x: torch.Tensor) -> NDArray[Any]:
     return x.detach().cpu().numpy()
 
 
-def active_agents(observations: Mapping[AgentId, DictObservation]) -> list[AgentId]:
+def active_agents(observations: AgentObservations) -> list[AgentId]:
     """Return the agents whose episode goes on, in order."""
     return [agent for agent, seen in observations.items() if seen.episode_state not in ENDINGS]
 
@@ -170,9 +168,7 @@ class GenericAgentProxy:
         other._mode = mode  # noqa: SLF001 -- of this class
         return other
 
-    def __call__(
-        self, observations: Mapping[AgentId, DictObservation]
-    ) -> dict[AgentId, DictResponse]:
+    def __call__(self, observations: AgentObservations) -> dict[AgentId, DictResponse]:
         """Return one response for every agent whose episode goes on; none for the others.
 
         Raises:
@@ -202,7 +198,7 @@ class GenericAgentProxy:
         }
 
     def _input(
-        self, key: str, active: list[AgentId], observations: Mapping[AgentId, DictObservation]
+        self, key: str, active: list[AgentId], observations: AgentObservations
     ) -> torch.Tensor:
         """Return one input of the policy, (K, ...), in its declared type."""
         try:

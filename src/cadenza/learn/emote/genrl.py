@@ -24,12 +24,12 @@ from torch.nn import functional
 
 from cadenza.core.checks import require_counts, whole_number
 from cadenza.core.errors import CheckpointError, InputError, refuse
-from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.loss import LossCallback, LossKeywords, observed_input
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
 from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, relu_mlp
+from cadenza.learn.proxies import AgentObservations, AgentResponses
 
 
 class _ConditionedPerceptron(nn.Module):
@@ -372,11 +372,7 @@ class MemoryProxyWithEncoder(MemoryTableProxy):
         self._action_key = action_key
         self._multiplier = latent_multiplier
 
-    def add(
-        self,
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> None:
+    def add(self, observations: AgentObservations, responses: AgentResponses) -> None:
         """Store one step of every agent, actions encoded."""
         owner, key = "MemoryProxyWithEncoder.add", self._action_key
         if wrong := [a for a, response in responses.items() if key not in response.list_data]:

@@ -27,7 +27,7 @@ from cadenza.core.deprecation import deprecated
 from cadenza.core.errors import ConfigurationTypeError, InputError, refuse
 from cadenza.core.schedules import ConstantSchedule, Schedule
 from cadenza.core.spaces import MDPSpace
-from cadenza.core.types import AgentId, DictObservation, DictResponse
+from cadenza.core.types import AgentId, DictResponse
 from cadenza.learn.agents.sac import (
     SACConfig,
     policy_loss,
@@ -45,7 +45,7 @@ from cadenza.learn.emote.targets import (
     soft_update_from_to,
 )
 from cadenza.learn.optimizers import adam
-from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
+from cadenza.learn.proxies import AgentObservations, AgentProxy, GenericAgentProxy
 from cadenza.learn.settings import ScheduleConfig
 
 __all__ = [
@@ -366,9 +366,7 @@ class AgentProxyWrapper:
     def __init__(self, *, inner: AgentProxy) -> None:
         self._inner = inner
 
-    def __call__(
-        self, observations: Mapping[AgentId, DictObservation]
-    ) -> dict[AgentId, DictResponse]:
+    def __call__(self, observations: AgentObservations) -> dict[AgentId, DictResponse]:
         """Return the responses of the inner proxy."""
         return self._inner(observations)
 

@@ -123,10 +123,8 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         """
         for kind, errors in self._errors.items():
             size = self._window
-            means = [
-                math.fsum(errors[i * size : (i + 1) * size]) / size
-                for i in range(min(WINDOWS, len(errors) // size))
-            ]
+            starts = range(0, min(WINDOWS, len(errors) // size) * size, size)
+            means = [math.fsum(errors[start : start + size]) / size for start in starts]
             p_value = falling_trend_p_value(means) if means else 0.0
             if p_value > SIGNIFICANCE:
                 expected = f"the {kind} prediction error to fall over {self.cycle} steps"

@@ -17,13 +17,13 @@ from cadenza.core.errors import CadenzaError, InputError, NotReadyError, refuse
 from cadenza.core.types import (
     AgentId,
     DictObservation,
-    DictResponse,
     EpisodeState,
     RewardFnType,
     TermFnType,
 )
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.model import DynamicModel
+from cadenza.learn.proxies import AgentResponses
 
 
 class ModelDivergedError(CadenzaError, ArithmeticError):
@@ -139,7 +139,7 @@ class ModelEnv:
         return dict(zip(self._ids, map(self._initial_of, _as_rows(obs)), strict=True))
 
     def dict_step(
-        self, actions: Mapping[AgentId, DictResponse]
+        self, actions: AgentResponses
     ) -> tuple[dict[AgentId, DictObservation], dict[str, float]]:
         """Advance every environment by one step.
 
@@ -229,7 +229,7 @@ class ModelEnv:
         require_shape("ModelEnv: flags of termination_fn", flags, (self.num_envs,))
         return flags.to(torch.bool)
 
-    def _stacked(self, actions: Mapping[AgentId, DictResponse]) -> NDArray[np.float32]:
+    def _stacked(self, actions: AgentResponses) -> NDArray[np.float32]:
         """Return the actions in the order of the environments, shape (E, A)."""
         missing = [agent for agent in self._ids if agent not in actions]
         if missing or not self._ids:
