@@ -178,9 +178,10 @@ def _spell_out(init: Callable[..., None], inherited: Callable[..., None]) -> Non
     if get_origin(rest.annotation) is not Unpack:
         return
     known = inspect.signature(inherited).parameters
-    passed = [known[name] for name in get_args(rest.annotation)[0].__annotations__]
-    own += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in passed]
-    vars(init)["__signature__"] = inspect.Signature(own)
+    names = get_args(rest.annotation)[0].__annotations__
+    if names.keys() <= known.keys():
+        own += [known[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in names]
+        vars(init)["__signature__"] = inspect.Signature(own)
 
 
 def _takes_anything(function: Callable[..., Any]) -> bool:

@@ -1,6 +1,8 @@
 import copy
+import inspect
 import pickle
 import warnings
+from typing import TypedDict, Unpack
 
 import pytest
 
@@ -184,6 +186,27 @@ def test_key_from_a_member_prefers_the_value_in_the_group():
     assert callback.begin_batch(rows=3, default={"rows": 7}) == {"got": 7}
     assert callback.begin_batch(rows=3, default={}) == {"got": 3}
     assert callback.begin_batch(default={"rows": 7}) == {"got": 7}
+
+
+def test_signature_spells_out_keywords_that_a_constructor_passes_on():
+    class Settings(TypedDict, total=False):
+        cycle: int | None
+
+    class Others(TypedDict, total=False):
+        unknown: int
+
+    class Passing(Callback):
+        def __init__(self, a, **others: Unpack[Settings]):
+            super().__init__(**others)
+
+    class Keeping(Callback):
+        def __init__(self, a, **others: Unpack[Others]):
+            super().__init__()
+
+    cycle = inspect.signature(Passing).parameters["cycle"]
+    assert (cycle.kind, cycle.default) == (inspect.Parameter.KEYWORD_ONLY, None)
+    assert list(inspect.signature(Keeping).parameters) == ["a", "others"]
+    assert Passing(1, cycle=3).cycle == 3
 
 
 def test_group_result_that_is_no_mapping_is_an_error():

@@ -255,13 +255,9 @@ class Checkpointer(Callback):
         elif self._next_index == LATEST:
             self._next_index = existing[-1] + 1 if existing else 0
         elif existing and existing[-1] >= int(self._next_index):
-            _logger.warning(
-                "%s has checkpoints up to index %d, and this run starts at %s, so it overwrites "
-                "them; use checkpoint_index='latest' to keep them",
-                self._folder,
-                existing[-1],
-                self._next_index,
-            )
+            told = "%s has checkpoints up to index %d, and this run starts at %s, so it overwrites "
+            told += "them; use checkpoint_index='latest' to keep them"
+            _logger.warning(told, self._folder, existing[-1], self._next_index)
 
     @Callback.whole_state
     def end_batch(self, **state: Any) -> None:
@@ -291,10 +287,8 @@ class Checkpointer(Callback):
     def _save(self, training_state: dict[str, Any]) -> dict[str, Any]:
         """Write one checkpoint of the restorees as they are now."""
         index = 0 if self._next_index == LATEST else int(self._next_index)
-        written = {
-            "latest_checkpoint": str(checkpoint_path(self._folder, index)),
-            "checkpoint_index": index,
-        }
+        path = checkpoint_path(self._folder, index)
+        written = {"latest_checkpoint": str(path), "checkpoint_index": index}
         content = {
             "callback_state_dicts": {each.name: each.state_dict() for each in self._restorees},
             "training_state": {**training_state, **written},
@@ -393,12 +387,9 @@ class CheckpointLoader(Callback):
         if "generator_states" in content:
             set_global_generator_states(content["generator_states"])
         training = content["training_state"]
-        return {
-            **training,
-            "bp_step": training["bp_step"] + 1,
-            "latest_checkpoint": str(checkpoint_path(self._folder, index)),
-            "checkpoint_index": index,
-        }
+        latest = {"latest_checkpoint": str(checkpoint_path(self._folder, index))}
+        step = {"bp_step": training["bp_step"] + 1}
+        return {**training, **step, **latest, "checkpoint_index": index}
 
     def _read(self) -> tuple[int, dict[str, Any]] | None:
         """Return index and content of the newest valid candidate; None to start from scratch."""

@@ -91,14 +91,14 @@ class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
         name: str,
     ) -> None:
         super().__init__(
-            discriminator,
-            grad_loss_weight,
-            optimizer,
             lr_schedule,
-            max_grad_norm,
-            data_group=data_group,
             name=name,
+            network=discriminator,
+            optimizer=optimizer,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
         )
+        self._grad_loss_weight = grad_loss_weight
         self._right_action_map = right_action_map_fn
         self._left_action_map = left_action_map_fn
 

@@ -13,7 +13,7 @@ Shaping:    a shaper writes the sum to ``rewards``, keeps the bonus under a key 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import torch
 from torch import Tensor, nn, optim
@@ -104,39 +104,17 @@ def spread(values: Tensor) -> Tensor:
 
 
 class AdversarialLoss(LossCallback):
-    """Steps a discriminator; `loss` of a subclass says which rows are real and which are made.
-
-    ``grad_loss_weight`` is that of the gradient penalty, on the real rows.
-    """
+    """Steps a discriminator; `loss` of a subclass says which rows are real and which are made."""
 
     #: First part of the log keys.
     LOG_PREFIX: ClassVar[str]
-
-    def __init__(
-        self,
-        discriminator: nn.Module,
-        grad_loss_weight: float,
-        optimizer: optim.Optimizer,
-        lr_schedule: LRScheduler | None,
-        max_grad_norm: float,
-        *,
-        data_group: str | None,
-        name: str,
-    ) -> None:
-        super().__init__(
-            lr_schedule,
-            name=name,
-            network=discriminator,
-            optimizer=optimizer,
-            max_grad_norm=max_grad_norm,
-            data_group=data_group,
-        )
-        self._discriminator = discriminator
-        self._grad_loss_weight = grad_loss_weight
+    #: Weight of the gradient penalty, on the real rows.
+    _grad_loss_weight: float
 
     def _loss_of(self, real: Tensor, made: Tensor) -> Tensor:
         """Return the loss that teaches to tell ``real`` (B, K) from ``made`` (B', K); log it."""
-        loss, figures = discriminator_loss(self._discriminator, real, made, self._grad_loss_weight)
+        network = cast("nn.Module", self.network)
+        loss, figures = discriminator_loss(network, real, made, self._grad_loss_weight)
         for name, figure in figures.items():
             self.log_scalar(f"{self.LOG_PREFIX}/{name}", figure)
         return loss
@@ -259,14 +237,14 @@ class DiscriminatorLoss(AdversarialLoss):
         name: str = "Discriminator",
     ) -> None:
         super().__init__(
-            discriminator,
-            grad_loss_weight,
-            optimizer,
             lr_schedule,
-            max_grad_norm,
-            data_group=None,
             name=name,
+            network=discriminator,
+            optimizer=optimizer,
+            max_grad_norm=max_grad_norm,
+            data_group=None,
         )
+        self._grad_loss_weight = grad_loss_weight
         self._imitation_state_map = imitation_state_map_fn
         self._policy_state_map = policy_state_map_fn
         self._input_key = input_key

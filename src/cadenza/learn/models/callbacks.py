@@ -195,13 +195,9 @@ class ModelLoss(LossCallback):
         obs, next_obs = self._modelled(observation), self._modelled(next_observation)
         train = self.hold_out.keep((obs, next_obs, actions, rewards))
         if not self.hold_out.resting and bool(train.any()):
-            super().backward(
-                {self._input_key: obs[train]},
-                {self._input_key: next_obs[train]},
-                actions[train],
-                rewards[train],
-                None if masks is None else masks[train],
-            )
+            kept, after = {self._input_key: obs[train]}, {self._input_key: next_obs[train]}
+            goes_on = None if masks is None else masks[train]
+            super().backward(kept, after, actions[train], rewards[train], goes_on)
         self.hold_out.after_step(self.model)
         self.log_scalar(f"loss/{self.name}_resting", float(self.hold_out.resting))
         if self.hold_out.errors:
