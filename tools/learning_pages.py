@@ -172,10 +172,11 @@ def _has(name: str, ability: str, *, briefly: bool = False) -> str:
     if ability == "Scaling" and name in ("BC", "DAgger"):
         return "always" if briefly else "always, by the moments of the data"
     found = switches(name, ability)
-    if briefly and len(found) == len(ABILITIES[ability][1]):
+    if not briefly:
+        return ", ".join(found) or "no"
+    if len(found) == len(ABILITIES[ability][1]):
         return "yes"
-    said = ", ".join(found)
-    return said.replace("`", "").replace("normalize_", "") or "–" if briefly else said or "no"
+    return "partly" if found else "–"
 
 
 def takes_table(name: str) -> str:
@@ -205,7 +206,7 @@ def index_table(_: str) -> str:
         (
             f"[{name}]({name.lower()}.md)",
             ", ".join(BRIEFLY.get(kind, kind) for kind in actions_of(name)),
-            "flattened" if _team(name) else "all",
+            "flat" if _team(name) else "all",
             "team" if _team(name) else "one",
             "yes" if _teachers(name) else "–",
             *(_has(name, ability, briefly=True) for ability in ABILITIES),
