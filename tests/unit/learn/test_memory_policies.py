@@ -66,8 +66,8 @@ def test_a_rollout_is_cut_where_episodes_begin_and_every_few_steps():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cue_is_remembered_which_nothing_else_can(kind):
     settings = {**SMALL, "learning_rate": 1e-2, "seed": 1}
-    blind = cadenza.PPO(Cue, **settings).learn(4_000, progress=False)
-    agent = cadenza.PPO(Cue, **settings, memory=kind, memory_size=8).learn(4_000, progress=False)
+    blind = cadenza.PPO(Cue, **settings).learn(2_000, progress=False)
+    agent = cadenza.PPO(Cue, **settings, memory=kind, memory_size=8).learn(2_000, progress=False)
     assert agent.evaluate(40).mean == 1.0
     assert blind.evaluate(40).mean < 0.8
     assert agent.evaluate(40, num_envs=7).returns == agent.evaluate(40).returns
@@ -79,7 +79,7 @@ def test_a_cue_is_remembered_which_nothing_else_can(kind):
 def test_a_cue_is_learned_in_every_autoreset_mode(mode):
     envs = SyncVectorEnv([Cue] * 4, autoreset_mode=mode)
     settings = {**MEMORY, "num_envs": None, "learning_rate": 1e-2, "seed": 1}
-    agent = cadenza.PPO(envs, **settings).learn(5_000, progress=False)
+    agent = cadenza.PPO(envs, **settings).learn(2_000, progress=False)
     assert agent.evaluate(40, env=Cue()).mean == 1.0
 
 

@@ -216,7 +216,7 @@ def test_scaling_learns_a_badly_scaled_task_and_plain_does_not():
             "warmup_steps": 100,
         }
         means[scaled] = [
-            cadenza.SAC(Far, seed=seed, **settings).learn(900, progress=False).evaluate(20).mean
+            cadenza.SAC(Far, seed=seed, **settings).learn(400, progress=False).evaluate(20).mean
             for seed in range(size(2, 5))
         ]
     # Standing still costs 5 * 500 per episode.
