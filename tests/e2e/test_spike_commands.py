@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spikes")
     (folder / "study").mkdir()
     git(folder / "study", "init", "--quiet")
-    design = ("seeds=[0, 1, 2, 3, 4]", "episodes_per_seed=8")
+    design = ("seeds=[0, 1, 2, 3, 4]", "episodes_per_seed=4")
     done = here("prereg", "new", "OM", *design, "--tag", "om", "--out", "study/OM.yaml", cwd=folder)
     assert done.code == 0, done.err
     git(folder / "study", "add", ".")
