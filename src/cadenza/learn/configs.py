@@ -13,6 +13,7 @@ from cadenza.learn.agents.sac import SACConfig, SACSettings
 from cadenza.learn.agents.td3 import TD3Config, TD3Settings
 from cadenza.learn.settings import (
     SHARED_DEFAULTS,
+    Activation,
     ActorCriticConfig,
     ActorCriticSettings,
     ChoosingConfig,
@@ -20,6 +21,8 @@ from cadenza.learn.settings import (
     CompilableConfig,
     CompilableSettings,
     Count,
+    CriticConfig,
+    CriticSettings,
     FrozenModel,
     Horizon,
     OffPolicyConfig,
@@ -38,6 +41,7 @@ from cadenza.learn.settings import (
 
 __all__ = [
     "SHARED_DEFAULTS",
+    "Activation",
     "ActorCriticConfig",
     "ActorCriticSettings",
     "BCConfig",
@@ -47,6 +51,8 @@ __all__ = [
     "CompilableConfig",
     "CompilableSettings",
     "Count",
+    "CriticConfig",
+    "CriticSettings",
     "DAggerConfig",
     "DAggerSettings",
     "DQNConfig",

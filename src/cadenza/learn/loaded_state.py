@@ -15,7 +15,8 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError, Configurati
 
 #: Settings that what a file holds was built with.
 _BUILT_IN: Final = (
-    *("action_bins", "action_masks", "bins", "compile", "ensemble_size", "factored_choices"),
+    *("action_bins", "action_masks", "activation", "bins", "compile", "critic_sizes"),
+    *("ensemble_size", "factored_choices"),
     *("group_size", "hidden_sizes", "imagined_size", "initial_alpha", "initial_log_std"),
     *("kl_coefficient", "max_action_std", "max_value", "memory_size", "min_value", "model_hidden"),
     *("model_layers", "model_updates", "normalize_observations", "num_elites", "precision"),

@@ -56,6 +56,8 @@ def _horizon(value: object) -> bool | int:
 
 
 Horizon = Annotated[bool | int, BeforeValidator(_horizon)]
+#: What stands between the layers of a perceptron.
+Activation: TypeAlias = Literal["relu", "tanh", "elu", "silu", "gelu"]
 #: Widths of hidden layers, as a caller writes them.
 Widths: TypeAlias = list[int] | tuple[int, ...]
 
@@ -167,6 +169,28 @@ Weight = Annotated[
 ]
 
 
+class CriticConfig(FrozenModel):
+    """What algorithms with critics beside a policy share.
+
+    Attributes:
+        critic_sizes: Widths of the critics' hidden layers, at least one; None is ``hidden_sizes``.
+    """
+
+    critic_sizes: tuple[Width, ...] | None = Field(default=None, min_length=1)
+
+    @property
+    def critic_widths(self) -> tuple[int, ...]:
+        """Widths of the critics' hidden layers."""
+        own: Any = self
+        return self.critic_sizes or own.hidden_sizes
+
+
+class CriticSettings(TypedDict, total=False):
+    """Keywords of `CriticConfig`."""
+
+    critic_sizes: Widths | None
+
+
 class OffPolicyConfig(FrozenModel):
     """What all algorithms with a replay memory share.
 
@@ -176,6 +200,7 @@ class OffPolicyConfig(FrozenModel):
         tau: Share that target networks move per update, in (0, 1].
         batch_size: Transitions per update, >= 1.
         hidden_sizes: Widths of the hidden layers of every network, at least one.
+        activation: What stands between the layers of every network.
         max_gradient_norm: Global norm to which gradients are shortened, > 0.
         memory_size: Most transitions kept, >= 1.
         warmup_steps: Environment steps with random actions before the first update, >= 0.
@@ -192,6 +217,7 @@ class OffPolicyConfig(FrozenModel):
     tau: float = Field(default=0.005, gt=0.0, le=1.0)
     batch_size: Count = Field(default=256, ge=1)
     hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), min_length=1)
+    activation: Activation = "relu"
     max_gradient_norm: float = Field(default=10.0, gt=0.0)
     memory_size: Count = Field(default=100_000, ge=1)
     warmup_steps: Count = Field(default=1_000, ge=0)
@@ -209,6 +235,7 @@ class OffPolicySettings(TypedDict, total=False):
     tau: float
     batch_size: int
     hidden_sizes: Widths
+    activation: Activation
     max_gradient_norm: float
     memory_size: int
     warmup_steps: int
@@ -271,6 +298,7 @@ class OnPolicyConfig(FrozenModel):
         entropy_coefficient: Weight of the entropy bonus, >= 0, or its schedule.
         hidden_sizes: Widths of the hidden layers of every network.
         normalize_observations: Scale observations by their running moments.
+        activation: What stands between the layers of every network.
     """
 
     rollout_length: Count = Field(default=2048, ge=1)
@@ -283,6 +311,7 @@ class OnPolicyConfig(FrozenModel):
     entropy_coefficient: Weight = 0.0
     hidden_sizes: tuple[Width, ...] = (64, 64)
     normalize_observations: bool = False
+    activation: Activation = "tanh"
 
     @model_validator(mode="after")
     def _decays_once(self) -> Self:
@@ -307,9 +336,10 @@ class OnPolicySettings(TypedDict, total=False):
     entropy_coefficient: float | ScheduleConfig
     hidden_sizes: Widths
     normalize_observations: bool
+    activation: Activation
 
 
-class ActorCriticConfig(OnPolicyConfig):
+class ActorCriticConfig(OnPolicyConfig, CriticConfig):
     """What on-policy algorithms with a critic share.
 
     Attributes:
@@ -321,7 +351,7 @@ class ActorCriticConfig(OnPolicyConfig):
     normalize_rewards: bool = False
 
 
-class ActorCriticSettings(OnPolicySettings, total=False):
+class ActorCriticSettings(OnPolicySettings, CriticSettings, total=False):
     """Keywords of `ActorCriticConfig`."""
 
     gae_lambda: float

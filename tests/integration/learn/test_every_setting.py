@@ -38,6 +38,7 @@ from tests.unit.learn.sign_envs import SignEnv
 OTHER = {
     "action_bins": 3,
     "action_noise": 0.5,
+    "activation": "elu",
     "advantage_epsilon": 1.0,
     "batch_size": 4,
     "bins": 31,
@@ -48,6 +49,7 @@ OTHER = {
     "compile": True,
     "critic_max_grad_norm": 1e-3,
     "critic_max_gradient_norm": 1e-3,
+    "critic_sizes": (4,),
     "decay_learning_rate": True,
     "double": False,
     "ensemble": 0.1,

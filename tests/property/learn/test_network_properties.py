@@ -41,13 +41,13 @@ from cadenza.learn.nn.curl import CurlNetwork
 from cadenza.learn.nn.encoders import DictFeatures, ImageFeatures, ObservationEncoder
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHead
-from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder, relu_mlp
+from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder, mlp
 from cadenza.learn.nn.policy_networks import (
     DiagonalGaussianHead,
     Masked,
+    OrthogonalMlp,
     Policy,
     SquashedGaussianHead,
-    TanhMlp,
     ValueCritic,
 )
 from cadenza.learn.nn.recurrent import Memory, Recurrent, Remembering
@@ -115,8 +115,8 @@ def wrapped_model():
 
 
 NETWORKS = {
-    "relu_mlp": lambda: relu_mlp(D, [H, H], A, generator=rng()),
-    "TanhMlp": lambda: TanhMlp(D, [H], A, output_gain=1.0, generator=rng()),
+    "mlp": lambda: mlp(D, [H, H], A, generator=rng()),
+    "OrthogonalMlp": lambda: OrthogonalMlp(D, [H], A, output_gain=1.0, generator=rng()),
     "GaussianMlpPolicy": policy,
     "GaussianPolicyHead": lambda: GaussianPolicyHead(H, A),
     "DeterministicMlpPolicy": lambda: DeterministicMlpPolicy(D, A, [H], init_generator=rng()),
@@ -210,7 +210,7 @@ INPUTS = {
     "Remembering": [rows(D), rows(H)],
 }
 #: Those that are compiled by day: one of each kind.
-COMPILED = ["relu_mlp", "GaussianMlpPolicy", "Conv2dEncoder", "DiscreteQMlp", "EnsembleOfGaussian"]
+COMPILED = ["mlp", "GaussianMlpPolicy", "Conv2dEncoder", "DiscreteQMlp", "EnsembleOfGaussian"]
 
 
 class Asked(nn.Module):
@@ -344,7 +344,7 @@ def test_a_compiled_network_computes_the_same_also_with_new_weights(case):
 
 
 def test_a_replaced_layer_leaves_the_batch_as_it_was():
-    network = relu_mlp(D, [D], A)
+    network = mlp(D, [D], A)
     network[0] = nn.Identity()
     batch = -torch.ones(B, D)
     network(batch)

@@ -30,7 +30,7 @@ AGENTS = sorted(
 
 
 #: Keywords of agents that are no settings.
-COMMON = {"seed", "num_envs", "network", "demonstrations", "demonstration_share"}
+COMMON = {"seed", "num_envs", "network", "demonstrations", "demonstration_share", "device"}
 
 
 @pytest.mark.parametrize("kind", AGENTS)
@@ -40,7 +40,8 @@ def test_constructor_shows_every_setting_with_its_type_and_default(kind):
     hints = get_type_hints(kind.Config)
     settings = {name: hints[name] for name in kind.Config.model_fields}
     common = {key: typed.pop(key) for key in COMMON & typed.keys()}
-    assert typed == {**settings, "hidden_sizes": list[int] | settings["hidden_sizes"]}
+    widths = {name: list[int] | settings[name] for name in settings if name.endswith("_sizes")}
+    assert typed == {**settings, **widths}
     shown = inspect.signature(kind).parameters
     assert {name: shown[name].default for name in settings} == kind.Config().model_dump()
     assert {name: shown[name].annotation for name in settings} == settings

@@ -27,7 +27,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOLearner
-from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, TanhMlp
+from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
 from cadenza.learn.nn.running_normalizer import EPSILON, learner_state, scaled
 from cadenza.partners.zoo_member import MemberPolicies
@@ -118,7 +118,7 @@ class PairPlayer:
         Which robot and identity it is are constant inputs, so they become part of the first bias,
         and the scaling to the robot's bounds becomes part of the last layer.
         """
-        env, actor = self._env, cast("TanhMlp", self.learner.network.actor)
+        env, actor = self._env, cast("OrthogonalMlp", self.learner.network.actor)
         dim, width = env.observation_dims[robot], env.observation_dim
         weights = [p.detach().double() for layer in actor.layers for p in layer.parameters()]
         constant = torch.zeros(2 + self._identities, dtype=torch.float64)
@@ -148,7 +148,7 @@ class PairPlayer:
             known_scale = moments[0, :dim], torch.sqrt(moments[1, :dim] + EPSILON)
         return perceptron(
             [weight.float() for weight in weights],
-            "tanh",
+            self.learner.config.activation,
             output,
             standardised=known_scale,
             contract=env.contracts[robot],

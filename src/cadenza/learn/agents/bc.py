@@ -43,7 +43,16 @@ from cadenza.learn.env.making import (
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.nn.encoders import AnySpace, Network
-from cadenza.learn.settings import Count, FrozenModel, Width, Widths
+from cadenza.learn.settings import (
+    Activation,
+    Count,
+    FrozenModel,
+    Rate,
+    ScheduleConfig,
+    Width,
+    Widths,
+    value_at,
+)
 
 #: Updates from one look at the held-out episodes to the next, and most of their steps in one.
 LOOK_EVERY: Final = 100
@@ -60,8 +69,9 @@ class BCConfig(FrozenModel):
         ensemble: Decay c of the weights in the average of overlapping chunks, >= 0; None for none.
         held_out: Share of the episodes that are not learned from, in [0, 1).
         batch_size: Steps per update, >= 1.
-        learning_rate: Adam's step size, > 0.
+        learning_rate: Adam's step size, > 0, or its schedule, by updates.
         hidden_sizes: Widths of the hidden layers, at least one.
+        activation: What stands between them.
         max_gradient_norm: Norm to which gradients are shortened, > 0.
     """
 
@@ -71,8 +81,9 @@ class BCConfig(FrozenModel):
     ensemble: float | None = Field(default=None, ge=0.0)
     held_out: float = Field(default=0.1, ge=0.0, lt=1.0)
     batch_size: Count = Field(default=256, ge=1)
-    learning_rate: float = Field(default=1e-3, gt=0.0)
+    learning_rate: Rate = 1e-3
     hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), min_length=1)
+    activation: Activation = "silu"
     max_gradient_norm: float = Field(default=10.0, gt=0.0)
 
     @model_validator(mode="after")
@@ -99,8 +110,9 @@ class BCSettings(TypedDict, total=False):
     ensemble: float | None
     held_out: float
     batch_size: int
-    learning_rate: float
+    learning_rate: float | ScheduleConfig
     hidden_sizes: Widths
+    activation: Activation
     max_gradient_norm: float
 
 
@@ -258,7 +270,9 @@ class BC(ImitationAgent[BCConfig]):
         }
 
     def _optimizer(self, weights: Iterable[Tensor]) -> Adam:
-        return Adam(self.config.learning_rate, self.config.max_gradient_norm, policy=weights)
+        return Adam(
+            value_at(self.config.learning_rate, 0), self.config.max_gradient_norm, policy=weights
+        )
 
     def _open_worlds(self) -> None:
         """Need none: nothing is stepped."""
@@ -305,7 +319,9 @@ class BC(ImitationAgent[BCConfig]):
         return chunks.at(self.learner.draw_rows(len(chunks)))
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        figures: dict[str, Any] = self.learner.update(batch)
+        rate = value_at(self.config.learning_rate, self.steps)
+        self.learner.optimizer.learning_rate = rate
+        figures: dict[str, Any] = {**self.learner.update(batch), "learning_rate": rate}
         self.steps += 1
         if self._held_out is not None and self.steps % LOOK_EVERY == 0:
             rows = torch.arange(0, len(self._held_out), -(-len(self._held_out) // LOOK_ROWS))

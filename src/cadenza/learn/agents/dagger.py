@@ -34,7 +34,16 @@ from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.encoders import is_box, is_image
-from cadenza.learn.settings import Count, FrozenModel, Width, Widths
+from cadenza.learn.settings import (
+    Activation,
+    Count,
+    FrozenModel,
+    Rate,
+    ScheduleConfig,
+    Width,
+    Widths,
+    value_at,
+)
 
 #: Observations, (N, *shape), or flat rows, (N, O), if they are no arrays, to actions as the
 #: environment takes them, (N, *shape).
@@ -52,8 +61,10 @@ class DAggerConfig(FrozenModel):
         round_length: Steps per environment between fits, >= 1.
         updates: Updates per fit, >= 1.
         batch_size: States per update, >= 1.
-        learning_rate: Adam's first step size of a fit, > 0; later ones are shares of it.
+        learning_rate: Adam's first step size of a fit, > 0, or its schedule; later ones of the fit
+            are shares of it.
         hidden_sizes: Widths of the hidden layers, at least one.
+        activation: What stands between them.
         expert_decay: Probability that the expert drives an environment in round r, r-th power of
             it, in [0, 1]; the expert drives round 0.
         action_noise: Deviation of the noise on executed actions in [-1, 1], or the probability that
@@ -64,8 +75,9 @@ class DAggerConfig(FrozenModel):
     round_length: Count = Field(default=100, ge=1)
     updates: Count = Field(default=300, ge=1)
     batch_size: Count = Field(default=512, ge=1)
-    learning_rate: float = Field(default=1e-3, gt=0.0)
+    learning_rate: Rate = 1e-3
     hidden_sizes: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    activation: Activation = "silu"
     expert_decay: float = Field(default=0.6, ge=0.0, le=1.0)
     action_noise: float = Field(default=0.05, ge=0.0, le=1.0)
     noise_share: float = Field(default=0.5, ge=0.0, le=1.0)
@@ -81,8 +93,9 @@ class DAggerSettings(TypedDict, total=False):
     round_length: int
     updates: int
     batch_size: int
-    learning_rate: float
+    learning_rate: float | ScheduleConfig
     hidden_sizes: Widths
+    activation: Activation
     expert_decay: float
     action_noise: float
     noise_share: float
@@ -200,7 +213,7 @@ class DAgger(ImitationAgent[DAggerConfig]):
         return {"weights": draws, "batches": draws}
 
     def _optimizer(self, weights: Iterable[Tensor]) -> TorchAdam:
-        return TorchAdam(self.config.learning_rate, weights)
+        return TorchAdam(value_at(self.config.learning_rate, 0), weights)
 
     @property
     def due(self) -> int:
@@ -288,7 +301,7 @@ class DAgger(ImitationAgent[DAggerConfig]):
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         done = 1.0 - (self._due + 1) / self.config.updates
-        rate = self.config.learning_rate * rate_share(done)
+        rate = value_at(self.config.learning_rate, self.steps) * rate_share(done)
         self.learner.optimizer.learning_rate = rate
         told = {"learning_rate": rate, "demonstrations": float(len(self.demonstrations))}
         return {**self.learner.update(batch), **told}

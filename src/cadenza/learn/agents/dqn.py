@@ -184,7 +184,11 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         self._choices = choices
         plain, self.q, features = self._encoded(
             lambda width: DiscreteQMlp(
-                width, len(choices), config.hidden_sizes, generator=self.weights
+                width,
+                len(choices),
+                config.hidden_sizes,
+                activation=config.activation,
+                generator=self.weights,
             )
         )
         decision = Decision(partial(torch.argmax, dim=-1))

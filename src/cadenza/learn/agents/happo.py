@@ -43,10 +43,11 @@ from cadenza.learn.agents.staging import on_device
 from cadenza.learn.agents.team import RolloutTeam
 from cadenza.learn.env.teams import TeamEnvLike
 from cadenza.learn.loaded_state import generator_state, set_generator_state
-from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
+from cadenza.learn.nn.gaussian_actor import ACTIVATIONS, GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
 from cadenza.learn.nn.running_normalizer import Normalization
 from cadenza.learn.settings import (
+    Activation,
     ActorCriticConfig,
     ActorCriticSettings,
     Count,
@@ -82,6 +83,7 @@ class HAPPOConfig(ActorCriticConfig):
     `cadenza.aht.config.HAPPOHyperparams`, which becomes one of these when a learner is made.
 
     Attributes:
+        activation: What stands between the layers of the policies; the critic has tanh.
         critic_max_gradient_norm: Global norm for the critic's gradient, > 0; None leaves it.
         max_action_std: Bound of the actions' standard deviation, in units of the action, > 0.
     """
@@ -90,6 +92,7 @@ class HAPPOConfig(ActorCriticConfig):
     batch_size: Count = Field(default=256, ge=1)
     epochs: Count = Field(default=5, ge=1)
     learning_rate: Rate = 5e-4
+    activation: Activation = "relu"
     entropy_coefficient: Weight = 0.01
     critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)
     max_action_std: float = Field(default=0.5, gt=0.0)
@@ -237,11 +240,12 @@ class HAPPOLearner:
                 hidden_sizes=config.hidden_sizes,
                 generator=generator,
                 max_standard_deviation=config.max_action_std,
+                activation=config.activation,
             ).to(device)
             for observation_dim, action_dim in zip(observation_dims, action_dims, strict=True)
         ]
         self.critic: ValueCritic = ValueCritic(
-            critic_dim, hidden_sizes=config.hidden_sizes, generator=generator
+            critic_dim, hidden_sizes=config.critic_widths, generator=generator
         ).to(device)
         rate = value_at(config.learning_rate, 0)
         self._entropy_coefficient = value_at(config.entropy_coefficient, 0)
@@ -260,6 +264,7 @@ class HAPPOLearner:
             for columns, actor in zip(self._seen, self.actors, strict=True)
         ]
         self.generator: torch.Generator = generator
+        self._activation = ACTIVATIONS[config.activation]
         # Aliases without gradient: every change to a parameter happens in place.
         weights = [[p.detach().t() for p in actor.parameters()] for actor in self.actors]
         self._policies = list(zip(weights, self._seen, strict=True))
@@ -275,7 +280,8 @@ class HAPPOLearner:
         means: list[Tensor] = []
         drawn: list[Tensor] = []
         for (weights, columns), deviation in zip(self._policies, self._deviations, strict=True):
-            mean = actor_mean(weights, on_device(rows[:, columns].copy(), self._device))
+            seen = on_device(rows[:, columns].copy(), self._device)
+            mean = actor_mean(weights, seen, self._activation)
             means.append(mean)
             if not deterministic:  # bitwise `torch.normal`, in two thirds of its time
                 noise = torch.empty_like(mean, device="cpu").normal_(generator=self.generator)

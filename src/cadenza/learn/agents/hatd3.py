@@ -101,13 +101,25 @@ class HATD3Learner:
         torch_seed = derive_substream("learn.hatd3.torch", root_seed=seed).integer_seed()
         self._generator = torch.Generator().manual_seed(torch_seed)
         self._rng = derive_substream("learn.hatd3.order", root_seed=seed).default_rng()
-        sizes = config.hidden_sizes
+        sizes, activation = config.hidden_sizes, config.activation
         actors = nn.ModuleList(
-            DeterministicMlpPolicy(stop - start, width, sizes, init_generator=self._generator)
+            DeterministicMlpPolicy(
+                stop - start,
+                width,
+                sizes,
+                activation=activation,
+                init_generator=self._generator,
+            )
             for (start, stop), width in zip(columns, action_dims, strict=True)
         )
         critics = nn.ModuleList(
-            ActionValueMlp(joint_dim, sum(action_dims), sizes, generator=self._generator)
+            ActionValueMlp(
+                joint_dim,
+                sum(action_dims),
+                config.critic_widths,
+                activation=activation,
+                generator=self._generator,
+            )
             for _ in range(2)
         )
         self.actors: nn.ModuleList = actors.to(self.device)

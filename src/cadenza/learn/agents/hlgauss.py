@@ -25,7 +25,7 @@ from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.making import EnvLike
-from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import apply_layers, mlp
 from cadenza.learn.settings import Count
 
 #: Smallest mass inside the support that is divided by; float32's smallest normal number.
@@ -113,7 +113,7 @@ class LogitNet(nn.Module, ABC):
 
 
 class LogitMlp(LogitNet):
-    """ReLU perceptron on observation and action, one logit per bin."""
+    """Perceptron on observation and action, one logit per bin."""
 
     def __init__(
         self,
@@ -122,11 +122,16 @@ class LogitMlp(LogitNet):
         hidden_dims: Sequence[int],
         num_bins: int,
         *,
+        activation: str = "relu",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_bins)
-        self.mlp: nn.Sequential = relu_mlp(
-            observation_dim + action_dim, hidden_dims, num_bins, generator=generator
+        self.mlp: nn.Sequential = mlp(
+            observation_dim + action_dim,
+            hidden_dims,
+            num_bins,
+            activation=activation,
+            generator=generator,
         )
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
@@ -188,8 +193,9 @@ class HLGaussLearner(SACLearner):
                 LogitMlp(
                     width,
                     self.action_width,
-                    config.hidden_sizes,
+                    config.critic_widths,
                     config.bins,
+                    activation=config.activation,
                     generator=self.weights,
                 )
             )

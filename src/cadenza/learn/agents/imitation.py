@@ -33,7 +33,7 @@ from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.initialization import default_linear
-from cadenza.learn.nn.layers import Decision, EncoderFactory, Layer, with_encoder
+from cadenza.learn.nn.layers import ACTIVATIONS, Decision, EncoderFactory, Layer, with_encoder
 from cadenza.learn.optimizers import set_rate
 
 #: Bound of a scaled input, in standard deviations.
@@ -154,7 +154,7 @@ class ImitationLearner:
     """The policy, its optimiser and the stream of its batches.
 
     Args:
-        config: With ``hidden_sizes`` and ``batch_size``.
+        config: With ``hidden_sizes``, ``activation`` and ``batch_size``.
         codec: Says whether decisions are choices or numbers, and how many.
         weights: What weights are drawn from.
         batches: What batches are drawn from.
@@ -190,7 +190,7 @@ class ImitationLearner:
                 *perceptron(
                     [width, *config.hidden_sizes, outputs],
                     lambda inputs, units: default_linear(inputs, units, weights),
-                    lambda units: [nn.LayerNorm(units), nn.SiLU()],
+                    lambda units: [nn.LayerNorm(units), ACTIVATIONS[config.activation]()],
                 )
             ),
         )

@@ -36,10 +36,15 @@ from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import MAX_MEAN, GaussianMlpPolicy, squashed_mean
 from cadenza.learn.nn.initialization import default_init_
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Network
-from cadenza.learn.settings import CompilableConfig, CompilableSettings
+from cadenza.learn.settings import (
+    CompilableConfig,
+    CompilableSettings,
+    CriticConfig,
+    CriticSettings,
+)
 
 
-class SACConfig(CompilableConfig):
+class SACConfig(CompilableConfig, CriticConfig):
     """Soft actor-critic.
 
     Attributes:
@@ -62,7 +67,7 @@ class SACConfig(CompilableConfig):
         return self
 
 
-class SACSettings(CompilableSettings, total=False):
+class SACSettings(CompilableSettings, CriticSettings, total=False):
     """Keywords of `SACConfig`."""
 
     initial_alpha: float
@@ -134,6 +139,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
                 width,
                 action_dim,
                 config.hidden_sizes,
+                activation=config.activation,
                 generator=self.noise,
                 init_generator=self.weights,
             )
@@ -161,7 +167,11 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         return self._encoded(
             lambda width: self._with_default_weights(
                 ActionValueMlp(
-                    width, self.action_width, config.hidden_sizes, generator=self.weights
+                    width,
+                    self.action_width,
+                    config.critic_widths,
+                    activation=config.activation,
+                    generator=self.weights,
                 )
             )
         )[1]

@@ -26,11 +26,13 @@ from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.layers import EncoderFactory, apply_layers, relu_mlp
+from cadenza.learn.nn.layers import EncoderFactory, apply_layers, mlp
 from cadenza.learn.settings import (
     CompilableConfig,
     CompilableSettings,
     Count,
+    CriticConfig,
+    CriticSettings,
     OffPolicyConfig,
     OffPolicySettings,
 )
@@ -39,7 +41,7 @@ from cadenza.learn.settings import (
 OUTPUT_GAIN: Final = 0.01
 
 
-class DelayedConfig(OffPolicyConfig):
+class DelayedConfig(OffPolicyConfig, CriticConfig):
     """What TD3 and HATD3 share.
 
     Attributes:
@@ -55,7 +57,7 @@ class DelayedConfig(OffPolicyConfig):
     exploration_noise: float = Field(default=0.1, ge=0.0)
 
 
-class DelayedSettings(OffPolicySettings, total=False):
+class DelayedSettings(OffPolicySettings, CriticSettings, total=False):
     """Keywords of `DelayedConfig`."""
 
     policy_delay: int
@@ -95,12 +97,13 @@ def policy_loss(values: Tensor) -> Tensor:
 
 
 class DeterministicMlpPolicy(nn.Module):
-    """ReLU perceptron and a tanh.
+    """Perceptron and a tanh.
 
     Args:
         observation_dim: O, >= 1.
         action_dim: A, >= 1.
         hidden_dims: Widths of the hidden layers.
+        activation: One of `cadenza.learn.nn.layers.ACTIVATIONS`.
         init_generator: Source of the initial weights; None draws from the package's own.
 
     Raises:
@@ -113,11 +116,16 @@ class DeterministicMlpPolicy(nn.Module):
         action_dim: int,
         hidden_dims: Sequence[int],
         *,
+        activation: str = "relu",
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.mlp: nn.Sequential = relu_mlp(
-            observation_dim, hidden_dims, action_dim, generator=init_generator
+        self.mlp: nn.Sequential = mlp(
+            observation_dim,
+            hidden_dims,
+            action_dim,
+            activation=activation,
+            generator=init_generator,
         )
         xavier_uniform_init_(self.mlp[-1], OUTPUT_GAIN, generator=init_generator)
 
@@ -149,16 +157,18 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         super().__init__(
             "td3", observation_dim, action_dim, config, seed=seed, encoder=encoder, device=device
         )
-        sizes = config.hidden_sizes
+        sizes, judging, activation = config.hidden_sizes, config.critic_widths, config.activation
         plain, self.pi, features = self._encoded(
             lambda width: DeterministicMlpPolicy(
-                width, action_dim, sizes, init_generator=self.weights
+                width, action_dim, sizes, activation=activation, init_generator=self.weights
             )
         )
         self.greedy: nn.Module = nn.Sequential(*features, plain)
         self.q1, self.q2 = (
             self._encoded(
-                lambda width: ActionValueMlp(width, action_dim, sizes, generator=self.weights)
+                lambda width: ActionValueMlp(
+                    width, action_dim, judging, activation=activation, generator=self.weights
+                )
             )[1]
             for _ in range(2)
         )

@@ -26,7 +26,7 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.emote.targets import split_rollouts
-from cadenza.learn.nn.layers import relu_mlp
+from cadenza.learn.nn.layers import mlp
 
 
 class Discriminator(nn.Module):
@@ -43,7 +43,7 @@ class Discriminator(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.mlp: nn.Sequential = relu_mlp(input_dim, hidden_dims, outputs=1, generator=generator)
+        self.mlp: nn.Sequential = mlp(input_dim, hidden_dims, outputs=1, generator=generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return scores, shape (B, 1), for ``features``, shape (B, K)."""

@@ -28,7 +28,7 @@ from cadenza.learn.callbacks.loss import LossCallback, LossKeywords, observed_in
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
-from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, relu_mlp
+from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, mlp
 from cadenza.learn.proxies import AgentObservations, AgentResponses
 
 
@@ -64,7 +64,7 @@ class _ConditionedPerceptron(nn.Module):
         self.input_size = input_size
         self.output_size = output_size
         self.condition_size = condition_size
-        self.net: nn.Sequential = relu_mlp(
+        self.net: nn.Sequential = mlp(
             input_size + condition_size, hidden_sizes, generator=generator
         )
         for head in self.HEADS:

@@ -15,16 +15,17 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear
-from cadenza.learn.nn.layers import Layer, apply_layers, relu_mlp
+from cadenza.learn.nn.layers import Layer, apply_layers, mlp
 
 
 class ActionValueMlp(nn.Module):
-    """ReLU perceptron on the observation and action side by side; one value per row.
+    """Perceptron on the observation and action side by side; one value per row.
 
     Args:
         observation_dim: O, >= 1.
         action_dim: A, >= 1.
         hidden_dims: Widths of the hidden layers.
+        activation: One of `cadenza.learn.nn.layers.ACTIVATIONS`.
         generator: Source of the initial weights; None draws from the package's own.
 
     Raises:
@@ -37,6 +38,7 @@ class ActionValueMlp(nn.Module):
         action_dim: int,
         hidden_dims: Sequence[int],
         *,
+        activation: str = "relu",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -47,8 +49,12 @@ class ActionValueMlp(nn.Module):
             )
         self.obs_dim = observation_dim
         self.action_dim = action_dim
-        self.q: nn.Sequential = relu_mlp(
-            observation_dim + action_dim, hidden_dims, 1, generator=generator
+        self.q: nn.Sequential = mlp(
+            observation_dim + action_dim,
+            hidden_dims,
+            1,
+            activation=activation,
+            generator=generator,
         )
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
@@ -105,12 +111,13 @@ def dueling_values(state_value: Tensor, advantages: Tensor) -> Tensor:
 
 
 class DiscreteQMlp(nn.Module):
-    """ReLU perceptron with one value per action.
+    """Perceptron with one value per action.
 
     Args:
         observation_dim: O, >= 1.
         num_actions: A, >= 1.
         hidden_dims: Widths of the hidden layers, at least one.
+        activation: One of `cadenza.learn.nn.layers.ACTIVATIONS`.
         dueling: Split the last layer into a state value and advantages.
         generator: Source of the initial weights; None draws from the package's own.
 
@@ -124,13 +131,16 @@ class DiscreteQMlp(nn.Module):
         num_actions: int,
         hidden_dims: Sequence[int],
         *,
+        activation: str = "relu",
         dueling: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if num_actions < 1:
             raise InputError(f"DiscreteQMlp: expected num_actions >= 1, got {num_actions}.")
-        self.trunk: nn.Sequential = relu_mlp(observation_dim, hidden_dims, generator=generator)
+        self.trunk: nn.Sequential = mlp(
+            observation_dim, hidden_dims, activation=activation, generator=generator
+        )
         width = hidden_dims[-1]
         self.advantages: nn.Linear = initialised_linear(
             width, num_actions, gain=1.0, generator=generator

@@ -40,14 +40,17 @@ STANDARD_DEVIATION_KEY: Final = "actor_max_std"
 INITIAL_LOG_STD: Final = 1.0
 #: Added to the variance inside every LayerNorm; torch's default.
 LAYER_NORM_EPSILON: Final = 1e-5
-#: Activations by the names of HARL's ``activation_func``.
+#: Activations by the names of HARL's ``activation_func``, and of our settings.
 ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
+    "elu": functional.elu,
+    "gelu": functional.gelu,
     "hardswish": functional.hardswish,
     "identity": torch.clone,
     "leaky_relu": functional.leaky_relu,
     "relu": torch.relu,
     "selu": torch.selu,
     "sigmoid": torch.sigmoid,
+    "silu": functional.silu,
     "tanh": torch.tanh,
 }
 #: Key of its name in a checkpoint, and partners' option.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
-from cadenza.learn.nn.layers import NoisyModule, apply_layers, let_noise_go_on, relu_mlp
+from cadenza.learn.nn.layers import NoisyModule, apply_layers, let_noise_go_on, mlp
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
@@ -121,7 +121,7 @@ class GaussianPolicyHead(NoisyModule):
 
 
 class GaussianMlpPolicy(nn.Module):
-    """ReLU perceptron and `GaussianPolicyHead`."""
+    """Perceptron, of one of `ACTIVATIONS` of `layers`, and `GaussianPolicyHead`."""
 
     def __init__(
         self,
@@ -129,12 +129,13 @@ class GaussianMlpPolicy(nn.Module):
         action_dim: int,
         hidden_dims: Sequence[int],
         *,
+        activation: str = "relu",
         generator: torch.Generator | None = None,
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.encoder: nn.Sequential = relu_mlp(
-            observation_dim, hidden_dims, generator=init_generator
+        self.encoder: nn.Sequential = mlp(
+            observation_dim, hidden_dims, activation=activation, generator=init_generator
         )
         self.policy: GaussianPolicyHead = GaussianPolicyHead(
             hidden_dims[-1],

@@ -1,6 +1,6 @@
 """Building blocks of networks: stacks of layers, what stands around them, and modules that draw.
 
-ReLU:    x_{i+1} = max(0, W_i x_i + b_i); a linear layer may come last.
+MLP:     x_{i+1} = φ(W_i x_i + b_i); a linear layer may come last.
 Size:    x' = floor((x - k + 2 p) / s) + 1 per axis and convolution.
 Noise:   the state of a module's generator is saved as torch's extra state, so a resumed run draws
          on as an unbroken one. Weights from elsewhere have none; after `let_noise_go_on` they load
@@ -23,20 +23,30 @@ from cadenza.learn.nn.initialization import (
     initialised_linear,
 )
 
+#: Activations by their names in settings.
+ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
 #: Gain that keeps the variance of ReLU layers (arXiv:1312.6120, section 3).
 RELU_GAIN: Final = math.sqrt(2.0)
 
 
-def relu_mlp(
+def mlp(
     inputs: int,
     hidden_dims: Sequence[int],
     outputs: int | None = None,
     *,
+    activation: str = "relu",
     generator: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """Return linear, ReLU, linear, ReLU, ... with orthogonal weights and zero biases.
+    """Return linear, activation, linear, ... with orthogonal weights and zero biases.
 
-    It ends with the last ReLU, or with a linear layer of gain 1 and ``outputs`` units.
+    It ends with the last activation, one of `ACTIVATIONS`, or with a linear layer of gain 1 and
+    ``outputs`` units.
 
     Raises:
         InputError: A width is below one or there is no layer.
@@ -44,7 +54,7 @@ def relu_mlp(
     widths = [inputs, *hidden_dims, *([] if outputs is None else [outputs])]
     if len(widths) < 2 or min(widths) < 1:
         raise InputError(
-            "relu_mlp: expected at least one layer and every width >= 1, got "
+            "mlp: expected at least one layer and every width >= 1, got "
             f"inputs = {inputs}, hidden_dims = {list(hidden_dims)}, outputs = {outputs}."
         )
     layers: list[nn.Module] = []
@@ -53,7 +63,7 @@ def relu_mlp(
         gain = RELU_GAIN if index < last else 1.0
         layers.append(initialised_linear(width_in, width_out, gain=gain, generator=generator))
         if index < last:
-            layers.append(nn.ReLU())
+            layers.append(ACTIVATIONS[activation]())
     return nn.Sequential(*layers)
 
 

@@ -1,6 +1,6 @@
 """Actors and critics of on-policy algorithms, for discrete and for continuous actions.
 
-Equations, with separate trunks of tanh layers f and g:
+Equations, with separate trunks f and g, of tanh layers unless told otherwise:
     discrete:    π(a|s) = softmax(W f(s) + b)_a
     continuous:  π(a|s) = Π_d Normal(a_d; μ_d, σ_d),   μ = W f(s) + b,   σ = exp(log_std)
     factored:    π(a|s) = Π_d softmax((W f(s) + b)_d)_{a_d}, a choice per component d
@@ -22,7 +22,7 @@ Limits:  samples are not clipped; of squashed ones the pre-action u stands for t
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.gaussian_policy import squashed_log_probability
 from cadenza.learn.nn.initialization import default_linear, orthogonal_linear
-from cadenza.learn.nn.layers import EncoderFactory, with_encoder
+from cadenza.learn.nn.layers import ACTIVATIONS, EncoderFactory, with_encoder
 from cadenza.learn.nn.recurrent import NEVER, Memory, MemoryKind, Recurrent, masked
 
 HIDDEN_GAIN: Final = math.sqrt(2.0)
@@ -218,14 +218,15 @@ class SquashedGaussianHead(nn.Module):
         return self.gaussian.entropy(output) + (log_slope * weights).sum((-1, -2))
 
 
-class TanhMlp(nn.Module):
-    """Tanh layers and a linear output, orthogonal weights, zero biases.
+class OrthogonalMlp(nn.Module):
+    """Layers with an activation and a linear output, orthogonal weights, zero biases.
 
     Args:
         inputs: Width of a row, >= 1.
         hidden_sizes: Width of each hidden layer.
         outputs: Width of the result, >= 1.
         output_gain: Gain of the last layer.
+        activation: One of `cadenza.learn.nn.layers.ACTIVATIONS`.
         generator: CPU generator of the weights.
 
     Raises:
@@ -239,14 +240,16 @@ class TanhMlp(nn.Module):
         outputs: int,
         *,
         output_gain: float,
+        activation: str = "tanh",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         if min(inputs, outputs, *hidden_sizes, 1) < 1:
             raise InputError(
-                f"TanhMlp: expected every width >= 1, got inputs = {inputs}, hidden_sizes = "
+                f"OrthogonalMlp: expected every width >= 1, got inputs = {inputs}, hidden_sizes = "
                 f"{list(hidden_sizes)}, outputs = {outputs}."
             )
+        self._activation = ACTIVATIONS[activation]()
         widths = [inputs, *hidden_sizes]
         gains = [HIDDEN_GAIN] * len(hidden_sizes) + [output_gain]
         sizes = zip(widths, [*hidden_sizes, outputs], gains, strict=True)
@@ -257,13 +260,13 @@ class TanhMlp(nn.Module):
     def portable(self) -> Sequence[nn.Module]:
         """Return the layers of a policy file."""
         *hidden, output = self.layers
-        return [*(part for layer in hidden for part in (layer, nn.Tanh())), output]
+        return [*(part for layer in hidden for part in (layer, self._activation)), output]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, (B, outputs), for ``x``, (B, inputs)."""
         *hidden, output = self.layers
         for layer in hidden:
-            x = torch.tanh(layer(x))
+            x = self._activation(layer(x))
         return output(x)
 
 
@@ -293,7 +296,7 @@ class Policy(nn.Module):
     The generator draws the weights of the actor first; without ``critic_dim`` there is no critic.
     ``actor`` maps observations, (B, O), to what ``head`` takes; with ``masks``, M of them, as
     `Masked` does, and the critic leaves them out. With ``memory``, a kind and its size, both are
-    `Recurrent`, each with a memory of its own.
+    `Recurrent`, each with a memory of its own. ``critic_sizes`` are ``hidden_sizes`` unless told.
     """
 
     def __init__(
@@ -304,37 +307,42 @@ class Policy(nn.Module):
         hidden_sizes: Sequence[int],
         generator: torch.Generator,
         critic_dim: int | None = None,
+        critic_sizes: Sequence[int] | None = None,
+        activation: str = "tanh",
         encoder: EncoderFactory | None = None,
         masks: int = 0,
         memory: tuple[MemoryKind, int] | None = None,
     ) -> None:
         super().__init__()
 
-        def recurrent(inputs: int, outputs: int, gain: float, masks: int) -> Recurrent:
+        acts = (head.outputs, POLICY_GAIN, hidden_sizes)
+        judges = (1, VALUE_GAIN, hidden_sizes if critic_sizes is None else critic_sizes)
+
+        def layers(inputs: int, outputs: int, gain: float, sizes: Sequence[int]) -> OrthogonalMlp:
+            drawn: dict[str, Any] = {"activation": activation, "generator": generator}
+            return OrthogonalMlp(inputs, sizes, outputs, output_gain=gain, **drawn)
+
+        def recurrent(inputs: int, end: tuple[int, float, Sequence[int]], masks: int) -> Recurrent:
             kind, size = memory or ("gru", 1)
             cell, before = with_encoder(
                 encoder, inputs, lambda width: Memory(kind, width, size, generator)
             )
-            layers = TanhMlp(size, hidden_sizes, outputs, output_gain=gain, generator=generator)
-            return Recurrent(before, cell, layers, masks=masks)
+            return Recurrent(before, cell, layers(size, *end), masks=masks)
 
-        def trunk(inputs: int, outputs: int, gain: float) -> nn.Module:
-            def build(width: int) -> TanhMlp:
-                return TanhMlp(width, hidden_sizes, outputs, output_gain=gain, generator=generator)
-
-            layers, before = with_encoder(encoder, inputs, build)
-            return nn.Sequential(*before, layers) if before else layers
+        def trunk(inputs: int, end: tuple[int, float, Sequence[int]]) -> nn.Module:
+            found, before = with_encoder(encoder, inputs, lambda width: layers(width, *end))
+            return nn.Sequential(*before, found) if before else found
 
         self._masks = masks
         if memory is not None:
-            self.actor: nn.Module = recurrent(observation_dim, head.outputs, POLICY_GAIN, masks)
-            self.critic: nn.Module = recurrent(critic_dim or observation_dim, 1, VALUE_GAIN, 0)
+            self.actor: nn.Module = recurrent(observation_dim, acts, masks)
+            self.critic: nn.Module = recurrent(critic_dim or observation_dim, judges, 0)
         else:
-            self.actor = trunk(observation_dim, head.outputs, POLICY_GAIN)
+            self.actor = trunk(observation_dim, acts)
             if masks:
                 self.actor = Masked(self.actor, masks)
             if critic_dim is not None:
-                self.critic = trunk(critic_dim, 1, VALUE_GAIN)
+                self.critic = trunk(critic_dim, judges)
         self.head = head
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
@@ -349,7 +357,7 @@ class Policy(nn.Module):
 
 
 class ValueCritic(nn.Module):
-    """The critic of HAPPO: as `TanhMlp`, but with torch's default initialisation.
+    """The critic of HAPPO: tanh layers as of `OrthogonalMlp`, but initialised as torch does it.
 
     Args:
         observation_dim: O, >= 1.

@@ -127,6 +127,8 @@ _TORCH_LAYERS: Final[Mapping[type[nn.Module], Callable[[Any], Layer | None]]] = 
     nn.ReLU: lambda _: Layer("relu"),
     nn.Tanh: lambda _: Layer("tanh"),
     nn.SiLU: lambda _: Layer("silu"),
+    nn.ELU: lambda m: Layer("elu") if m.alpha == 1.0 else None,
+    nn.GELU: lambda m: Layer("gelu") if m.approximate == "none" else None,
     nn.Sigmoid: lambda _: Layer("sigmoid"),
     nn.Hardtanh: lambda m: Layer("clamp", {"low": float(m.min_val), "high": float(m.max_val)}),
     nn.Flatten: lambda m: Layer("flatten") if (m.start_dim, m.end_dim) == (1, -1) else None,
@@ -226,6 +228,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "relu": _elementwise(torch.relu),
     "tanh": _elementwise(torch.tanh),
     "silu": _elementwise(nn.functional.silu),
+    "elu": _elementwise(nn.functional.elu),
+    "gelu": _elementwise(nn.functional.gelu),
     "sigmoid": _elementwise(torch.sigmoid),
     "leaky_relu": _elementwise(nn.functional.leaky_relu),
     "selu": _elementwise(torch.selu),
@@ -583,7 +587,7 @@ def perceptron(
 
     Args:
         weights: W_1, b_1, ..., W_K, b_K.
-        activation: ``"relu"``, ``"silu"`` or ``"tanh"``.
+        activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"silu"`` or ``"gelu"``.
         output: From y to actions.
         standardised: Mean and spread of states, (O,): x = clip((s - mean) / spread, -10, 10).
         fields: As in `flat_network`.

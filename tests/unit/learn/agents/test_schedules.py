@@ -6,15 +6,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 import cadenza
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.train import load_algorithm
+from cadenza.core.episodes import Episodes
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.agents.loop import AgentCallback
 from cadenza.learn.configs import MBPOConfig, PPOConfig, SACConfig
 from cadenza.learn.emote.sac import soft_actor_critic
 from cadenza.schedules import cosine, linear, step
+from tests.demonstrations import demonstrations
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
 from tests.unit.learn.test_api import assert_same
@@ -170,6 +173,23 @@ def test_compiled_updates_take_every_rate_without_compiling_again():
     assert any((a != b).any() for a, b in zip(before, after, strict=True))
     still = agent.learner.q.parameters()
     assert all((a == b).all() for a, b in zip(after, still, strict=True))  # a rate of 0
+
+
+def test_agents_that_imitate_follow_schedules_too():
+    seen, spaces = Seen(), (Box(-9.0, 9.0, (3,)), Box(-4.0, 4.0, (2,)))
+    shown = Episodes.of(demonstrations((9, 8)))
+    schedule = linear(1e-2, 0.0, steps=10)
+    clone = cadenza.BC(spaces, demonstrations=shown, learning_rate=schedule, hidden_sizes=(8,))
+    clone.learn(12, callbacks=seen, progress=False)
+    assert [told["learning_rate"] for _, told in seen.rows] == [schedule.at(i) for i in range(12)]
+    seen, schedule = Seen(), step(1e-2, 1e-3, steps=20)
+    learner = cadenza.DAgger(
+        "Pendulum-v1", expert=lambda rows: rows[:, 1:2], num_envs=2, round_length=8, updates=2,
+        learning_rate=schedule, hidden_sizes=(8,),
+    )  # fmt: skip
+    learner.learn(32, callbacks=seen, progress=False)
+    begun = [told["learning_rate"] for _, told in seen.rows[::2]]  # a fit after 16, one after 32
+    assert begun == [1e-2, 1e-3]
 
 
 def test_log_tells_the_learning_rate(tmp_path, monkeypatch):

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.layers import relu_mlp
+from cadenza.learn.nn.layers import mlp
 
 
 def seeded(*args):
-    return relu_mlp(*args, generator=torch.Generator().manual_seed(1))
+    return mlp(*args, generator=torch.Generator().manual_seed(1))
 
 
 def test_output_and_gradients_of_one_unit_equal_the_hand_calculation():
@@ -37,4 +37,4 @@ def test_hidden_layers_are_orthogonal_with_the_gain_of_relu():
 @pytest.mark.parametrize(("inputs", "hidden", "outputs"), [(0, [4], 1), (3, [], None), (3, [0], 1)])
 def test_empty_layers_are_refused(inputs, hidden, outputs):
     with pytest.raises(InputError, match=r"at least one layer and every width >= 1"):
-        relu_mlp(inputs, hidden, outputs)
+        mlp(inputs, hidden, outputs)
