@@ -72,10 +72,8 @@ def numpy_dtype(dtype: Any, *, name: str = "dtype") -> np.dtype[Any]:
             return np.dtype(torch.empty(0, dtype=dtype).numpy().dtype)
         found = np.dtype(dtype)
     except TypeError:
-        do = "choose one that both libraries know, e.g. numpy.float32"
-        refuse(
-            InputError, name, expected="a numpy or torch type of numbers", got=repr(dtype), do=do
-        )
+        wanted, do = "a numpy or torch type of numbers", "choose one that both know"
+        refuse(InputError, name, expected=wanted, got=repr(dtype), do=do)
     if found.kind not in "biufc":
         wanted, do = "a type of numbers or booleans", "encode other values as numbers"
         refuse(InputError, name, expected=wanted, got=str(found), do=do)
@@ -327,8 +325,15 @@ class Column:
         Raises:
             InputError: A field is missing or malformed; nothing has changed then.
         """
-        shape, dtype = _read_config(self.name, config)
-        self.shape, self.dtype = shape, dtype
+        where, shape, dtype_name = f"column {self.name!r}", config.get("shape"), config.get("dtype")
+        sizes = cast("list[object]", shape) if isinstance(shape, list | tuple) else [None]
+        if not all(isinstance(size, int) and size >= 0 for size in sizes):
+            refuse(InputError, where, expected="a shape of integers >= 0", got=f"{shape!r}")
+        if not isinstance(dtype_name, str):
+            refuse(InputError, where, expected="the name of a dtype", got=dtype_name)
+        dtype = numpy_dtype(dtype_name, name=where)
+        self.shape = tuple(int(cast("int", size)) for size in sizes)
+        self.dtype = bool if dtype == np.bool_ else dtype.type
 
 
 @dataclass
@@ -361,19 +366,6 @@ class VirtualColumn(Column):
             refuse(InputError, f"column {self.name!r}", expected="a target_name", got=target)
         super().load_state(config)
         self.target_name = target
-
-
-def _read_config(name: str, config: Mapping[str, Any]) -> tuple[tuple[int, ...], Any]:
-    """Return shape and dtype of a column's state."""
-    where, shape, dtype_name = f"column {name!r}", config.get("shape"), config.get("dtype")
-    sizes = cast("list[object]", shape) if isinstance(shape, list | tuple) else [None]
-    if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        refuse(InputError, where, expected="a shape of integers >= 0", got=f"{shape!r}")
-    if not isinstance(dtype_name, str):
-        refuse(InputError, where, expected="the name of a dtype", got=dtype_name)
-    dtype = numpy_dtype(dtype_name, name=f"column {name!r}")
-    kept = bool if dtype == np.bool_ else dtype.type
-    return tuple(int(cast("int", size)) for size in sizes), kept
 
 
 @dataclass(frozen=True, slots=True)

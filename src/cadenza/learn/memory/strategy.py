@@ -454,6 +454,8 @@ class CoverageBasedStrategy(Strategy):
 
     def _renew(self) -> None:
         """Compute the weights anew that counts have changed."""
+        if self._waiting == 0:
+            return
         slots = np.flatnonzero(self._counts != self._weighed)
         self._weighed[slots] = self._counts[slots]
         if self._tree is not None:
