@@ -63,7 +63,7 @@ from cadenza.core.checks import checked_integer, checked_optional_integer, is_wh
 from cadenza.core.contracts import TaskContract
 from cadenza.core.device import LEARNING_KINDS, resolve_device, single_torch_thread
 from cadenza.core.environments import successes
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.core.progress import progress_bar, progress_note
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.signals import ending_on_signals
@@ -275,29 +275,21 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             MissingExtraError: ``log`` needs a package that is not installed.
             StorageError: The file system refused a save.
         """
+        where = f"{self.name}.learn"
         if not is_whole(steps) or steps < 1:
-            raise InputError(
-                f"{self.name}.learn: expected steps, an int >= 1, got {steps!r}; write "
-                f"{self.name}(...).learn(20_000)."
-            )
-        self._open_worlds()
-        if folder is not None and not self.envs.can_make:
-            raise InputError(
-                f"{self.name}.learn: expected no folder, because the agent cannot make a second "
-                "environment to evaluate in; make the agent from an id or a function."
-            )
+            do = f"write {self.name}(...).learn(20_000)"
+            refuse(InputError, where, expected="steps, an int >= 1", got=repr(steps), do=do)
         if best_by not in (None, *get_args(BestBy)):
-            raise InputError(
-                f"{self.name}.learn: expected best_by to be one of {get_args(BestBy)}, got "
-                f"{best_by!r}."
-            )
-        self.best_by = best_by or self.best_by
+            expected = f"best_by to be one of {get_args(BestBy)}"
+            refuse(InputError, where, expected=expected, got=repr(best_by))
+        self._open_worlds()
         given = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
         keeping = None
         if folder is not None:
             self._require_own(Path(folder))
             counts = (evaluate_every, evaluation_episodes, max_episode_steps)
             keeping = Keeping(self, Path(folder), *counts)
+        self.best_by = best_by or self.best_by
         if log:
             logger = FigureLog(self, log, folder, log_every)
             given.insert(0, logger)
@@ -317,7 +309,14 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         return single_torch_thread()
 
     def _require_own(self, folder: Path) -> None:
-        """Refuse a folder whose results are not those of this agent."""
+        """Refuse a folder if nothing can be judged for it, or if it is not of this agent."""
+        where = f"{self.name}.learn"
+        if not self.envs.can_make:
+            expected = (
+                "no folder, because the agent cannot make a second environment to evaluate in"
+            )
+            do = "make the agent from an id or a function"
+            refuse(InputError, where, expected=expected, got=str(folder), do=do)
         files = [folder / name for name in ("last", "best") if (folder / name).exists()]
         if not files:  # its best is the best of this folder
             self.best_return = self.best_success_rate = None
@@ -327,11 +326,13 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         told = {key: first.extra.get(key, value) for key, value in mine.items()}
         found = (first.extra.get("algorithm"), first.seed, told)
         if found != (self.name, self.seed, mine) or first.step > self.steps:
-            raise InputError(
-                f"{self.name}.learn: expected a folder without another training, got {files[0]} "
-                f"({found[0]}, seed {first.seed}, {first.step} steps, best return "
-                f"{told['best_return']}); use {found[0]}.load('{files[0]}', ...) to continue it, "
-                "or name another folder."
+            refuse(
+                InputError,
+                where,
+                expected="a folder without another training",
+                got=f"{files[0]} ({found[0]}, seed {first.seed}, {first.step} steps, best return "
+                f"{told['best_return']})",
+                do=f"use {found[0]}.load('{files[0]}', ...) to continue it, or name another folder",
             )
         # A training that was killed between its two saves has yet to meet its best again.
         for key, value in told.items():
@@ -399,10 +400,9 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             InputError: Success is to decide, and the task tells none.
         """
         if self.best_by == "success_rate" and result.success_rate is None:
-            raise InputError(
-                f"{self.name}.learn: expected is_success or success in the info of an episode's "
-                "last step, got neither; write best_by='return'."
-            )
+            expected = "is_success or success in the info of an episode's last step"
+            do = "write best_by='return'"
+            refuse(InputError, f"{self.name}.learn", expected=expected, got="neither", do=do)
 
         def rank(rate: float | None, mean: float) -> tuple[float, float]:
             return (0.0 if self.best_by == "return" or rate is None else rate), mean
@@ -498,7 +498,7 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         """
         target = Path(path)
         if target.is_dir():
-            raise InputError(f"{self.name}.save: expected a file, got the folder {target}.")
+            refuse(InputError, f"{self.name}.save", expected="a file", got=f"the folder {target}")
         policies: dict[str, Any] = {}
         if not isinstance(self.network, nn.Module):
             networks = self.networks()
@@ -579,24 +579,23 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
     @classmethod
     def _loaded(cls, path: Path, env: Any, *args: Any, **parts: Any) -> Self:
         header, state = read_agent(path)
-        if header["algorithm"] != cls.__name__:
-            raise CheckpointError(
-                f"{path}: expected an agent of {cls.__name__}, got one of {header['algorithm']}; "
-                f"write cadenza.{header['algorithm']}.load(...)."
-            )
-        network = parts.get("network")
+        if (wrote := header["algorithm"]) != cls.__name__:
+            expected, got = f"an agent of {cls.__name__}", f"one of {wrote}"
+            do = f"write cadenza.{wrote}.load(...)"
+            refuse(CheckpointError, str(path), expected=expected, got=got, do=do)
+        where, network = f"{cls.__name__}.load", parts.get("network")
         if header["is_custom"] and network is None:
-            raise InputError(f"{cls.__name__}.load: expected network=..., the module it had.")
+            refuse(InputError, where, expected="network=..., the module it had", got="none")
         worlds, facts = env, json.loads(header.get(_CONTRACTS, "{}"))
         told = {seat: TaskContract.from_facts(each) for seat, each in facts.items()}
         if env is None:
             saved = header.get("worlds")  # None in files of earlier versions
             worlds = SavedWorlds(header["env"], saved, told) if saved else header["env"] or None
         if worlds is None:
-            raise InputError(
-                f"{cls.__name__}.load: expected env=..., because this file of an earlier version "
-                "does not contain the spaces."
+            expected = (
+                "env=..., because this file of an earlier version does not contain the spaces"
             )
+            refuse(InputError, where, expected=expected, got="none")
         is_ready = env is not None and not isinstance(env, str) and not callable(env)
         given = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}
         if network is None and header["network"]:

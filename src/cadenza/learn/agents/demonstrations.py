@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.core.episodes import STATE, Episode, Episodes, read_episodes
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, refuse
 from cadenza.learn.env.making import flat_rows
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.memory.builder import TransitionMemory
@@ -47,17 +47,14 @@ class Source:
             InputError: There are none, or others than those that were learned from.
         """
         if self.given is None:
-            raise InputError(
-                f"{owner}.learn: expected demonstrations=..., a path or what read_episodes "
-                "returns, got none."
-            )
+            expected = "demonstrations=..., a path or what read_episodes returns"
+            refuse(InputError, f"{owner}.learn", expected=expected, got="none")
         found = self.given if isinstance(self.given, Episodes) else read_episodes(self.given)
         digest = found.sha256()
         if digest != (self.sha256 or digest):
-            raise InputError(
-                f"{owner}.learn: expected the demonstrations that it learned from, SHA-256 "
-                f"{self.sha256[:12]}..., got others in {found.source}; make a new agent for them."
-            )
+            expected = f"the demonstrations that it learned from, SHA-256 {self.sha256[:12]}..."
+            got, do = f"others in {found.source}", "make a new agent for them"
+            refuse(InputError, f"{owner}.learn", expected=expected, got=got, do=do)
         self.sha256 = digest
         return found
 
@@ -97,10 +94,9 @@ def _parts(named: Mapping[str, NDArray[Any]], space: AnySpace, name: str, owner:
     fits = values is not None and values[0].size == int(np.prod(shape))
     if values is None or not fits or (values.ndim > 2 and values.shape[1:] != shape):
         shapes = {key: array.shape[1:] for key, array in named.items()}
-        raise InputError(
-            f"{owner}: expected demonstrations with an observation {name!r} of shape {shape}, got "
-            f"{shapes}; choose with read_episodes(path, observations=[...])."
-        )
+        expected = f"demonstrations with an observation {name!r} of shape {shape}"
+        do = "choose with read_episodes(path, observations=[...])"
+        refuse(InputError, owner, expected=expected, got=str(shapes), do=do)
     return values.reshape(len(values), *shape)
 
 
@@ -114,11 +110,10 @@ def decision_rows(
     """
     shape, actions = space.shape or (), episode.actions
     if actions[0].size != int(np.prod(shape)):
-        raise InputError(
-            f"{owner}: expected demonstrated actions of shape {shape}, got {actions.shape[1:]}."
-        )
+        expected = f"demonstrated actions of shape {shape}"
+        refuse(InputError, owner, expected=expected, got=actions.shape[1:])
     if codec.choices is not None and not (actions == np.floor(actions)).all():
-        raise InputError(f"{owner}: expected demonstrated choices, whole numbers, got others.")
+        refuse(InputError, owner, expected="demonstrated choices, whole numbers", got="others")
     return codec.from_env(actions.reshape(len(actions), *shape))
 
 
@@ -150,10 +145,8 @@ def remember(
 
     for episode in episodes:
         if episode.rewards is None:
-            raise InputError(
-                f"{owner}: expected demonstrations with rewards, got some without from "
-                f"{episodes.source}; clone them by cadenza.BC."
-            )
+            expected, got = "demonstrations with rewards", f"some without from {episodes.source}"
+            refuse(InputError, owner, expected=expected, got=got, do="clone them by cadenza.BC")
         rows, actions = observation_rows(episode, space, owner), stored(episode)
         for step in range(episode.targets):
             is_last = step == episode.targets - 1

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.checks import whole_number
 from cadenza.core.environments import CheckedEnv, success, successes
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, refuse
 from cadenza.core.extras import load_extra
 from cadenza.core.proportions import student_quantile, wilson_interval
 from cadenza.core.seeding import derive_substream
@@ -81,10 +81,8 @@ class Evaluation:
         with np.errstate(over="ignore", invalid="ignore"):
             spread = values.sum() + np.square(values).sum()
         if not np.isfinite(spread):
-            raise InputError(
-                f"evaluate: expected finite returns, got {values.tolist()}; correct the rewards of "
-                "the environment."
-            )
+            do = "correct the rewards of the environment"
+            refuse(InputError, "evaluate", expected="finite returns", got=values.tolist(), do=do)
         low = high = None
         if len(values) > 1 and np.ptp(values) > 0.0:
             error = float(values.std(ddof=1)) / math.sqrt(len(values))

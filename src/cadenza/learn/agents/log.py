@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from cadenza.core.checks import whole_number
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.log_sinks import (
     SINK_ERRORS,
     JsonlSink,
@@ -54,10 +54,9 @@ class FigureLog(AgentCallback):
         """
         self._kinds: list[Log] = [log] if isinstance(log, str) else list(log)
         if unknown := [kind for kind in self._kinds if kind not in get_args(Log)]:
-            raise ConfigurationError(
-                f"learn: expected log of {list(get_args(Log))}, one or several, got {unknown}; "
-                "a logger of your own is a callback."
-            )
+            expected = f"log of {list(get_args(Log))}, one or several"
+            do = "a logger of your own is a callback"
+            refuse(ConfigurationError, "learn", expected=expected, got=unknown, do=do)
         self._every = whole_number("learn.log_every", every, least=1)
         self._is_new = agent.log_name is None
         if self._is_new:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, require_finite
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import Agent, AgentConfig, AgentKeywords
@@ -149,28 +149,24 @@ class SoloAgent(Agent[AgentConfig]):
             InputError: The observation has another shape, or is not finite; a mask is missing, not
                 wanted, or leaves no legal action; a state is missing or of another shape.
         """
+        where = f"{self.name}.predict"
         if state is ... and self.state_width:
-            raise InputError(
-                f"{self.name}.predict: expected state=..., because the agent has a memory, got "
-                "none; write action, state = agent.predict(observation, state=state) with None "
-                "where an episode begins."
-            )
+            expected = "state=..., because the agent has a memory"
+            do = "write action, state = agent.predict(observation, state=state) with None where an "
+            refuse(InputError, where, expected=expected, got="none", do=f"{do}episode begins")
         wants = self.envs.layout is not self.envs.space
         if wants != (action_mask is not None):
-            raise InputError(
-                f"{self.name}.predict: expected {'' if wants else 'no '}action_mask, because it "
-                f"{'is no' if wants else 'has no other than a'} part of the observations that the "
-                "agent learned from."
-            )
+            kind = "action_mask, because one is" if wants else "no action_mask, because none is"
+            expected = f"{kind} part of the observations that the agent learned from"
+            refuse(InputError, where, expected=expected, got="none" if wants else "one")
         seen = {MASK: action_mask, SEEN: observation} if wants else observation
         rows, is_single = self._observed(seen)
         memory = np.zeros((len(rows), self.state_width), np.float32)
         if not (state is ... or state is None):
             if np.size(state) != memory.size:
-                raise InputError(
-                    f"{self.name}.predict: expected a state of shape {memory.shape}, got one of "
-                    f"{np.shape(state)}; hand back the one that the last call returned."
-                )
+                expected, got = f"a state of shape {memory.shape}", f"one of {np.shape(state)}"
+                do = "hand back the one that the last call returned"
+                refuse(InputError, where, expected=expected, got=got, do=do)
             fresh = np.reshape(episode_start, (-1, 1))
             memory = np.where(fresh, memory, np.reshape(state, memory.shape))
         with nullcontext() if deterministic else self._drawn.instead_of(self._drawing):
