@@ -140,7 +140,8 @@ class Episodes(Sequence[Episode]):
             InputError: There are none.
             IntegrityError: The first is damaged.
         """
-        self.source, self.rate_hz = source, rate_hz
+        self.source: str = source
+        self.rate_hz: float | None = rate_hz
         self._read, self._numbers = read, numbers
         if not numbers:
             raise InputError(f"{source}: expected at least one episode, got none.")

@@ -202,8 +202,8 @@ class OffPolicyLearner(ABC, Generic[Config]):
 
     def _own(self, networks: Mapping[str, nn.Module], targets: Mapping[str, nn.Module]) -> None:
         """Take the networks by name, and targets by the name of the network that they follow."""
-        self.networks = dict(networks)
-        self.targets = dict(targets)
+        self.networks: dict[str, nn.Module] = dict(networks)
+        self.targets: dict[str, nn.Module] = dict(targets)
         if scaling := self.normal.layers():
             self.greedy = nn.Sequential(*scaling, self.greedy)
         for module in (*networks.values(), *targets.values(), self.greedy):

@@ -215,12 +215,10 @@ class Environments:
     def _describe(self, space: AnySpace, action_space: AnySpace) -> None:
         """Note what is observed and done."""
         require_numbers(space)
-        self.space, self.layout, self.features, self.action_space = (
-            space,
-            space,
-            space,
-            action_space,
-        )
+        self.space: AnySpace = space
+        self.layout: AnySpace = space
+        self.features: AnySpace = space
+        self.action_space: AnySpace = action_space
         self.masks: int = 0
         if not self._masked:
             return

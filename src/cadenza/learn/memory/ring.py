@@ -116,9 +116,12 @@ class EpisodeSlots:
         self._use(np.zeros((len(SLOT_FIELDS), size), np.int64))
 
     def _use(self, facts: NDArray[np.int64]) -> None:
-        self.facts = facts
-        rows = cast("list[IndexArray]", facts)
-        self.start, self.steps, self.usable, self.rows, self.serial = rows
+        self.facts: NDArray[np.int64] = facts
+        self.start: IndexArray = facts[0]
+        self.steps: IndexArray = facts[1]
+        self.usable: IndexArray = facts[2]
+        self.rows: IndexArray = facts[3]
+        self.serial: IndexArray = facts[4]
 
     def grow(self) -> None:
         """Double the number of slots."""
