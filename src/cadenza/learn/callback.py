@@ -144,12 +144,9 @@ class CallbackMeta(ABCMeta):
         for hook, declaration in declared.items():
             function = getattr(cls, hook)
             if function is not declaration and hook != "backward" and _takes_anything(function):
-                warnings.warn(
-                    f"Deprecated: {cls.__name__}.{hook} takes *args or **kwargs and so gets the "
-                    "whole state; name the keys it needs, or mark it @Callback.whole_state.",
-                    UserWarning,
-                    stacklevel=2,
-                )
+                told = f"Deprecated: {cls.__name__}.{hook} takes *args or **kwargs and so gets the "
+                told += "whole state; name the keys it needs, or mark it @Callback.whole_state."
+                warnings.warn(told, UserWarning, stacklevel=2)
         return instance
 
     def extend(cls, func: F) -> F:

@@ -122,10 +122,11 @@ class HookSignature:
             inside = f"has {sorted(state[group].keys())}" if group in state else "is absent"
             place = f"group {group!r}, which {inside}, or the outer state"
         where = f"{place}, which has {sorted(state)}"
-        return MissingStateKeyError(
+        told = (
             f"{label}.{self.name}: expected the key {key!r} in {where}; add a callback or loader "
-            "that provides it earlier, correct data_group, or give the parameter a default."
         )
+        told += "that provides it earlier, correct data_group, or give the parameter a default."
+        return MissingStateKeyError(told)
 
 
 def data_group_of(owner: object) -> str | None:

@@ -130,12 +130,9 @@ class LoggingMixin:
             self.image_logs[key] = value.detach()
         elif key not in self._dropped_images:
             self._dropped_images.add(key)
-            warnings.warn(
-                f"log_image {key!r}: expected shape (height, width, channels), got "
-                f"{tuple(value.shape)}; nothing is kept. This is logged once per key.",
-                UserWarning,
-                stacklevel=2,
-            )
+            told = f"log_image {key!r}: expected shape (height, width, channels), got "
+            told += f"{tuple(value.shape)}; nothing is kept. This is logged once per key."
+            warnings.warn(told, UserWarning, stacklevel=2)
 
     def log_video(self, key: str, value: tuple[NDArray[Any], int]) -> None:
         """Keep the last video: frames and frames per second."""

@@ -116,15 +116,13 @@ class GymCollector(LoggingMixin, Callback):
 
     def begin_training(self) -> dict[str, Any]:
         """Try one step and warm up, or go on where the checkpoint was written."""
-        if self._is_restored and self._env.is_reset:
-            return {"inf_step": self.inf_step}
-        if self._is_restored:
+        if not self._is_restored:
+            self._env.dict_step(self._agent(self._env.dict_reset()))
+            self._observations = self._env.dict_reset()
+            self.collect_multiple(self._warmup_steps)
+        elif not self._env.is_reset:
             self._interrupt_running()
             self._observations = self._env.dict_reset()
-            return {"inf_step": self.inf_step}
-        self._env.dict_step(self._agent(self._env.dict_reset()))
-        self._observations = self._env.dict_reset()
-        self.collect_multiple(self._warmup_steps)
         return {"inf_step": self.inf_step}
 
     def end_training(self) -> None:
@@ -162,12 +160,9 @@ class GymCollector(LoggingMixin, Callback):
                 running[agent] = replace(seen, episode_state=EpisodeState.INTERRUPTED)
             elif seen.episode_state in ENDINGS:
                 ended[agent] = seen
-        _LOGGER.warning(
-            "%s: the environments cannot be replayed, so %d running episodes end as interrupted "
-            "and new ones begin; wrap each environment in ReplayableEnv to continue exactly.",
-            self.name,
-            len(running),
-        )
+        told = "%s: the environments cannot be replayed, so %d running episodes end as interrupted "
+        told += "and new ones begin; wrap each environment in ReplayableEnv to continue exactly."
+        _LOGGER.warning(told, self.name, len(running))
         if running or ended:
             self._memory.add(ended | running, {})
 

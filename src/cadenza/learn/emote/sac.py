@@ -280,12 +280,11 @@ class QTarget(TargetCallback):
         """
         if terminal is not None and not self._unmasked_terminal_reported:
             self._unmasked_terminal_reported = True
-            warnings.warn(
+            told = (
                 "QTarget: the memory has a terminal column but use_terminal_masking is False, so "
-                "final states are bootstrapped; pass use_terminal_masking=True.",
-                UserWarning,
-                stacklevel=2,
             )
+            told += "final states are bootstrapped; pass use_terminal_masking=True."
+            warnings.warn(told, UserWarning, stacklevel=2)
         actions, log_probabilities = self.policy(**next_observation)
         next_q = torch.minimum(
             self.q1t(actions, **next_observation), self.q2t(actions, **next_observation)

@@ -38,11 +38,7 @@ FILE_NAME: Final = "model.pt"
 
 
 def save_module(path: str | Path, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write state dicts by name to the file ``path``, or to ``model.pt`` in the folder ``path``.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Write state dicts by name to the file ``path``, or to ``model.pt`` in the folder ``path``."""
     atomic_write_bytes(_file_of(path), serialise(states))
 
 
@@ -60,9 +56,8 @@ def load_module(
     try:
         data = _file_of(path).read_bytes()
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: expected a saved model, got '{error.strerror}'; check the path."
-        ) from error
+        told = f"{path}: expected a saved model, got '{error.strerror}'; check the path."
+        raise CheckpointError(told) from error
     states = deserialise(data, max_bytes=MAX_MODEL_BYTES)
     is_complete = not set(modules) - set(states) - set(optional)
     if not is_complete or not all(isinstance(each, Mapping) for each in states.values()):

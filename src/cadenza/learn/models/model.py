@@ -418,27 +418,15 @@ class DynamicModel(nn.Module):
             CheckpointError: No such file, or one of another model.
         """
         parts = self._parts()
-        rest = tuple(name for name in parts if name != "state_dict")
-        found = load_module(load_dir, parts, optional=rest)
-        if len(found) < len(parts):
-            _logger.warning(
-                "%s: holds no %s; they stay as they are, so predictions may be scaled wrongly",
-                load_dir,
-                ", ".join(sorted(set(parts) - set(found))),
-            )
+        found = load_module(load_dir, parts, optional=tuple(parts.keys() - {"state_dict"}))
+        if absent := ", ".join(sorted(set(parts) - set(found))):
+            told = "%s: holds no %s; they stay as they are, so predictions may be scaled wrongly"
+            _logger.warning(told, load_dir, absent)
 
     def _parts(self) -> dict[str, nn.Module]:
         """Return what a file holds: the network and everything that was learned beside it."""
-        parts: dict[str, nn.Module] = {
-            "state_dict": self.model,
-            "input_normalizer": self.input_normalizer,
-            "target_normalizer": self.target_normalizer,
-        }
-        if isinstance(self.obs_process_fn, nn.Module):
-            parts["obs_process_fn"] = self.obs_process_fn
-        if self.termination_model is not None:
-            parts["termination_model"] = self.termination_model
-        return parts
+        others = {name: part for name, part in self.named_children() if name != "model"}
+        return {"state_dict": self.model, **others}
 
     def _rows(
         self, obs: Tensor, next_obs: Tensor, action: Tensor, reward: Tensor
