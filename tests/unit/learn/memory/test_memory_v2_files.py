@@ -23,8 +23,6 @@ from tests.unit.learn.memory.memory_file_parts import (
     rewrite_json,
 )
 
-EMPTY = {"name": "a", "kind": "Column", "state": {}, "stored": None}
-
 
 @pytest.fixture(params=["v2", "v2_deflated"])
 def file(request, tmp_path):
@@ -132,13 +130,8 @@ def test_changed_manifest_or_seal_is_found(file, entry, content, message):
     [
         ({"format": "other"}, "expected format 'cadenza-memory' version 2, got 'other'"),
         ({"version": 3}, "version 2, got 'cadenza-memory' version 3"),
-        ({"identities": [1, 1, 2]}, "different ids"),
         ({"identities": [1, 2]}, "expected 2 counts >= 0 that sum to 15 rows"),
-        ({"identities": 1}, "expected 'identities' to be list"),
         ({"columns": [3]}, "expected columns with different names"),
-        ({"columns": [EMPTY, EMPTY]}, "expected columns with different names"),
-        ({"columns": [{**EMPTY, "state": 3}]}, "expected columns with different names"),
-        ({"columns": {}}, "expected 'columns' to be list"),
         ({"sampler_state": 3}, "expected 'sampler_state' to be dict"),
     ],
 )
