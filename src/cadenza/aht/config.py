@@ -159,10 +159,12 @@ class PPOExtrasConfig(FrozenModel):
 class RuntimeConfig(FrozenModel):
     """Where and how exactly torch computes.
 
-    ``auto`` takes CUDA, then MPS, then the CPU; a named device must exist.
+    ``auto`` takes CUDA, then MPS, then the CPU; algorithms with a replay memory stay on the CPU
+    then. A named device (``cpu``, ``mps``, ``cuda``, ``cuda:1``) must exist; algorithms with a
+    replay memory do not learn on MPS.
     """
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     deterministic_torch: bool = True
 
 

@@ -24,8 +24,7 @@ from cadenza.aht.ego_trainer import (
     assert_partner_is_frozen,
 )
 from cadenza.core.arrays import Float32Array, require_finite
-from cadenza.core.device import deterministic_algorithms
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.device import LEARNING_KINDS, deterministic_algorithms, resolve_device
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import PartnerLike
@@ -60,6 +59,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
     ) -> None:
         super().__init__(cfg, seat, learner, logger)
         self._learner = learner
+        self._device = _device_of(cfg)
         self._settings = cast("OffPolicyConfig", cfg.section)
         stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
         settings = self._settings
@@ -89,17 +89,13 @@ class EgoReplayTrainer(EgoSeatTrainer):
         """Return a trainer for the seat ``ego_uid`` of ``env``; this is the `TrainerFactory`.
 
         Raises:
-            ConfigurationError: The partner has a trainable parameter, or a device other than the
-                CPU is asked for.
-            InputError: A space is not flat, or the ego's actions are unbounded.
+            ConfigurationError: The partner has a trainable parameter.
+            DeviceUnavailableError: The configured device is not on this machine.
+            InputError: A space is not flat, the ego's actions are unbounded, or the device is of
+                another kind than CUDA or the CPU.
             TypeError: The algorithm cannot act on the ego's action space.
         """
         assert_partner_is_frozen(partner)
-        if cfg.runtime.device not in ("auto", "cpu"):
-            raise ConfigurationError(
-                f"algo={cfg.algo}: expected runtime.device=cpu or auto, got "
-                f"{cfg.runtime.device!r}; its small networks are fastest on the CPU."
-            )
         name = cfg.algo.removeprefix("ego_aht_")
         seat = cls._seat_of(cfg, env, ego_uid, joint=name in _CENTRAL, discrete=name == "dqn")
         return cls(cfg=cfg, seat=seat, learner=_learner_of(cfg, name, seat), logger=logger)
@@ -107,7 +103,8 @@ class EgoReplayTrainer(EgoSeatTrainer):
     def _greedy(self, own: Float32Array) -> Float32Array:
         require_finite("EgoReplayTrainer.act: state", own)
         with torch.no_grad():
-            greedy = self._learner.greedy(torch.tensor(own)).numpy()
+            states = torch.tensor(own, device=self._device)
+            greedy = self._learner.greedy(states).cpu().numpy()
         return self._within(greedy.reshape(len(own), -1))
 
     def _draw(self, own: Float32Array, rows: Float32Array) -> Float32Array:
@@ -141,7 +138,8 @@ class EgoReplayTrainer(EgoSeatTrainer):
         if self._frames <= settings.warmup_steps or due == 0 or self._memory.size() == 0:
             return
         annealed = self._learner.anneal(self._frames)
-        with deterministic_algorithms() if self._cfg.runtime.deterministic_torch else nullcontext():
+        reproducible = self._device.type == "cpu" and self._cfg.runtime.deterministic_torch
+        with deterministic_algorithms() if reproducible else nullcontext():
             for _ in range(due * settings.updates):
                 figures = {**self._learner.learn(self._memory), **annealed}
                 for name, value in figures.items():
@@ -192,6 +190,12 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._updates = int(state["updates"])
 
 
+def _device_of(cfg: EgoAHTConfig) -> torch.device:
+    """Return where the learner of a configuration acts and learns."""
+    name = cfg.runtime.device
+    return resolve_device("cpu" if name == "auto" else name, kinds=LEARNING_KINDS)
+
+
 def _learner_of(cfg: EgoAHTConfig, name: str, seat: SeatRows) -> ReplayLearner:
     """Return the learner of the algorithm ``name``; DQN without choices chooses on a grid.
 
@@ -201,13 +205,18 @@ def _learner_of(cfg: EgoAHTConfig, name: str, seat: SeatRows) -> ReplayLearner:
     if name == "dqn":
         choices = action_grid(seat.action_dim, seat.choices or cfg.dqn.action_bins)
         return DQNLearner(
-            observation_dim=seat.row_dim, choices=choices, config=cfg.dqn, seed=cfg.seed
+            observation_dim=seat.row_dim,
+            choices=choices,
+            config=cfg.dqn,
+            seed=cfg.seed,
+            device=_device_of(cfg),
         )
     return _LEARNERS[name](
         observation_dim=seat.observation_dim,
         action_dim=seat.action_dim,
         config=cfg.section,
         seed=cfg.seed,
+        device=_device_of(cfg),
         **({"joint_dim": seat.row_dim} if name in _CENTRAL else {}),
     )
 

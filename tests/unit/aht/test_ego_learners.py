@@ -6,7 +6,13 @@ import torch
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.train import load_algorithm
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DeviceUnavailableError,
+    InputError,
+    NotReadyError,
+)
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.memory.builder import TransitionMemory
@@ -241,9 +247,15 @@ def test_partner_must_be_frozen(algo):
         )
 
 
-def test_replay_learners_run_on_the_cpu():
-    with pytest.raises(ConfigurationError, match=r"runtime\.device=cpu or auto, got 'cuda'"):
-        trainer("sac", runtime={"device": "cuda"})
+def test_replay_learners_stay_on_the_cpu_unless_a_device_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    learner = trainer("sac", runtime={"device": "auto"}).training_state()["learner"]
+    assert {weight.device.type for weight in learner["networks"]["q1"].values()} == {"cpu"}
+    with pytest.raises(DeviceUnavailableError, match=r"device 'cuda:1': .* got cuda:0, cpu;"):
+        trainer("sac", runtime={"device": "cuda:1"})
+    with pytest.raises(InputError, match="device 'mps': expected 'auto', 'cpu', 'cuda' or"):
+        trainer("td3", runtime={"device": "mps"})
 
 
 def test_update_without_observations_does_nothing():

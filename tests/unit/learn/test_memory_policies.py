@@ -155,7 +155,7 @@ def test_values_and_densities_are_those_of_the_whole_episode_so_far():
     np.testing.assert_allclose(rollout.steps.returns, returns.ravel(), atol=1e-5)
     parts = rollout.rows(torch.arange(len(rollout)))
     output, _ = network.actor(parts.observations, parts.states[:, :8])
-    again = network.head.log_prob(output[parts.inside], parts.steps.actions)
+    again = network.head.log_prob(output.flatten(0, 1)[parts.inside], parts.steps.actions)
     torch.testing.assert_close(again, parts.steps.old_log_probs)
     assert len(parts.steps) == 14
 

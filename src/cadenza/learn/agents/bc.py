@@ -326,7 +326,8 @@ class BC(ImitationAgent[BCConfig]):
         if self._held_out is not None and self.steps % LOOK_EVERY == 0:
             rows = torch.arange(0, len(self._held_out), -(-len(self._held_out) // LOOK_ROWS))
             with torch.no_grad():
-                self.held_out_loss = float(self.learner.loss(self._held_out.at(rows)))
+                held_out = self.learner.sent(self._held_out.at(rows))
+                self.held_out_loss = float(self.learner.loss(held_out))
             figures["held_out_loss"] = self.held_out_loss
         return figures
 

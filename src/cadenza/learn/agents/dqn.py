@@ -200,7 +200,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
 
     def update(self, batch: Mapping[str, Any]) -> Figures:
         """Do one update; return figures of it by name."""
-        figures = self._whole(Transitions.of(batch, self.device, self.normal))
+        figures = self._whole(Transitions.of(batch, self._send, self.normal))
         self.updates += 1
         if self.updates % self.config.target_period == 0:
             self._follow()

@@ -479,7 +479,12 @@ def run_in_sequence(
 
     def passes(learn: Callable[[Tensor], Tensor]) -> Tensor:
         return run_epochs(
-            len(returns), learn, rng, epochs=config.epochs, batch_size=config.batch_size
+            len(returns),
+            learn,
+            rng,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            device=returns.device,
         )
 
     factor = torch.ones_like(returns)

@@ -30,6 +30,7 @@ from cadenza.learn.agents.batches import ReplayLoop
 from cadenza.learn.agents.off_policy import Transitions, normalization
 from cadenza.learn.agents.sac import critic_loss
 from cadenza.learn.agents.solo import Deployed
+from cadenza.learn.agents.staging import sending_to
 from cadenza.learn.agents.td3 import (
     DelayedConfig,
     DelayedSettings,
@@ -96,6 +97,7 @@ class HATD3Learner:
             )
         self.config = config
         self.device: torch.device = torch.device(device)
+        self._send = sending_to(self.device)
         self._columns = tuple(columns)
         self._action_dims = tuple(action_dims)
         torch_seed = derive_substream("learn.hatd3.torch", root_seed=seed).integer_seed()
@@ -156,7 +158,7 @@ class HATD3Learner:
         """
         self.updates += 1
         states, actions, rewards, next_states, masks, *_ = Transitions.of(
-            batch, self.device, self.normal
+            batch, self._send, self.normal
         )
         y = self._targets(rewards, next_states, masks)
         q1, q2 = (critic(actions, states) for critic in self.critics)

@@ -27,7 +27,7 @@ from cadenza.core.errors import InputError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import AgentConfig
 from cadenza.learn.agents.solo import Deployed, SoloAgent
-from cadenza.learn.agents.staging import on_device
+from cadenza.learn.agents.staging import on_device, sending_to
 from cadenza.learn.agents.updates import Adam, Figures
 from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.stepping import ActionCodec
@@ -179,6 +179,7 @@ class ImitationLearner:
         device: torch.device | str = "cpu",
     ) -> None:
         self.device: torch.device = torch.device(device)
+        self._send = sending_to(self.device)
         self._config, self._length, self._loss = config, length, loss
         self._batches, self._choices = batches, codec.choices
         self._width = int(codec.choices or codec.components or 0)
@@ -220,10 +221,9 @@ class ImitationLearner:
         """Return L, a scalar.
 
         Args:
-            batch: ``obs``, (B, O), ``actions``, (B, k, A) or (B, k), k left out if it is 1, and
-                which of them are ``valid``, (B, k), if not all are.
+            batch: On the device, ``obs``, (B, O), ``actions``, (B, k, A) or (B, k), k left out if
+                it is 1, and which of them are ``valid``, (B, k), if not all are.
         """
-        batch = {name: part.to(self.device, non_blocking=True) for name, part in batch.items()}
         features, actions = self.networks["trunk"](batch["obs"].float()), batch["actions"]
         shape = actions.shape if self._choices is None else (*actions.shape, self._width)
         predicted, valid = self.networks["head"](features).reshape(shape), batch.get("valid")
@@ -237,8 +237,13 @@ class ImitationLearner:
 
     def update(self, batch: Mapping[str, Tensor]) -> Figures:
         """Do one update; return figures of it by name."""
+        batch = self.sent(batch)
         figures = self.optimizer.step(policy=self.loss(batch))
         return {name.removeprefix("policy_"): told for name, told in figures.items()}
+
+    def sent(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a batch on the device."""
+        return dict(zip(batch, self._send([*batch.values()]), strict=True))
 
     @torch.no_grad()
     def act(self, rows: NDArray[Any], *, chunks: bool = False) -> NDArray[Any]:

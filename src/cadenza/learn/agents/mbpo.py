@@ -200,7 +200,7 @@ class MBPOLearner(SACLearner):
             torch.autograd.backward(loss, inputs=learning)
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), MODEL_GRADIENT_NORM)
             figures = {"dynamic_model_loss": loss.detach(), "dynamic_model_gradient_norm": norm}
-            if self.device.type == "cpu" or self.updates % LOOK_EVERY == 0:
+            if self.device.type == "cpu" or (self.updates + 1) % LOOK_EVERY == 0:
                 require_finite(figures)
             self._model_adam.step()  # pyright: ignore[reportUnknownMemberType] -- untyped in torch
         self._hold_out.after_step(self.model)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.agents.staging import on_device
+from cadenza.learn.agents.staging import Send, on_device, sending_to
 from cadenza.learn.agents.updates import Adam, Figures, WholeUpdate, soft_update
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
@@ -97,10 +97,8 @@ class Transitions(NamedTuple):
     weights: Tensor | None = None
 
     @classmethod
-    def of(
-        cls, batch: Mapping[str, Any], device: torch.device, normal: Normalization
-    ) -> "Transitions":
-        """Return a batch of `TransitionMemory` on ``device``, as a learner sees it."""
+    def of(cls, batch: Mapping[str, Any], send: Send, normal: Normalization) -> "Transitions":
+        """Return a batch of `TransitionMemory`, sent to a learner and as it sees them."""
         found: list[Tensor] = [
             batch["observation"][OBSERVATION_KEY],
             batch["actions"],
@@ -108,18 +106,20 @@ class Transitions(NamedTuple):
             batch["next_observation"][OBSERVATION_KEY],
             batch["masks"],
         ]
-        further: list[Tensor | None] = [batch.get("discounts"), batch.get("sample_weights")]
-        states, actions, rewards, next_states, masks = (
-            tensor.to(device, non_blocking=True) for tensor in found
-        )
-        told = [None if t is None else t.view(-1, 1).to(device, non_blocking=True) for t in further]
+        further = {
+            field: batch[name].view(-1, 1)
+            for field, name in (("discounts", "discounts"), ("weights", "sample_weights"))
+            if name in batch
+        }
+        sent = send([*found, *further.values()])
+        states, actions, rewards, next_states, masks = sent[: len(found)]
         return cls(
             normal.rescale(states),
             actions,
             normal.rewards.rescale(rewards),
             normal.rescale(next_states),
             masks,
-            *told,
+            **dict(zip(further, sent[len(found) :], strict=True)),
         )
 
 
@@ -173,6 +173,7 @@ class OffPolicyLearner(ABC, Generic[Config]):
         self.observation_dim = observation_dim
         self.action_width = action_width
         self.device: torch.device = torch.device(device)
+        self._send = sending_to(self.device)
         self.updates: int = 0
         self.normal: Normalization = normalization(config, observation_dim)
         self._name = name

@@ -100,6 +100,11 @@ class Transitions:
         """Return ``transitions``; see `Rollout`."""
         return transitions
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.observations.device
+
     def rows(self, indices: Tensor) -> Self:
         """Return the transitions ``indices``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -116,6 +121,11 @@ class Rollout(Protocol):
 
     def minibatch(self, transitions: int) -> int:
         """Return how many parts make a minibatch of ``transitions``."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where indices are to be."""
         ...
 
     def rows(self, indices: Tensor) -> Any:
@@ -250,7 +260,7 @@ def run_epochs(
     bounds = minibatch_bounds(transitions, batch_size)
     rows: list[Tensor] = []
     for _ in range(epochs):
-        order = torch.as_tensor(rng.permutation(transitions), device=device)
+        order = torch.from_numpy(rng.permutation(transitions)).to(device, non_blocking=True)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
         rows += [learn(order[start:stop]) for start, stop in bounds]
         if target_kl is not None:
             latest = torch.stack(rows[-len(bounds) :])
@@ -426,7 +436,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
             batch_size=batch.minibatch(self.config.batch_size),
             kl_column=3,
             target_kl=self._target_kl,
-            device=self._device,
+            device=batch.device,
         )
         means: list[float] = rows.cpu().double().numpy().mean(axis=0).tolist()
         buffer.clear()

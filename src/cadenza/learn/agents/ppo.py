@@ -278,7 +278,7 @@ class Unrolled:
     Attributes:
         steps: Their transitions.
         observations: Filled up to the longest, (L, B, O).
-        inside: Whether a place holds a step, (L, B).
+        inside: Places that hold a step, among all L B of them.
         states: Of actor and critic before the first, (B, 2 S).
     """
 
@@ -295,8 +295,9 @@ class Sequences:
     Attributes:
         steps: All of its transitions, time-major, (T N).
         stride: N.
-        firsts: Place of the first step of each sequence among ``steps``, (K,).
-        lengths: Steps of each, (K,).
+        firsts: Place of the first step of each sequence among ``steps``, (K,), on the CPU: shapes
+            depend on it.
+        lengths: Steps of each, (K,), there, too.
         states: Of actor and critic before the first, (K, 2 S).
     """
 
@@ -315,17 +316,26 @@ class Sequences:
         return max(1, round(transitions * len(self) / int(self.lengths.sum())))
 
     def rows(self, indices: Tensor) -> Unrolled:
-        """Return the sequences ``indices``, (B,)."""
+        """Return the sequences ``indices``, (B,), of the CPU."""
         lengths = self.lengths[indices]
-        steps = torch.arange(int(lengths.max()), device=lengths.device)[:, None]
+        steps = torch.arange(int(lengths.max()))[:, None]
         inside = steps < lengths  # (L, B)
         places = self.firsts[indices] + steps * inside * self.stride
-        return Unrolled(
-            steps=self.steps.rows(places[inside]),
-            observations=self.steps.observations[places],
-            inside=inside,
-            states=self.states[indices],
+        known = (places[inside], places, torch.nonzero(inside.flatten())[:, 0], indices)
+        taken, everywhere, held, chosen = (
+            each.to(self.steps.device, non_blocking=True) for each in known
         )
+        return Unrolled(
+            steps=self.steps.rows(taken),
+            observations=self.steps.observations[everywhere],
+            inside=held,
+            states=self.states[chosen],
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where indices are to be."""
+        return self.firsts.device
 
 
 def sequence_table(
@@ -428,8 +438,8 @@ class RecurrentPPOLearner(PPOLearner):
         sequences = Sequences(
             steps=steps,
             stride=rows,
-            firsts=torch.tensor(first * rows + row, device=self._device),
-            lengths=torch.tensor(lengths, device=self._device),
+            firsts=torch.tensor(first * rows + row),
+            lengths=torch.tensor(lengths),
             states=torch.cat((own_states, other_states), dim=2)[first, row],
         )
         return sequences, self._moments_of(estimates, counted)
@@ -440,8 +450,9 @@ class RecurrentPPOLearner(PPOLearner):
         output, _ = self._actor(batch.observations, own)
         numbers = batch.observations.shape[2] - self._actor.masks
         values, _ = self._critic(batch.observations[..., :numbers], other)
-        inside = batch.inside
-        return self._learn(batch.steps, values[inside].squeeze(-1), output[inside])
+        held = batch.inside
+        values, output = values.flatten(0, 1)[held], output.flatten(0, 1)[held]
+        return self._learn(batch.steps, values.squeeze(-1), output)
 
 
 class _PPOKeywords(SoloKeywords, PPOSettings, total=False): ...

@@ -185,7 +185,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         """Do one update of critics, policy and temperature; return figures of it by name."""
         rows = len(batch["rewards"])
         noise = self._draw(rows), self._draw(rows)
-        figures = self._whole(Transitions.of(batch, self.device, self.normal), *noise)
+        figures = self._whole(Transitions.of(batch, self._send, self.normal), *noise)
         self._follow()
         self.updates += 1
         return figures

@@ -184,7 +184,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         """Do one update of the critics and, when due, of the policy; return figures by name."""
         is_due = (self.updates + 1) % self.config.policy_delay == 0
         noise = self._draw(len(batch["rewards"]))
-        figures = self._whole(Transitions.of(batch, self.device, self.normal), noise, is_due)
+        figures = self._whole(Transitions.of(batch, self._send, self.normal), noise, is_due)
         if is_due:
             self._follow()
         self.updates += 1

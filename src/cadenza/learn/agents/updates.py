@@ -146,7 +146,7 @@ class Adam:
         times = [count + 1 for count in self._counts]
         sizes = [self.learning_rate / (1.0 - BETAS[0] ** t) for t in times]
         roots = [(1.0 - BETAS[1] ** t) ** 0.5 for t in times]
-        self._factors.copy_(torch.tensor([sizes, roots]).T)
+        self._factors.copy_(torch.tensor([sizes, roots]).T, non_blocking=True)
 
     def _take_compiled(self, gradients: list[Tensor | None], figures: Figures) -> None:
         """Take the step in operations that can be compiled; none once something is not finite."""

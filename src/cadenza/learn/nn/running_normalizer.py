@@ -92,7 +92,8 @@ class Scaling(nn.Module):
     def forward(self, observations: Tensor) -> Tensor:
         """Return scaled observations, (B, O)."""
         moments = np.stack((self._moments.mean, self._moments.variance))[:, self._columns]
-        return scaled(observations, torch.tensor(moments, device=observations.device))
+        there = torch.tensor(moments).to(observations.device, non_blocking=True)
+        return scaled(observations, there)
 
     def portable(self) -> Sequence[Layer]:
         """Return the layer of a policy file."""

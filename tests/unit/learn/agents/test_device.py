@@ -1,12 +1,32 @@
 """Where agents learn: what is refused, told and remembered; on a GPU see `tests/cuda`."""
 
+import importlib
 import warnings
+from dataclasses import fields, replace
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 import cadenza
 from cadenza.core.errors import DeviceUnavailableError, InputError
+from cadenza.learn.agents.bc import BCConfig
+from cadenza.learn.agents.grpo import GRPOConfig, GRPOLearner
+from cadenza.learn.agents.happo import ActorBatch, HAPPOConfig, HAPPOLearner
+from cadenza.learn.agents.hatd3 import HATD3Config, HATD3Learner
+from cadenza.learn.agents.imitation import ImitationLearner, TorchAdam
+from cadenza.learn.agents.mbpo import MBPOConfig, MBPOLearner
+from cadenza.learn.agents.off_policy import TD_ERRORS
+from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.agents.ppo import PPOConfig, PPOLearner, RecurrentPPOLearner
+from cadenza.learn.agents.staging import Slots
+from cadenza.learn.agents.td3 import TD3Config, TD3Learner
+from cadenza.learn.agents.updates import Adam
+from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.memory.builder import TransitionMemory
+from tests.unit.learn.agents.watched import Watched
 
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "warmup_steps": 20, "memory_size": 200}
 
@@ -46,3 +66,178 @@ def test_agent_of_a_gpu_goes_on_on_the_cpu_and_says_that_bits_differ(tmp_path):
     with warnings.catch_warnings(action="error"):  # once is enough
         loaded.learn(10, progress=False)
     assert loaded.steps == 80
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Let torch's fused and foreach kernels run on "meta", which it does not list for them."""
+    for module, kind in (
+        ("torch.optim.optimizer", "fused"),
+        ("torch.utils._foreach_utils", "foreach"),
+    ):
+        listed = f"_get_{kind}_kernels_supported_devices"
+        monkeypatch.setattr(importlib.import_module(module), listed, lambda: ["meta", "cpu"])
+
+
+def transitions(rows, width, components):
+    draws = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=draws)
+
+    return {
+        "observation": {"obs": normal(rows, width)},
+        "next_observation": {"obs": normal(rows, width)},
+        "actions": normal(rows, components),
+        "rewards": normal(rows, 1),
+        "masks": torch.ones(rows, 1),
+    }
+
+
+def test_weighted_update_of_several_steps_stays_on_the_device():
+    learner = TD3Learner(
+        observation_dim=3, action_dim=2, config=TD3Config(hidden_sizes=(8,)), device="meta"
+    )
+    batch = transitions(16, 3, 2)
+    batch |= {"discounts": batch["masks"], "sample_weights": batch["masks"][:, 0]}
+    with Watched() as watched:
+        figures = learner.update(batch)
+    assert (watched.read, watched.on_cpu) == ([], ["randn", "view", "view"])
+    assert figures[TD_ERRORS].device.type == "meta"
+
+
+def test_team_of_replaying_robots_learns_on_the_device():
+    learner = HATD3Learner(
+        columns=[(0, 2), (2, 4)],
+        joint_dim=4,
+        action_dims=[1, 2],
+        config=HATD3Config(hidden_sizes=(8,), policy_delay=1),
+        device="meta",
+    )
+    batch = transitions(16, 4, 3)
+    with Watched() as watched:
+        figures = learner.update(batch)
+    assert (watched.read, watched.on_cpu) == ([], ["randn"])
+    assert {figure.device.type for figure in figures.values()} == {"meta"}
+
+
+def test_model_learns_on_the_device_from_rows_that_the_host_chooses():
+    config = MBPOConfig(hidden_sizes=(8,), batch_size=16, model_hidden=8, model_layers=1)
+    learner = MBPOLearner(observation_dim=3, action_dim=2, config=config, device="meta")
+    memory = TransitionMemory(
+        observation_dim=3, action_dim=2, num_envs=1, max_transitions=100, seed=0
+    )
+    # Reading a value or a mask off "meta" would raise.
+    figures = learner.learn_from(transitions(16, 3, 2), memory)
+    assert figures["dynamic_model_loss"].device.type == "meta"
+    assert {weight.device.type for weight in learner.model.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    "optimizer", [partial(TorchAdam, 1e-3), lambda w: Adam(1e-3, 1.0, policy=w)]
+)
+def test_imitation_learns_on_the_device(optimizer):
+    generator = torch.Generator().manual_seed(0)
+    learner = ImitationLearner(
+        BCConfig(hidden_sizes=(8,)),
+        ActionCodec(spaces.Box(-1.0, 1.0, (2,)), unit=True),
+        3,
+        None,
+        weights=generator,
+        batches=generator,
+        optimizer=optimizer,
+        device="meta",
+    )
+    batch = transitions(16, 3, 2)
+    batch = {"obs": batch["observation"]["obs"], "actions": batch["actions"]}
+    figures = learner.update(batch)
+    assert {figure.device.type for figure in figures.values()} == {"meta"}
+
+
+def rollout(learner, **shape):
+    """Return what a learner makes of 12 random steps in 4 environments."""
+    rng = np.random.default_rng(0)
+    buffer = OnPolicyBuffer(BufferShape(capacity=12, rows=4, observation_dim=3, **shape))
+    for _ in range(12):
+        seen = rng.normal(size=(4, 3)).astype(np.float32)
+        buffer.stage(seen, rng.integers(2, size=4))
+        ended = rng.random(4) < 0.2
+        buffer.commit(Outcome(rng.normal(size=4), ended, ended), seen)
+    with torch.no_grad():
+        return learner._prepared(buffer, buffer.valid.copy())[0]
+
+
+def on_meta(parts):
+    """Return a rollout on "meta", but for the table of its sequences, which the host reads."""
+    moved = {}
+    for field in fields(parts):
+        value = getattr(parts, field.name)
+        if field.name == "steps":
+            moved["steps"] = on_meta(value)
+        elif isinstance(value, torch.Tensor) and field.name not in ("firsts", "lengths"):
+            moved[field.name] = value.to("meta")
+    return replace(parts, **moved)
+
+
+ON_POLICY = {
+    "ppo": (PPOLearner, PPOConfig(hidden_sizes=(8,)), {}, {}),
+    "grpo": (GRPOLearner, GRPOConfig(hidden_sizes=(8,)), {}, {}),
+    "recurrent": (
+        partial(RecurrentPPOLearner, sequence_length=4),
+        PPOConfig(hidden_sizes=(8,)),
+        {"memory": ("gru", 8)},
+        {"states": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.usefixtures("kernels")
+def test_minibatch_on_a_device_reads_nothing_back(name):
+    kind, config, sizes, shape = ON_POLICY[name]
+    host, learner = (
+        kind(config, observation_dim=3, choices=2, device=device, **sizes)
+        for device in ("cpu", "meta")
+    )
+    parts = on_meta(rollout(host, **shape))
+    with Watched() as watched:
+        figures = learner._step(parts.rows(torch.arange(3, device=parts.device)))
+    assert figures.device.type == "meta"
+    assert watched.read == ["_local_scalar_dense"] * (name == "recurrent")  # the longest sequence
+    if name != "recurrent":  # which the host unrolls
+        assert watched.on_cpu == []
+
+
+@pytest.mark.usefixtures("kernels")
+def test_robots_of_a_rollout_learn_on_the_device():
+    learner = HAPPOLearner(
+        HAPPOConfig(hidden_sizes=(8,)),
+        observation_dims=[3],
+        action_dims=[2],
+        critic_dim=3,
+        generator=torch.Generator().manual_seed(0),
+        shuffle=np.random.default_rng(0),
+        device="meta",
+    )
+    seen, column = torch.zeros((16, 3), device="meta"), torch.zeros((16, 1), device="meta")
+    taken = torch.zeros((16, 2), device="meta")
+    batch = ActorBatch(
+        observations=seen, actions=taken, old_log_probs=taken, advantages=column, factor=column
+    )
+    # Reading a value off "meta" would raise.
+    update, loss = learner.update_actor(0, batch), learner.update_critic(seen, column)
+    assert {figure.device.type for figure in (*update, loss)} == {"meta"}
+
+
+def test_slots_take_turns_and_keep_their_memory():
+    slots, rows = Slots(pinned=False), torch.arange(6.0).reshape(3, 2)
+    first, second = slots.fill([rows, rows[:, 0]]), slots.fill([rows + 1.0, rows[:, 1]])
+    assert [part.tolist() for part in first] == [rows.tolist(), [0.0, 2.0, 4.0]]
+    assert second[0].tolist() == (rows + 1.0).tolist()
+    places = [part.data_ptr() for part in first]
+    third = slots.fill([rows + 2.0, rows[:, 0]])
+    assert [part.data_ptr() for part in third] == places  # the first one's, which was read by now
+    assert second[0].tolist() == (rows + 1.0).tolist()
+    smaller = slots.fill([rows[:2]])
+    assert smaller[0].tolist() == rows[:2].tolist()
+    assert slots.turn == 0

@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError
@@ -17,6 +16,7 @@ from cadenza.learn.agents.td3 import TD3Config, TD3Learner
 from cadenza.learn.agents.updates import Adam
 from cadenza.learn.emote import dqn, hlgauss, sac, td3
 from tests.campaigns import nightly, size
+from tests.unit.learn.agents.watched import Watched
 
 BATCH, OBSERVATION, ACTION = 32, 3, 2
 SMALL = {"batch_size": BATCH, "hidden_sizes": (16, 16), "max_gradient_norm": 0.5}
@@ -275,23 +275,6 @@ def test_adam_takes_the_steps_of_torch():
         for mine, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine, other)
     assert all(parameter.grad is None for parameter in ours)
-
-
-class Watched(TorchDispatchMode):
-    """Notes operations that make tensors of the CPU, and those that read a value."""
-
-    def __init__(self):
-        super().__init__()
-        self.on_cpu, self.read = [], []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        if name == "_local_scalar_dense":
-            self.read.append(name)
-        if isinstance(result, torch.Tensor) and result.device.type == "cpu":
-            self.on_cpu.append(name)
-        return result
 
 
 @pytest.mark.parametrize(("name", "draws"), [("sac", 2), ("hlgauss", 2), ("td3", 1), ("dqn", 0)])
