@@ -104,6 +104,11 @@ def test_page_on_logs_writes_them_where_it_says_and_goes_on(tmp_path):
     assert list(log.parent.glob("tensorboard/events*"))
 
 
+def test_page_on_gpus_learns_where_one_is_and_where_none_is(tmp_path):
+    printed = run("how-to/learn-on-a-gpu.md", tmp_path)
+    assert printed.splitlines()[-1] in ("cpu", "cuda:0")
+
+
 def test_page_on_agents_trains_keeps_guards_and_judges_them(tmp_path):
     printed = run("how-to/train-an-agent.md", tmp_path)
     assert "SACConfig.tau" in printed

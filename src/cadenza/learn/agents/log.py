@@ -88,7 +88,12 @@ class FigureLog(AgentCallback):
             first = 0 if self._is_new else agent.steps + 1
             return TensorboardSink(self.folder / "tensorboard", resume_step=first)
         self.folder.mkdir(parents=True, exist_ok=True)
-        facts = {"algorithm": agent.name, "env": agent.envs.id, "seed": agent.seed}
+        facts = {
+            "algorithm": agent.name,
+            "env": agent.envs.id,
+            "seed": agent.seed,
+            "device": str(agent.device),
+        }
         run = start_wandb_run(
             agent.log_name,
             project=None,
