@@ -311,6 +311,56 @@ def test_images_are_seen(tmp_path, name, space):
     assert loaded.evaluate(3).returns == agent.evaluate(3).returns
 
 
+NUMBERS = spaces.Dict(arm=spaces.Box(-1.0, 1.0, (2,), np.float32), mode=spaces.Discrete(3))
+
+
+class Parts(gym.Env):
+    """Shows draws of a space and notes how many threads torch has meanwhile."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space=NUMBERS):
+        self.observation_space, self.threads = space, set()
+
+    def reset(self, *, seed=None, options=None):
+        self.observation_space.seed(seed)
+        self.count = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.count += 1
+        self.threads.add(torch.get_num_threads())
+        return self.observation_space.sample(), float(action), False, self.count == 4, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "network", "threads"), [(NUMBERS, None, 1), (NUMBERS, "dict", 1), (MIXED, None, 2)]
+)
+def test_only_images_are_seen_with_all_threads(space, network, threads):
+    env, before = Parts(space), torch.get_num_threads()
+    torch.set_num_threads(2)
+    cadenza.PPO(env, network=network, **ROLLOUT).learn(4, progress=False)
+    torch.set_num_threads(before)
+    assert env.threads == {threads}
+
+
+@pytest.mark.parametrize("name", ["DQN", "PPO"])
+def test_dicts_of_numbers_are_flat_and_files_of_earlier_versions_keep_their_encoder(tmp_path, name):
+    settings = REPLAY if name == "DQN" else ROLLOUT
+    flat, encoded = (
+        getattr(cadenza, name)(Parts, network=network, **settings).learn(40, progress=False)
+        for network in (None, "dict")
+    )
+    encoded.network = ""  # what earlier versions wrote of a choice of their own
+    loaded = cadenza.load(encoded.save(tmp_path / "earlier"), Parts)
+    assert loaded.network == "dict"
+    assert cadenza.load(flat.save(tmp_path / "now"), Parts).network is None
+    for agent in (flat, loaded):
+        agent.learn(40, progress=False)
+    for ours, theirs in zip(*(a.learner.greedy.parameters() for a in (flat, loaded)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 COMPOSED = [
     spaces.Discrete(4, start=3),

@@ -525,7 +525,7 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             "seed": self.seed,
             "env": self.envs.id or "",
             "num_envs": self.envs.num_envs,
-            "network": self.network if isinstance(self.network, str) else "",
+            "network": self.network if isinstance(self.network, str) else None,
             "is_custom": isinstance(self.network, nn.Module),
             "spaces": self.envs.spaces,
             "worlds": self.envs.saved(),
@@ -598,8 +598,11 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             refuse(InputError, where, expected=expected, got="none")
         is_ready = env is not None and not isinstance(env, str) and not callable(env)
         given = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}
-        if network is None and header["network"]:
-            given["network"] = header["network"]
+        saved_network = header["network"]
+        if saved_network == "" and header["spaces"].startswith("observations of Dict("):
+            saved_network = "dict"  # what earlier versions chose, images or not
+        if network is None and saved_network:
+            given["network"] = saved_network
         agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given))
         agent.log_name = header.get("log")  # None in files of earlier versions
         agent._device_before = header.get("device", "cpu")

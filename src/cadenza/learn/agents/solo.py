@@ -44,7 +44,7 @@ from cadenza.learn.loaded_state import (
     OwnStream,
     RandomSource,
 )
-from cadenza.learn.nn.encoders import Network, encoder_factory, parts_of
+from cadenza.learn.nn.encoders import Network, encoder_factory, holds_images, parts_of
 from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.nn.portable import (
     Output,
@@ -101,7 +101,9 @@ class SoloAgent(Agent[AgentConfig]):
 
     def _threads(self) -> AbstractContextManager[None]:
         """Leave encoders of images, and your own, as many threads as torch has."""
-        return super()._threads() if self._encoder is None else nullcontext()
+        own = isinstance(self.network, nn.Module)
+        has_images = self._encoder is not None and holds_images(self.envs.features)
+        return nullcontext() if own or has_images else super()._threads()
 
     def _environments(self, env: EnvLike, count: int | None) -> Environments:
         return Environments(

@@ -8,7 +8,7 @@ cnn:   convolutions of arXiv:1312.5602's successor (Nature 518, 529-533) for ima
        the first and the last axis holds the channels. Gray bytes, (H, W), have one; stacked images,
        (k, H, W, c) or (k, c, H, W) bytes, have k c.
 mlp:   observations as they are; of bytes with two axes or more, numbers in [0, 1].
-dict:  cnn for every image, everything else as in mlp, side by side.
+dict:  cnn for every image, everything else as in mlp, side by side; without images that is mlp.
 Bytes: become numbers in [0, 1] wherever they are images, or too small for convolutions.
 Axes:  B = batch, O = flat observation, F = features.
 """
@@ -163,7 +163,8 @@ def encoder_factory(
     if isinstance(network, nn.Module):
         return lambda: ObservationEncoder(space, copy.deepcopy(network))
     if network is None:
-        network = "cnn" if is_image(space) else "dict" if has_parts(space) else "mlp"
+        has_images = has_parts(space) and holds_images(space)
+        network = "cnn" if is_image(space) else "dict" if has_images else "mlp"
     if network == "mlp" and _is_bytes(space):
         return lambda: ObservationEncoder(space, ByteFeatures())
     if network == "mlp" or (has_parts(space) and not is_dict(space) and not _holds_bytes(space)):
@@ -189,6 +190,13 @@ def is_image(space: AnySpace) -> TypeGuard[AnyBox]:
     if rank == len("xyc"):
         return True
     return rank in (2, 4) and _is_bytes(space) and min(_image_shape(space)[1:]) >= _SMALL
+
+
+def holds_images(space: AnySpace) -> bool:
+    """Return whether ``space`` or a part of it holds images, or bytes in two axes or more."""
+    if has_parts(space):
+        return any(map(holds_images, parts_of(space).values()))
+    return is_image(space) or _is_bytes(space)
 
 
 def has_parts(space: AnySpace) -> bool:
