@@ -434,8 +434,8 @@ class TransitionMemory:
         self.table.load_state_dict(table)
         self._next_identity = identity
         self._steps[:] = [len(episode.data[_REWARDS]) for episode in opened]
-        for row, episode in enumerate(opened):
-            for step in range(self._steps[row]):
-                self._seen[row, step] = episode.data[OBSERVATION_KEY][step]
-                self._acted[row, step] = episode.data[_ACTIONS][step]
-                self._rewards[row, step] = episode.data[_REWARDS][step]
+        for row, (episode, steps) in enumerate(zip(opened, self._steps.tolist(), strict=True)):
+            if steps:
+                self._seen[row, :steps] = episode.data[OBSERVATION_KEY]
+                self._acted[row, :steps] = episode.data[_ACTIONS]
+                self._rewards[row, :steps] = episode.data[_REWARDS]

@@ -80,7 +80,7 @@ class TableSnapshot:
     """A table's episodes, from the oldest to the newest, and settings.
 
     Rows are there for the columns that hold data, in declared order; strategies by class name and
-    ``state()``; columns by class name (``kind``) and `Column.state`.
+    ``state()``; columns by class name (``kind``) and `Column.state`. Messages call it ``source``.
     """
 
     length_key: str
@@ -92,6 +92,7 @@ class TableSnapshot:
     sampler_state: Mapping[str, Any] | None = None
     ejector_state: Mapping[str, Any] | None = None
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    source: str = "snapshot"
 
     def with_fresh_identities(self) -> "TableSnapshot":
         """Return the same episodes with the ids -1, -2, ..., which no collector gives out.
@@ -168,9 +169,9 @@ def contents_of(
         return new_contents()
     if snapshot.length_key not in layout.stored:
         wanted, got = f"the length column {layout.length_key!r}", repr(snapshot.length_key)
-        refuse(ConfigurationError, "snapshot", expected=wanted, got=got)
+        refuse(ConfigurationError, snapshot.source, expected=wanted, got=got)
     rows = {name: part.rows for name, part in snapshot.stored.items()}
-    _require_columns(rows, layout, ConfigurationError, "snapshot")
+    _require_columns(rows, layout, ConfigurationError, snapshot.source)
     for name, array in rows.items() if finite else ():
         require_finite_rows(f"column {name!r} of the loaded rows", array)
     identities = snapshot.identities
@@ -178,28 +179,29 @@ def contents_of(
     if {len(set(identities)), *episodes.values()} != {len(identities)}:
         wanted = f"{len(identities)} different ids and rows of as many episodes"
         got = f"{len(set(identities))} and {episodes}"
-        refuse(ConfigurationError, "snapshot", expected=wanted, got=got)
+        refuse(ConfigurationError, snapshot.source, expected=wanted, got=got)
     contents = new_contents()
     split = {
         name: np.split(part.rows, np.cumsum(part.counts)[:-1])
         for name, part in snapshot.stored.items()
     }
-    first = _first_kept(snapshot.stored[layout.length_key].counts, maxlen)
+    first = _first_kept(snapshot.stored[layout.length_key].counts, maxlen, snapshot.source)
     for index in range(first, len(identities)):
         try:
             sequence = {name: parts[index] for name, parts in split.items()}
             contents.add(identities[index], checked_sequence(layout, sequence))
         except InputError as error:
-            raise ConfigurationError(f"episode {identities[index]}: {error}") from error
+            where = f"{snapshot.source}: episode {identities[index]}"
+            raise ConfigurationError(f"{where}: {error}") from error
     return contents
 
 
-def _first_kept(steps: IndexArray, maxlen: int) -> int:
+def _first_kept(steps: IndexArray, maxlen: int, source: str) -> int:
     """Return the index of the oldest episode that is kept: the newest that fit together stay."""
     if len(steps) and steps[-1] > maxlen:
         wanted = f"episodes of at most {maxlen} transitions, the table's maxlen"
         do = "use a larger table"
-        refuse(ConfigurationError, "snapshot", expected=wanted, got=str(steps[-1]), do=do)
+        refuse(ConfigurationError, source, expected=wanted, got=str(steps[-1]), do=do)
     dropped = len(steps) - int(np.searchsorted(np.cumsum(steps[::-1]), maxlen, side="right"))
     if dropped:
         _LOGGER.warning(
@@ -473,6 +475,7 @@ def read_settings(
         maxlen=take(record, "maxlen", int, source),
         identities=tuple(identities),
         stored={},
+        source=source,
         sampler_type=take(record, "sampler_type", str, source),
         ejector_type=take(record, "ejector_type", str, source),
         **states,

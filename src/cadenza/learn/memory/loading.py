@@ -438,6 +438,7 @@ def _read_legacy(archive: Archive, layout: TableLayout) -> TableSnapshot:
         maxlen=maxlen,
         identities=tuple(-identity - 1 for identity in identities),
         stored={},
+        source=archive.source,
     )
     stored = {name: _legacy_rows(archive, f"{name}.npy", identities) for name in layout.stored}
     return with_rows(header, stored, archive.source)

@@ -145,14 +145,18 @@ class ArrayMemoryTable:
         self._check_finite = check_finite
         self._layout = TableLayout(columns, length_key)
         #: All columns, in declared order.
-        self.columns: tuple[Column, ...] = self._layout.columns
+        self.columns: Final[tuple[Column, ...]] = self._layout.columns
         #: Column with one row per transition.
-        self.length_key: str = length_key
+        self.length_key: Final = length_key
         self._contents = self._new_contents()
         #: Chooses windows.
-        self.sampler: SampleStrategy = sampler or UniformSampleStrategy(seed=seed)
+        self.sampler: Final[SampleStrategy] = (
+            UniformSampleStrategy(seed=seed) if sampler is None else sampler
+        )
         #: Chooses episodes to remove.
-        self.ejector: EjectionStrategy = ejector or FifoEjectionStrategy(seed=seed)
+        self.ejector: Final[EjectionStrategy] = (
+            FifoEjectionStrategy(seed=seed) if ejector is None else ejector
+        )
         self._strategies: tuple[Strategy, ...] = (self.sampler, self.ejector)
         for role, strategy in zip(("sampler", "ejector"), self._strategies, strict=True):
             if strategy.attached:

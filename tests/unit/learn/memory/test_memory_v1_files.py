@@ -102,7 +102,11 @@ def test_columns_that_differ_are_errors(file, columns, message):
     ("name", "content", "message"),
     [
         ("obs.npy", npy(np.zeros((15, 3))), "'obs' of .*float32, got .*float64"),
-        ("obs.npy", npy(np.zeros((15, 4), np.float32)), r"'obs' of shape \(3,\).*, got \(4,\)"),
+        (
+            "obs.npy",
+            npy(np.zeros((15, 4), np.float32)),
+            r"memory\.zip: .*'obs' of shape \(3,\).*, got \(4,\)",
+        ),
         ("obs.npy", npy(np.zeros((14, 3), np.float32)), "ranges of column 'obs' within 14 rows"),
         ("obs.npy", npy(np.float32(3)), r"'obs' as rows.* got arrays of shapes \(\)"),
         ("obs.npy", npy(np.array([object()] * 15)), "Object arrays cannot be loaded"),
