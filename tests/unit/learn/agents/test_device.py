@@ -25,6 +25,7 @@ from cadenza.learn.agents.staging import Slots
 from cadenza.learn.agents.td3 import TD3Config, TD3Learner
 from cadenza.learn.agents.updates import Adam
 from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.loaded_state import set_torch_state
 from cadenza.learn.memory.builder import TransitionMemory
 from tests.unit.learn.agents.watched import Watched
 
@@ -227,6 +228,15 @@ def test_robots_of_a_rollout_learn_on_the_device():
     # Reading a value off "meta" would raise.
     update, loss = learner.update_actor(0, batch), learner.update_critic(seen, column)
     assert {figure.device.type for figure in (*update, loss)} == {"meta"}
+
+
+def test_stream_of_an_ego_that_drew_on_a_gpu_begins_anew_on_the_host():
+    generator, expected = torch.Generator(), torch.Generator().manual_seed(7 + 12)
+    of_cuda = torch.tensor([7, 12]).view(torch.uint8)  # seed and offset, as CUDA's generators keep
+    set_torch_state(generator, of_cuda)
+    assert torch.equal(generator.get_state(), expected.get_state())
+    set_torch_state(generator, torch.Generator().manual_seed(3).get_state())
+    assert generator.initial_seed() == 3
 
 
 def test_slots_take_turns_and_keep_their_memory():
