@@ -671,7 +671,7 @@ def test_environment_with_other_spaces_is_refused(tmp_path):
 def test_progress_moves_during_the_warm_up(monkeypatch):
     seen = []
     bar = nullcontext(lambda done, total, detail: seen.append((done, total)))
-    monkeypatch.setattr("cadenza.learn.agents.agent.progress_bar", lambda label: bar)
+    monkeypatch.setattr("cadenza.learn.agents.agent.progress_bar", lambda label, quiet: bar)
     cadenza.DQN("CartPole-v1", **{**REPLAY, "warmup_steps": 500}).learn(50)
     assert seen[0] == (1, 50)
 

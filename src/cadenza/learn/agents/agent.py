@@ -29,7 +29,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import (
     Any,
@@ -73,24 +73,11 @@ from cadenza.learn.agents.loop import Keeping, Listener, Loop, listening
 from cadenza.learn.agents.presets import preset_settings
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.env.making import (
-    SavedWorlds,
-    agreed,
-)
+from cadenza.learn.env.making import SavedWorlds, agreed
 from cadenza.learn.env.stepping import VectorStep
-from cadenza.learn.loaded_state import (
-    changed_settings,
-    complete_state,
-    read_agent,
-    require_version,
-)
+from cadenza.learn.loaded_state import changed_settings, complete_state, read_agent, require_version
 from cadenza.learn.nn.encoders import Network
-from cadenza.learn.nn.portable import (
-    POLICY_FACT,
-    PortableNetwork,
-    policy_path,
-    save_policy_file,
-)
+from cadenza.learn.nn.portable import POLICY_FACT, PortableNetwork, policy_path, save_policy_file
 from cadenza.learn.settings import FrozenModel
 
 #: Layout version of what `Agent.save` writes.
@@ -295,8 +282,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             given.insert(0, logger)
             if progress:
                 progress_note(f"{self.name}: the log is in {logger.folder}")
-        shown = progress_bar(self.name) if progress else nullcontext(_silent)
-        with ending_on_signals(), self._threads(), shown as report:
+        bar = progress_bar(self.name, quiet=not progress)
+        with ending_on_signals(), self._threads(), bar as report:
             Loop(self, listening(given), keeping, report).run(steps)
         return self
 
@@ -710,7 +697,3 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
 def _write_policies(networks: Mapping[str, PortableNetwork], path: Path) -> list[Path]:
     """Write every seat's policy beside ``path``, or there if it is a policy file's name."""
     return [save_policy_file(each, policy_path(path, seat)) for seat, each in networks.items()]
-
-
-def _silent(_done: int, _total: int, _detail: str) -> None:
-    """Show nothing."""

@@ -23,6 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.agent import AgentConfig
@@ -353,9 +354,11 @@ class ImitationAgent(SoloAgent[AgentConfig]):
         """Rows of a batch."""
         return self.config.batch_size
 
-    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+    def _act(
+        self, rows: NDArray[Any], state: Float32Array, *, deterministic: bool
+    ) -> tuple[NDArray[Any], Float32Array]:
         decided = self.learner.act(rows) if deterministic else self._explore(rows)
-        return self._port.to_env(decided)
+        return self._port.to_env(decided), state
 
     @abstractmethod
     def _explore(self, rows: NDArray[Any]) -> NDArray[Any]:

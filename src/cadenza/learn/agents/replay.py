@@ -13,6 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cadenza.core.arrays import Float32Array
 from cadenza.core.episodes import Episode
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
@@ -219,13 +220,15 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     def _learn_from(self, batch: Mapping[str, Any]) -> Figures:
         return told_errors(self.memory, batch, self.learner.update(batch))
 
-    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+    def _act(
+        self, rows: NDArray[Any], state: Float32Array, *, deterministic: bool
+    ) -> tuple[NDArray[Any], Float32Array]:
+        seen = rows.astype(np.float32)
         if not deterministic:
-            return self._to_env(self.learner.act(rows.astype(np.float32), frames=self.steps))
-        states = torch.tensor(rows.astype(np.float32), device=self.device)
+            return self._to_env(self.learner.act(seen, frames=self.steps)), state
         with torch.no_grad():
-            greedy = self._greedy()(states).cpu().numpy()
-        return self._port.to_env(greedy)
+            greedy = self._greedy()(torch.tensor(seen, device=self.device)).cpu().numpy()
+        return self._port.to_env(greedy), state
 
     def deployed(self) -> nn.Module:
         """Return a module from observations to greedy actions."""

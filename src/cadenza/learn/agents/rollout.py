@@ -115,7 +115,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         """S, what the policy remembers of an environment."""
         return self.learner.state_width
 
-    def _remembering(
+    def _act(
         self, rows: NDArray[Any], state: Float32Array, *, deterministic: bool
     ) -> tuple[NDArray[Any], Float32Array]:
         seen = self._seen(rows, learn=False)

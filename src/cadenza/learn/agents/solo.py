@@ -13,11 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import EllipsisType
-from typing import (
-    Any,
-    cast,
-    overload,
-)
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
@@ -31,27 +27,13 @@ from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import Agent, AgentConfig, AgentKeywords
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch, evaluate_side_by_side
-from cadenza.learn.env.making import (
-    MASK,
-    SEEN,
-    Environments,
-    EnvLike,
-    flat_rows,
-)
+from cadenza.learn.env.making import MASK, SEEN, Environments, EnvLike, flat_rows
 from cadenza.learn.env.stepping import ActionCodec, VectorSteps
 from cadenza.learn.export import onnx_graph
-from cadenza.learn.loaded_state import (
-    OwnStream,
-    RandomSource,
-)
+from cadenza.learn.loaded_state import OwnStream, RandomSource
 from cadenza.learn.nn.encoders import Network, encoder_factory, holds_images, parts_of
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.nn.portable import (
-    Output,
-    PortableNetwork,
-    layers_of,
-    space_facts,
-)
+from cadenza.learn.nn.portable import Output, PortableNetwork, layers_of, space_facts
 
 
 class SoloKeywords(AgentKeywords, total=False):
@@ -172,7 +154,7 @@ class SoloAgent(Agent[AgentConfig]):
             fresh = np.reshape(episode_start, (-1, 1))
             memory = np.where(fresh, memory, np.reshape(state, memory.shape))
         with nullcontext() if deterministic else self._drawn.instead_of(self._drawing):
-            actions, memory = self._remembering(rows, memory, deterministic=deterministic)
+            actions, memory = self._act(rows, memory, deterministic=deterministic)
         if is_single:
             actions, memory = actions[0], memory[0]
         return actions if state is ... else (actions, memory)
@@ -182,11 +164,14 @@ class SoloAgent(Agent[AgentConfig]):
         """S, what the policy remembers of an environment: nothing."""
         return 0
 
-    def _remembering(
+    @abstractmethod
+    def _act(
         self, rows: NDArray[Any], state: Float32Array, *, deterministic: bool
     ) -> tuple[NDArray[Any], Float32Array]:
-        """Return actions for rows of which ``state``, (N, S), is remembered, and the next state."""
-        return self._actions(rows, deterministic=deterministic), state
+        """Return the environment's actions for rows, (N, O), and the next state.
+
+        ``state``, (N, S), is what is remembered of each.
+        """
 
     def evaluate(
         self,
@@ -247,7 +232,7 @@ class SoloAgent(Agent[AgentConfig]):
 
         def play(rows: NDArray[Any], episodes: Sequence[int]) -> NDArray[Any]:
             memory = np.stack([states.get(each, fresh) for each in episodes])
-            actions, memory = self._remembering(rows, memory, deterministic=True)
+            actions, memory = self._act(rows, memory, deterministic=True)
             states.clear()
             states.update(zip(episodes, memory, strict=True))
             return actions
@@ -371,11 +356,6 @@ class SoloAgent(Agent[AgentConfig]):
             self._rows = saved["rows"].numpy().copy()
             self._returns = np.array(saved["returns"], dtype=np.float64)
         self._warn_of_held(left)
-
-    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
-        """Return actions as the environment takes them for flat observations, (N, O)."""
-        fresh = np.zeros((len(rows), self.state_width), np.float32)
-        return self._remembering(rows, fresh, deterministic=deterministic)[0]
 
     @abstractmethod
     def deployed(self) -> nn.Module:

@@ -27,10 +27,7 @@ from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
-from cadenza.learn.agents.agent import (
-    Agent,
-    AgentConfig,
-)
+from cadenza.learn.agents.agent import Agent, AgentConfig
 from cadenza.learn.agents.batches import RolloutLoop
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome

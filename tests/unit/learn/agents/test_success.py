@@ -143,7 +143,7 @@ def test_training_logs_the_success_of_its_last_episodes(tmp_path, monkeypatch):
     monkeypatch.setattr("cadenza.learn.agents.loop._REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(
         "cadenza.learn.agents.agent.progress_bar",
-        lambda label: nullcontext(lambda *shown: bar.append(shown)),
+        lambda label, quiet: nullcontext(lambda *shown: bar.append(shown)),
     )
     ended = []
 
