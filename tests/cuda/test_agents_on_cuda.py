@@ -27,7 +27,11 @@ CASES = {
         "Pendulum-v1",
         {**REPLAY, "n_step": 3, "priority_exponent": 0.6, "normalize_observations": True},
     ),
-    "td3": ("TD3", "Pendulum-v1", REPLAY),
+    "td3": (
+        "TD3",
+        "Pendulum-v1",
+        {**REPLAY, "normalize_observations": True, "normalize_rewards": True},
+    ),
     "hlgauss": ("HLGauss", "Pendulum-v1", {**REPLAY, "min_value": -500.0, "max_value": 50.0}),
     "mbpo": ("MBPO", "Pendulum-v1", {**REPLAY, **MODEL}),
     "dqn": ("DQN", "CartPole-v1", REPLAY),

@@ -98,12 +98,15 @@ class Transitions(NamedTuple):
 
     @classmethod
     def of(cls, batch: Mapping[str, Any], send: Send, normal: Normalization) -> "Transitions":
-        """Return a batch of `TransitionMemory`, sent to a learner and as it sees them."""
+        """Return a batch of `TransitionMemory`, as a learner sees it and sent to it.
+
+        It is scaled where it is, so that no device waits for the moments.
+        """
         found: list[Tensor] = [
-            batch["observation"][OBSERVATION_KEY],
+            normal.rescale(batch["observation"][OBSERVATION_KEY]),
             batch["actions"],
-            batch["rewards"],
-            batch["next_observation"][OBSERVATION_KEY],
+            normal.rewards.rescale(batch["rewards"]),
+            normal.rescale(batch["next_observation"][OBSERVATION_KEY]),
             batch["masks"],
         ]
         further = {
@@ -112,15 +115,8 @@ class Transitions(NamedTuple):
             if name in batch
         }
         sent = send([*found, *further.values()])
-        states, actions, rewards, next_states, masks = sent[: len(found)]
-        return cls(
-            normal.rescale(states),
-            actions,
-            normal.rewards.rescale(rewards),
-            normal.rescale(next_states),
-            masks,
-            **dict(zip(further, sent[len(found) :], strict=True)),
-        )
+        later = dict(zip(further, sent[len(found) :], strict=True))
+        return cls(*sent[: len(found)], **later)
 
 
 def td_target(rewards: Tensor, masks: Tensor, values: Tensor, discount: float | Tensor) -> Tensor:
