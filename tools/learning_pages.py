@@ -281,7 +281,8 @@ def kind_of(field: FieldInfo) -> tuple[str, str]:
     words, inner = _words(field.annotation)
     span = _span([*inner, *field.metadata])
     optional = "None" in words
-    said = " or ".join(word for word in words if word != "None")
+    *first, last = (word for word in words if word != "None")
+    said = f"{', '.join(first)} or {last}" if first else last
     return f"{said} {span}".strip() + ", or None" * optional, span
 
 
