@@ -370,7 +370,10 @@ _READS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")},
 }
 #: Settings of agents without partners.
-_ALONE: Final = tuple(f"{name}.hindsight" for name in ("sac", "hlgauss", "td3", "dqn", "mbpo"))
+_ALONE: Final = (
+    "dqn.action_masks",
+    *(f"{name}.hindsight" for name in ("sac", "hlgauss", "td3", "dqn", "mbpo")),
+)
 _SECTIONS: Final = (*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
 
 

@@ -116,6 +116,18 @@ class Doors(gym.Env):
 
 
 MASKED = {**SMALL, "action_masks": True, "gamma": 0.0, "learning_rate": 1e-2}
+REPLAYED = {
+    "hidden_sizes": (32,),
+    "action_masks": True,
+    "gamma": 0.0,
+    "learning_rate": 3e-3,
+    "batch_size": 64,
+    "warmup_steps": 100,
+    "num_envs": 4,
+    "epsilon_frames": 800,
+    "train_every": 2,
+    "memory_size": 10_000,
+}
 PLACES = ["observation", "info"]
 
 
@@ -153,6 +165,9 @@ def test_masks_of_a_ready_vector_environment_are_obeyed(mode):
     )
     settings = {**MASKED, "num_envs": None, "normalize_observations": True}
     assert cadenza.PPO(envs, **settings).learn(400, progress=False).steps == 448
+    settings = {**REPLAYED, "num_envs": None, "normalize_observations": True}
+    agent = cadenza.DQN(envs, **settings).learn(120, progress=False)
+    assert (agent.steps, agent.learner.normal.moments.mean.shape) == (120, (2,))
 
 
 @pytest.mark.parametrize("where", PLACES)

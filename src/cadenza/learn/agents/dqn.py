@@ -3,10 +3,12 @@
 Equation:  y = r + γ m V,  loss = mean ℓ(Q(o)_a - y),  ℓ the square or Huber's loss,
            V = max_a Q'(o')_a (plain) or Q'(o')_{argmax_a Q(o')_a} (double), Q' the target network.
            Exploration is ε-greedy: with probability ε any action, else the best one.
+Masks:     all of these are over legal actions only; a next state without any has V = 0.
 Sources:   Mnih et al. 2015 (doi:10.1038/nature14236); double: arXiv:1509.06461, eq. 4; soft target
            updates: arXiv:1509.02971; ε-greedy: Sutton & Barto, "Reinforcement Learning", 2nd
            edition, eq. 2.2.
-Axes:      B = batch, N = environments, O = observation, A = action components, C = choices.
+Axes:      B = batch, N = environments, O = observation, A = action components, C = choices,
+           M = C columns after an observation, 0 for illegal choices, or none.
 Grid:      every component takes one of K evenly spaced values from −1 to 1; a choice is one
            combination.
 """
@@ -15,17 +17,18 @@ import copy
 import itertools
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Final, Never, Self, Unpack
+from typing import Any, ClassVar, Final, Never, Self, Unpack, cast
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.episodes import Episode
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.learn.agents.off_policy import (
     TD_ERRORS,
     OffPolicyLearner,
@@ -38,7 +41,9 @@ from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.nn.layers import Decision, EncoderFactory
+from cadenza.learn.nn.policy_networks import Masked
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.recurrent import NEVER
 from cadenza.learn.settings import CompilableConfig, CompilableSettings, Count
 
 #: Most choices; beyond it a network with one output per choice learns next to nothing.
@@ -50,6 +55,8 @@ class DQNConfig(CompilableConfig):
 
     Attributes:
         action_bins: Values per component of a continuous action, >= 2.
+        action_masks: Choose among legal actions only: ``observation["action_mask"]`` tells them, or
+            ``info["action_mask"]`` where observations have no such part.
         epsilon_start: First share of random actions, in [0, 1].
         epsilon_end: Last share, in [0, ``epsilon_start``].
         epsilon_frames: Environment steps over which it falls linearly, >= 1.
@@ -60,6 +67,7 @@ class DQNConfig(CompilableConfig):
     """
 
     action_bins: Count = Field(default=5, ge=2)
+    action_masks: bool = False
     epsilon_start: float = Field(default=1.0, ge=0.0, le=1.0)
     epsilon_end: float = Field(default=0.05, ge=0.0, le=1.0)
     epsilon_frames: Count = Field(default=20_000, ge=1)
@@ -76,6 +84,12 @@ class DQNConfig(CompilableConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _goals_have_no_masks(self) -> Self:
+        if self.action_masks and self.hindsight:
+            raise ValueError(f"hindsight: expected 0 beside action_masks, got {self.hindsight}")
+        return self
+
     def epsilon(self, steps: int) -> float:
         """Return the share of random actions after ``steps`` environment steps."""
         share = min(1.0, steps / self.epsilon_frames)
@@ -86,6 +100,7 @@ class DQNSettings(CompilableSettings, total=False):
     """Keywords of `DQNConfig`."""
 
     action_bins: int
+    action_masks: bool
     epsilon_start: float
     epsilon_end: float
     epsilon_frames: int
@@ -94,14 +109,19 @@ class DQNSettings(CompilableSettings, total=False):
     target_period: int
 
 
-def next_values(target_q: Tensor, online_q: Tensor | None = None) -> Tensor:
+def next_values(
+    target_q: Tensor, online_q: Tensor | None = None, legal: Tensor | None = None
+) -> Tensor:
     """Return the value of acting greedily, (B, 1), by ``target_q``, (B, C).
 
     ``online_q``, of the same shape, chooses the action (double Q-learning); None lets the target
-    network choose too.
+    network choose too. Of ``legal`` actions, bool (B, C), if told; without any the value is 0.
     """
     chooser = target_q if online_q is None else online_q
-    return target_q.gather(1, chooser.argmax(dim=1, keepdim=True))
+    if legal is None:
+        return target_q.gather(1, chooser.argmax(dim=1, keepdim=True))
+    best = chooser.masked_fill(~legal, NEVER).argmax(dim=1, keepdim=True)
+    return target_q.gather(1, best).masked_fill(~legal.any(dim=1, keepdim=True), 0.0)
 
 
 def chosen_values(q_values: Tensor, actions: Tensor) -> Tensor:
@@ -137,13 +157,28 @@ def regression_loss(
     return nn.functional.huber_loss(predicted, target, reduction="none", delta=huber_delta)
 
 
-def epsilon_greedy(q_values: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
-    """Return the best choice of every row, or with probability ε any, (N, 1), for values (N, C)."""
-    greedy = q_values.argmax(dim=1, keepdim=True)
+def epsilon_greedy(
+    q_values: Tensor, epsilon: float, generator: torch.Generator, legal: Tensor | None = None
+) -> Tensor:
+    """Return the best choice of every row, or with probability ε any, (N, 1), for values (N, C).
+
+    Both are ``legal``, bool (N, C), if that is told.
+    """
+    values = q_values if legal is None else q_values.masked_fill(~legal, NEVER)
+    greedy = values.argmax(dim=1, keepdim=True)
     # Both draws are made whatever ε is, so ε does not shift the random stream.
     explores = torch.rand(greedy.shape, generator=generator) < epsilon
-    drawn = torch.randint(q_values.shape[1], greedy.shape, generator=generator)
+    if legal is None:
+        drawn = torch.randint(q_values.shape[1], greedy.shape, generator=generator)
+    else:
+        drawn = any_legal(legal, generator)
     return torch.where(explores.to(greedy.device), drawn.to(greedy.device), greedy)
+
+
+def any_legal(legal: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a uniformly drawn ``legal`` choice of every row, (N, 1), for bool (N, C)."""
+    drawn = torch.rand(legal.shape, generator=generator)
+    return drawn.masked_fill(~legal.cpu(), -1.0).argmax(dim=1, keepdim=True)
 
 
 def action_grid(components: int, bins: int) -> Float32Array:
@@ -162,7 +197,10 @@ def action_grid(components: int, bins: int) -> Float32Array:
 
 
 class DQNLearner(OffPolicyLearner[DQNConfig]):
-    """DQN on ``choices``, (C, A) in [−1, 1], see `action_grid`; streams ``learn.dqn.*``."""
+    """DQN on ``choices``, (C, A) in [−1, 1], see `action_grid`; streams ``learn.dqn.*``.
+
+    With ``masks`` states are (B, O + C), and end with 0 for illegal choices.
+    """
 
     TARGETS_BEFORE: ClassVar[Mapping[str, str]] = {"q": ""}
     action_dtype: type[np.generic] = np.int64
@@ -172,6 +210,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         *,
         observation_dim: int,
         choices: Float32Array,
+        masks: bool = False,
         config: DQNConfig | None = None,
         seed: int = 0,
         encoder: EncoderFactory | None = None,
@@ -181,7 +220,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         super().__init__(  # an action is the index of a choice
             "dqn", observation_dim, 1, config, seed=seed, encoder=encoder, device=device
         )
-        self._choices = choices
+        self._choices, self._masks = choices, len(choices) if masks else 0
         plain, self.q, features = self._encoded(
             lambda width: DiscreteQMlp(
                 width,
@@ -191,10 +230,11 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
                 generator=self.weights,
             )
         )
-        decision = Decision(partial(torch.argmax, dim=-1))
-        self.greedy: nn.Module = nn.Sequential(*features, plain, decision)
+        self.greedy: nn.Module = nn.Sequential(*features, plain)
         self.q_target = copy.deepcopy(self.q)
         self._own({"q": self.q}, {"q": self.q_target})
+        values = Masked(self.greedy, self._masks) if masks else self.greedy
+        self.greedy = nn.Sequential(values, Decision(partial(torch.argmax, dim=-1)))
         self._critic = self._adam(q=self.q)
         self._run(self._learn, critic=self._critic)
 
@@ -208,9 +248,10 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
 
     def _learn(self, batch: Transitions) -> Figures:
         states, actions, rewards, next_states, masks, discounts, weights = batch
+        (states, _), (next_states, legal) = self._parted(states), self._parted(next_states)
         with torch.no_grad(), self._whole.rounding():
             online_q = self.q(obs=next_states) if self.config.double else None
-            values = next_values(self.q_target(obs=next_states), online_q)
+            values = next_values(self.q_target(obs=next_states), online_q, legal)
             discount = self.config.gamma if discounts is None else discounts
             y = td_target(rewards, masks, values, discount)
         with self._whole.rounding():
@@ -222,11 +263,22 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
             figures[TD_ERRORS] = (predicted - y).detach()[:, 0]
         return self._critic.step(q=loss) | figures
 
+    def _parted(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return observations, (B, O), and which choices are legal, bool (B, C), if told."""
+        if not self._masks:
+            return states, None
+        return states[:, : -self._masks], states[:, -self._masks :] != 0
+
     @torch.no_grad()
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return ε-greedy choices, (N, 1) int64."""
-        q_values = self.q(obs=self._rows(states))
-        return epsilon_greedy(q_values, self.config.epsilon(frames), self.noise).cpu().numpy()
+        rows, legal = self._parted(self._rows(states))
+        epsilon = self.config.epsilon(frames)
+        return epsilon_greedy(self.q(obs=rows), epsilon, self.noise, legal).cpu().numpy()
+
+    def random_legal(self, states: Float32Array) -> NDArray[Any]:
+        """Return uniformly drawn legal choices, (N, 1) int64, for states (N, O + C)."""
+        return any_legal(torch.tensor(states[:, -self._masks :] != 0), self.noise).numpy()
 
     def random_actions(self, rows: int) -> NDArray[Any]:
         """Return uniformly drawn choices, (``rows``, 1) int64."""
@@ -255,6 +307,21 @@ class DQN(ReplayAgent[DQNConfig]):
         super().__init__(env, *others, **settings)
 
     def _learner(self, width: int, encoder: EncoderFactory | None) -> DQNLearner:
+        if self.envs.masks and not isinstance(self.envs.action_space, spaces.Discrete):
+            refuse(
+                ConfigurationError,
+                f"{self.name}: action_masks",
+                expected="one choice (Discrete)",
+                got=str(self.envs.action_space),
+                do="use PPO, which makes each of several by itself",
+            )
+        if self.envs.masks and self._source.is_told:
+            refuse(
+                ConfigurationError,
+                f"{self.name}: demonstrations",
+                expected="none beside action_masks, because recordings hold no masks",
+                got=str(self._source.given),
+            )
         if self._port.choices is None:
             self._choices = action_grid(self._components(), self.config.action_bins)
         else:
@@ -262,11 +329,16 @@ class DQN(ReplayAgent[DQNConfig]):
         return DQNLearner(
             observation_dim=width,
             choices=self._choices,
+            masks=bool(self.envs.masks),
             config=self.config,
             encoder=encoder,
             seed=self.seed,
             device=self.device,
         )
+
+    def _random_actions(self, rows: NDArray[Any]) -> NDArray[Any]:
+        masked = cast("DQNLearner", self.learner)
+        return masked.random_legal(rows) if self.envs.masks else super()._random_actions(rows)
 
     def _stored(self, episode: Episode) -> NDArray[Any]:
         if self._port.choices is None:

@@ -88,7 +88,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
 
     def _build(self) -> None:
         self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
-        self.learner = self._learner(spaces.flatdim(self.envs.space), self._encoder)
+        self.learner = self._learner(spaces.flatdim(self.envs.features), self._encoder)
         self.memory: TransitionMemory = self._new_memory(
             "learn.api.memory", self.envs.num_envs, self.config.memory_size
         )
@@ -98,18 +98,21 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self._begin_episodes()
 
     def _new_memory(self, stream: str, num_envs: int, size: int) -> TransitionMemory:
-        space = self.envs.space
-        keeps_bytes = is_image(space) and space.dtype == np.uint8
         return TransitionMemory(
-            observation_dim=spaces.flatdim(space),
+            observation_dim=spaces.flatdim(self.envs.features) + self.envs.masks,
             action_dim=self.learner.action_width,
             num_envs=num_envs,
             max_transitions=size,
             seed=derive_substream(stream, root_seed=self.seed).integer_seed(),
             action_dtype=self.learner.action_dtype,
-            observation_dtype=np.uint8 if keeps_bytes else np.float32,
+            observation_dtype=np.uint8 if self._keeps_bytes else np.float32,
             **memory_options(self.config),
         )
+
+    @property
+    def _keeps_bytes(self) -> bool:
+        space = self.envs.features
+        return is_image(space) and space.dtype == np.uint8
 
     def begin(self, steps: int) -> None:
         """Read the demonstrations, if there are any, and aim at ``steps`` more steps."""
@@ -171,8 +174,10 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             self._rows = self._flat(self._worlds.reset(seed.integer_seed()))
             self.learner.normal.see(self._rows)
         rows, learner, before = self._rows, self.learner, self.steps
+        if self.envs.masks:
+            self.envs.require_legal(rows[self._worlds.deciding], self.name)
         if self.steps < self.config.warmup_steps:
-            stored = learner.random_actions(len(rows))
+            stored = self._random_actions(rows)
         else:
             stored = learner.act(rows.astype(np.float32), frames=self.steps)
         step = self._worlds.step(self._to_env(stored))
@@ -196,6 +201,10 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self._call_for_updates(before)
         return step
 
+    def _random_actions(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return random actions for rows, (N, O), as the memory stores them."""
+        return self.learner.random_actions(len(rows))
+
     def forget(self) -> None:
         """Begin new episodes with the next step, and forget those that have not ended."""
         super().forget()
@@ -203,8 +212,9 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             self._hindsight.forget()
 
     def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:
-        rows = observations.reshape(len(observations), -1)
-        return rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+        rows = self.envs.rows(observations)
+        is_bytes = rows.dtype == np.uint8 or self._keeps_bytes
+        return rows.astype(np.uint8, copy=False) if is_bytes else rows.astype(np.float32)
 
     @property
     def _drawing(self) -> RandomSource:
@@ -232,7 +242,8 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
 
     def deployed(self) -> nn.Module:
         """Return a module from observations to greedy actions."""
-        return Deployed(self._greedy(), self._port)
+        order = self.envs.order if self.envs.masks else None
+        return Deployed(self._greedy(), self._port, order)
 
     def _greedy(self) -> nn.Module:
         """Return a module from flat observations to actions in [−1, 1], or to choices."""

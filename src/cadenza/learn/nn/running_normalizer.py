@@ -171,8 +171,12 @@ class Normalization:
         return np.concatenate((self.moments.normalize(numbers), others.astype(np.float32)), axis=1)
 
     def rescale(self, rows: Tensor) -> Tensor:
-        """Return rows without further columns as a learner sees them, on their device."""
-        return rows if self.moments is None else Scaling(self.moments)(rows)
+        """Return rows as a learner sees them, on their device."""
+        if self.moments is None:
+            return rows
+        width = len(self.moments.mean)
+        numbers = Scaling(self.moments)(rows[:, :width])
+        return numbers if rows.shape[1] == width else torch.cat((numbers, rows[:, width:]), dim=1)
 
     def layers(self, columns: slice = slice(None)) -> list[nn.Module]:
         """Return what comes before a network for rows, or some columns of them, as they are."""
