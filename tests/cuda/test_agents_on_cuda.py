@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import cadenza
+from cadenza.core.episodes import Episode, Episodes
 from cadenza.learn.agents.loop import AgentCallback
 from cadenza.learn.agents.staging import Staging, sending_to
 from tests.unit.learn.counting_envs import TargetTeam
@@ -59,6 +60,24 @@ CASES = {
         },
     ),
 }
+
+
+SHOWN = Episodes.of(
+    [
+        Episode(
+            observations={"state": np.linspace(-1.0, 1.0, 60, dtype=np.float32).reshape(20, 3)},
+            actions=np.linspace(-2.0, 2.0, 20, dtype=np.float32)[:, None],
+        )
+    ]
+    * 4
+)
+CASES["bc"] = ("BC", "Pendulum-v1", {**SMALL, "loss": "gaussian", "demonstrations": SHOWN})
+
+
+@pytest.fixture(autouse=True)
+def _exact_recurrence(monkeypatch):
+    """Keep cuDNN from rounding the products of recurrent layers to TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 class Figures(AgentCallback):
@@ -119,7 +138,9 @@ def test_figures_are_those_of_the_cpu(case):
 def test_agent_goes_on_on_either_device(case, tmp_path):
     agent, _ = trained(case, DEVICE)
     path = agent.save(tmp_path / "agent")
-    parts = {name: part for name, part in CASES[case][2].items() if name == "expert"}
+    parts = {
+        name: part for name, part in CASES[case][2].items() if name in ("expert", "demonstrations")
+    }
     for device in ("cpu", DEVICE):
         loaded = cadenza.load(path, environment(case), device=device, **parts)
         np.testing.assert_allclose(actions(loaded), actions(agent), atol=1e-3)

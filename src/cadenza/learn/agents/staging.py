@@ -28,6 +28,8 @@ def on_device(rows: NDArray[Any], device: torch.device) -> Tensor:
 
 def sending_to(device: torch.device) -> Send:
     """Return what sends batches to ``device``."""
+    if device.type == "cpu":
+        return list[Tensor]
     if device.type == "cuda":
         return Staging(device)
     return lambda tensors: [tensor.to(device) for tensor in tensors]

@@ -101,7 +101,7 @@ def row_keys(*columns: Tensor) -> Tensor:
     count = columns[0].shape[0]
     row = torch.cat([c.detach().to(torch.float32).reshape(count, -1) for c in columns], dim=1)
     bits = (row + 0.0).contiguous().view(torch.int32).to(torch.int64)  # + 0.0: -0 equals 0
-    constants = torch.tensor(_odd_constants(row.shape[1]), device=row.device)
+    constants = torch.tensor(_odd_constants(row.shape[1])).to(row.device, non_blocking=True)
     return _mix((bits * constants).sum(dim=1))
 
 
@@ -126,7 +126,8 @@ def bootstrap_weights(keys: Tensor, *, members: int, seed: int) -> Tensor:
 
     Source: online bagging, Oza and Russell, AISTATS 2001.
     """
-    thresholds = torch.tensor(_poisson_thresholds(), dtype=torch.float64, device=keys.device)
+    thresholds = torch.tensor(_poisson_thresholds(), dtype=torch.float64)
+    thresholds = thresholds.to(keys.device, non_blocking=True)
     draws = torch.stack(
         [uniform_draws(keys, stream=_stream(seed, 1 + member)) for member in range(members)]
     )
