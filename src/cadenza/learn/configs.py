@@ -32,11 +32,9 @@ from cadenza.learn.settings import (
     OnPolicyConfig,
     OnPolicySettings,
     Rate,
-    ScheduleConfig,
     Weight,
     Width,
     Widths,
-    value_at,
 )
 
 __all__ = [
@@ -82,11 +80,9 @@ __all__ = [
     "Rate",
     "SACConfig",
     "SACSettings",
-    "ScheduleConfig",
     "TD3Config",
     "TD3Settings",
     "Weight",
     "Width",
     "Widths",
-    "value_at",
 ]
