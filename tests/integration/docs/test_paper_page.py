@@ -14,9 +14,9 @@ SMALLER = {
     "env.num_envs=4 happo.rollout_length=16 evaluation.every_frames=0 evaluation.episodes=1 "
     "--workers 1 --quiet",
     "cadenza prereg new evaluation.yaml": "cadenza prereg new evaluation.yaml episodes_per_seed=1 "
-    "'seeds=[100, 101]'",
+    "'seeds=[100]'",
     "cadenza eval run evaluation.yaml": "cadenza eval run evaluation.yaml episodes_per_seed=1 "
-    "'seeds=[100, 101]' --workers 1 --quiet",
+    "'seeds=[100]' --workers 1 --quiet",
     "eval sign": "eval sign --allow-dirty",
     "eval verify": "eval verify --allow-dirty",
 }
