@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from cadenza.cli.main import app
 from tests import foreign_results as made
+from tests.campaigns import size
 from tests.foreign_results import outcomes
 
 #: What a comparison may end with; everything else is a crash.
@@ -329,7 +330,7 @@ def test_mutated_files_end_with_a_sentence_or_a_verdict(compare, tmp_path):
         made.fieldtrial_csv({"new": arms["new"]}), made.orbit_csv({"new": arms["new"]}),
         "task,start,success,score\n" + "".join(f"t,{i},{i % 2},0.5\n" for i in range(9)),
     ]  # fmt: skip
-    for number in range(300):
+    for number in range(size(100, 300)):
         whole = texts[number % len(texts)]
         result = compare("a", "x", a=whole, x=mutated(whole, rng))
         assert result.exit_code in CODES, result.output
