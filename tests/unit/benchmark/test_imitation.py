@@ -86,7 +86,7 @@ def test_batch_asks_each_expert_about_its_own_episode():
         np.testing.assert_array_equal(states[row], state)
         np.testing.assert_array_equal(batch.expert_action()[row], scalar.expert_action())
     agent = cadenza.DAgger(batch, round_length=250, updates=1).learn(1_000, progress=False)
-    stored = agent.learner.demonstrations
+    stored = agent.demonstrations
     assert len(stored) == 1_000  # over the ends of episodes, at 200 steps or before
     assert not agent.envs.can_make
 
