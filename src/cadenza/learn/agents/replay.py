@@ -88,6 +88,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
 
     def _build(self) -> None:
         self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
+        self._keeps_bytes = is_image(self.envs.features) and self.envs.features.dtype == np.uint8
         self.learner = self._learner(spaces.flatdim(self.envs.features), self._encoder)
         self.memory: TransitionMemory = self._new_memory(
             "learn.api.memory", self.envs.num_envs, self.config.memory_size
@@ -108,11 +109,6 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             observation_dtype=np.uint8 if self._keeps_bytes else np.float32,
             **memory_options(self.config),
         )
-
-    @property
-    def _keeps_bytes(self) -> bool:
-        space = self.envs.features
-        return is_image(space) and space.dtype == np.uint8
 
     def begin(self, steps: int) -> None:
         """Read the demonstrations, if there are any, and aim at ``steps`` more steps."""

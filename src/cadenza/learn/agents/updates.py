@@ -103,15 +103,23 @@ class Adam:
             scale = (self.max_norm / (norm + NORM_MARGIN)).clamp(max=1.0)
             # not in place: two gradients can be one tensor
             gradients[place] = [None if g is None else g * scale for g in gradients[place]]
-        learned = [place for place, gradient in enumerate(gradients) if gradient is not None]
-        self._count(learned)
+        self._count([place for place, gradient in enumerate(gradients) if gradient is not None])
+        columns = self.parameters, gradients, self._means, self._squares, self._steps
+        learned = [row for row in zip(*columns, strict=True) if row[1] is not None]
+        parameters, found, means, squares, steps = map(list, zip(*learned, strict=True))
+        laid_out = [  # the kernel reads memory as it lies
+            gradient
+            if gradient.stride() == parameter.stride()
+            else torch.empty_like(parameter).copy_(gradient)
+            for gradient, parameter in zip(found, parameters, strict=True)
+        ]
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
-            [self.parameters[place] for place in learned],
-            [_laid_out(gradients[place], self.parameters[place]) for place in learned],
-            [self._means[place] for place in learned],
-            [self._squares[place] for place in learned],
+            parameters,
+            laid_out,
+            means,
+            squares,
             [],
-            [self._steps[place] for place in learned],
+            steps,
             lr=self.learning_rate,
             beta1=BETAS[0],
             beta2=BETAS[1],
@@ -248,14 +256,6 @@ def _norm(gradients: list[Tensor]) -> Tensor:
         return torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
     norms: list[Tensor] = list(torch._foreach_norm(gradients))  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] # noqa: SLF001 -- as `torch.nn.utils.get_total_norm` on a device
     return cast("Tensor", torch.linalg.vector_norm(torch.stack(norms)))  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
-
-
-def _laid_out(gradient: Tensor | None, parameter: Tensor) -> Tensor:
-    """Return the gradient with the strides of its parameter: the kernel reads memory as it lies."""
-    found = cast("Tensor", gradient)
-    if found.stride() == parameter.stride():
-        return found
-    return torch.empty_like(parameter).copy_(found)
 
 
 def require_finite(figures: Mapping[str, Tensor]) -> None:
