@@ -73,7 +73,8 @@ class EgoReplayTrainer(EgoSeatTrainer):
             action_dtype=learner.action_dtype,
             **options,
         )
-        self._sums: dict[str, list[float]] = {}
+        #: Figures since the last report; tensors stay where they are until then.
+        self._figures: dict[str, list[Any]] = {}
         self._updates = 0
 
     @classmethod
@@ -143,13 +144,13 @@ class EgoReplayTrainer(EgoSeatTrainer):
             for _ in range(due * settings.updates):
                 figures = {**self._learner.learn(self._memory), **annealed}
                 for name, value in figures.items():
-                    self._sums.setdefault(name, []).append(value)
+                    self._figures.setdefault(name, []).append(value)
                 self._updates += 1
 
     def update(self) -> None:
         """Report the figures of the updates since the last report, when there were any."""
-        figures = {name: sum(values) / len(values) for name, values in self._sums.items()}
-        self._sums = {}
+        figures = {name: sum(told) / len(told) for name, told in self._numbers().items()}
+        self._figures = {}
         if figures and self._logger is not None:
             log_scalars(
                 self._logger,
@@ -177,16 +178,19 @@ class EgoReplayTrainer(EgoSeatTrainer):
         """Return stored actions within the seat's bounds, (N, A)."""
         return self._seat.from_unit(self._learner.to_unit(stored))
 
+    def _numbers(self) -> dict[str, list[float]]:
+        return {name: [float(one) for one in told] for name, told in self._figures.items()}
+
     def _progress_state(self) -> dict[str, Any]:
         return {
             "memory": self._memory.state_dict(),
-            "sums": {name: list(values) for name, values in self._sums.items()},
+            "sums": self._numbers(),
             "updates": self._updates,
         }
 
     def _load_progress_state(self, state: Mapping[str, Any]) -> None:
         self._memory.load_state_dict(state["memory"])
-        self._sums = {name: list(values) for name, values in state["sums"].items()}
+        self._figures = {name: list(values) for name, values in state["sums"].items()}
         self._updates = int(state["updates"])
 
 

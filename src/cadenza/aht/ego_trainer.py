@@ -35,11 +35,11 @@ from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import (
     complete_state,
     generator_state,
+    learner_state,
     require_version,
     set_generator_state,
 )
 from cadenza.learn.nn.portable import PortableNetwork
-from cadenza.learn.nn.running_normalizer import learner_state
 
 #: Layout version of `EgoSeatTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1

@@ -15,12 +15,12 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError, Configurati
 
 #: Settings that what a file holds was built with.
 _BUILT_IN: Final = (
-    *("action_bins", "action_masks", "activation", "bins", "compile", "critic_sizes"),
-    *("ensemble_size", "factored_choices"),
-    *("group_size", "hidden_sizes", "imagined_size", "initial_alpha", "initial_log_std"),
-    *("kl_coefficient", "max_action_std", "max_value", "memory_size", "min_value", "model_hidden"),
-    *("model_layers", "model_updates", "normalize_observations", "num_elites", "precision"),
-    *("squash_actions", "target_entropy"),
+    *("action_bins", "action_masks", "activation", "bins", "chunk_length", "compile"),
+    *("critic_sizes", "ensemble_size", "factored_choices", "group_size", "hidden_sizes"),
+    *("imagined_size", "initial_alpha", "initial_log_std", "kl_coefficient", "loss"),
+    *("max_action_std", "max_value", "memory", "memory_size", "min_value", "model_hidden"),
+    *("model_layers", "model_updates", "n_step", "normalize_observations", "num_elites"),
+    *("precision", "priority_exponent", "squash_actions", "target_entropy"),
 )
 
 _CUDA_STATE_BYTES: Final = 16
@@ -109,18 +109,33 @@ def found_at(path: Path) -> str:
 
 
 def changed_settings(
-    name: str, header: Mapping[str, Any], given: Mapping[str, Any]
+    name: str, header: Mapping[str, Any], given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings in an agent's file, changed to those ``given``; refuse built-in ones."""
+    """Return the settings in an agent's file, changed to those ``given``; refuse built-in ones.
+
+    A setting that is younger than the file has its default there.
+    """
     saved = {**json.loads(header["config"]), "seed": int(header["seed"])}
-    for key in given.keys() & {*_BUILT_IN, "seed"} & saved.keys():
-        value, before = given[key], saved[key]
-        if json.dumps(value) != json.dumps(before):
+    known = {**defaults, **saved}
+    for key in given.keys() & {*_BUILT_IN, "seed"} & known.keys():
+        value, before = given[key], known[key]
+        if json.loads(json.dumps(value)) != json.loads(json.dumps(before)):  # (1,) is [1]
             raise ConfigurationError(
                 f"{name}.load: {key}: expected {before!r}, which fixes its networks or "
                 f"memory, got {value!r}; make a new agent to change it."
             )
     return {**saved, **given}
+
+
+def learner_state(state: Mapping[str, Any], key: str = "learner") -> dict[str, Any]:
+    """Return the learner's part of a state, with the moments that earlier versions kept beside."""
+    beside = {
+        "observation_moments": "observation_moments",
+        "reward_moments": "reward_moments",
+        "scaler": "reward_moments",
+    }
+    moved = {name: state[before] for before, name in beside.items() if before in state}
+    return {**moved, **state[key]}
 
 
 def generator_state(rng: np.random.Generator) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""AdamW that decays only the weights it should, and resumes by parameter name.
+"""What optimisers share, and an AdamW that decays only the weights it should.
+
+It resumes by parameter name.
 
 Rule:    biases, blacklisted layers and excluded layers are never decayed; weights of whitelisted
          layers are; what no rule covers is trained without decay, with a warning.
@@ -16,10 +18,19 @@ from torch import nn
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, PreconditionError
 
+#: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
+NORM_MARGIN: Final = 1e-6
+#: Steps from one look at a loss to the next where looking waits for a device.
+LOOK_EVERY: Final = 100
 #: Key under which torch keeps the names of a group's parameters.
 _NAMES: Final = "param_names"
 
 ModuleTypes = tuple[type[nn.Module], ...]
+
+
+def may_look(device: torch.device, step: int) -> bool:
+    """Return whether a step reads what it computed: each on the CPU, few where that waits."""
+    return device.type == "cpu" or step % LOOK_EVERY == 0
 
 
 def separate_modules_for_weight_decay(

@@ -27,9 +27,10 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOLearner
+from cadenza.learn.loaded_state import learner_state
 from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
-from cadenza.learn.nn.running_normalizer import EPSILON, learner_state, scaled
+from cadenza.learn.nn.running_normalizer import EPSILON, scaled
 from cadenza.partners.zoo_member import MemberPolicies
 
 #: Identities of both robots' players, (2, N), for players that have several.

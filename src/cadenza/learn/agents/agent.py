@@ -590,7 +590,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             saved_network = "dict"  # what earlier versions chose, images or not
         if network is None and saved_network:
             given["network"] = saved_network
-        agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given))
+        defaults = {name: field.default for name, field in cls.Config.model_fields.items()}
+        agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given, defaults))
         agent.log_name = header.get("log")  # None in files of earlier versions
         agent._device_before = header.get("device", "cpu")
         agent.envs.contracts = agreed(agent.envs.contracts, told, str(path))

@@ -55,8 +55,8 @@ from cadenza.learn.settings import (
 )
 
 #: Updates from one look at the held-out episodes to the next, and most of their steps in one.
-LOOK_EVERY: Final = 100
-LOOK_ROWS: Final = 4096
+HELD_OUT_EVERY: Final = 100
+HELD_OUT_ROWS: Final = 4096
 
 
 class BCConfig(FrozenModel):
@@ -323,8 +323,8 @@ class BC(ImitationAgent[BCConfig]):
         self.learner.optimizer.learning_rate = rate
         figures: dict[str, Any] = {**self.learner.update(batch), "learning_rate": rate}
         self.steps += 1
-        if self._held_out is not None and self.steps % LOOK_EVERY == 0:
-            rows = torch.arange(0, len(self._held_out), -(-len(self._held_out) // LOOK_ROWS))
+        if self._held_out is not None and self.steps % HELD_OUT_EVERY == 0:
+            rows = torch.arange(0, len(self._held_out), -(-len(self._held_out) // HELD_OUT_ROWS))
             with torch.no_grad():
                 held_out = self.learner.sent(self._held_out.at(rows))
                 self.held_out_loss = float(self.learner.loss(held_out))

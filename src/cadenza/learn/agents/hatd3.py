@@ -312,10 +312,9 @@ class CentralTD3Learner:
         """Take the learning rate of after ``steps`` environment steps; return it by name."""
         return self._learner.anneal(steps)
 
-    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+    def learn(self, memory: TransitionMemory) -> Figures:
         """Do one update of the critics and, when due, of the policy."""
-        figures = self._learner.update(memory.sample(self._batch_size))
-        return {name: float(value) for name, value in figures.items()}
+        return self._learner.update(memory.sample(self._batch_size))
 
     def policy(self, low: Float32Array, high: Float32Array, **fields: Any) -> PortableNetwork:
         """Return tanh f(s) of the own state, scaled."""

@@ -23,9 +23,9 @@ from cadenza.learn.agents.off_policy import TD_ERRORS, mean_loss
 from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.updates import Figures
-from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.layers import apply_layers, mlp
+from cadenza.learn.optimizers import may_look
 from cadenza.learn.settings import Count
 
 #: Smallest mass inside the support that is divided by; float32's smallest normal number.
@@ -227,8 +227,8 @@ class HLGaussLearner(SACLearner):
             InputError: Histograms of returns are too narrow for many of the targets.
         """
         figures = super().update(batch)
-        may_look = self.device.type == "cpu" or self.updates % LOOK_EVERY == 0
-        if may_look and (share := float(figures["clipped"])) > MOST_CLIPPED:
+        is_looked_at = may_look(self.device, self.updates)
+        if is_looked_at and (share := float(figures["clipped"])) > MOST_CLIPPED:
             config = self._histogram
             raise InputError(
                 f"hlgauss: expected targets within min_value = {config.min_value:g} and "

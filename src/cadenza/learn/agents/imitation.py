@@ -30,12 +30,11 @@ from cadenza.learn.agents.agent import AgentConfig
 from cadenza.learn.agents.solo import Deployed, SoloAgent
 from cadenza.learn.agents.staging import on_device, sending_to
 from cadenza.learn.agents.updates import Adam, Figures
-from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.initialization import default_linear
 from cadenza.learn.nn.layers import ACTIVATIONS, Decision, EncoderFactory, Layer, with_encoder
-from cadenza.learn.optimizers import set_rate
+from cadenza.learn.optimizers import may_look, set_rate
 
 #: Bound of a scaled input, in standard deviations.
 CLIP: Final = 8.0
@@ -132,8 +131,8 @@ class TorchAdam:
             InputError: It is not finite; no weight has changed.
         """
         self._steps += 1
-        may_look = policy.is_cpu or self._steps % LOOK_EVERY == 0
-        if may_look and not math.isfinite(loss := float(policy.detach())):
+        is_looked_at = may_look(policy.device, self._steps)
+        if is_looked_at and not math.isfinite(loss := float(policy.detach())):
             advice = "lower the learning rate, or look for extremes in the batch"
             refuse(InputError, "policy", expected="a finite loss", got=loss, do=advice)
         set_rate(self._adam, self.learning_rate)

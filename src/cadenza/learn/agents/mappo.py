@@ -27,10 +27,10 @@ from cadenza.learn.nn.layers import Layer
 class _Identified(nn.Module):
     """A policy that several robots share, for one of them: its row ends in who it is."""
 
-    def __init__(self, policy: nn.Module, number: int, count: int) -> None:
+    def __init__(self, policy: nn.Module, identity: Tensor) -> None:
         super().__init__()
         self.policy = policy
-        self.register_buffer("identity", torch.eye(count)[number], persistent=False)
+        self.register_buffer("identity", identity, persistent=False)  # (n,), one at its place
 
     def forward(self, state: Tensor) -> Tensor:
         """Return actions, (B, A), for states, (B, O)."""
@@ -85,8 +85,8 @@ class MAPPO(RolloutTeam[MAPPOConfig]):
 
     def robots(self) -> list[nn.Module]:
         """Return the shared policy with the index of the robot it plays."""
-        greedy, count = self.learner.greedy, len(self.envs.uids)
-        return [_Identified(greedy, number, count) for number in range(count)]
+        identities = torch.eye(len(self.envs.uids), device=self.device)
+        return [_Identified(self.learner.greedy, identity) for identity in identities]
 
     def _draws(self, robot: int) -> tuple[str, Tensor | None]:
         del robot  # they share one policy

@@ -22,7 +22,6 @@ from cadenza.learn.agents.replay import ReplayAgent
 from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.agents.updates import Figures, require_finite
-from cadenza.learn.callbacks.loss import LOOK_EVERY
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
@@ -30,7 +29,7 @@ from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel, TerminationModel
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.optimizers import set_rate
+from cadenza.learn.optimizers import may_look, set_rate
 from cadenza.learn.settings import SHARED_DEFAULTS, Count, Rate, ScheduleConfig, value_at
 
 #: Longest gradient of the model.
@@ -158,10 +157,9 @@ class MBPOLearner(SACLearner):
         set_rate(self._model_adam, rate)
         return {**super().anneal(steps), "model_learning_rate": rate}
 
-    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+    def learn(self, memory: TransitionMemory) -> Figures:
         """Do one update, see `learn_from`."""
-        figures = self.learn_from(memory.sample(self.config.batch_size), memory)
-        return {name: float(value) for name, value in figures.items()}
+        return self.learn_from(memory.sample(self.config.batch_size), memory)
 
     def learn_from(self, batch: Mapping[str, Any], memory: TransitionMemory) -> Figures:
         """Update the model, imagine from ``memory`` when due, then update SAC on the mixture.
@@ -200,7 +198,7 @@ class MBPOLearner(SACLearner):
             torch.autograd.backward(loss, inputs=learning)
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), MODEL_GRADIENT_NORM)
             figures = {"dynamic_model_loss": loss.detach(), "dynamic_model_gradient_norm": norm}
-            if self.device.type == "cpu" or (self.updates + 1) % LOOK_EVERY == 0:
+            if may_look(self.device, self.updates + 1):
                 require_finite(figures)
             self._model_adam.step()  # pyright: ignore[reportUnknownMemberType] -- untyped in torch
         self._hold_out.after_step(self.model)

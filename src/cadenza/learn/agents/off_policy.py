@@ -65,7 +65,7 @@ class ReplayLearner(Protocol):
         """Take the learning rate of after ``steps`` environment steps; return it by name."""
         ...
 
-    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+    def learn(self, memory: TransitionMemory) -> Figures:
         """Do one update; return figures of it by name."""
         ...
 
@@ -281,11 +281,10 @@ class OffPolicyLearner(ABC, Generic[Config]):
         output = Output(kind="unit", low=low, high=high)
         return flat_network(layers_of(self.greedy), self.observation_dim, output, **fields)
 
-    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+    def learn(self, memory: TransitionMemory) -> Figures:
         """Do one update of everything that is due; return figures of it by name."""
         batch = memory.sample(self.config.batch_size)
-        figures = told_errors(memory, batch, self.update(batch))
-        return {name: float(value) for name, value in figures.items()}
+        return told_errors(memory, batch, self.update(batch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimisers, counts and the noise: tensors and JSON scalars."""

@@ -31,11 +31,10 @@ from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
-from cadenza.learn.loaded_state import RandomSource
+from cadenza.learn.loaded_state import RandomSource, learner_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.nn.running_normalizer import learner_state
 from cadenza.learn.settings import CompilableConfig
 
 ReplayConfig = TypeVar("ReplayConfig", bound=CompilableConfig)

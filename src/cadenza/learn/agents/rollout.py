@@ -22,9 +22,8 @@ from cadenza.learn.agents.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.solo import Deployed, SoloAgent
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
-from cadenza.learn.loaded_state import RandomSource
+from cadenza.learn.loaded_state import RandomSource, learner_state
 from cadenza.learn.nn.portable import Output
-from cadenza.learn.nn.running_normalizer import learner_state
 from cadenza.learn.settings import ChoosingConfig
 
 RolloutConfig = TypeVar("RolloutConfig", bound=ChoosingConfig)

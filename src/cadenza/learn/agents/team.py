@@ -35,9 +35,9 @@ from cadenza.learn.env.making import agreed
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.env.teams import TeamSteps, TeamWorlds, batch_of, contracts_of
 from cadenza.learn.export import onnx_graph
+from cadenza.learn.loaded_state import learner_state
 from cadenza.learn.nn import portable
 from cadenza.learn.nn.portable import Output, PortableNetwork
-from cadenza.learn.nn.running_normalizer import learner_state
 from cadenza.learn.settings import ActorCriticConfig
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)

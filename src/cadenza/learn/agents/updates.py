@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
-from cadenza.learn.callbacks.loss import LOOK_EVERY, NORM_MARGIN
+from cadenza.learn.optimizers import NORM_MARGIN, may_look
 
 Precision = Literal["float32", "bf16"]
 #: Scalars of an update by name, shape () each, detached; nobody has waited for them.
@@ -96,7 +96,7 @@ class Adam:
 
     def _take(self, gradients: list[Tensor | None], figures: Figures) -> None:
         self._updates += 1
-        if self.parameters[0].is_cpu or self._updates % LOOK_EVERY == 0:
+        if may_look(self.parameters[0].device, self._updates):
             require_finite(figures)
         for name in self._shortened(figures):
             place, norm = self.groups[name], figures[f"{name}_gradient_norm"]
@@ -347,7 +347,7 @@ class WholeUpdate:
         with self._tracing:
             figures = self._compiled(*inputs)
         self._updates += 1
-        if self._device.type == "cpu" or self._updates % LOOK_EVERY == 0:
+        if may_look(self._device, self._updates):
             require_finite(figures)
         for optimizer in self._optimizers:
             optimizer.finish()

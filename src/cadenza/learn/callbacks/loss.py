@@ -18,6 +18,7 @@ from cadenza.core.errors import (
 )
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.optimizers import NORM_MARGIN, may_look
 from cadenza.learn.settings import SHARED_DEFAULTS
 
 _logger = logging.getLogger(__name__)
@@ -27,10 +28,6 @@ _NETWORK: Final = "network_state_dict"
 #: What torch appends to a module's name for state that is neither parameter nor buffer.
 _EXTRA_STATE: Final = "_extra_state"
 _SCHEDULE: Final = "lr_schedule_state_dict"
-#: What `torch.nn.utils.clip_grad_norm_` adds to a norm before it divides by it.
-NORM_MARGIN: Final = 1e-6
-#: Steps from one look at a loss to the next where looking waits for a device.
-LOOK_EVERY: Final = 100
 
 
 def observed_input(owner: str, observation: Mapping[str, Tensor], key: str) -> Tensor:
@@ -127,8 +124,8 @@ class LossCallback(LoggingMixin, Callback):
         learning = [parameter for parameter in self.parameters if parameter.requires_grad]
         torch.autograd.backward(loss, inputs=learning)
         norm = self._shorten_gradients()
-        may_look = loss.is_cpu or schedule.last_epoch % LOOK_EVERY == 0
-        if may_look and not math.isfinite(float(loss.detach()) + float(norm)):
+        is_looked_at = may_look(loss.device, schedule.last_epoch)
+        if is_looked_at and not math.isfinite(float(loss.detach()) + float(norm)):
             got = f"{float(loss.detach())} and {float(norm)}"
             advice = "lower the learning rate, or look for extremes in the batch"
             refuse(InputError, self.name, expected="a finite loss and gradient", got=got, do=advice)

@@ -195,14 +195,3 @@ class Normalization:
     def _parts(self) -> dict[str, Any]:
         scalers = {} if self.rewards.gamma is None else {"reward_moments": self.rewards}
         return scalers if self.moments is None else {"observation_moments": self.moments, **scalers}
-
-
-def learner_state(state: Mapping[str, Any], key: str = "learner") -> dict[str, Any]:
-    """Return the learner's part of a state, with the moments that earlier versions kept beside."""
-    beside = {
-        "observation_moments": "observation_moments",
-        "reward_moments": "reward_moments",
-        "scaler": "reward_moments",
-    }
-    moved = {name: state[before] for before, name in beside.items() if before in state}
-    return {**moved, **state[key]}
