@@ -28,7 +28,7 @@ class Source:
     """Where an agent's demonstrations are; a file keeps their path and digest.
 
     Attributes:
-        given: Them, or their path; None if nobody said.
+        given: Them, or their path; None if there are none, or only a file knows their path.
         sha256: Digest of what they held when they were first read; empty before.
     """
 

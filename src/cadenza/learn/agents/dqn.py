@@ -115,7 +115,7 @@ def next_values(
     """Return the value of acting greedily, (B, 1), by ``target_q``, (B, C).
 
     ``online_q``, of the same shape, chooses the action (double Q-learning); None lets the target
-    network choose too. Of ``legal`` actions, bool (B, C), if told; without any the value is 0.
+    network choose too. Of ``legal`` actions, bool (B, C), if given; without any the value is 0.
     """
     chooser = target_q if online_q is None else online_q
     if legal is None:
@@ -264,7 +264,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         return self._critic.step(q=loss) | figures
 
     def _parted(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return observations, (B, O), and which choices are legal, bool (B, C), if told."""
+        """Return observations, (B, O), and which choices are legal, bool (B, C), if masks came."""
         if not self._masks:
             return states, None
         return states[:, : -self._masks], states[:, -self._masks :] != 0

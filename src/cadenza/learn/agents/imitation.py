@@ -116,7 +116,7 @@ def perceptron(
 class TorchAdam:
     """Adam as torch has it by default, which rounds otherwise than that of `updates`.
 
-    What has learned with it goes on with the bits that it had.
+    With it, older files resume bit for bit.
     """
 
     def __init__(self, learning_rate: float, parameters: Iterable[Tensor]) -> None:

@@ -94,7 +94,7 @@ class Trainee(Protocol):
         ...
 
     def step(self) -> Any:
-        """Take a step in every environment and remember it; return what came of it."""
+        """Take a step in every environment and remember it; return its outcome."""
 
     def forget(self) -> None:
         """Begin new episodes with the next step, and forget those that have not ended."""

@@ -81,7 +81,7 @@ def soft_values(values: Tensor, log_probabilities: Tensor, alpha: Tensor) -> Ten
 
 
 def critic_loss(values: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return mean w (Q - y)², equation 5, with w = 1 unless told; inputs of shape (B, 1)."""
+    """Return mean w (Q - y)², equation 5, with w = 1 by default; inputs of shape (B, 1)."""
     return mean_loss(squared_errors(values, targets), weights)
 
 

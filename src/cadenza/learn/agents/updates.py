@@ -25,7 +25,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.learn.optimizers import NORM_MARGIN, may_look
 
 Precision = Literal["float32", "bf16"]
-#: Scalars of an update by name, shape () each, detached; nobody has waited for them.
+#: Scalars of an update by name, shape () each, detached; reading one waits for its device.
 Figures = dict[str, Tensor]
 #: Adam's decay rates and what it adds to the root (arXiv:1412.6980, and torch's defaults).
 BETAS: Final = (0.9, 0.999)

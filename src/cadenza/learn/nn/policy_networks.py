@@ -1,6 +1,6 @@
 """Actors and critics of on-policy algorithms, for discrete and for continuous actions.
 
-Equations, with separate trunks f and g, of tanh layers unless told otherwise:
+Equations, with separate trunks f and g, of tanh layers by default:
     discrete:    π(a|s) = softmax(W f(s) + b)_a
     continuous:  π(a|s) = Π_d Normal(a_d; μ_d, σ_d),   μ = W f(s) + b,   σ = exp(log_std)
     factored:    π(a|s) = Π_d softmax((W f(s) + b)_d)_{a_d}, a choice per component d
@@ -296,7 +296,7 @@ class Policy(nn.Module):
     The generator draws the weights of the actor first; without ``critic_dim`` there is no critic.
     ``actor`` maps observations, (B, O), to what ``head`` takes; with ``masks``, M of them, as
     `Masked` does, and the critic leaves them out. With ``memory``, a kind and its size, both are
-    `Recurrent`, each with a memory of its own. ``critic_sizes`` are ``hidden_sizes`` unless told.
+    `Recurrent`, each with a memory of its own. ``critic_sizes`` are ``hidden_sizes`` by default.
     """
 
     def __init__(
