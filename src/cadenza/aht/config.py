@@ -14,10 +14,12 @@ import hashlib
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast, get_type_hints
 
+import torch
 from pydantic import BaseModel, Field, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
+from cadenza.core.device import KINDS, LEARNING_KINDS, device_fault, resolve_device
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json
 from cadenza.core.key_values import apply_settings, merged, resolved
@@ -31,7 +33,7 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
-from cadenza.learn.settings import FrozenModel, Rate
+from cadenza.learn.settings import FrozenModel, OffPolicyConfig, Rate, ScheduleConfig
 from cadenza.safety.runtime.options import SafetyOptions
 
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
@@ -164,7 +166,7 @@ class RuntimeConfig(FrozenModel):
     replay memory do not learn on MPS.
     """
 
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    device: str = "auto"
     deterministic_torch: bool = True
 
 
@@ -453,6 +455,36 @@ class EgoAHTConfig(FrozenModel):
                 f"write 'partners=[{self.partner.class_name}]'."
             )
         return self
+
+    @model_validator(mode="after")
+    def _decays_once(self) -> Self:
+        if self.ppo_extras.lr_decay and isinstance(self.happo.lr, ScheduleConfig):
+            raise ValueError(
+                "ppo_extras.lr_decay: expected false beside a schedule of happo.lr, got true; set "
+                "ppo_extras.lr_decay=false, or give happo.lr as a number."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _algorithm_learns_on_the_device(self) -> Self:
+        name = self.runtime.device
+        if fault := device_fault(name, LEARNING_KINDS if self._replays else KINDS):
+            raise ValueError(f"runtime.device: {fault} with algo={self.algo}, got {name!r}.")
+        return self
+
+    @property
+    def _replays(self) -> bool:
+        """Whether the algorithm has a replay memory."""
+        return isinstance(self.section, OffPolicyConfig)
+
+    def device(self) -> torch.device:
+        """Return where the ego acts and learns; see `RuntimeConfig`.
+
+        Raises:
+            DeviceUnavailableError: The device is not on this machine.
+        """
+        name = self.runtime.device
+        return resolve_device("cpu" if name == "auto" and self._replays else name)
 
     @property
     def trained_with(self) -> tuple[PartnerConfig, ...]:

@@ -29,7 +29,7 @@ from cadenza.aht.ego_trainer import (
     ego_spaces,
 )
 from cadenza.core.arrays import Float32Array, require_finite
-from cadenza.core.device import deterministic_algorithms, resolve_device
+from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import CheckpointError
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
@@ -222,7 +222,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             ego_obs_space=observation_space,
             ego_act_space=cast("Box", action_space),
             partner=partner,
-            device=resolve_device(cfg.runtime.device),
+            device=cfg.device(),
             logger=logger,
         )
 
@@ -353,7 +353,7 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
         """
         assert_partner_is_frozen(partner)
         seat = cls._seat_of(cfg, env, ego_uid, joint=cfg.algo == "mappo", discrete=True)
-        return cls(cfg=cfg, seat=seat, device=resolve_device(cfg.runtime.device), logger=logger)
+        return cls(cfg=cfg, seat=seat, device=cfg.device(), logger=logger)
 
     def _greedy(self, own: Float32Array) -> Float32Array:
         return self._within(self._ppo.act(self._seen(own, learn=False), deterministic=True))

@@ -24,7 +24,7 @@ from cadenza.aht.ego_trainer import (
     assert_partner_is_frozen,
 )
 from cadenza.core.arrays import Float32Array, require_finite
-from cadenza.core.device import LEARNING_KINDS, deterministic_algorithms, resolve_device
+from cadenza.core.device import deterministic_algorithms
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import PartnerLike
@@ -55,11 +55,11 @@ class EgoReplayTrainer(EgoSeatTrainer):
         cfg: EgoAHTConfig,
         seat: SeatRows,
         learner: ReplayLearner,
+        device: torch.device,
         logger: EventLogger | None = None,
     ) -> None:
         super().__init__(cfg, seat, learner, logger)
-        self._learner = learner
-        self._device = _device_of(cfg)
+        self._learner, self._device = learner, device
         self._settings = cast("OffPolicyConfig", cfg.section)
         stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
         settings = self._settings
@@ -92,14 +92,15 @@ class EgoReplayTrainer(EgoSeatTrainer):
         Raises:
             ConfigurationError: The partner has a trainable parameter.
             DeviceUnavailableError: The configured device is not on this machine.
-            InputError: A space is not flat, the ego's actions are unbounded, or the device is of
-                another kind than CUDA or the CPU.
+            InputError: A space is not flat, or the ego's actions are unbounded.
             TypeError: The algorithm cannot act on the ego's action space.
         """
         assert_partner_is_frozen(partner)
         name = cfg.algo.removeprefix("ego_aht_")
         seat = cls._seat_of(cfg, env, ego_uid, joint=name in _CENTRAL, discrete=name == "dqn")
-        return cls(cfg=cfg, seat=seat, learner=_learner_of(cfg, name, seat), logger=logger)
+        device = cfg.device()
+        learner = _learner_of(cfg, name, seat, device)
+        return cls(cfg=cfg, seat=seat, learner=learner, device=device, logger=logger)
 
     def _greedy(self, own: Float32Array) -> Float32Array:
         require_finite("EgoReplayTrainer.act: state", own)
@@ -194,13 +195,9 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._updates = int(state["updates"])
 
 
-def _device_of(cfg: EgoAHTConfig) -> torch.device:
-    """Return where the learner of a configuration acts and learns."""
-    name = cfg.runtime.device
-    return resolve_device("cpu" if name == "auto" else name, kinds=LEARNING_KINDS)
-
-
-def _learner_of(cfg: EgoAHTConfig, name: str, seat: SeatRows) -> ReplayLearner:
+def _learner_of(
+    cfg: EgoAHTConfig, name: str, seat: SeatRows, device: torch.device
+) -> ReplayLearner:
     """Return the learner of the algorithm ``name``; DQN without choices chooses on a grid.
 
     Raises:
@@ -213,14 +210,14 @@ def _learner_of(cfg: EgoAHTConfig, name: str, seat: SeatRows) -> ReplayLearner:
             choices=choices,
             config=cfg.dqn,
             seed=cfg.seed,
-            device=_device_of(cfg),
+            device=device,
         )
     return _LEARNERS[name](
         observation_dim=seat.observation_dim,
         action_dim=seat.action_dim,
         config=cfg.section,
         seed=cfg.seed,
-        device=_device_of(cfg),
+        device=device,
         **({"joint_dim": seat.row_dim} if name in _CENTRAL else {}),
     )
 

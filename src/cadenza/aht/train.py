@@ -135,6 +135,7 @@ def train(
     Raises:
         ConfigurationError: The parts do not fit the configuration, the run has results already, or
             was made by other code and cannot be resumed.
+        DeviceUnavailableError: The configured device is not on this machine.
         NotReadyError: Another process is training this very run.
         CheckpointError: ``resume`` found only damaged training states.
         StorageError: The file system refused; what was saved before is intact.
@@ -204,6 +205,7 @@ def _check_arguments(cfg: EgoAHTConfig, evaluator: Evaluator | None, *, both: bo
             f"train: expected total_frames >= env.num_envs = {cfg.env.num_envs}, got "
             f"{cfg.total_frames}: not one step would be made."
         )
+    cfg.device()  # refuses one that this machine lacks
 
 
 def _train(run: Run, stored: StoredState | None) -> TrainingResult:

@@ -23,6 +23,16 @@ KINDS: Final = ("cuda", "mps", "cpu")
 LEARNING_KINDS: Final = ("cuda", "cpu")
 
 
+def device_fault(name: str, kinds: Sequence[str] = KINDS) -> str | None:
+    """Return what was expected instead of ``name``, None if it asks for a device of ``kinds``."""
+    kind, colon, index = name.partition(":")
+    is_indexed = index.isascii() and index.isdecimal()
+    if name == "auto" or (kind in kinds and is_indexed == bool(colon)):
+        return None
+    known = ", ".join(map(repr, ("auto", *reversed(kinds))))
+    return f"expected {known} or 'cuda:<index>'"
+
+
 def resolve_device(name: str = "auto", *, kinds: Sequence[str] = KINDS) -> torch.device:
     """Return the device that a name like ``"cuda:0"`` asks for.
 
@@ -35,10 +45,9 @@ def resolve_device(name: str = "auto", *, kinds: Sequence[str] = KINDS) -> torch
     present = [device for kind in kinds for device in _devices(kind)]
     if name == "auto":
         return next(device for device in present if device.type == "cpu" or _works(device))
+    if fault := device_fault(name, kinds):
+        raise InputError(f"device {name!r}: {fault}; correct it.")
     kind, _, index = name.partition(":")
-    if kind not in kinds or (index and not index.isdecimal()):
-        known = ", ".join(map(repr, ("auto", *reversed(kinds))))
-        raise InputError(f"device {name!r}: expected {known} or 'cuda:<index>'; correct it.")
     if int(index or 0) >= len(_devices(kind)):
         is_built_without = kind == "cuda" and not (torch.version.cuda or torch.version.hip)
         install = "install torch for CUDA (see pytorch.org), " if is_built_without else ""

@@ -215,6 +215,12 @@ def test_load_config_override_of_a_key_that_the_file_does_not_mention(plus):
         ({"rollout_recorder": {"fps": 30}}, "rollout_recorder.fps: expected its default 20"),
         ({"shaping": {"settle_alpha": 0.5}}, "shaping.settle_alpha"),
         ({"exploratory": {"partner_static_override": True}}, "crossing_stationary"),
+        ({"runtime": {"device": "gpu"}}, "runtime.device: expected 'auto', 'cpu', 'mps', 'cuda'"),
+        (
+            {"algo": "sac", "runtime": {"device": "mps"}},
+            "runtime.device: expected 'auto', 'cpu', 'cuda' or 'cuda:<index>' with algo=sac, got "
+            "'mps'",
+        ),
     ],
 )
 def test_configuration_out_of_range_is_refused(changes, message):
@@ -262,6 +268,15 @@ def test_load_config_of_another_file_is_refused(tmp_path, name, text, error, mes
             {"env": {"task": "any"}, "algo": "sac", "ppo": {"gamma": 0.5}},
             "algo=sac: expected only settings that it reads, got ppo.gamma; remove them, or choose "
             "the algorithm they belong to.",
+        ),
+        (
+            {
+                "env": {"task": "any"},
+                "happo": {"lr": {"schedule": "linear", "start": 1e-3, "end": 0.0, "steps": 9}},
+                "ppo_extras": {"lr_decay": True},
+            },
+            "ppo_extras.lr_decay: expected false beside a schedule of happo.lr, got true; set "
+            "ppo_extras.lr_decay=false, or give happo.lr as a number.",
         ),
     ],
 )

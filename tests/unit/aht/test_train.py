@@ -14,7 +14,7 @@ from cadenza.aht.config import config_fingerprint
 from cadenza.aht.seat import batch_of, episode_seed
 from cadenza.aht.train import train
 from cadenza.core.checkpoints import load_checkpoint
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, DeviceUnavailableError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.partners import PartnerSpec, load_partner
@@ -270,6 +270,13 @@ def test_evaluation_without_an_evaluator_is_refused(tmp_path):
     config = config_in(tmp_path, evaluation={"every_frames": 16})
     with pytest.raises(ConfigurationError, match="every_frames is 16 but no evaluator"):
         run(tmp_path, config=config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_device_that_the_machine_lacks_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceUnavailableError, match="device 'cuda': expected one of this machine"):
+        run(tmp_path, config=config_in(tmp_path, runtime={"device": "cuda"}))
     assert not (tmp_path / "out").exists()
 
 

@@ -69,7 +69,7 @@ def test_agents_learn_on_cuda_or_the_cpu_alone(machine):
         resolve_device("mps", kinds=LEARNING_KINDS)
 
 
-@pytest.mark.parametrize("name", ["", "gpu", "cuda:x", "cuda:-1", "CPU", "tpu:0"])
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU", "tpu:0"])
 def test_unknown_device_name_is_refused(name):
     with pytest.raises(InputError, match="expected 'auto', 'cpu', 'mps'"):
         resolve_device(name)
