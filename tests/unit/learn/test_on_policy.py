@@ -9,7 +9,7 @@ from cadenza.core.errors import InputError
 from cadenza.learn.agents.grpo import GRPOLearner
 from cadenza.learn.agents.on_policy import (
     PolicyTerms,
-    Transitions,
+    RolloutBatch,
     clipped_surrogate,
     descend,
     minibatch_bounds,
@@ -97,7 +97,7 @@ def test_terms_of_a_policy_whose_ratio_is_known(shift, kl, clipped):
     observations = torch.randn((6, 3), generator=generator)
     actions = torch.randint(4, (6,), generator=generator)
     advantages = torch.randn(6, generator=generator)
-    batch = Transitions(
+    batch = RolloutBatch(
         observations=observations,
         actions=actions,
         old_log_probs=network.log_prob(observations, actions).detach() - shift,

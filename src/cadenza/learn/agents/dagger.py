@@ -106,7 +106,7 @@ def rate_share(done: float) -> float:
     return next(share for begin, share in reversed(RATES) if done >= begin)
 
 
-class Demonstrations:
+class LabelledStates:
     """Every state so far with the expert's action at it."""
 
     def __init__(self, width: int, components: int | None, dtype: torch.dtype) -> None:
@@ -198,7 +198,7 @@ class DAgger(ImitationAgent[DAggerConfig]):
         space = self.envs.space
         keeps_bytes = is_image(space) and space.dtype == np.uint8
         kind = torch.uint8 if keeps_bytes else torch.float32
-        self.demonstrations: Demonstrations = Demonstrations(
+        self.demonstrations: LabelledStates = LabelledStates(
             spaces.flatdim(space), self._port.components, kind
         )
         self._driven: NDArray[np.bool_] = np.ones(self.envs.num_envs, dtype=np.bool_)  # by experts

@@ -33,8 +33,8 @@ from cadenza.core.errors import ConfigurationError, GroupResetError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy import (
     OnPolicyLearner,
+    RolloutBatch,
     Sizes,
-    Transitions,
     k3_divergence,
     policy_terms,
 )
@@ -98,8 +98,8 @@ class GRPOSettings(ChoosingSettings, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GRPOBatch(Transitions):
-    """`Transitions` with their log-densities under the reference policy, (B,); None without one."""
+class GRPOBatch(RolloutBatch):
+    """`RolloutBatch` with their log-densities under the reference policy, (B,); None without."""
 
     reference_log_probs: Tensor | None = None
 

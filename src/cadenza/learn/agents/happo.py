@@ -31,7 +31,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.agents.agent import AgentKeywords
 from cadenza.learn.agents.on_policy import (
-    Transitions,
+    RolloutBatch,
     anneal,
     clipped_surrogate,
     descend,
@@ -109,8 +109,8 @@ _DEFAULTS: Final = HAPPOConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ActorBatch(Transitions):
-    """`Transitions` with the product of the ratios of robots updated before, (B, 1); None: ones."""
+class ActorBatch(RolloutBatch):
+    """`RolloutBatch` with the product of the ratios of robots updated before, (B, 1), or None."""
 
     factor: Tensor | None = None
 

@@ -284,7 +284,7 @@ class OffPolicyLearner(ABC, Generic[Config]):
     def learn(self, memory: TransitionMemory) -> Figures:
         """Do one update of everything that is due; return figures of it by name."""
         batch = memory.sample(self.config.batch_size)
-        return told_errors(memory, batch, self.update(batch))
+        return update_priorities(memory, batch, self.update(batch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimisers, counts and the noise: tensors and JSON scalars."""
@@ -361,7 +361,9 @@ def memory_options(config: CompilableConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def told_errors(memory: TransitionMemory, batch: Mapping[str, Any], figures: Figures) -> Figures:
+def update_priorities(
+    memory: TransitionMemory, batch: Mapping[str, Any], figures: Figures
+) -> Figures:
     """Tell a prioritised memory the errors of its ``batch``; return the other figures."""
     errors = figures.pop(TD_ERRORS, None)
     if errors is not None:

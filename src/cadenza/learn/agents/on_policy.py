@@ -77,7 +77,7 @@ Config = TypeVar("Config", bound=OnPolicyAgentConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Transitions:
+class RolloutBatch:
     """What one step learns from; algorithms add fields.
 
     Attributes:
@@ -162,7 +162,7 @@ class PolicyTerms(NamedTuple):
 
 def policy_terms(
     network: Policy,
-    batch: Transitions,
+    batch: RolloutBatch,
     advantages: Tensor,
     clip_epsilon: float,
     output: Tensor | None = None,

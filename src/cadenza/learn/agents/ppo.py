@@ -32,8 +32,8 @@ from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy import (
     OnPolicyLearner,
     Rollout,
+    RolloutBatch,
     Sizes,
-    Transitions,
     policy_terms,
 )
 from cadenza.learn.agents.on_policy_buffer import Estimates, OnPolicyBuffer
@@ -119,8 +119,8 @@ class PPOSettings(MAPPOSettings, ChoosingSettings, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PPOBatch(Transitions):
-    """`Transitions` with what the critic learns from.
+class PPOBatch(RolloutBatch):
+    """`RolloutBatch` with what the critic learns from.
 
     Attributes:
         returns: Shape (B,).

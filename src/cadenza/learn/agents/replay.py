@@ -26,7 +26,7 @@ from cadenza.learn.agents.demonstrations import (
     remember,
 )
 from cadenza.learn.agents.hindsight import Hindsight
-from cadenza.learn.agents.off_policy import OffPolicyLearner, memory_options, told_errors
+from cadenza.learn.agents.off_policy import OffPolicyLearner, memory_options, update_priorities
 from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
@@ -223,7 +223,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return self._port.to_env(unit)
 
     def _learn_from(self, batch: Mapping[str, Any]) -> Figures:
-        return told_errors(self.memory, batch, self.learner.update(batch))
+        return update_priorities(self.memory, batch, self.learner.update(batch))
 
     def _act(
         self, rows: NDArray[Any], state: Float32Array, *, deterministic: bool
