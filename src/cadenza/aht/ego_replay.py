@@ -32,13 +32,13 @@ from cadenza.learn.agents.dqn import DQNLearner, action_grid
 from cadenza.learn.agents.hatd3 import CentralTD3Learner
 from cadenza.learn.agents.hlgauss import HLGaussLearner
 from cadenza.learn.agents.mbpo import MBPOLearner
-from cadenza.learn.agents.off_policy import ReplayLearner, memory_options
+from cadenza.learn.agents.off_policy import ReplayLearner
 from cadenza.learn.agents.sac import SACLearner
 from cadenza.learn.agents.td3 import TD3Learner
 from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.portable import PortableNetwork
-from cadenza.learn.settings import CompilableConfig, OffPolicyConfig
+from cadenza.learn.settings import OffPolicyConfig
 
 
 class EgoReplayTrainer(EgoSeatTrainer):
@@ -62,8 +62,6 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._learner, self._device = learner, device
         self._settings = cast("OffPolicyConfig", cfg.section)
         stream = derive_substream("training.ego_replay.memory", root_seed=cfg.seed)
-        settings = self._settings
-        options = memory_options(settings) if isinstance(settings, CompilableConfig) else {}
         self._memory = TransitionMemory(
             observation_dim=seat.row_dim,
             action_dim=learner.action_width,
@@ -71,7 +69,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
             max_transitions=self._settings.memory_size,
             seed=stream.integer_seed(),
             action_dtype=learner.action_dtype,
-            **options,
+            **self._settings.memory_options,
         )
         #: Figures since the last report; tensors stay where they are until then.
         self._figures: dict[str, list[Any]] = {}

@@ -178,12 +178,6 @@ class CriticConfig(FrozenModel):
 
     critic_sizes: tuple[Width, ...] | None = Field(default=None, min_length=1)
 
-    @property
-    def critic_widths(self) -> tuple[int, ...]:
-        """Widths of the critics' hidden layers."""
-        own: Any = self
-        return self.critic_sizes or own.hidden_sizes
-
 
 class CriticSettings(TypedDict, total=False):
     """Keywords of `CriticConfig`."""
@@ -226,6 +220,11 @@ class OffPolicyConfig(FrozenModel):
     normalize_observations: bool = False
     normalize_rewards: bool = False
 
+    @property
+    def memory_options(self) -> dict[str, Any]:
+        """What a `TransitionMemory` is told."""
+        return {}
+
 
 class OffPolicySettings(TypedDict, total=False):
     """Keywords of `OffPolicyConfig`."""
@@ -249,14 +248,33 @@ class OffPolicySettings(TypedDict, total=False):
 SHARED_DEFAULTS: Final = OffPolicyConfig()
 
 
-class CompilableConfig(OffPolicyConfig):
-    """What algorithms whose updates can be compiled share.
+class SoloReplayConfig(OffPolicyConfig):
+    """What algorithms of one agent with a replay memory share.
 
     Attributes:
         compile: Compile the updates; needs a C++ compiler.
         precision: ``bf16`` rounds the inputs of large products, where the processor can.
         hindsight: Goals reached later in an episode that each of its transitions is told again
             with, >= 0; see `cadenza.learn.agents.hindsight`.
+    """
+
+    compile: bool = False
+    precision: Literal["float32", "bf16"] = "float32"
+    hindsight: Count = Field(default=0, ge=0)
+
+
+class SoloReplaySettings(OffPolicySettings, total=False):
+    """Keywords of `SoloReplayConfig`."""
+
+    compile: bool
+    precision: Literal["float32", "bf16"]
+    hindsight: int
+
+
+class PrioritizedConfig(SoloReplayConfig):
+    """What those share that learn from returns of several steps and prefer transitions.
+
+    Attributes:
         n_step: Steps whose rewards a target sums before it asks a critic, >= 1; fewer at the end of
             an episode (arXiv:1710.02298, section 3).
         priority_exponent: How strongly transitions of large errors are preferred, >= 0; 0 draws
@@ -264,20 +282,20 @@ class CompilableConfig(OffPolicyConfig):
         importance_exponent: How much of that bias the losses correct, in [0, 1].
     """
 
-    compile: bool = False
-    precision: Literal["float32", "bf16"] = "float32"
-    hindsight: Count = Field(default=0, ge=0)
     n_step: Count = Field(default=1, ge=1)
     priority_exponent: float = Field(default=0.0, ge=0.0)
     importance_exponent: float = Field(default=0.4, ge=0.0, le=1.0)
 
+    @property
+    def memory_options(self) -> dict[str, Any]:
+        """What a `TransitionMemory` is told."""
+        names = ("n_step", "gamma", "priority_exponent", "importance_exponent")
+        return {name: getattr(self, name) for name in names}
 
-class CompilableSettings(OffPolicySettings, total=False):
-    """Keywords of `CompilableConfig`."""
 
-    compile: bool
-    precision: Literal["float32", "bf16"]
-    hindsight: int
+class PrioritizedSettings(SoloReplaySettings, total=False):
+    """Keywords of `PrioritizedConfig`."""
+
     n_step: int
     priority_exponent: float
     importance_exponent: float
@@ -381,18 +399,32 @@ class OnPolicyAgentSettings(OnPolicySettings, total=False):
     initial_log_std: float
 
 
-class ChoosingConfig(OnPolicyAgentConfig):
-    """What PPO and GRPO share.
+class MaskedConfig(FrozenModel):
+    """What algorithms share that can choose among legal actions.
 
     Attributes:
         action_masks: Choose among legal actions only: ``observation["action_mask"]`` tells them, or
-            ``info["action_mask"]`` where observations have no such part. Each of several choices is
-            then made by itself.
-        factored_choices: Make each of several choices (MultiDiscrete, MultiBinary) by itself, even
-            where there are at most 4 096 combinations: without it these are numbered as one choice.
+            ``info["action_mask"]`` where observations have no such part.
     """
 
     action_masks: bool = False
+
+
+class MaskedSettings(TypedDict, total=False):
+    """Keywords of `MaskedConfig`."""
+
+    action_masks: bool
+
+
+class ChoosingConfig(OnPolicyAgentConfig, MaskedConfig):
+    """What PPO and GRPO share.
+
+    Attributes:
+        factored_choices: Make each of several choices (MultiDiscrete, MultiBinary) by itself, even
+            where there are at most 4 096 combinations: without it, or masks, these are numbered as
+            one choice.
+    """
+
     factored_choices: bool = False
 
     @property
@@ -401,8 +433,7 @@ class ChoosingConfig(OnPolicyAgentConfig):
         return self.factored_choices or self.action_masks
 
 
-class ChoosingSettings(OnPolicyAgentSettings, total=False):
+class ChoosingSettings(OnPolicyAgentSettings, MaskedSettings, total=False):
     """Keywords of `ChoosingConfig`."""
 
-    action_masks: bool
     factored_choices: bool

@@ -235,8 +235,6 @@ ELSEWHERE = {
     *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length"),
     *("hindsight", "importance_exponent"),
 }
-#: Refused where they cannot be: a model imagines single steps.
-REFUSED = {("ego mbpo", "n_step"), ("ego mbpo", "priority_exponent")}
 
 
 @cache
@@ -254,8 +252,7 @@ DOORS = size({kind: name for name, (kind, _) in TRAININGS.items()}.values(), TRA
         (name, setting)
         for name in DOORS
         for setting in TRAININGS[name][0].model_fields
-        if setting not in ELSEWHERE | {"compile"}
-        and (name, setting) not in {*REFUSED, ("PPO", "memory_size")}
+        if setting not in ELSEWHERE | {"compile"} and (name, setting) != ("PPO", "memory_size")
     ],
 )
 def test_every_setting_changes_what_is_done_or_learned(name, setting):

@@ -1,5 +1,6 @@
 """Loading steps nothing, needs no environment to act, and says what does not go on bit for bit."""
 
+import json
 import random
 import signal
 import warnings
@@ -12,10 +13,12 @@ import torch
 from gymnasium import spaces
 
 import cadenza
+from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.payloads import serialise
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
+from tests.unit.learn.test_api import assert_same
 
 SMALL = {"hidden_sizes": (8,), "batch_size": 8}
 SETTINGS = {
@@ -464,6 +467,30 @@ def test_training_that_was_killed_between_best_and_last_goes_on(tmp_path):
     resumed = cadenza.PPO.load(tmp_path / "last", Robot).learn(80, **options)
     assert resumed.best_return == 0.0
     assert cadenza.PPO.load(tmp_path / "best", Robot).steps == 80
+
+
+def with_settings(path, **changes):
+    """Let the file of an agent hold further settings, as those of earlier versions may."""
+    content, metadata = load_checkpoint(uri=f"local://{path.name}", artifacts_root=path.parent)
+    config = {**json.loads(content["header"]["config"]), **changes}
+    content["header"]["config"] = json.dumps(config)
+    save_checkpoint(
+        state_dict=content,
+        uri=f"local://{path.name}",
+        metadata=metadata,
+        artifacts_root=path.parent,
+    )
+
+
+def test_settings_that_an_algorithm_no_longer_has_are_left_out(tmp_path):
+    agent = cadenza.MBPO(Robot, **SETTINGS["MBPO"]).learn(40, progress=False)
+    path = agent.save(tmp_path / "agent")
+    with_settings(path, n_step=1, priority_exponent=0.0, importance_exponent=0.7)
+    loaded = cadenza.MBPO.load(path, Robot)
+    assert loaded.config == agent.config
+    assert_same(loaded.learn(20, progress=False), agent.learn(20, progress=False))
+    with pytest.raises(ConfigurationError, match="n_step: "):
+        cadenza.MBPO.load(path, Robot, n_step=3)
 
 
 class Stops(Callback):

@@ -142,6 +142,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
     _device_before: str | None = None
     #: Returns of the running episodes so far, (N,).
     _returns: NDArray[np.float64]
+    #: Settings in files of earlier versions that never changed anything.
+    _gone: ClassVar[frozenset[str]] = frozenset()
     #: Number of environments by default.
     default_envs: ClassVar[int] = 1
 
@@ -591,7 +593,10 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         if network is None and saved_network:
             given["network"] = saved_network
         defaults = {name: field.default for name, field in cls.Config.model_fields.items()}
-        agent = cls(worlds, *args, **changed_settings(cls.__name__, header, given, defaults))
+        settings = changed_settings(cls.__name__, header, given, defaults)
+        for name in cls._gone - parts.keys():
+            settings.pop(name, None)
+        agent = cls(worlds, *args, **settings)
         agent.log_name = header.get("log")  # None in files of earlier versions
         agent._device_before = header.get("device", "cpu")
         agent.envs.contracts = agreed(agent.envs.contracts, told, str(path))

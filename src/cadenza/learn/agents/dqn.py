@@ -44,19 +44,23 @@ from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import Masked
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.nn.recurrent import NEVER
-from cadenza.learn.settings import CompilableConfig, CompilableSettings, Count
+from cadenza.learn.settings import (
+    Count,
+    MaskedConfig,
+    MaskedSettings,
+    PrioritizedConfig,
+    PrioritizedSettings,
+)
 
 #: Most choices; beyond it a network with one output per choice learns next to nothing.
 MAX_CHOICES: Final = 4096
 
 
-class DQNConfig(CompilableConfig):
+class DQNConfig(PrioritizedConfig, MaskedConfig):
     """Deep Q-learning.
 
     Attributes:
         action_bins: Values per component of a continuous action, >= 2.
-        action_masks: Choose among legal actions only: ``observation["action_mask"]`` tells them, or
-            ``info["action_mask"]`` where observations have no such part.
         epsilon_start: First share of random actions, in [0, 1].
         epsilon_end: Last share, in [0, ``epsilon_start``].
         epsilon_frames: Environment steps over which it falls linearly, >= 1.
@@ -67,7 +71,6 @@ class DQNConfig(CompilableConfig):
     """
 
     action_bins: Count = Field(default=5, ge=2)
-    action_masks: bool = False
     epsilon_start: float = Field(default=1.0, ge=0.0, le=1.0)
     epsilon_end: float = Field(default=0.05, ge=0.0, le=1.0)
     epsilon_frames: Count = Field(default=20_000, ge=1)
@@ -96,11 +99,10 @@ class DQNConfig(CompilableConfig):
         return self.epsilon_start + share * (self.epsilon_end - self.epsilon_start)
 
 
-class DQNSettings(CompilableSettings, total=False):
+class DQNSettings(PrioritizedSettings, MaskedSettings, total=False):
     """Keywords of `DQNConfig`."""
 
     action_bins: int
-    action_masks: bool
     epsilon_start: float
     epsilon_end: float
     epsilon_frames: int
@@ -305,6 +307,10 @@ class DQN(ReplayAgent[DQNConfig]):
 
     def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_DQNKeywords]) -> None:
         super().__init__(env, *others, **settings)
+
+    @property
+    def _is_masked(self) -> bool:
+        return self.config.action_masks
 
     def _learner(self, width: int, encoder: EncoderFactory | None) -> DQNLearner:
         if self.envs.masks and not isinstance(self.envs.action_space, spaces.Discrete):

@@ -320,6 +320,10 @@ class GRPO(RolloutAgent[GRPOConfig]):
     def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_GRPOKeywords]) -> None:
         super().__init__(env, *others, **settings)
 
+    @property
+    def _group_size(self) -> int:
+        return self.config.group_size
+
     def _learner(self, sizes: Sizes) -> GRPOLearner:
         self._seeds()  # refuses environments that are no whole groups now
         return GRPOLearner(self.config, **sizes)

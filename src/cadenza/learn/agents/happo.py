@@ -245,7 +245,7 @@ class HAPPOLearner:
             for observation_dim, action_dim in zip(observation_dims, action_dims, strict=True)
         ]
         self.critic: ValueCritic = ValueCritic(
-            critic_dim, hidden_sizes=config.critic_widths, generator=generator
+            critic_dim, hidden_sizes=config.critic_sizes or config.hidden_sizes, generator=generator
         ).to(device)
         rate = value_at(config.learning_rate, 0)
         self._entropy_coefficient = value_at(config.entropy_coefficient, 0)

@@ -118,7 +118,7 @@ class HATD3Learner:
             ActionValueMlp(
                 joint_dim,
                 sum(action_dims),
-                config.critic_widths,
+                config.critic_sizes or config.hidden_sizes,
                 activation=activation,
                 generator=self._generator,
             )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.learn.agents.off_policy import TD_ERRORS, mean_loss
 from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
-from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
+from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings, SoftConfig
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.layers import apply_layers, mlp
@@ -182,9 +182,9 @@ class HLGaussLearner(SACLearner):
     """SAC whose critics are histograms; ``seed`` is the root of the streams ``learn.hlgauss.*``."""
 
     NAME: ClassVar[str] = "hlgauss"
-    Config: ClassVar[type[SACConfig]] = HLGaussConfig
+    Config: ClassVar[type[SoftConfig]] = HLGaussConfig
 
-    def _critic(self, config: SACConfig) -> nn.Module:
+    def _critic(self, config: SoftConfig) -> nn.Module:
         config = self._histogram = cast("HLGaussConfig", config)
         self._edges = bin_edges(config.min_value, config.max_value, config.bins).to(self.device)
         self._sigma = config.smoothing_ratio * (config.max_value - config.min_value) / config.bins
@@ -193,7 +193,7 @@ class HLGaussLearner(SACLearner):
                 LogitMlp(
                     width,
                     self.action_width,
-                    config.critic_widths,
+                    config.critic_sizes or config.hidden_sizes,
                     config.bins,
                     activation=config.activation,
                     generator=self.weights,

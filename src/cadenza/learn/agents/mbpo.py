@@ -16,10 +16,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.replay import ReplayAgent
-from cadenza.learn.agents.sac import SACConfig, SACLearner, SACSettings
+from cadenza.learn.agents.sac import SACLearner, SoftConfig, SoftSettings
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.agents.updates import Figures, require_finite
 from cadenza.learn.env.making import EnvLike
@@ -36,7 +36,7 @@ from cadenza.learn.settings import SHARED_DEFAULTS, Count, Rate, ScheduleConfig,
 MODEL_GRADIENT_NORM: Final = SHARED_DEFAULTS.max_gradient_norm
 
 
-class MBPOConfig(SACConfig):
+class MBPOConfig(SoftConfig):
     """Soft actor-critic that also learns from short rollouts of a learned model.
 
     Attributes:
@@ -76,7 +76,7 @@ class MBPOConfig(SACConfig):
         return self
 
 
-class MBPOSettings(SACSettings, total=False):
+class MBPOSettings(SoftSettings, total=False):
     """Keywords of `MBPOConfig`."""
 
     ensemble_size: int
@@ -98,7 +98,7 @@ class MBPOLearner(SACLearner):
     It predicts observations and rewards as they are: what is imagined is scaled when SAC sees it.
     """
 
-    Config: ClassVar[type[SACConfig]] = MBPOConfig
+    Config: ClassVar[type[SoftConfig]] = MBPOConfig
 
     def __init__(
         self,
@@ -111,11 +111,6 @@ class MBPOLearner(SACLearner):
         device: torch.device | str = "cpu",
     ) -> None:
         config = config or MBPOConfig()
-        if config.n_step > 1 or config.priority_exponent:
-            raise ConfigurationError(
-                "MBPO: expected n_step = 1 and priority_exponent = 0, because its model imagines "
-                f"single steps, got {config.n_step} and {config.priority_exponent}; use SAC."
-            )
         super().__init__(
             observation_dim=observation_dim,
             action_dim=action_dim,
@@ -332,6 +327,7 @@ class MBPO(ReplayAgent[MBPOConfig]):
 
     Config = MBPOConfig
     Learner = MBPOLearner
+    _gone = frozenset({"n_step", "priority_exponent", "importance_exponent"})
 
     def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_MBPOKeywords]) -> None:
         super().__init__(env, *others, **settings)

@@ -26,7 +26,7 @@ from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
 from cadenza.learn.nn.running_normalizer import Normalization
-from cadenza.learn.settings import CompilableConfig, OffPolicyConfig, value_at
+from cadenza.learn.settings import OffPolicyConfig, SoloReplayConfig, value_at
 
 #: Layout version of `OffPolicyLearner.state_dict`; 2 had one entry per callback of the engine.
 STATE_VERSION: Final = 3
@@ -135,7 +135,7 @@ def mean_loss(rows: Tensor, weights: Tensor | None) -> Tensor:
 TD_ERRORS: Final = "td_errors"
 
 
-Config = TypeVar("Config", bound=CompilableConfig)
+Config = TypeVar("Config", bound=SoloReplayConfig)
 
 
 class OffPolicyLearner(ABC, Generic[Config]):
@@ -353,12 +353,6 @@ def normalization(config: OffPolicyConfig, observation_dim: int) -> Normalizatio
     """Return what settings say of scaling."""
     gamma = config.gamma if config.normalize_rewards else None
     return Normalization(observation_dim, observations=config.normalize_observations, gamma=gamma)
-
-
-def memory_options(config: CompilableConfig) -> dict[str, Any]:
-    """Return what settings say of a `TransitionMemory`."""
-    names = ("n_step", "gamma", "priority_exponent", "importance_exponent")
-    return {name: getattr(config, name) for name in names}
 
 
 def update_priorities(

@@ -181,7 +181,7 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
         super().__init__(
             config,
             critic_dim=critic_dim or sizes["observation_dim"],
-            critic_sizes=config.critic_widths,
+            critic_sizes=config.critic_sizes,
             target_kl=config.target_kl,
             reward_discount=config.gamma if config.normalize_rewards else None,
             **sizes,

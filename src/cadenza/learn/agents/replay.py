@@ -26,7 +26,7 @@ from cadenza.learn.agents.demonstrations import (
     remember,
 )
 from cadenza.learn.agents.hindsight import Hindsight
-from cadenza.learn.agents.off_policy import OffPolicyLearner, memory_options, update_priorities
+from cadenza.learn.agents.off_policy import OffPolicyLearner, update_priorities
 from cadenza.learn.agents.solo import Deployed, SoloAgent, SoloKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
@@ -35,9 +35,9 @@ from cadenza.learn.loaded_state import RandomSource, learner_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.settings import CompilableConfig
+from cadenza.learn.settings import SoloReplayConfig
 
-ReplayConfig = TypeVar("ReplayConfig", bound=CompilableConfig)
+ReplayConfig = TypeVar("ReplayConfig", bound=SoloReplayConfig)
 
 
 class ReplayKeywords(SoloKeywords, total=False):
@@ -78,10 +78,11 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self._source, self._share = Source(demonstrations), float(demonstration_share)
         self._shown_before: Mapping[str, Any] | None = None  # where a file's draws were
         super().__init__(env, *others, **options)
-        if self._source.is_told and self._share and self.config.priority_exponent:
+        preference = self.config.memory_options.get("priority_exponent")
+        if self._source.is_told and self._share and preference:
             raise ConfigurationError(
                 f"{self.name}: expected priority_exponent = 0 beside a share of demonstrations, "
-                f"whose priorities are not comparable, got {self.config.priority_exponent}; set "
+                f"whose priorities are not comparable, got {preference}; set "
                 "demonstration_share=0, which puts them first into the memory."
             )
 
@@ -106,7 +107,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             seed=derive_substream(stream, root_seed=self.seed).integer_seed(),
             action_dtype=self.learner.action_dtype,
             observation_dtype=np.uint8 if self._keeps_bytes else np.float32,
-            **memory_options(self.config),
+            **self.config.memory_options,
         )
 
     def begin(self, steps: int) -> None:

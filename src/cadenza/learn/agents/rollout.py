@@ -32,6 +32,10 @@ RolloutConfig = TypeVar("RolloutConfig", bound=ChoosingConfig)
 class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     """An agent that learns from rollouts of its own policy and forgets them."""
 
+    @property
+    def _is_masked(self) -> bool:
+        return self.config.action_masks
+
     def _build(self) -> None:
         self._begin_episodes()
         self._port = ActionCodec(

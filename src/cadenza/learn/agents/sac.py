@@ -37,15 +37,17 @@ from cadenza.learn.nn.gaussian_policy import MAX_MEAN, GaussianMlpPolicy, squash
 from cadenza.learn.nn.initialization import default_init_
 from cadenza.learn.nn.layers import Decision, EncoderFactory, Network
 from cadenza.learn.settings import (
-    CompilableConfig,
-    CompilableSettings,
     CriticConfig,
     CriticSettings,
+    PrioritizedConfig,
+    PrioritizedSettings,
+    SoloReplayConfig,
+    SoloReplaySettings,
 )
 
 
-class SACConfig(CompilableConfig, CriticConfig):
-    """Soft actor-critic.
+class SoftConfig(SoloReplayConfig, CriticConfig):
+    """What SAC, HLGauss and MBPO share.
 
     Attributes:
         initial_alpha: First weight of the entropy, > 0.
@@ -67,12 +69,20 @@ class SACConfig(CompilableConfig, CriticConfig):
         return self
 
 
-class SACSettings(CompilableSettings, CriticSettings, total=False):
-    """Keywords of `SACConfig`."""
+class SoftSettings(SoloReplaySettings, CriticSettings, total=False):
+    """Keywords of `SoftConfig`."""
 
     initial_alpha: float
     max_alpha: float
     target_entropy: float | None
+
+
+class SACConfig(SoftConfig, PrioritizedConfig):
+    """Soft actor-critic."""
+
+
+class SACSettings(SoftSettings, PrioritizedSettings, total=False):
+    """Keywords of `SACConfig`."""
 
 
 def soft_values(values: Tensor, log_probabilities: Tensor, alpha: Tensor) -> Tensor:
@@ -101,7 +111,7 @@ def temperature_loss(log_probabilities: Tensor, ln_alpha: Tensor, target_entropy
     return torch.mean(ln_alpha * (-log_probabilities - target_entropy).detach())
 
 
-class SACLearner(OffPolicyLearner[SACConfig]):
+class SACLearner(OffPolicyLearner[SoftConfig]):
     """SAC's networks, optimisers and random streams.
 
     Linear layers of policy and critics start with torch's default weights, save the policy's heads,
@@ -111,7 +121,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
     """
 
     NAME: ClassVar[str] = "sac"
-    Config: ClassVar[type[SACConfig]] = SACConfig
+    Config: ClassVar[type[SoftConfig]] = SACConfig
     TARGETS_BEFORE: ClassVar[Mapping[str, str]] = {"q1": "q1t", "q2": "q2t"}
 
     def __init__(
@@ -119,7 +129,7 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         *,
         observation_dim: int,
         action_dim: int,
-        config: SACConfig | None = None,
+        config: SoftConfig | None = None,
         seed: int = 0,
         encoder: EncoderFactory | None = None,
         device: torch.device | str = "cpu",
@@ -162,14 +172,14 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         self._actor = self._adam(policy=self.pi, alpha=[self.ln_alpha])
         self._run(self._learn, critics=self._critics, actor=self._actor)
 
-    def _critic(self, config: SACConfig) -> nn.Module:
+    def _critic(self, config: SoftConfig) -> nn.Module:
         """Return a new critic: called with actions and ``obs``, it gives values, (B, 1)."""
         return self._encoded(
             lambda width: self._with_default_weights(
                 ActionValueMlp(
                     width,
                     self.action_width,
-                    config.critic_widths,
+                    config.critic_sizes or config.hidden_sizes,
                     activation=config.activation,
                     generator=self.weights,
                 )

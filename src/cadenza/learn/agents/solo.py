@@ -93,9 +93,19 @@ class SoloAgent(Agent[AgentConfig]):
             count=count,
             default=self.default_envs,
             seed=derive_substream("learn.api.env", root_seed=self.seed).integer_seed(),
-            group_size=getattr(self.config, "group_size", 1),
-            masked=getattr(self.config, "action_masks", False),
+            group_size=self._group_size,
+            masked=self._is_masked,
         )
+
+    @property
+    def _group_size(self) -> int:
+        """How many environments begin alike."""
+        return 1
+
+    @property
+    def _is_masked(self) -> bool:
+        """Whether environments tell legal actions."""
+        return False
 
     @overload
     def predict(

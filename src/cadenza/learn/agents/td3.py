@@ -28,13 +28,13 @@ from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.initialization import xavier_uniform_init_
 from cadenza.learn.nn.layers import EncoderFactory, apply_layers, mlp
 from cadenza.learn.settings import (
-    CompilableConfig,
-    CompilableSettings,
     Count,
     CriticConfig,
     CriticSettings,
     OffPolicyConfig,
     OffPolicySettings,
+    PrioritizedConfig,
+    PrioritizedSettings,
 )
 
 #: Gain of the output layer: the first actions are close to zero.
@@ -66,11 +66,11 @@ class DelayedSettings(OffPolicySettings, CriticSettings, total=False):
     exploration_noise: float
 
 
-class TD3Config(CompilableConfig, DelayedConfig):
+class TD3Config(PrioritizedConfig, DelayedConfig):
     """Twin delayed deep deterministic policy gradient."""
 
 
-class TD3Settings(CompilableSettings, DelayedSettings, total=False):
+class TD3Settings(PrioritizedSettings, DelayedSettings, total=False):
     """Keywords of `TD3Config`."""
 
 
@@ -157,7 +157,8 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         super().__init__(
             "td3", observation_dim, action_dim, config, seed=seed, encoder=encoder, device=device
         )
-        sizes, judging, activation = config.hidden_sizes, config.critic_widths, config.activation
+        sizes, activation = config.hidden_sizes, config.activation
+        judging = config.critic_sizes or sizes
         plain, self.pi, features = self._encoded(
             lambda width: DeterministicMlpPolicy(
                 width, action_dim, sizes, activation=activation, init_generator=self.weights

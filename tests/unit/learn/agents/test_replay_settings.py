@@ -74,10 +74,6 @@ def test_compiled_updates_take_both(tmp_path):
     assert agent.learn(60, progress=False).updates > 0
 
 
-@pytest.mark.parametrize("settings", SETTINGS[:2], ids=["n-step", "priorities"])
-def test_what_cannot_be_joined_is_refused(settings, tmp_path):
-    with pytest.raises(ConfigurationError, match="its model imagines single steps"):
-        cadenza.MBPO("Pendulum-v1", **settings)
-    if "priority_exponent" in settings:
-        with pytest.raises(ConfigurationError, match="beside a share of demonstrations"):
-            cadenza.SAC("Pendulum-v1", demonstrations=tmp_path, **settings)
+def test_priorities_beside_a_share_of_demonstrations_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="beside a share of demonstrations"):
+        cadenza.SAC("Pendulum-v1", demonstrations=tmp_path, priority_exponent=0.6)
