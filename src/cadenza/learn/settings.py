@@ -6,7 +6,10 @@ Unpack[SACSettings]``). A wrong value raises a `ConfigurationError` where a clas
 part of a ``pydantic.ValidationError`` where a whole file is validated.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -100,6 +103,39 @@ def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
     expected = entry["msg"].partition(", got")[0].partition(" should ")[2]
     expected = expected.removeprefix("be ").removeprefix("have ").removesuffix(", not 0")
     return f"{key}: expected {expected}, got {entry['input']!r}"
+
+
+#: Whether settings come from a file: those of earlier versions hold some that change nothing.
+_OF_A_FILE: Final = ContextVar("settings come from a file", default=False)
+
+
+@contextmanager
+def settings_of_a_file() -> Generator[None]:
+    """Let `refuse_idle_settings` warn inside the block."""
+    before = _OF_A_FILE.set(True)
+    try:
+        yield
+    finally:
+        _OF_A_FILE.reset(before)
+
+
+def refuse_idle_settings(
+    config: FrozenModel, *names: str, where: str, owner: str | None = None
+) -> None:
+    """Refuse settings that change nothing ``where`` they are, unless they are the defaults.
+
+    Raises:
+        ConfigurationError: One is not; of a file, a warning says so.
+    """
+    for name in names:
+        value, default = getattr(config, name), type(config).model_fields[name].default
+        if value == default:
+            continue
+        key = f"{owner}: {name}" if owner else name
+        told = f"{key}: expected {default!r} {where}, got {value!r}"
+        if not _OF_A_FILE.get():
+            raise ConfigurationError(told)
+        warnings.warn(f"{told}; it changes nothing.", UserWarning, stacklevel=2)
 
 
 class ScheduleConfig(FrozenModel):
@@ -285,6 +321,12 @@ class PrioritizedConfig(SoloReplayConfig):
     n_step: Count = Field(default=1, ge=1)
     priority_exponent: float = Field(default=0.0, ge=0.0)
     importance_exponent: float = Field(default=0.4, ge=0.0, le=1.0)
+
+    @model_validator(mode="after")
+    def _only_priorities_are_corrected(self) -> Self:
+        if not self.priority_exponent:
+            refuse_idle_settings(self, "importance_exponent", where="without priority_exponent")
+        return self
 
     @property
     def memory_options(self) -> dict[str, Any]:

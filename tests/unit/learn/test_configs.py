@@ -105,12 +105,34 @@ def test_constructor_shows_every_setting_with_its_type_and_default(kind):
             "GRPOConfig.refresh_reference_every: expected None without a reference policy "
             "(kl_coefficient = 0), got 2",
         ),
+        (
+            SACConfig,
+            {"importance_exponent": 0.9},
+            "SACConfig.importance_exponent: expected 0.4 without priority_exponent, got 0.9",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
     with pytest.raises(ConfigurationError) as refused:
         kind(**changes)
     assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [
+        ("PPO", {"initial_log_std": -3}, "expected 0.0 for actions that are choices, got -3.0"),
+        ("GRPO", {"initial_log_std": -3}, "expected 0.0 for actions that are choices, got -3.0"),
+        ("PPO", {"factored_choices": True}, "expected False without several choices, got True"),
+        ("DQN", {"action_bins": 9}, "expected 5 for actions that are choices, got 9"),
+        ("BC", {"loss": "l1"}, "expected 'mse' for actions that are choices, got 'l1'"),
+    ],
+)
+def test_settings_that_change_nothing_in_an_environment_are_refused(name, changes, told):
+    (setting,) = changes
+    with pytest.raises(ConfigurationError) as refused:
+        getattr(cadenza, name)("CartPole-v1", **changes)
+    assert str(refused.value) == f"{name}: {setting}: {told}"
 
 
 @pytest.mark.parametrize("steps", ["a", None, True, float("nan"), float("inf"), 0])

@@ -493,6 +493,23 @@ def test_settings_that_an_algorithm_no_longer_has_are_left_out(tmp_path):
         cadenza.MBPO.load(path, Robot, n_step=3)
 
 
+@pytest.mark.parametrize(
+    ("name", "env", "idle"),
+    [
+        ("SAC", "Pendulum-v1", {"importance_exponent": 0.9}),
+        ("PPO", "CartPole-v1", {"initial_log_std": -3.0}),
+        ("DQN", "CartPole-v1", {"action_bins": 9}),
+    ],
+)
+def test_file_with_a_setting_that_changes_nothing_loads_with_a_warning(tmp_path, name, env, idle):
+    agent = getattr(cadenza, name)(env, **SETTINGS[name]).learn(40, progress=False)
+    path = agent.save(tmp_path / "agent")
+    with_settings(path, **idle)
+    with pytest.warns(UserWarning, match=f"{next(iter(idle))}: expected .*; it changes nothing"):
+        loaded = cadenza.load(path)
+    assert_same(loaded.learn(40, progress=False), agent.learn(40, progress=False))
+
+
 class Stops(Callback):
     def __init__(self, number):
         super().__init__()

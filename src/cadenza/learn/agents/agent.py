@@ -78,7 +78,7 @@ from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import changed_settings, complete_state, read_agent, require_version
 from cadenza.learn.nn.encoders import Network
 from cadenza.learn.nn.portable import POLICY_FACT, PortableNetwork, policy_path, save_policy_file
-from cadenza.learn.settings import FrozenModel
+from cadenza.learn.settings import FrozenModel, settings_of_a_file
 
 #: Layout version of what `Agent.save` writes.
 STATE_VERSION: Final = 1
@@ -596,7 +596,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         settings = changed_settings(cls.__name__, header, given, defaults)
         for name in cls._gone - parts.keys():
             settings.pop(name, None)
-        agent = cls(worlds, *args, **settings)
+        with settings_of_a_file():
+            agent = cls(worlds, *args, **settings)
         agent.log_name = header.get("log")  # None in files of earlier versions
         agent._device_before = header.get("device", "cpu")
         agent.envs.contracts = agreed(agent.envs.contracts, told, str(path))

@@ -51,6 +51,7 @@ from cadenza.learn.settings import (
     ScheduleConfig,
     Width,
     Widths,
+    refuse_idle_settings,
     value_at,
 )
 
@@ -260,6 +261,10 @@ class BC(ImitationAgent[BCConfig]):
                 expected="None, because choices have no average",
                 got=config.ensemble,
                 do="use executed_steps",
+            )
+        if self._port.choices is not None:
+            refuse_idle_settings(
+                config, "loss", where="for actions that are choices", owner=self.name
             )
         self.acting = self._stream("acting")
         return {

@@ -50,6 +50,7 @@ from cadenza.learn.settings import (
     MaskedSettings,
     PrioritizedConfig,
     PrioritizedSettings,
+    refuse_idle_settings,
 )
 
 #: Most choices; beyond it a network with one output per choice learns next to nothing.
@@ -331,6 +332,9 @@ class DQN(ReplayAgent[DQNConfig]):
         if self._port.choices is None:
             self._choices = action_grid(self._components(), self.config.action_bins)
         else:
+            refuse_idle_settings(
+                self.config, "action_bins", where="for actions that are choices", owner=self.name
+            )
             self._choices = np.arange(self._port.choices, dtype=np.float32)[:, None]
         return DQNLearner(
             observation_dim=width,

@@ -50,6 +50,7 @@ from cadenza.learn.settings import (
     Count,
     OnPolicyAgentConfig,
     OnPolicyAgentSettings,
+    refuse_idle_settings,
 )
 
 #: Added to the standard deviation of a minibatch's advantages, in their unit.
@@ -103,10 +104,8 @@ class PPOConfig(MAPPOConfig, ChoosingConfig):
 
     @model_validator(mode="after")
     def _only_a_memory_has_a_size(self) -> Self:
-        for name in ("memory_size", "sequence_length"):
-            value, default = getattr(self, name), PPOConfig.model_fields[name].default
-            if self.memory is None and value != default:
-                raise ValueError(f"{name}: expected {default} without a memory, got {value}")
+        if self.memory is None:
+            refuse_idle_settings(self, "memory_size", "sequence_length", where="without a memory")
         return self
 
 

@@ -24,7 +24,7 @@ from cadenza.learn.agents.solo import Deployed, SoloAgent
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.loaded_state import RandomSource, learner_state
 from cadenza.learn.nn.portable import Output
-from cadenza.learn.settings import ChoosingConfig
+from cadenza.learn.settings import ChoosingConfig, refuse_idle_settings
 
 RolloutConfig = TypeVar("RolloutConfig", bound=ChoosingConfig)
 
@@ -45,6 +45,17 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             factored=self.config.factors,
         )
         factors = self._port.factors
+        if self._port.components is None:
+            refuse_idle_settings(
+                self.config,
+                "initial_log_std",
+                where="for actions that are choices",
+                owner=self.name,
+            )
+        if factors is None:
+            refuse_idle_settings(
+                self.config, "factored_choices", where="without several choices", owner=self.name
+            )
         sizes: Sizes = {
             "observation_dim": spaces.flatdim(self.envs.features),
             "masks": self.envs.masks,
