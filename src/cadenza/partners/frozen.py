@@ -63,7 +63,9 @@ _MAPPO_WEIGHTS: Final = ("fc1.weight", "fc2.weight", "head.weight")
 _LOG_STD: Final = "log_std"
 #: What weights do not show, as options.
 _TRAINED_WITH: Final = {
-    "activation_func": "of its hidden layers: relu, tanh, sigmoid, leaky_relu, selu, hardswish",
+    "activation_func": (
+        "of its hidden layers: relu, tanh, elu, gelu, silu, selu, leaky_relu, hardswish, sigmoid"
+    ),
     "squash": "range 'LOW,HIGH' that the tanh of its outputs is scaled to; none (default): as is",
 }
 _SPREADS: Final = (
