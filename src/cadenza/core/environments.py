@@ -72,7 +72,7 @@ def made_by_id(name: str, owner: str = "env") -> gymnasium.Env[Any, Any]:
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{owner}: expected an id that Gymnasium can make, got {name!r}: {error}"
-        ) from error
+        ) from None
 
 
 def advice_on(source: Any) -> str:

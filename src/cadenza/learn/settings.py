@@ -83,7 +83,7 @@ class FrozenModel(BaseModel):
                 super().__init__(**settings)
             except ValidationError as error:
                 told = [_sentence(type(self), dict(entry)) for entry in error.errors()]
-                raise ConfigurationError("; ".join(told)) from error
+                raise ConfigurationError("; ".join(told)) from None
 
         # As BaseModel marks its own: a part of a larger model is validated without this constructor
         __init__.__pydantic_base_init__ = True

@@ -38,6 +38,7 @@ _EXPECTED: Final = {
 _READS: Final = {
     "older_than": "a number and m, h or d, as 30d",
     "max_size": "a number and kB, MB, GB or TB, as 50GB",
+    "device": "'auto', 'cpu', 'mps', 'cuda' or 'cuda:<index>'",
 }
 
 

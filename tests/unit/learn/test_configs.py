@@ -1,6 +1,7 @@
 """Settings: what they refuse, in one sentence, and whose they are."""
 
 import inspect
+import traceback
 from typing import get_args, get_type_hints
 
 import pytest
@@ -116,6 +117,23 @@ def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
     with pytest.raises(ConfigurationError) as refused:
         kind(**changes)
     assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: cadenza.SAC("Pendulum-v1", activation="foo"),
+        lambda: cadenza.schedules.cosine(1.0, 0.0, steps=-5),
+        lambda: cadenza.PPO("CartPol-v1"),
+    ],
+)
+def test_a_wrong_call_prints_one_sentence_and_no_other_exception(refused):
+    with pytest.raises(ConfigurationError) as caught:
+        refused()
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "another exception" not in printed
+    assert "direct cause" not in printed
+    assert "errors.pydantic.dev" not in printed
 
 
 @pytest.mark.parametrize(

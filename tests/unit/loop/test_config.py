@@ -123,6 +123,10 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
     ("change", "message"),
     [
         ({"run_name": "a b"}, r"run_name: expected a text like .*, got 'a b'\."),
+        (
+            {"improve": {"device": "gpu"}},
+            "expected 'auto', 'cpu', 'mps', 'cuda' or 'cuda:<index>',",
+        ),
         ({"seed": True}, r"seed: expected a whole number, got True\."),
         ({"seed": "1"}, r"seed: expected a whole number, got '1'; write 1 without quotes\."),
         ({"seed": -1}, r"seed: expected greater than or equal to 0, got -1\."),
