@@ -5,7 +5,7 @@ one line per argument and reads on.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -17,6 +17,9 @@ from cadenza.core.errors import InputError, refuse
 FloatArray: TypeAlias = NDArray[np.float64]
 #: Network inputs and outputs.
 Float32Array: TypeAlias = NDArray[np.float32]
+
+#: Part of an observation, or of an info, that tells legal actions: 1 for each that is, else 0.
+MASK: Final = "action_mask"
 
 
 class Shaped(Protocol):
@@ -63,6 +66,41 @@ def require_finite(name: str, array: NDArray[Any]) -> None:
         f"{name}: expected finite numbers, got {array[first]} at index {first} "
         f"({int(finite.size - finite.sum())} of {finite.size} entries are not finite)."
     )
+
+
+def legal_choices(name: str, mask: Any, rows: int, size: int) -> NDArray[np.bool_]:
+    """Return what ``mask`` allows, (rows, size); ``name`` is for the message.
+
+    Raises:
+        InputError: It is of another size, or has other numbers than 0 and 1.
+    """
+    values = np.asarray(mask)
+    if values.size != rows * size:
+        several = f" for each of {rows} observations" if rows > 1 else ""
+        expected = f"an {MASK} of {size} numbers{several}"
+        refuse(InputError, name, expected=expected, got=f"one of shape {values.shape}")
+    values = values.reshape(rows, size)
+    legal = values == 1
+    wrong = values[~legal & (values != 0)]
+    if wrong.size:
+        expected, advice = f"an {MASK} of zeros and ones", "write 1 for each legal action"
+        refuse(InputError, name, expected=expected, got=f"{wrong[0]} in one", do=advice)
+    return legal
+
+
+def require_legal(name: str, legal: NDArray[np.bool_], counts: Sequence[int]) -> None:
+    """Raise unless each row, (N, sum of ``counts``), allows something in every choice.
+
+    Raises:
+        InputError: A row does not.
+    """
+    firsts = [0, *np.cumsum(counts)[:-1].tolist()]
+    some = np.logical_or.reduceat(legal, firsts, axis=1).all(axis=1)
+    if not some.all():
+        expected = f"an {MASK} with at least one legal action of every choice"
+        got = str(legal[~some][0].astype(int).tolist())
+        advice = "end the episode where there is none, or correct the mask"
+        refuse(InputError, name, expected=expected, got=got, do=advice)
 
 
 #: Rows of a policy's matrix products: below 16, torch's results depend on how many there are.

@@ -1,5 +1,7 @@
 """Several choices at once, each with a distribution of its own; masks of legal actions."""
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from gymnasium import spaces
 
 import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.nn.portable import load_policy_file
+from cadenza.learn.nn.portable import load_policy_file, space_facts
 
 SMALL = {"hidden_sizes": (16,), "rollout_length": 32, "batch_size": 32, "num_envs": 4}
 
@@ -200,6 +202,31 @@ def test_an_onnx_file_takes_the_mask_as_an_input(where, tmp_path):
     assert actions.tolist() == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("where", PLACES)
+def test_a_policy_file_plays_legal_actions_alone(where, tmp_path):
+    agent = cadenza.DQN(lambda: Doors(where), action_masks=True, seed=1)
+    (path,) = agent.export_policy(tmp_path / "doors")
+    policy = cadenza.load(path)
+    assert f"to 5 choices, legal by {where}['action_mask'], " in repr(policy)
+    number, masks = np.full((5, 1), 0.3, np.float32), np.eye(5, dtype=np.int8)
+    rows = number if where == "info" else {"action_mask": masks, "Z": number, "a": number}
+    beside = {"action_mask": masks} if where == "info" else {}
+    for plays in (policy.predict, policy.act, agent.predict):
+        assert plays(rows, **beside).tolist() == [2, 3, 4, 5, 6]
+    rest = number[0] if where == "info" else {"Z": number[0], "a": number[0]}
+    for mask, told in [
+        (None, f"expected action_mask=.*, because {where}"),
+        (np.zeros(5), r"at least one legal action of every choice, got \[0, 0, 0, 0, 0\]"),
+        ([1.0, 0.5, 0.0, 0.0, 0.0], "an action_mask of zeros and ones, got 0.5 in one"),
+        (np.ones(2), r"an action_mask of 5 numbers, got one of shape \(2,\)"),
+    ]:
+        with pytest.raises(InputError, match=told):
+            policy.predict(rest, action_mask=mask)
+    old = replace(policy, action=space_facts(agent.envs.action_space))  # of earlier versions
+    assert old.predict(rows, **beside).tolist() == [2, 3, 4, 5, 6]
+    assert old.predict(rest) in range(2, 7)
+
+
 class Dials(Buttons):
     """Buttons whose right positions alone are legal, and one more each."""
 
@@ -242,7 +269,34 @@ class Stuck(Doors):
         return seen, info
 
 
+class Halves(Doors):
+    def __init__(self, where):
+        super().__init__(where)
+        if where == "observation":
+            self.observation_space["action_mask"] = spaces.Box(0.0, 1.0, (5,), np.float32)
+
+    def told(self):
+        seen, info = super().told()
+        told = seen if self.where == "observation" else info
+        told["action_mask"] = (told["action_mask"] / 2).astype(np.float32)
+        return seen, info
+
+
 REFUSED = [
+    (
+        lambda: cadenza.PPO(lambda: Halves("info"), **MASKED).learn(8),
+        r"env: info\['action_mask'\]: expected an action_mask of zeros and ones, got 0.5 in one",
+    ),
+    (
+        lambda: cadenza.PPO(lambda: Halves("observation"), **MASKED).learn(8),
+        "PPO: expected an action_mask of zeros and ones, got 0.5 in one",
+    ),
+    (
+        lambda: cadenza.PPO(lambda: Doors("info"), **MASKED).predict(
+            np.zeros(1), action_mask=[1, 0]
+        ),
+        r"expected an action_mask of 5 numbers, got one of shape \(2,\)",
+    ),
     (lambda: cadenza.PPO("Pendulum-v1", action_masks=True), "expected choices, got actions of Box"),
     (lambda: cadenza.PPO(Numbered, action_masks=True), "an array of 5 numbers"),
     (lambda: cadenza.PPO("CartPole-v1", action_masks=True).learn(8), "from reset and step"),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, cast, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -21,13 +21,13 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cadenza.core.arrays import Float32Array, require_finite
+from cadenza.core.arrays import MASK, Float32Array, legal_choices, require_finite
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import Agent, AgentConfig, AgentKeywords
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch, evaluate_side_by_side
-from cadenza.learn.env.making import MASK, SEEN, Environments, EnvLike, flat_rows
+from cadenza.learn.env.making import Environments, EnvLike, flat_rows
 from cadenza.learn.env.stepping import ActionCodec, VectorSteps
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import OwnStream, RandomSource
@@ -107,6 +107,13 @@ class SoloAgent(Agent[AgentConfig]):
         """Whether environments tell legal actions."""
         return False
 
+    @property
+    def _masks_told(self) -> Literal["observation", "info"] | None:
+        """What tells legal actions, if anything does."""
+        if not self.envs.masks:
+            return None
+        return "observation" if self.envs.layout is self.envs.space else "info"
+
     @overload
     def predict(
         self, observation: Any, *, deterministic: bool = True, action_mask: Any = None
@@ -148,13 +155,15 @@ class SoloAgent(Agent[AgentConfig]):
             expected = "state=..., because the agent has a memory"
             do = "write action, state = agent.predict(observation, state=state) with None where an "
             refuse(InputError, where, expected=expected, got="none", do=f"{do}episode begins")
-        wants = self.envs.layout is not self.envs.space
-        if wants != (action_mask is not None):
-            kind = "action_mask, because one is" if wants else "no action_mask, because none is"
-            expected = f"{kind} part of the observations that the agent learned from"
-            refuse(InputError, where, expected=expected, got="none" if wants else "one")
-        seen = {MASK: action_mask, SEEN: observation} if wants else observation
-        rows, is_single = self._observed(seen)
+        told = self._masks_told
+        if (told == "info") != (action_mask is not None):
+            kind = {
+                "info": f"{MASK}, because info['{MASK}'] told the legal actions in training",
+                "observation": f"no {MASK}, because it is a part of the observation",
+                None: f"no {MASK}, because the agent learned without any",
+            }[told]
+            refuse(InputError, where, expected=kind, got="none" if told == "info" else "one")
+        rows, is_single = self._observed(observation, action_mask)
         memory = np.zeros((len(rows), self.state_width), np.float32)
         if not (state is ... or state is None):
             if np.size(state) != memory.size:
@@ -271,11 +280,12 @@ class SoloAgent(Agent[AgentConfig]):
 
     def networks(self) -> dict[str, PortableNetwork]:
         """Return the policy as plain data; see `Agent.networks`."""
+        told = {} if self._masks_told is None else {"masks": self._masks_told}
         network = PortableNetwork(
             layers=layers_of(self._policy),
             output=self._output(),
             observation=space_facts(self.envs.features),
-            action=space_facts(self.envs.action_space),
+            action={**space_facts(self.envs.action_space), **told},
             **self._policy_facts(),
         )
         return {"": network}
@@ -371,9 +381,12 @@ class SoloAgent(Agent[AgentConfig]):
     def deployed(self) -> nn.Module:
         """Return a module from observations, (B, *shape), to greedy actions of the environment."""
 
-    def _observed(self, observation: Any) -> tuple[NDArray[Any], bool]:
-        """Return flat rows, and whether there was one observation without an axis N."""
-        space = self.envs.layout
+    def _observed(self, observation: Any, mask: Any = None) -> tuple[NDArray[Any], bool]:
+        """Return flat rows, and whether there was one observation without an axis N.
+
+        A ``mask`` stands beside the observation, which else has all of the layout.
+        """
+        where, space = f"{self.name}.predict", self.envs.layout if mask is None else self.envs.space
         leaf, part = observation, space
         try:
             while part.shape is None:
@@ -385,13 +398,17 @@ class SoloAgent(Agent[AgentConfig]):
             rows = flat_rows(observation, space)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{self.name}.predict: expected an observation of {space}, or several with a "
+                f"{where}: expected an observation of {space}, or several with a "
                 f"leading axis, got another: {error}."
             ) from error
-        require_finite(f"{self.name}.predict: observation", rows)
-        if self.envs.masks:
+        require_finite(f"{where}: observation", rows)
+        if mask is not None:
+            legal = legal_choices(where, mask, len(rows), self.envs.masks)
+            rows = np.concatenate((rows, legal.astype(np.int8)), axis=1)
+        elif self.envs.masks:
             rows = self.envs.rows(rows)
-            self.envs.require_legal(rows, f"{self.name}.predict")
+        if self.envs.masks:
+            self.envs.require_legal(rows, where)
         return rows, is_single
 
 

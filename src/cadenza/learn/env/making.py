@@ -29,6 +29,7 @@ from gymnasium.wrappers import FlattenObservation, NormalizeObservation
 from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
+from cadenza.core.arrays import MASK, legal_choices, require_legal
 from cadenza.core.checks import shown, whole_number
 from cadenza.core.contracts import TaskContract, contract_at, registered_for
 from cadenza.core.environments import (
@@ -47,8 +48,7 @@ AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 #: An id that Gymnasium knows, a function that makes an environment, or an environment.
 EnvLike: TypeAlias = str | Callable[[], AnyEnv] | AnyEnv | AnyVectorEnv
 
-#: Part of an observation, or of an info, that tells legal actions; what stands beside it.
-MASK: Final = "action_mask"
+#: What stands beside a mask that infos tell.
 SEEN: Final = "observation"
 #: Observations that can be made flat arrays of numbers.
 _NUMBERS: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -223,7 +223,7 @@ class Environments:
         if not self._masked:
             return
         counts, told = choices_of(action_space), cast("Any", space)
-        self.masks, self._choices = sum(counts), [0, *np.cumsum(counts)[:-1].tolist()]
+        self.masks, self._choices = sum(counts), counts
         if not counts:
             raise ConfigurationError(
                 f"action_masks: expected choices, got actions of {action_space}; switch it off."
@@ -259,18 +259,13 @@ class Environments:
         return np.argsort(names, kind="stable")
 
     def require_legal(self, rows: NDArray[Any], owner: str) -> None:
-        """Refuse `rows` whose mask leaves no legal action.
+        """Refuse `rows` whose mask is no mask, or leaves no legal action.
 
         Raises:
             InputError: There is one.
         """
-        legal = np.logical_or.reduceat(rows[:, -self.masks :] != 0, self._choices, axis=1)
-        for row in np.flatnonzero(~legal.all(axis=1)):
-            raise InputError(
-                f"{owner}: expected an {MASK} with at least one legal action of every choice, got "
-                f"{rows[row, -self.masks :].astype(int).tolist()}; end the episode where there is "
-                "none, or correct the mask."
-            )
+        legal = legal_choices(owner, rows[:, -self.masks :], len(rows), self.masks)
+        require_legal(owner, legal, self._choices)
 
     def _learn_contract(self, env: Any) -> None:
         """Note the task contract of ``env``, which is that of a file, if both have one."""
@@ -402,7 +397,7 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{size} actions, got {'none' if mask is None else np.size(mask)}; give it, or "
                 "switch action_masks off."
             )
-        legal = np.asarray(mask).reshape(-1) != 0
+        (legal,) = legal_choices(f"env: info['{MASK}']", mask, 1, size)
         return {MASK: legal.astype(np.int8), SEEN: observation}
 
 

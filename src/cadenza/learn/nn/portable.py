@@ -2,7 +2,9 @@
 
 File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSON with
              ``format``       ``cadenza-policy/1``
-             ``observation``  what is observed, ``action``  what is done; see `space_facts`
+             ``observation``  what is observed, ``action``  what is done; see `space_facts`.
+                              Where only some actions are legal, the action's ``masks`` is
+                              "observation" or "info": which ["action_mask"] tells them
              ``layers``       a closed list of kinds, `KINDS`; tensors by their place in it
              ``output``       how the last layer becomes an action, see `Output`
              ``task``         {id, version, options} it was trained on, ``seat`` whose it is
@@ -37,7 +39,13 @@ from safetensors import SafetensorError
 from safetensors import torch as tensor_files
 from torch import Tensor, nn
 
-from cadenza.core.arrays import BLOCK_ROWS, require_finite
+from cadenza.core.arrays import (
+    BLOCK_ROWS,
+    MASK,
+    legal_choices,
+    require_finite,
+    require_legal,
+)
 from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
@@ -376,7 +384,8 @@ class PortableNetwork:
         told |= {} if self.contract is None else {"contract": self.contract.title}
         shown = "".join(f", {name}={value!r}" for name, value in told.items())
         does = f"{self.num_choices} choices" if self.num_choices else f"{self.action_dim} numbers"
-        return f"<policy of {self.observation_dim} observed numbers to {does}{shown}>"
+        legal = f", legal by {self.masks}['{MASK}']" if self.masks else ""
+        return f"<policy of {self.observation_dim} observed numbers to {does}{legal}{shown}>"
 
     @property
     def observation_dim(self) -> int:
@@ -392,6 +401,11 @@ class PortableNetwork:
     def num_choices(self) -> int | None:
         """C, or None for a policy that acts by numbers."""
         return None if self.output.choices is None else len(self.output.choices)
+
+    @property
+    def masks(self) -> str | None:
+        """What tells legal actions, "observation" or "info"; None if it learned without masks."""
+        return self.action.get("masks")
 
     @property
     def width(self) -> int:
@@ -437,11 +451,19 @@ class PortableNetwork:
     def predict(self, observation: Any, *, action_mask: Any = None) -> NDArray[Any]:
         """Return the action for one observation, or for several with a leading axis N.
 
-        ``action_mask``, 0 for illegal choices, is for as many.
+        ``action_mask``, 0 for illegal choices, is for as many; None takes the part of that name of
+        the observation. A policy of masks needs one.
 
         Raises:
-            InputError: The observation is of another kind or size, or is not finite.
+            InputError: The observation is of another kind or size, or is not finite; a mask is
+                missing, or leaves no legal action.
         """
+        if action_mask is None:
+            action_mask = self._mask_in(observation)
+        if action_mask is None and self.masks:
+            part = f" or observation['{MASK}']" if self.masks == "observation" else ""
+            told = f"because {self.masks}['{MASK}'] told the legal actions in training"
+            refuse(InputError, "policy", expected=f"{MASK}=...{part}, {told}", got="none")
         is_single = _is_single(observation, self.observation)
         rows = flat_rows(_beside(observation) if is_single else observation, self.observation)
         require_finite("policy: observation", rows)
@@ -457,10 +479,12 @@ class PortableNetwork:
             observations: (N, *shape), flat rows (N, O), or by name where there are several.
             noise: Standard normal, (N, A), or Gumbel of y's shape for choices; None acts without
                 chance, as a policy without ``log_std`` always does.
-            action_mask: 0 for illegal choices, of y's shape; None allows all.
+            action_mask: 0 for illegal choices, of y's shape; None takes ``"action_mask"`` of the
+                observations, and allows all where there is none.
 
         Raises:
-            InputError: Observations are of another size, or the policy has a memory.
+            InputError: Observations are of another size, the policy has a memory, or a mask leaves
+                no legal action.
         """
         if self.state_width:
             expected = "a state, because the policy has a memory"
@@ -480,15 +504,32 @@ class PortableNetwork:
         A row of zeros, or None for all, stands for an episode that begins.
         """
         (y, following), output = self._outputs(observations, state), self.output
+        if action_mask is None:
+            action_mask = self._mask_in(observations)
         if noise is not None and output.chooses:
             y = y + noise
         elif noise is not None and output.log_std is not None:
             y = (y + output.log_std.exp().numpy() * noise).astype(np.float32)
         if action_mask is not None:
-            legal = np.asarray(action_mask).reshape(y.shape) != 0
+            if not output.chooses:
+                expected, got = f"no {MASK}, because the policy acts by numbers", "one"
+                refuse(InputError, "policy", expected=expected, got=got)
+            legal = legal_choices("policy", action_mask, *y.shape)
+            counts = y.shape[1:] if output.counts is None else output.counts.tolist()
+            require_legal("policy", legal, counts)
             y = np.where(legal, y, np.finfo(np.float32).min)
         shape, dtype = self.action.get("shape", ()), self.action.get("dtype", "int64")
         return output.decide(y, shape, dtype), following
+
+    def _mask_in(self, observations: Any) -> Any:
+        """Return the mask among named observations; None if none is there, or it is learned from.
+
+        Files of earlier versions do not say that there are masks.
+        """
+        if not (self.output.chooses and isinstance(observations, Mapping)):
+            return None
+        learned = any(name == MASK for name, _ in self.observation.get("parts", ()))
+        return None if learned else cast("Mapping[str, Any]", observations).get(MASK)
 
     def _require_fit(self) -> None:
         """Try the shapes of all layers and of the output, without numbers."""
