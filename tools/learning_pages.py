@@ -62,7 +62,7 @@ ACTIONS = (
 )
 #: What an algorithm may have: where it is told, and the settings that switch it on.
 ABILITIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "Memory": ("memory", {"memory": "gru"}),
+    "Recurrent": ("memory", {"memory": "gru"}),
     "Masks": ("choices-and-masks", {"action_masks": True}),
     "Goals": ("goals", {"hindsight": 4}),
     "Scaling": ("scales", {"normalize_observations": True, "normalize_rewards": True}),
@@ -182,6 +182,9 @@ def _has(name: str, ability: str, *, briefly: bool = False) -> str:
 def takes_table(name: str) -> str:
     """Return what an algorithm takes, as a table of its page."""
     guide, team = f"{HOW_TO}/train-an-agent.md", _team(name)
+    algorithm = getattr(cadenza, name)
+    steps_them = "num_envs" in inspect.signature(algorithm).parameters
+    at_once = f"`num_envs`, {algorithm.default_envs} by default" if steps_them else "none"
     teacher = {"BC": "learn-from-demonstrations.md", "DAgger": "imitate-an-expert.md"}.get(
         name, "learn-from-demonstrations.md#learn-on-from-them"
     )
@@ -189,7 +192,7 @@ def takes_table(name: str) -> str:
         ("Actions", ", ".join(actions_of(name))),
         (f"[Observations]({guide}#{'teams' if team else 'environments'})", OBSERVATIONS[team]),
         ("Learns", "all robots of a team" if team else "one agent"),
-        ("Environments at once", f"`num_envs`, {getattr(cadenza, name).default_envs} by default"),
+        ("Environments at once", at_once),
         (f"[Demonstrations]({HOW_TO}/{teacher})", ", ".join(_teachers(name)) or "no"),
         *(
             (f"[{ability}]({guide}#{place})", _has(name, ability))

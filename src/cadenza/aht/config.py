@@ -277,6 +277,7 @@ class EvaluationConfig(FrozenModel):
     """Deterministic evaluation of the ego on held-out episodes, at the end of training at least.
 
     Attributes:
+        episodes: Held-out episodes of each evaluation, > 0.
         every_frames: Frames between further evaluations during training; 0 for none.
         root_seed: Root seed of the held-out episodes, apart from every training seed.
     """

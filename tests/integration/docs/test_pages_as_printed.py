@@ -41,6 +41,7 @@ SMALLER = {
     "ego.learn(300,": "ego.learn(120,",
     "own.learn(200,": "own.learn(120,",
     "learn(1_000, ": "learn(200, ",
+    "total, last = 1_000": "total, last = 300",
     "learn(10_000, ": "learn(500, ",
     "evaluate_every=500": "evaluate_every=100",
     "steps=5000": "steps=2000",

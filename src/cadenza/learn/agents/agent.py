@@ -245,10 +245,12 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             callbacks: `AgentCallback`s, or callbacks of the engine, e.g. loggers, a `Checkpointer`,
                 an exporter, or one alone. Those of the engine are called once per update, so not
                 before the warm-up has ended.
-            folder: Where the agent is saved every ``evaluate_every`` steps and at the end
-                (``last``), and after its best evaluation (``best``); None saves nothing. Only the
-                agent that `load` makes from its ``last`` continues an earlier training.
-            evaluate_every: Environment steps between evaluations, with ``folder``.
+            folder: Where the agent is saved at every evaluation and at the end, that by a signal
+                included (``last``), and after its best evaluation (``best``); None saves nothing.
+                Only the agent that `load` makes from its ``last`` continues an earlier training:
+                ``agent.learn(total - agent.steps, folder=...)``.
+            evaluate_every: Environment steps between evaluations, with ``folder``; what came after
+                the last one is lost, and taken again, when the process is killed.
             evaluation_episodes: Episodes of each.
             best_by: What makes one the best: its mean return, or its success rate and then its
                 return. None goes on as before, at first by the return.
