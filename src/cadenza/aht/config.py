@@ -372,11 +372,6 @@ _READS: Final[dict[str, tuple[str, ...]]] = {
     "ego_aht_hatd3": ("hatd3",),
     **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")},
 }
-#: Settings of agents without partners.
-_ALONE: Final = (
-    "dqn.action_masks",
-    *(f"{name}.hindsight" for name in ("sac", "hlgauss", "td3", "dqn", "mbpo")),
-)
 _SECTIONS: Final = (*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
 
 
@@ -401,6 +396,12 @@ class EgoAHTConfig(FrozenModel):
         ppo_extras: Opt-in departures from the upstream update.
         ppo: Settings of ``ppo`` and ``mappo``.
     """
+
+    #: Settings of agents without partners, and why egos have none.
+    ABSENT: ClassVar[dict[str, str]] = {
+        "action_masks": "egos have no masks",
+        "hindsight": "egos have no goals to learn from in hindsight",
+    }
 
     algo: str = "ego_aht_happo"
     seed: int = Field(default=0, ge=0)
@@ -439,8 +440,11 @@ class EgoAHTConfig(FrozenModel):
     @model_validator(mode="after")
     def _no_setting_without_effect(self) -> Self:
         changed = {key for name in _SECTIONS for key in _changes(name, getattr(self, name))}
+        for key in sorted(changed):
+            if absent := self.ABSENT.get(key.rpartition(".")[2]):
+                raise ValueError(f"{key}: expected its default, as {absent}; remove it.")
         reads = _LOOP | set(_READS.get(self.algo, _SECTIONS))
-        dead = [key for key in changed if key in _ALONE or not {key, key.partition(".")[0]} & reads]
+        dead = [key for key in changed if not {key, key.partition(".")[0]} & reads]
         if dead:
             raise ValueError(
                 f"algo={self.algo}: expected only settings that it reads, got "

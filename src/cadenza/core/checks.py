@@ -56,6 +56,11 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return not isinstance(value, bool) and isinstance(value, numbers.Integral)
 
 
+def whole_as_int(value: Any) -> Any:
+    """Return a float that is whole, such as 1e6, as an int; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def real_number(name: str, value: object) -> float:
     """Return a real number as a float; NaN and infinity pass.
 

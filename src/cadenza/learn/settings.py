@@ -7,7 +7,7 @@ part of a ``pydantic.ValidationError`` where a whole file is validated.
 """
 
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import (
@@ -33,8 +33,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from cadenza.core.checks import is_whole
-from cadenza.core.errors import ConfigurationError, did_you_mean
+from cadenza.core.checks import is_whole, whole_as_int
+from cadenza.core.errors import ConfigurationError, nearest_name
 from cadenza.core.schedules import CosineAnnealing, LinearSchedule
 
 
@@ -82,24 +82,97 @@ class FrozenModel(BaseModel):
             try:
                 super().__init__(**settings)
             except ValidationError as error:
-                told = [_sentence(type(self), dict(entry)) for entry in error.errors()]
+                # A list whose items were refused one by one is called too short as well: no news
+                told = [
+                    _sentence(type(self), dict(entry))
+                    for entry in error.errors()
+                    if entry["type"] != "too_short" or not entry["input"]
+                ]
                 raise ConfigurationError("; ".join(told)) from None
 
         # As BaseModel marks its own: a part of a larger model is validated without this constructor
         __init__.__pydantic_base_init__ = True
 
 
+#: Names that settings have in Stable-Baselines3, and one everybody knows, with ours: the one that
+#: an algorithm has, or what is no setting here. The page for its users says them, too.
+ELSEWHERE: Final = {
+    "lr": "learning_rate",
+    "n_steps": "rollout_length n_step",
+    "n_epochs": "epochs",
+    "clip_range": "clip_epsilon",
+    "ent_coef": "entropy_coefficient initial_alpha",
+    "vf_coef": "value_coefficient",
+    "max_grad_norm": "max_gradient_norm",
+    "normalize_advantage": "normalize_advantages",
+    "clip_range_vf": "clip_value",
+    "buffer_size": "memory_size",
+    "learning_starts": "warmup_steps",
+    "train_freq": "train_every",
+    "gradient_steps": "updates",
+    "policy_kwargs": "hidden_sizes critic_sizes activation",
+    "replay_buffer_class": "hindsight",
+    "action_noise": "exploration_noise",
+    "exploration_fraction": "epsilon_frames",
+    "target_update_interval": "target_period",
+    "n_envs": "num_envs=...",
+    "verbose": "learn(progress=...)",
+    "tensorboard_log": "learn(log='tensorboard')",
+}
+#: Settings that not all algorithms have, by those that do.
+OWNERS: Final = {
+    "SAC, HLGauss, TD3, MBPO, PPO, MAPPO, HAPPO and HATD3": "critic_sizes",
+    "SAC, HLGauss, TD3, DQN, MBPO and HATD3": "tau warmup_steps train_every",
+    "SAC, HLGauss, TD3, DQN, MBPO, PPO and HATD3": "memory_size",
+    "SAC, HLGauss, TD3, DQN, MBPO, DAgger and HATD3": "updates",
+    "SAC, HLGauss, TD3, DQN and MBPO": "compile precision hindsight",
+    "SAC, HLGauss, TD3 and DQN": "n_step priority_exponent importance_exponent",
+    "SAC, HLGauss and MBPO": "initial_alpha max_alpha target_entropy",
+    "TD3 and HATD3": "policy_delay target_noise noise_clip exploration_noise",
+    "DQN": "action_bins epsilon_start epsilon_end epsilon_frames double huber_delta target_period",
+    "DQN, PPO and GRPO": "action_masks",
+    "MBPO, PPO, GRPO, MAPPO and HAPPO": "rollout_length",
+    "PPO, GRPO, MAPPO and HAPPO": ("epochs decay_learning_rate clip_epsilon entropy_coefficient"),
+    "PPO, MAPPO and HAPPO": "gae_lambda",
+    "PPO, GRPO and MAPPO": "squash_actions initial_log_std",
+    "PPO and MAPPO": "clip_value value_loss value_coefficient normalize_advantages target_kl",
+    "PPO and GRPO": "factored_choices",
+    "PPO": "memory sequence_length",
+    "GRPO": "group_size kl_coefficient",
+}
+
+
+def _advice(name: str, known: Collection[str]) -> str:
+    """Return what to write instead of an unknown setting: the end of a sentence."""
+    ours = ELSEWHERE.get(name, name).split()
+    if here := [each for each in ours if each in known or not each.isidentifier()]:
+        return f"; here it is {', '.join(here)}"
+    owners = {each: owner for owner, names in OWNERS.items() for each in names.split()}
+    near = ours[0] if ours[0] in owners else nearest_name(name, {*known, *owners})
+    if near and near not in known:
+        have = "have" if " " in owners[near] else "has"
+        return f"; only {owners[near]} {have} {'it' if near == name else near}"
+    return f" (did you mean {near!r}?)" if near else f"; known are {', '.join(sorted(known))}"
+
+
 def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
     """Return what one entry of a ``ValidationError`` says about ``model``."""
     key = ".".join([model.__name__, *map(str, entry["loc"])])
     if entry["type"] == "extra_forbidden":
-        return f"{key}: unknown setting{did_you_mean(str(entry['loc'][-1]), model.model_fields)}"
+        alone = (
+            len(entry["loc"]) == 1
+        )  # not in a section or schedule, which have fields of their own
+        advice = _advice(str(entry["loc"][0]), model.model_fields) if alone else ""
+        return f"{key}: unknown setting{advice}"
     if entry["type"] == "missing":
         return f"{key}: expected a value, got none"
     if entry["type"] == "value_error":  # a sentence of ours, which names the setting or its section
         told, loc = entry["msg"].removeprefix("Value error, "), entry["loc"]
         whole = told.partition(":")[0] not in model.model_fields
         return told if (told.startswith(str(loc[-1])) if loc else whole) else f"{key}.{told}"
+    if entry["type"] in ("tuple_type", "too_short") and key.endswith("_sizes"):
+        widths = "widths, one integer >= 1 per layer, such as (256, 256)"
+        return f"{key}: expected {widths}, got {entry['input']!r}"
     expected = entry["msg"].partition(", got")[0].partition(" should ")[2]
     expected = expected.removeprefix("be ").removeprefix("have ").removesuffix(", not 0")
     return f"{key}: expected {expected}, got {entry['input']!r}"
@@ -147,14 +220,14 @@ class ScheduleConfig(FrozenModel):
         schedule: ``linear``, ``cosine`` (half a wave) or ``step`` (equal jumps).
         start: First value, >= 0.
         end: Value from ``steps`` on, >= 0.
-        steps: Environment steps, >= 1.
+        steps: Environment steps, >= 1; ``1e6`` will do.
         stairs: Jumps of ``step``, >= 1, evenly spaced, the last at ``steps``.
     """
 
     schedule: Literal["linear", "cosine", "step"]
     start: float = Field(ge=0.0)
     end: float = Field(ge=0.0)
-    steps: Count = Field(ge=1)
+    steps: Annotated[Count, BeforeValidator(whole_as_int)] = Field(ge=1)
     stairs: Count = Field(default=1, ge=1)
 
     @model_validator(mode="after")
@@ -183,6 +256,9 @@ def value_at(setting: float | ScheduleConfig, steps: int) -> float:
     return setting.at(steps) if isinstance(setting, ScheduleConfig) else setting
 
 
+_A_SCHEDULE: Final = "cadenza.schedules.cosine(3e-4, 1e-5, steps=1_000_000)"
+
+
 def _or_schedule(number: Any) -> BeforeValidator:
     """Return what takes a number of this type, or a schedule as an object or a mapping."""
     numbers: TypeAdapter[float] = TypeAdapter(number)
@@ -190,7 +266,14 @@ def _or_schedule(number: Any) -> BeforeValidator:
     def taken(value: object) -> float | ScheduleConfig:
         if isinstance(value, ScheduleConfig | Mapping):
             return ScheduleConfig.model_validate(value)
-        return numbers.validate_python(value)
+        try:
+            return numbers.validate_python(value)
+        except ValidationError as error:
+            if error.errors()[0]["type"] not in ("float_type", "float_parsing"):
+                raise
+            raise PydanticCustomError(
+                "schedule", f"Input should be a number or a schedule such as {_A_SCHEDULE}"
+            ) from None
 
     return BeforeValidator(taken)
 

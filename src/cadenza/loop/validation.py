@@ -24,6 +24,7 @@ _EXPECTED: Final = {
     "float_type": "a number",
     "float_parsing": "a number",
     "finite_number": "a finite number",
+    "schedule": "a number, or a mapping such as {schedule: linear, start: 1, end: 0, steps: 9}",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "string_type": "a text",
@@ -145,6 +146,8 @@ def _place(location: tuple[int | str, ...]) -> str:
 def _advice(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """Return what to do about an unknown key: the end of a sentence."""
     key, known = str(location[-1]), _known_keys(model, location[:-1])
+    if absent := getattr(model, "ABSENT", {}).get(key):
+        return f"{absent}; remove it."
     elsewhere = [dotted for dotted in dotted_keys(model) if dotted.rpartition(".")[2] == key]
     close = nearest_name(key, sorted(known))
     if elsewhere and (not close or len(location) == 1):  # at the top it lacks its section

@@ -3,10 +3,12 @@
 import importlib
 import inspect
 import re
+from collections import defaultdict
 
 import pytest
 
 import cadenza
+from cadenza.learn.settings import ELSEWHERE
 from tests.integration.docs.pages import execute, text
 
 SB3 = "how-to/coming-from-stable-baselines3.md"
@@ -50,6 +52,23 @@ def test_settings_of_that_page_exist_in_both_libraries():
     assert len(after) > 15
     assert before <= known
     assert after <= ours | {"network", "seed"}
+
+
+def test_errors_about_settings_say_what_that_page_says():
+    told = defaultdict(set)
+    for heading in ("Calls", "Settings", "Environments", "Callbacks, logs, checkpoints"):
+        for row in rows(SB3, heading):
+            theirs, ours = (re.findall(r"`(\w+)`", cell) for cell in row[:2])
+            if len(theirs) > 1 and len(theirs) == len(ours):
+                for name, here in zip(theirs, ours, strict=True):
+                    told[name].add(here)
+                continue
+            for name in re.findall(r"\w+", row[0]):
+                told[name] |= set(re.findall(r"\w+", row[1]))
+    assert len(ELSEWHERE) > 15
+    for name, here in ELSEWHERE.items():
+        if name != "lr":
+            assert set(re.findall(r"\w+", here)) <= told[name], name
 
 
 def test_defaults_of_that_page_are_those_of_both_libraries():

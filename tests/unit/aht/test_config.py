@@ -270,6 +270,10 @@ def test_load_config_of_another_file_is_refused(tmp_path, name, text, error, mes
             "the algorithm they belong to.",
         ),
         (
+            {"env": {"task": "any"}, "algo": "dqn", "dqn": {"action_masks": True}},
+            "dqn.action_masks: expected its default, as egos have no masks; remove it.",
+        ),
+        (
             {
                 "env": {"task": "any"},
                 "happo": {"lr": {"schedule": "linear", "start": 1e-3, "end": 0.0, "steps": 9}},

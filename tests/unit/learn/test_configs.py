@@ -1,6 +1,7 @@
 """Settings: what they refuse, in one sentence, and whose they are."""
 
 import inspect
+import re
 import traceback
 from typing import get_args, get_type_hints
 
@@ -19,6 +20,7 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
+from cadenza.learn.settings import OWNERS
 
 AGENTS = sorted(
     (
@@ -71,9 +73,27 @@ def test_constructor_shows_every_setting_with_its_type_and_default(kind):
         (
             TD3Config,
             {"hidden_sizes": ()},
-            "TD3Config.hidden_sizes: expected at least 1 item after validation, got ()",
+            "TD3Config.hidden_sizes: expected widths, one integer >= 1 per layer, such as "
+            "(256, 256), got ()",
         ),
-        (HATD3Config, {"compile": True}, "HATD3Config.compile: unknown setting"),
+        (
+            HATD3Config,
+            {"compile": True},
+            "HATD3Config.compile: unknown setting; only SAC, HLGauss, TD3, DQN and MBPO have it",
+        ),
+        (
+            SACConfig,
+            {"critic_sizes": 64, "hidden_sizes": (0,)},
+            "SACConfig.critic_sizes: expected widths, one integer >= 1 per layer, such as "
+            "(256, 256), got 64; SACConfig.hidden_sizes.0: expected greater than or equal to 1, "
+            "got 0",
+        ),
+        (
+            SACConfig,
+            {"learning_rate": "cosine"},
+            "SACConfig.learning_rate: expected a number or a schedule such as "
+            "cadenza.schedules.cosine(3e-4, 1e-5, steps=1_000_000), got 'cosine'",
+        ),
         (
             SACConfig,
             {"initial_alpha": 20.0},
@@ -120,6 +140,41 @@ def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
 
 
 @pytest.mark.parametrize(
+    ("name", "setting", "told"),
+    [
+        ("PPO", "n_steps", "; here it is rollout_length"),
+        ("TD3", "n_steps", "; here it is n_step"),
+        ("PPO", "clip_range", "; here it is clip_epsilon"),
+        ("PPO", "n_envs", "; here it is num_envs=..."),
+        ("PPO", "tensorboard_log", "; here it is learn(log='tensorboard')"),
+        ("SAC", "policy_kwargs", "; here it is hidden_sizes, critic_sizes, activation"),
+        ("SAC", "lr", "; here it is learning_rate"),
+        ("SAC", "memory", "; only PPO has it"),
+        ("HAPPO", "action_masks", "; only DQN, PPO and GRPO have it"),
+        ("HAPPO", "action_mask", "; only DQN, PPO and GRPO have action_masks"),
+        ("PPO", "action_noise", "; only TD3 and HATD3 have exploration_noise"),
+        ("PPO", "epoch", " (did you mean 'epochs'?)"),
+        (
+            "DAgger",
+            "use_sde",
+            f"; known are {', '.join(sorted(cadenza.DAgger.Config.model_fields))}",
+        ),
+    ],
+)
+def test_unknown_settings_are_told_their_name_or_their_algorithms(name, setting, told):
+    with pytest.raises(ConfigurationError) as refused:
+        getattr(cadenza, name).Config(**{setting: 1})
+    assert str(refused.value) == f"{name}Config.{setting}: unknown setting{told}"
+
+
+def test_settings_belong_to_the_algorithms_that_errors_name():
+    for owners, names in OWNERS.items():
+        for name in names.split():
+            having = {kind.__name__ for kind in AGENTS if name in kind.Config.model_fields}
+            assert set(re.split(", | and ", owners)) == having, name
+
+
+@pytest.mark.parametrize(
     "refused",
     [
         lambda: cadenza.SAC("Pendulum-v1", activation="foo"),
@@ -157,3 +212,14 @@ def test_settings_that_change_nothing_in_an_environment_are_refused(name, change
 def test_steps_to_learn_for_must_be_a_whole_number(steps):
     with pytest.raises(InputError, match=rf"PPO\.learn: expected steps, .* got {steps!r}"):
         cadenza.PPO("CartPole-v1").learn(steps)
+
+
+def test_steps_may_be_written_as_a_float_that_is_whole():
+    agent = cadenza.PPO("CartPole-v1", rollout_length=16, batch_size=16).learn(
+        3.2e1, progress=False
+    )
+    assert agent.steps == 32
+    schedules = cadenza.schedules
+    assert schedules.linear(1, 0, steps=1e6) == schedules.linear(1, 0, steps=1_000_000)
+    with pytest.raises(ConfigurationError, match=r"steps: expected a valid integer, got 1\.5"):
+        schedules.linear(1, 0, steps=1.5)

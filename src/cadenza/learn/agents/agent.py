@@ -59,7 +59,7 @@ from cadenza.core.checkpoints import (
     save_checkpoint,
     stated_metadata,
 )
-from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
+from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole, whole_as_int
 from cadenza.core.contracts import TaskContract
 from cadenza.core.device import LEARNING_KINDS, resolve_device, single_torch_thread
 from cadenza.core.environments import successes
@@ -241,7 +241,7 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         as many steps less, so that all calls together count exactly.
 
         Args:
-            steps: Environment steps, those of all environments; >= 1.
+            steps: Environment steps, those of all environments; >= 1. ``1e6`` will do.
             callbacks: `AgentCallback`s, or callbacks of the engine, e.g. loggers, a `Checkpointer`,
                 an exporter, or one alone. Those of the engine are called once per update, so not
                 before the warm-up has ended.
@@ -267,6 +267,7 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             StorageError: The file system refused a save.
         """
         where = f"{self.name}.learn"
+        steps = whole_as_int(steps)
         if not is_whole(steps) or steps < 1:
             do = f"write {self.name}(...).learn(20_000)"
             refuse(InputError, where, expected="steps, an int >= 1", got=repr(steps), do=do)
