@@ -84,7 +84,10 @@ def advice_on(source: Any) -> str:
     if isinstance(source, list | tuple) or "stable_baselines3" in roots:
         return "; pass a function that makes one of its environments, and num_envs=..."
     if "pettingzoo" in roots:
-        return "; see gymnasium.make('cadenza/Ego-v1', task='pettingzoo:module:env') for one robot"
+        return (
+            "; all its robots learn together with MAPPO, HAPPO or HATD3, one of them in "
+            "gymnasium.make('cadenza/Ego-v1', task='pettingzoo:module:env')"
+        )
     if "gym" in roots or all(callable(getattr(kind, name, None)) for name in _ANSWERS):
         version = 26 if "seed" in inspect.signature(kind.reset).parameters else 21
         return f"; derive the class from gymnasium.Env, {_OLD_GYM.format(version)}"

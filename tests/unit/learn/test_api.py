@@ -592,7 +592,11 @@ REFUSED = [
         ConfigurationError,
         "at most 4096",
     ),
-    (lambda: cadenza.HAPPO("Pendulum-v1"), ConfigurationError, "a batch of a task with several"),
+    (
+        lambda: cadenza.HAPPO("Pendulum-v1"),
+        ConfigurationError,
+        "a batch of a task with several.*no ids: .*parallel_env",
+    ),
     (lambda: cadenza.MAPPO(lambda: None), ConfigurationError, "from a number of environments"),
     (lambda: cadenza.HATD3(pushes(3), num_envs=7), ConfigurationError, "beside a ready batch"),
     (lambda: cadenza.HAPPO(pushes).evaluate(0), InputError, "episodes: expected an integer >= 1"),

@@ -75,6 +75,72 @@ def test_every_team_takes_boxes_and_goes_on_where_it_was(name, settings, tmp_pat
     assert whole.predict(joint)[0].shape == (8, 2)
 
 
+class Described(Matching):
+    """Shows its bit as a part of a dict."""
+
+    def observation_space(self, agent):
+        return spaces.Dict(bit=super().observation_space(agent), kind=spaces.Discrete(2))
+
+    def _observe(self):
+        return {agent: {"bit": seen, "kind": 1} for agent, seen in super()._observe().items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("MAPPO", Described),
+        ("MAPPO", partial(Numbered, agents=3, leaves=2)),
+        ("MAPPO", partial(Described, actions="box")),
+        ("HAPPO", partial(Matching, actions="box", leaves=2)),
+        ("HATD3", partial(Described, actions="box")),
+    ],
+)
+def test_teams_play_what_pettingzoo_shows_them_and_loaded_ones_do(name, make, tmp_path):
+    settings = HATD3 if name == "HATD3" else ROLLOUTS
+    team = getattr(cadenza, name)(lambda: make(), **settings)
+    loaded, env = cadenza.load(team.save(tmp_path / "team")), make()
+    observations, _ = env.reset(seed=0)
+    while env.agents:
+        seen = {uid: observations[uid] for uid in env.agents}
+        actions = team.predict(seen)
+        flat = [
+            spaces.flatten(env.observation_space(uid), seen[uid])
+            if uid in seen
+            else np.zeros(spaces.flatdim(env.observation_space(uid)))
+            for uid in env.possible_agents
+        ]
+        rows = dict(zip(env.possible_agents, team.predict(np.concatenate(flat)), strict=True))
+        assert list(actions) == env.agents
+        for uid, action in actions.items():
+            assert env.action_space(uid).contains(action)
+            np.testing.assert_array_equal(np.reshape(action, -1), np.reshape(rows[uid], -1))
+        np.testing.assert_equal(loaded.predict(seen), actions)
+        observations, *_ = env.step(actions)
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ({"a_0": np.zeros((1, 2)), "z": np.zeros((1, 2))}, r"of a_0, b_1, got \['a_0', 'z'\]"),
+        ({"a_0": np.zeros((1, 3))}, r"observation\['a_0'\] in Box.*shape \(1, 3\)"),
+        ({"a_0": np.full((1, 2), np.nan)}, "finite"),
+        (({"a_0": np.zeros((1, 2))}, {}), r"by robot, or joint states \(N, 4\).*reset"),
+        (np.zeros(2), r"shape \(1, 4\), got \(1, 2\); or pass a dict"),
+        ("a_0", "dict of observations by robot"),
+    ],
+)
+def test_what_no_team_sees_is_refused(seen, told):
+    with pytest.raises(InputError, match=told):
+        cadenza.MAPPO(Matching, **ROLLOUTS).predict(seen)
+
+
+def test_team_loaded_without_environments_says_how_to_evaluate(tmp_path):
+    team = cadenza.MAPPO(Matching, **ROLLOUTS)
+    assert repr(team).startswith("MAPPO(<matching>, ")
+    with pytest.raises(InputError, match=r"loaded without.*evaluate\(env=\.\.\.\) or load\("):
+        cadenza.load(team.save(tmp_path / "team")).evaluate(1)
+
+
 @pytest.mark.parametrize("name", ["HAPPO", "HATD3"])
 def test_policies_of_numbers_refuse_choices(name):
     with pytest.raises(ConfigurationError, match=r"continuous actions .* Discrete\(3\) of 'a_0'"):

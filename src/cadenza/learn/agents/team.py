@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite, require_shape
-from cadenza.core.checks import whole_number
-from cadenza.core.errors import InputError
+from cadenza.core.checks import shown, whole_number
+from cadenza.core.errors import InputError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.agents.agent import Agent, AgentConfig
@@ -32,6 +32,7 @@ from cadenza.learn.agents.batches import RolloutLoop
 from cadenza.learn.agents.judging import Evaluation, evaluate_batch
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.env.making import agreed
+from cadenza.learn.env.parallel_team import flat_states, native_action
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.env.teams import TeamSteps, TeamWorlds, batch_of, contracts_of
 from cadenza.learn.export import onnx_graph
@@ -98,18 +99,60 @@ class TeamAgent(Agent[AgentConfig]):
             )
         return self._joint
 
-    def predict(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return every robot's greedy actions, (N, A) or choices (N,), for joint states, (N, S).
+    @overload
+    def predict(self, joint: Mapping[str, Any]) -> dict[str, Any]: ...
+    @overload
+    def predict(self, joint: NDArray[Any]) -> list[NDArray[Any]]: ...
+    def predict(
+        self, joint: Mapping[str, Any] | NDArray[Any]
+    ) -> dict[str, Any] | list[NDArray[Any]]:
+        """Return the greedy actions for one environment's observations, or for joint states.
+
+        Observations by robot, as PettingZoo gives them, get actions by robot that its ``step``
+        takes. Robots that are missing are taken to be gone: the others see zeros, as in training.
+        Joint states, (N, S), get a list of every robot's actions, (N, A), or choices, (N,).
 
         Raises:
-            InputError: ``joint`` has another shape, or is not finite.
+            InputError: ``joint`` is something else, has a robot that is not of the team or an
+                observation of another shape, or is not finite.
         """
-        states = np.atleast_2d(np.asarray(joint, dtype=np.float32))
-        require_shape(f"{self.name}.predict: joint", states, (len(states), self.team.joint_dim))
-        require_finite(f"{self.name}.predict: joint", states)
-        actions = self._greedy(states)
-        bounds = self.team.bounds
-        return [np.clip(a, low, high) for a, (low, high) in zip(actions, bounds, strict=True)]
+        where = f"{self.name}.predict"
+        if isinstance(joint, Mapping):
+            return self._actions_by_robot(where, joint)
+        try:
+            states = np.atleast_2d(np.asarray(joint, dtype=np.float32))
+        except (TypeError, ValueError):
+            expected = (
+                f"a dict of observations by robot, or joint states (N, {self.team.joint_dim})"
+            )
+            refuse(
+                InputError,
+                where,
+                expected=expected,
+                got=shown(joint),
+                do="pass what env.reset() returns first",
+            )
+        do = "or pass a dict of observations by robot"
+        require_shape(f"{where}: joint", states, (len(states), self.team.joint_dim), do)
+        require_finite(f"{where}: joint", states)
+        return self._in_range(states)
+
+    def _actions_by_robot(self, where: str, seen: Mapping[str, Any]) -> dict[str, Any]:
+        native = self.envs.native
+        if not seen.keys() <= native.keys():
+            expected = f"observations of {', '.join(native)}"
+            do = "pass those of one environment, as PettingZoo gives them"
+            refuse(InputError, where, expected=expected, got=f"{[*seen]}", do=do)
+        states = flat_states(self, seen, seen, native)
+        joint = np.concatenate([states[uid] for uid in self.team.uids])[None]
+        require_finite(f"{where}: observations", joint)
+        actions = dict(zip(self.team.uids, self._in_range(joint), strict=True))
+        return {uid: native_action(actions[uid][0], native[uid][1]) for uid in seen}
+
+    def _in_range(self, joint: Float32Array) -> list[NDArray[Any]]:
+        """Return every robot's greedy actions within its bounds, (N, A) or (N,)."""
+        pairs = zip(self._greedy(joint), self.team.bounds, strict=True)
+        return [np.clip(actions, low, high) for actions, (low, high) in pairs]
 
     def evaluate(
         self,

@@ -66,6 +66,11 @@ _EXPECTED: Final = (
 
 #: What is said of a function that returns one environment twice.
 ONE_AND_THE_SAME: Final = "expected a function that makes another environment in every call"
+#: What is said of an agent from a file that tells no id.
+LOADED_WITHOUT: Final = (
+    "evaluate: expected env=..., because the agent was loaded without environments; write "
+    "evaluate(env=...) or load(path, env)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,14 +311,16 @@ class Environments:
             return given
         make = self._make if env is None else _maker(given)
         if make is None:
+            if env is None and self._source is None:
+                raise InputError(LOADED_WITHOUT)
             raise InputError(
-                "evaluate: expected env=..., because the learner's own environment, if it has one, "
-                "is in use; pass one, or make the learner from an id or a function."
+                "evaluate: expected env=..., because the agent's own environment is in use; pass "
+                "one, or make the agent from an id or a function."
             )
         made = make()
         if not isinstance(cast("object", made), gymnasium.Env):
             raise ConfigurationError(
-                f"env: {_EXPECTED}, got one that makes {shown(made)}{advice_on(made)}."
+                f"env: {_EXPECTED}, got one that makes {_told(made)}{advice_on(made)}."
             )
         if self._is_own(made):
             raise InputError(
@@ -515,6 +522,15 @@ def flat(env: AnyEnv) -> AnyEnv:
     return env if is_box else FlattenObservation(env)
 
 
+def has_numbers(space: AnySpace) -> bool:
+    """Return whether observations are arrays of numbers, or dicts and tuples of such."""
+    try:
+        require_numbers(space)
+    except ConfigurationError:
+        return False
+    return True
+
+
 def require_numbers(space: AnySpace) -> None:
     """Refuse observations that are no arrays of numbers, or dicts and tuples of such.
 
@@ -546,6 +562,14 @@ def flat_rows(observations: Any, space: AnySpace) -> NDArray[Any]:
     return values.reshape(-1, spaces.flatdim(space))
 
 
+def _told(value: Any) -> str:
+    """Return a value for a message; by its name where its repr would be an address."""
+    kind = cast("type[Any]", type(value))
+    if kind.__repr__ is not object.__repr__:
+        return shown(value)
+    return kind.__name__ if kind.__str__ is object.__str__ else str(value)
+
+
 def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
     """Return what makes one environment; None if ``source`` is one that cannot be made again."""
     if isinstance(source, str):
@@ -558,6 +582,6 @@ def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
             return None
         return lambda: gymnasium.make(spec)
     if not callable(source):
-        raise ConfigurationError(f"env: {_EXPECTED}, got {shown(source)}{advice_on(source)}.")
+        raise ConfigurationError(f"env: {_EXPECTED}, got {_told(source)}{advice_on(source)}.")
     require_call(source, "a function without arguments that makes one", "write lambda: make(...)")
     return source

@@ -12,8 +12,8 @@ Random:   episode n of environment i is reset with the integer of stream
 Axes:     N = environments, n = agents, O_i, A_i = state and action of agent i.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -24,6 +24,9 @@ from cadenza.core import environments
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
+
+#: What one agent sees and does.
+NativeSpaces: TypeAlias = tuple[Any, Any]
 
 
 def is_parallel(env: Any) -> bool:
@@ -48,6 +51,7 @@ class ParallelTeam:
 
     Attributes:
         acting: Who acts next, (N, n).
+        native: What every agent sees and does in one environment, by agent.
         unwrapped: The first one without its wrappers.
 
     Raises:
@@ -61,24 +65,24 @@ class ParallelTeam:
         self.agent_uids: tuple[str, ...] = tuple(first.possible_agents)
         self.task_contract: Any = getattr(first, "task_contract", None)
         self.unwrapped: Any = getattr(first, "unwrapped", first)
-        self._seen, self._done = _spaces_of(first, self.agent_uids)
+        self.native: dict[str, NativeSpaces] = _spaces_of(first, self.agent_uids)
         for env in self.envs:
             environments.require_seeded_reset(env)
-            if _spaces_of(env, tuple(env.possible_agents)) != (self._seen, self._done):
+            if _spaces_of(env, tuple(env.possible_agents)) != self.native:
                 raise ConfigurationError(
                     "env: expected PettingZoo environments with the same agents and spaces, got "
-                    f"{[*self._seen]} and {[*env.possible_agents]}; make them alike."
+                    f"{[*self.native]} and {[*env.possible_agents]}; make them alike."
                 )
         self.observation_space: Any = {"agent": {}}
         self.action_space: Any = {}
-        for uid in self.agent_uids:
-            state = environments.flat_state_space(self._seen[uid])
-            action = environments.flat_action_space(self._done[uid])
+        for uid, (seen, done) in self.native.items():
+            state = environments.flat_state_space(seen)
+            action = environments.flat_action_space(done)
             if state is None or action is None:
                 raise ConfigurationError(
                     f"env: expected a PettingZoo environment whose {uid!r} has observations that "
                     f"flatten to one Box and actions of Discrete or of a real Box, got "
-                    f"{self._seen[uid]} and {self._done[uid]}; wrap it."
+                    f"{seen} and {done}; wrap it."
                 )
             self.observation_space["agent"][uid] = {"state": batch_space(state, self.num_envs)}
             self.action_space[uid] = batch_space(action, self.num_envs)
@@ -105,7 +109,7 @@ class ParallelTeam:
         ends, cuts = np.zeros((2, self.num_envs), np.bool_)
         for row, env in enumerate(self.envs):
             acted: list[str] = list(env.agents)
-            given = {uid: self._native(uid, actions[uid][row]) for uid in acted}
+            given = {uid: native_action(actions[uid][row], self.native[uid][1]) for uid in acted}
             answer = environments.values_of(env, "step", env.step(given))
             seen, told, terminated, truncated, infos = answer
             rewards[row] = sum(map(float, told.values()))
@@ -113,10 +117,10 @@ class ParallelTeam:
             successes[row] = min((each for each in known if each in (0.0, 1.0)), default=np.nan)
             has_ended = [bool(terminated[uid]) for uid in acted]
             if env.agents and not all(np.logical_or(has_ended, [truncated[uid] for uid in acted])):
-                states.append(self._states(env, seen, env.agents))
+                states.append(flat_states(env, seen, env.agents, self.native))
                 continue
             ends[row], cuts[row] = all(has_ended), not all(has_ended)
-            finals[row] = self._states(env, seen, acted)
+            finals[row] = flat_states(env, seen, acted, self.native)
             states.append(self._begin(row))
         info: dict[str, Any] = {"is_success": successes}
         if finals:
@@ -134,34 +138,38 @@ class ParallelTeam:
             raise InputError(
                 f"{type(env).__name__}: expected agents after reset(), got none; correct it."
             )
-        return self._states(env, seen, env.agents)
+        return flat_states(env, seen, env.agents, self.native)
 
     def _present(self) -> NDArray[np.bool_]:
         return np.array([[uid in env.agents for uid in self.agent_uids] for env in self.envs])
-
-    def _states(
-        self, env: Any, seen: Mapping[str, Any], present: Sequence[str]
-    ) -> dict[str, Float32Array]:
-        """Return every agent's state, (O_i,)."""
-        states = {u: np.zeros(spaces.flatdim(space), np.float32) for u, space in self._seen.items()}
-        for uid in present:
-            value, space = seen.get(uid), self._seen[uid]
-            environments.require_observation(env, value, space, f"observation[{uid!r}]")
-            states[uid] = np.asarray(spaces.flatten(space, cast("Any", value)), np.float32)
-        return states
 
     def _batch(self, states: Sequence[Mapping[str, Float32Array]]) -> dict[str, Any]:
         uids = self.agent_uids
         return {"agent": {u: {"state": np.stack([row[u] for row in states])} for u in uids}}
 
-    def _native(self, uid: str, action: NDArray[Any]) -> Any:
-        """Return an action as the agent's environment takes it."""
-        space: Any = self._done[uid]
-        if isinstance(space, spaces.Discrete):
-            return int(action)
-        return np.clip(action.reshape(space.shape), space.low, space.high).astype(space.dtype)
+
+def flat_states(
+    env: Any, seen: Mapping[str, Any], present: Iterable[str], native: Mapping[str, NativeSpaces]
+) -> dict[str, Float32Array]:
+    """Return every agent's state, (O_i,), from what those ``present`` saw in ``env``.
+
+    Raises:
+        InputError: One saw something else than its space.
+    """
+    states = {u: np.zeros(spaces.flatdim(space), np.float32) for u, (space, _) in native.items()}
+    for uid in present:
+        value, space = seen.get(uid), native[uid][0]
+        environments.require_observation(env, value, space, f"observation[{uid!r}]")
+        states[uid] = np.asarray(spaces.flatten(space, cast("Any", value)), np.float32)
+    return states
 
 
-def _spaces_of(env: Any, uids: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the agents see and do."""
-    return {u: env.observation_space(u) for u in uids}, {u: env.action_space(u) for u in uids}
+def native_action(action: NDArray[Any], space: Any) -> Any:
+    """Return one agent's action, (A_i,) or a choice, as its environment takes it."""
+    if isinstance(space, spaces.Discrete):
+        return int(action)
+    return np.clip(action.reshape(space.shape), space.low, space.high).astype(space.dtype)
+
+
+def _spaces_of(env: Any, uids: Sequence[str]) -> dict[str, NativeSpaces]:
+    return {uid: (env.observation_space(uid), env.action_space(uid)) for uid in uids}

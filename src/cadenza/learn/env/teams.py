@@ -24,13 +24,15 @@ from cadenza.core.environments import ParallelEnvLike
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.env.held_state import HeldState
 from cadenza.learn.env.making import (
+    LOADED_WITHOUT,
     ONE_AND_THE_SAME,
     SavedWorlds,
+    has_numbers,
     space_from,
     space_state,
     unwrapped,
 )
-from cadenza.learn.env.parallel_team import ParallelTeam, is_parallel
+from cadenza.learn.env.parallel_team import NativeSpaces, ParallelTeam, is_parallel
 from cadenza.learn.env.stepping import VectorStep
 
 
@@ -201,8 +203,11 @@ class _SavedBatch:
 
     def __init__(self, saved: Any, count: int) -> None:
         self.num_envs = count
-        self.agent_uids = [uid for uid, _, _ in saved]
-        boxes = [(uid, space_from(seen), space_from(done)) for uid, seen, done in saved]
+        self.agent_uids = [uid for uid, *_ in saved]
+        boxes = [(uid, space_from(seen), space_from(done)) for uid, seen, done, *_ in saved]
+        self.native: dict[str, NativeSpaces] = {
+            uid: (space_from(each[-2]), space_from(each[-1])) for uid, *each in saved
+        }
         batched = partial(batch_space, n=count)
         self.observation_space = {"agent": {u: {"state": batched(seen)} for u, seen, _ in boxes}}
         self.action_space = {uid: batched(done) for uid, _, done in boxes}
@@ -232,17 +237,29 @@ class TeamWorlds:
             )
         batch: Any = batch_of(source, count or default)
         if not (hasattr(batch, "agent_uids") and hasattr(batch, "num_envs")):
+            advice = "one robot, in a Gymnasium environment, learns with PPO or SAC"
+            if isinstance(batch, str):
+                advice = (
+                    "PettingZoo has no ids: import the module and write lambda: "
+                    f"module.parallel_env(); {advice}"
+                )
             raise ConfigurationError(
                 "env: expected a batch of a task with several robots (num_envs, agent_uids), or a "
                 "function from a number of environments to one, e.g. cadenza.HAPPO(lambda n: "
                 "VectorMPECooperativePushEnv(n)), or one that makes a parallel environment of "
-                f"PettingZoo, got {shown(batch)}; "
-                "one robot, in a Gymnasium environment, learns with PPO or SAC."
+                f"PettingZoo, got {shown(batch)}; {advice}."
             )
         self.batch: Any = batch
         self.num_envs: int = int(batch.num_envs)
         self.uids: tuple[str, ...] = tuple(batch.agent_uids)
         self.contracts: Mapping[str, TaskContract] = contracts_of(batch, self.uids)
+
+    @property
+    def native(self) -> Mapping[str, NativeSpaces]:
+        """What every robot sees and does in one environment."""
+        if isinstance(self.batch, ParallelTeam | _SavedBatch):
+            return self.batch.native
+        return {uid: (_single(seen), _single(done)) for uid, seen, done in self._boxes()}
 
     @property
     def vector(self) -> Any:
@@ -259,10 +276,20 @@ class TeamWorlds:
         return self.batch
 
     def saved(self) -> Any:
-        """Return every robot's spaces as a file holds them."""
+        """Return every robot's spaces as a file holds them: flat, then as PettingZoo has them.
+
+        The latter are missing where they are the same, and in files of earlier versions.
+        """
+        told = {uid: [_single(seen), _single(done)] for uid, seen, done in self._boxes()}
+        for uid, native in self.native.items():
+            if native != tuple(told[uid]) and has_numbers(native[0]):
+                told[uid] += native
+        return [[uid, *map(space_state, each)] for uid, each in told.items()]
+
+    def _boxes(self) -> list[tuple[str, Any, Any]]:
+        """Return every robot's name, and the batched spaces of its states and actions."""
         seen, done = self.batch.observation_space["agent"], self.batch.action_space
-        boxes = [(uid, seen[uid]["state"], done[uid]) for uid in self.uids]
-        return [[uid, *(space_state(_single(space)) for space in pair)] for uid, *pair in boxes]
+        return [(uid, seen[uid]["state"], done[uid]) for uid in self.uids]
 
     @property
     def spaces(self) -> str:
@@ -271,9 +298,12 @@ class TeamWorlds:
 
     @property
     def task(self) -> str:
-        """The batch in angle brackets, or what a file tells of it."""
-        is_told = isinstance(self.batch, _SavedBatch)
-        return f"<{self.spaces if is_told else type(unwrapped(self.batch)).__name__}>"
+        """The batch or PettingZoo's name in angle brackets, or what a file tells of it."""
+        if isinstance(self.batch, _SavedBatch):
+            return f"<{self.spaces}>"
+        inner = unwrapped(self.batch)
+        told: Any = getattr(inner, "metadata", {}) if isinstance(self.batch, ParallelTeam) else {}
+        return f"<{told.get('name', type(inner).__name__)}>"
 
     def make(self, count: int) -> Any:
         """Return another batch of ``count`` environments.
@@ -282,9 +312,11 @@ class TeamWorlds:
             InputError: There is no function that makes one.
         """
         if self._make is None:
+            if isinstance(self.batch, _SavedBatch):
+                raise InputError(LOADED_WITHOUT)
             raise InputError(
-                "evaluate: expected env=..., because the team's own batch, if it has one, is in "
-                "use; pass one, or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
+                "evaluate: expected env=..., because the team's own batch is in use; "
+                "pass one, or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
             )
         made = batch_of(self._make, count)
         if unwrapped(made) is unwrapped(self.batch):
