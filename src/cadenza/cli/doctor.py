@@ -24,6 +24,8 @@ _OPTIONAL: Final = {
     "wandb": ("Weights & Biases logging", "wandb"),
     "tensorboard": ("TensorBoard logging", "tensorboard"),
     "pettingzoo": ("PettingZoo view of the tasks", "pettingzoo"),
+    "onnx": ("policies as ONNX files", "onnx"),
+    "onnxruntime": ("running and checking ONNX files", "onnx"),
 }
 
 
@@ -77,6 +79,7 @@ def examine(folder: Path) -> "list[Check]":
         python_check(),
         Check("packages", "ok", packages),
         Check("compute", "ok", _computing()),
+        _gpu(),
         disk_check(folder, enough_gib=NEEDED_GIB),
         _git(folder),
         *(tried(name, check, missing="warn") for name, check in tries.items()),
@@ -98,6 +101,16 @@ def _computing() -> str:
 
     report = device_report(resolve_device("auto"))
     return f"{os.cpu_count()} cores, {report}, {torch.get_num_threads()} torch threads"
+
+
+def _gpu() -> "Check":
+    from cadenza.core.device import cuda_fault
+    from cadenza.loop.doctor import Check
+
+    fault = cuda_fault()
+    if fault is None:
+        return Check("GPU", "ok", "works; agents use it with device='cuda' or 'auto'")
+    return Check("GPU", "warn", f"{fault}; everything runs on the CPU")
 
 
 def _written(folder: Path) -> str:

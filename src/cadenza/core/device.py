@@ -17,6 +17,8 @@ from cadenza.core.files import sha256_bytes
 _CUBLAS_VARIABLE: Final = "CUBLAS_WORKSPACE_CONFIG"
 _CUBLAS_FIXED: Final = ":4096:8"
 _BYTES_PER_GIB: Final = 2**30
+#: What else helps where torch was built without.
+_INSTALL: Final = ", or install torch for CUDA (see pytorch.org)"
 #: Kinds of devices, the preferred ones first.
 KINDS: Final = ("cuda", "mps", "cpu")
 #: Those that agents learn on; what Apple's compute lacks, such as float64, they need.
@@ -49,14 +51,32 @@ def resolve_device(name: str = "auto", *, kinds: Sequence[str] = KINDS) -> torch
         raise InputError(f"device {name!r}: {fault}; correct it.")
     kind, _, index = name.partition(":")
     if int(index or 0) >= len(_devices(kind)):
-        is_built_without = kind == "cuda" and not (torch.version.cuda or torch.version.hip)
-        install = "install torch for CUDA (see pytorch.org), " if is_built_without else ""
+        fault = "Apple's GPU does not work here"
+        if kind == "cuda":
+            fault = cuda_fault() or "there is no GPU of this number"
         raise DeviceUnavailableError(
-            f"device {name!r}: expected one of this machine, got {', '.join(map(str, present))}; "
-            f"{install}choose one of these, or 'auto' (ADR-002: a run never changes device "
-            "silently)."
+            f"device {name!r}: {fault}; this machine has: "
+            f"{', '.join(map(str, present))}; write device='{present[-1]}' or 'auto'"
+            f"{_INSTALL if kind == 'cuda' and not _is_built_for_gpus() else ''} "
+            "(ADR-002: a run never changes device silently)."
         )
     return torch.device(name)
+
+
+def cuda_fault() -> str | None:
+    """Return why no CUDA GPU works here, None if one does."""
+    found = _devices("cuda")
+    if any(map(_works, found)):
+        return None
+    if found:
+        why = f"cannot compute on {', '.join(map(str, found))}"
+    else:
+        why = "finds none" if _is_built_for_gpus() else "was built without CUDA"
+    return f"no CUDA GPU works here (torch {torch.__version__} {why})"
+
+
+def _is_built_for_gpus() -> bool:
+    return bool(torch.version.cuda or torch.version.hip)
 
 
 def _devices(kind: str) -> list[torch.device]:

@@ -275,7 +275,7 @@ def test_evaluation_without_an_evaluator_is_refused(tmp_path):
 
 def test_device_that_the_machine_lacks_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceUnavailableError, match="device 'cuda': expected one of this machine"):
+    with pytest.raises(DeviceUnavailableError, match="device 'cuda': no CUDA GPU works here"):
         run(tmp_path, config=config_in(tmp_path, runtime={"device": "cuda"}))
     assert not (tmp_path / "out").exists()
 

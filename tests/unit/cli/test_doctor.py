@@ -31,6 +31,7 @@ def test_a_machine_that_cannot_train_fails(free, closest, digests, failed, tmp_p
     assert found["folder"]["detail"] == f"can write to {tmp_path}/new"
     assert found["git"]["detail"].startswith("no repository here")
     assert found["safety filter"]["detail"].startswith("stopped 0.0000 m") == (not failed)
+    assert {"GPU", "onnx", "onnxruntime"} <= found.keys()
     assert list(tmp_path.iterdir()) == []
     rows = [line.split(maxsplit=2) for line in CliRunner().invoke(app, words).stdout.splitlines()]
     assert sum(row[:1] == ["FAIL"] for row in rows) == len(failed)
