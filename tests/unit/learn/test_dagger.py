@@ -253,7 +253,7 @@ def test_codec_refuses_what_is_no_choice():
     [
         (lambda o: o, r"actions: expected shape \(3, 1\), got \(3, 2\)"),
         (lambda o: o[:, :1] * np.nan, "expected finite numbers"),
-        (None, r"expected expert=.*expert_action\(\)"),
+        (None, r"expected an expert, got none; pass expert=.*method expert_action\(\)\.$"),
     ],
 )
 def test_experts_that_cannot_be_followed_are_refused(expert, told):

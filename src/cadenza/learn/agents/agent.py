@@ -318,12 +318,13 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         told = {key: first.extra.get(key, value) for key, value in mine.items()}
         found = (first.extra.get("algorithm"), first.seed, told)
         if found != (self.name, self.seed, mine) or first.step > self.steps:
+            best_return = told["best_return"] and f"{told['best_return']:.1f}"
             refuse(
                 InputError,
                 where,
                 expected="a folder without another training",
                 got=f"{files[0]} ({found[0]}, seed {first.seed}, {first.step} steps, best return "
-                f"{told['best_return']})",
+                f"{best_return})",
                 do=f"use {found[0]}.load('{files[0]}', ...) to continue it, or name another folder",
             )
         # A training that was killed between its two saves has yet to meet its best again.

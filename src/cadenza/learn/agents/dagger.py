@@ -283,8 +283,8 @@ class DAgger(ImitationAgent[DAggerConfig]):
                 if error.name != "call" and EXPERT_ACTION not in str(error):
                     raise  # the expert's own
                 raise InputError(
-                    f"{self.name}.learn: expected expert=..., a function of observations, or "
-                    f"environments with a method {EXPERT_ACTION}(), got neither: {error}."
+                    f"{self.name}.learn: expected an expert, got none; pass expert=..., a function "
+                    f"of observations, or give the environment a method {EXPERT_ACTION}()."
                 ) from error
         actions = np.asarray(actions)
         name = f"{self.name}: the expert's actions"
