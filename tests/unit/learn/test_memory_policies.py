@@ -196,6 +196,18 @@ def test_files_hand_the_state_out_and_take_it_back(kind, tmp_path):
     assert np.array_equal(alone, policy.step(seen, mine)[0][:1])  # whatever is asked beside it
     with pytest.raises(InputError, match="because the policy has a memory"):
         policy.act(seen)
+    with pytest.raises(InputError, match=r"state=\.\.\., because the policy has a memory"):
+        policy.predict(seen[0])
+    state = rng.normal(size=mine.shape).astype(np.float32)
+    wanted = policy.step(seen, state * [[1.0], [0.0], [1.0]])
+    for found, expected in zip(
+        policy.predict(seen, state=state, episode_start=[False, True, False]), wanted, strict=True
+    ):
+        assert np.array_equal(found, expected)
+    for found, expected in zip(policy.predict(seen[0], state=state[0]), wanted, strict=True):
+        assert np.array_equal(found, expected[0])
+    with pytest.raises(InputError, match=r"expected a state of shape \(1, "):
+        policy.predict(seen[0], state=np.zeros(3))
 
 
 class Doors(Cue):

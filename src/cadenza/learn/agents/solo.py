@@ -34,6 +34,7 @@ from cadenza.learn.loaded_state import OwnStream, RandomSource
 from cadenza.learn.nn.encoders import Network, encoder_factory, holds_images, parts_of
 from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.nn.portable import Output, PortableNetwork, layers_of, space_facts
+from cadenza.learn.nn.recurrent import carried
 
 
 class SoloKeywords(AgentKeywords, total=False):
@@ -164,14 +165,8 @@ class SoloAgent(Agent[AgentConfig]):
             }[told]
             refuse(InputError, where, expected=kind, got="none" if told == "info" else "one")
         rows, is_single = self._observed(observation, action_mask)
-        memory = np.zeros((len(rows), self.state_width), np.float32)
-        if not (state is ... or state is None):
-            if np.size(state) != memory.size:
-                expected, got = f"a state of shape {memory.shape}", f"one of {np.shape(state)}"
-                do = "hand back the one that the last call returned"
-                refuse(InputError, where, expected=expected, got=got, do=do)
-            fresh = np.reshape(episode_start, (-1, 1))
-            memory = np.where(fresh, memory, np.reshape(state, memory.shape))
+        before = None if state is ... else state
+        memory = carried(where, before, (len(rows), self.state_width), episode_start)
         with nullcontext() if deterministic else self._drawn.instead_of(self._drawing):
             actions, memory = self._act(rows, memory, deterministic=deterministic)
         if is_single:

@@ -29,7 +29,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from types import EllipsisType
+from typing import Any, Final, Protocol, cast, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from torch import Tensor, nn
 from cadenza.core.arrays import (
     BLOCK_ROWS,
     MASK,
+    Float32Array,
     legal_choices,
     require_finite,
     require_legal,
@@ -50,7 +52,7 @@ from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.recurrent import remembered
+from cadenza.learn.nn.recurrent import carried, remembered
 from cadenza.learn.nn.running_normalizer import CLIP
 
 FORMAT: Final = "cadenza-policy/1"
@@ -427,10 +429,6 @@ class PortableNetwork:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return y and the next state, (N, S)."""
         rows = flat_rows(observations, self.observation)
-        if rows.shape[1] != self.observation_dim:
-            expected = f"observations of {self.observation_dim} numbers"
-            advice = "it was trained on another task"
-            refuse(InputError, "policy", expected=expected, got=rows.shape[1], do=advice)
         scales = bool(self.layers) and self.layers[0].kind == "standardise"
         kept = rows.dtype == np.float64 and scales  # by moments in double precision
         count = len(rows)
@@ -439,8 +437,7 @@ class PortableNetwork:
         )
         filled[:count] = rows
         memory = np.zeros((len(filled), self.state_width), np.float32)
-        if state is not None:
-            memory[:count] = state
+        memory[:count] = carried("policy", state, (count, self.state_width))
         widths = [width for width in map(_state_width, self.layers) if width]
         with torch.inference_mode():
             states = list(torch.split(torch.as_tensor(memory), widths, dim=1))
@@ -448,16 +445,39 @@ class PortableNetwork:
             following = torch.cat(states, dim=1)[:count].numpy() if states else memory[:count]
             return y, following
 
-    def predict(self, observation: Any, *, action_mask: Any = None) -> NDArray[Any]:
+    @overload
+    def predict(self, observation: Any, *, action_mask: Any = None) -> NDArray[Any]: ...
+    @overload
+    def predict(
+        self,
+        observation: Any,
+        *,
+        action_mask: Any = None,
+        state: Float32Array | None,
+        episode_start: Any = False,
+    ) -> tuple[NDArray[Any], Float32Array]: ...
+    def predict(
+        self,
+        observation: Any,
+        *,
+        action_mask: Any = None,
+        state: Float32Array | EllipsisType | None = ...,
+        episode_start: Any = False,
+    ) -> NDArray[Any] | tuple[NDArray[Any], Float32Array]:
         """Return the action for one observation, or for several with a leading axis N.
 
         ``action_mask``, 0 for illegal choices, is for as many; None takes the part of that name of
-        the observation. A policy of masks needs one.
+        the observation. A policy of masks needs one. With ``state``, return also the next one, as
+        an agent's `predict` does; a policy with a memory needs it.
 
         Raises:
             InputError: The observation is of another kind or size, or is not finite; a mask is
-                missing, or leaves no legal action.
+                missing, or leaves no legal action; a state is missing or of another size.
         """
+        if state is ... and self.state_width:
+            expected = "state=..., because the policy has a memory"
+            do = "write action, state = policy.predict(observation, state=state), from None on"
+            refuse(InputError, "policy", expected=expected, got="none", do=do)
         if action_mask is None:
             action_mask = self._mask_in(observation)
         if action_mask is None and self.masks:
@@ -467,8 +487,12 @@ class PortableNetwork:
         is_single = _is_single(observation, self.observation)
         rows = flat_rows(_beside(observation) if is_single else observation, self.observation)
         require_finite("policy: observation", rows)
-        actions = self.act(rows, action_mask=action_mask)
-        return actions[0] if is_single else actions
+        before = None if state is ... else state
+        memory = carried("policy", before, (len(rows), self.state_width), episode_start)
+        actions, following = self.step(rows, memory, action_mask=action_mask)
+        if is_single:
+            actions, following = actions[0], following[0]
+        return actions if state is ... else (actions, following)
 
     def act(
         self, observations: Any, noise: NDArray[Any] | None = None, action_mask: Any = None
@@ -848,20 +872,34 @@ def flat_rows(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:
     """Return observations, N of them, as rows (N, O), one-hot where they are choices.
 
     Raises:
-        InputError: They are of another kind.
+        InputError: They are of another kind or size.
     """
+    width = flat_width(facts)
     try:
-        if isinstance(observations, Mapping | tuple):
-            named = cast("Any", observations)
-            parts = [flat_rows(named[name], part) for name, part in facts["parts"]]
-            return np.concatenate(parts, axis=1)
-        values = np.asarray(observations)
-        rows = values.reshape(len(values), -1)
-        counts = choice_counts(facts)
-        if not counts or (rows.shape[1] == sum(counts) and values.dtype.kind == "f"):
-            return rows  # numbers, or choices that are one-hot already
-        choices = zip(counts, (rows - np.reshape(facts["start"], -1)).T, strict=True)
-        return np.concatenate([np.eye(n, dtype=np.float32)[column] for n, column in choices], 1)
+        rows = _rows_of(observations, facts)
+        if rows.shape[1] == width:
+            return rows
+        told, cause = f"observations of {width} numbers, got {rows.shape[1]}", None
+        advice = "; it was trained on another task"
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        told = f"policy: expected observations of {dict(facts)}, N of them, got others: {error}."
-        raise InputError(told) from error
+        told, cause = f"observations of {dict(facts)}, N of them, got others: {error}", error
+        advice = ""
+    if _is_single(observations, facts):
+        told = f"a row for each observation, (N, {width}), got one observation alone"
+        advice = "; write predict(observation) for one"
+    raise InputError(f"policy: expected {told.rstrip('.')}{advice}.") from cause
+
+
+def _rows_of(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:
+    """Return rows of one part, or of several side by side."""
+    if isinstance(observations, Mapping | tuple):
+        named = cast("Any", observations)
+        parts = [_rows_of(named[name], part) for name, part in facts["parts"]]
+        return np.concatenate(parts, axis=1)
+    values = np.asarray(observations)
+    rows = values.reshape(len(values), -1)
+    counts = choice_counts(facts)
+    if not counts or (rows.shape[1] == sum(counts) and values.dtype.kind == "f"):
+        return rows  # numbers, or choices that are one-hot already
+    choices = zip(counts, (rows - np.reshape(facts["start"], -1)).T, strict=True)
+    return np.concatenate([np.eye(n, dtype=np.float32)[column] for n, column in choices], 1)

@@ -13,11 +13,14 @@ State:   all zeros where an episode begins; the caller keeps it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import InputError, refuse
 from cadenza.learn.nn.layers import Layer
 
 MemoryKind: TypeAlias = Literal["gru", "lstm"]
@@ -119,6 +122,24 @@ class Recurrent(nn.Module):
     def portable(self) -> Sequence[nn.Module]:
         """Return the layers of a policy file."""
         return [self.before, self.memory, self.layers]
+
+
+def carried(
+    owner: str, state: Any, shape: tuple[int, int], episode_start: Any = False
+) -> Float32Array:
+    """Return ``state`` as an array of ``shape``, (B, S): zeros if it is None, and where one starts.
+
+    Raises:
+        InputError: It has another size.
+    """
+    fresh = np.zeros(shape, np.float32)
+    if state is None:
+        return fresh
+    if np.size(state) != fresh.size:
+        expected, got = f"a state of shape {shape}", f"one of {np.shape(state)}"
+        do = "hand back the one that the last call returned"
+        refuse(InputError, owner, expected=expected, got=got, do=do)
+    return np.where(np.reshape(episode_start, (-1, 1)), fresh, np.reshape(state, shape))
 
 
 def masked(logits: Tensor, rows: Tensor, masks: int) -> Tensor:

@@ -352,6 +352,15 @@ def test_observations_of_another_size_are_refused():
     network = AGENTS["parts"]().networks()[""]
     with pytest.raises(InputError, match="expected observations of"):
         network.act({"camera": np.zeros((1, 12, 12, 3))})
+    single = network.observation["parts"]
+    seen = {name: np.zeros(part.get("shape", ()), int) for name, part in single}
+    with pytest.raises(InputError, match=r"^policy: expected a row for each .* alone; .*one\.$"):
+        network.step(seen, None)
+    network = AGENTS["PPO, choices"]().networks()[""]
+    with pytest.raises(InputError, match=r"a row for each observation, \(N, 5\), got one"):
+        network.act(np.zeros(5))
+    with pytest.raises(InputError, match="expected observations of 5 numbers, got 6"):
+        network.predict(np.zeros(6))
 
 
 def test_every_kind_of_layer_is_written_by_some_policy():
