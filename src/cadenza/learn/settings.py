@@ -114,6 +114,8 @@ ELSEWHERE: Final = {
     "replay_buffer_class": "hindsight",
     "action_noise": "exploration_noise",
     "exploration_fraction": "epsilon_frames",
+    "exploration_initial_eps": "epsilon_start",
+    "exploration_final_eps": "epsilon_end",
     "target_update_interval": "target_period",
     "n_envs": "num_envs=...",
     "verbose": "learn(progress=...)",
@@ -148,11 +150,14 @@ def _advice(name: str, known: Collection[str]) -> str:
     if here := [each for each in ours if each in known or not each.isidentifier()]:
         return f"; here it is {', '.join(here)}"
     owners = {each: owner for owner, names in OWNERS.items() for each in names.split()}
-    near = ours[0] if ours[0] in owners else nearest_name(name, {*known, *owners})
-    if near and near not in known:
-        have = "have" if " " in owners[near] else "has"
-        return f"; only {owners[near]} {have} {'it' if near == name else near}"
-    return f" (did you mean {near!r}?)" if near else f"; known are {', '.join(sorted(known))}"
+    if owner := owners.get(ours[0]):
+        have = "have" if " " in owner else "has"
+        return f"; only {owner} {have} {'it' if ours[0] == name else ours[0]}"
+    near = nearest_name(name, {*known, *owners})
+    if near is None:
+        return f"; known are {', '.join(sorted(known))}"
+    whose = "" if near in known else f" of {owners[near]}"
+    return f" (did you mean {near!r}{whose}?)"
 
 
 def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:

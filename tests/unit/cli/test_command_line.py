@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from cadenza.benchmark.zoo.config import Method
 from cadenza.cli.main import app, build_command, main
+from cadenza.core.errors import ConfigurationError
 
 
 def _walk(command, path):
@@ -48,6 +49,13 @@ def test_help_shows_an_example_that_the_command_line_takes(path, capsys):
     # parsing alone: required options are there, all options exist, values have their types
     leaf = max((one for one in LEAVES if words[: len(one.split())] == one.split()), key=len)
     LEAVES[leaf].make_context(leaf, words[len(leaf.split()) :])
+
+
+def test_a_setting_that_no_ego_has_is_refused_with_the_reason():
+    from cadenza.cli.configuration import read_training_config
+
+    with pytest.raises(ConfigurationError, match=r"got 'action_masks'; egos have no masks; remove"):
+        read_training_config(Path("crossing"), ["algo=sac", "sac.action_masks=true"])
 
 
 def test_settings_of_the_examples_are_known(tmp_path):

@@ -151,7 +151,7 @@ def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
         ("SAC", "lr", "; here it is learning_rate"),
         ("SAC", "memory", "; only PPO has it"),
         ("HAPPO", "action_masks", "; only DQN, PPO and GRPO have it"),
-        ("HAPPO", "action_mask", "; only DQN, PPO and GRPO have action_masks"),
+        ("HAPPO", "action_mask", " (did you mean 'action_masks' of DQN, PPO and GRPO?)"),
         ("PPO", "action_noise", "; only TD3 and HATD3 have exploration_noise"),
         ("PPO", "epoch", " (did you mean 'epochs'?)"),
         (
