@@ -187,7 +187,7 @@ REFUSED = [
         lambda: EgoAHTConfig.model_validate(
             {"algo": "dqn", "env": {"task": "any"}, "dqn": {"action_masks": True}}
         ),
-        "algo=dqn: expected only settings that it reads, got dqn.action_masks",
+        "dqn.action_masks: expected its default, as egos have no masks",
     ),
 ]
 
