@@ -53,7 +53,7 @@ def resolve_device(name: str = "auto", *, kinds: Sequence[str] = KINDS) -> torch
     if int(index or 0) >= len(_devices(kind)):
         fault = "Apple's GPU does not work here"
         if kind == "cuda":
-            fault = cuda_fault() or "there is no GPU of this number"
+            fault = "there is no GPU of this number" if _devices(kind) else cuda_fault()
         raise DeviceUnavailableError(
             f"device {name!r}: {fault}; this machine has: "
             f"{', '.join(map(str, present))}; write device='{present[-1]}' or 'auto'"

@@ -252,7 +252,9 @@ def test_replay_learners_stay_on_the_cpu_unless_a_device_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     learner = trainer("sac", runtime={"device": "auto"}).training_state()["learner"]
     assert {weight.device.type for weight in learner["networks"]["q1"].values()} == {"cpu"}
-    with pytest.raises(DeviceUnavailableError, match=r"device 'cuda:1': .* got cuda:0, cpu;"):
+    with pytest.raises(
+        DeviceUnavailableError, match=r"device 'cuda:1': .* machine has: cuda:0, cpu;"
+    ):
         trainer("sac", runtime={"device": "cuda:1"})
 
 

@@ -38,7 +38,9 @@ def no_gpu(monkeypatch):
 
 
 def test_agent_on_an_absent_device_is_refused_with_what_is_there(no_gpu):
-    with pytest.raises(DeviceUnavailableError, match=r"device 'cuda:1': .* got cpu; .*'auto'"):
+    with pytest.raises(
+        DeviceUnavailableError, match=r"device 'cuda:1': .* machine has: cpu; .*'auto'"
+    ):
         cadenza.SAC("Pendulum-v1", device="cuda:1")
     with pytest.raises(InputError, match="device 'gpu': expected 'auto', 'cpu', 'cuda'"):
         cadenza.PPO("CartPole-v1", device="gpu")

@@ -66,6 +66,16 @@ def numbers(dtype=np.float32):
 
 CHOICES = spaces.Discrete(4, start=1)
 SEVERAL = spaces.MultiDiscrete([[3, 2], [4, 2]], start=[[1, 0], [-2, 5]])
+
+
+def own_layers():
+    """Return a module of one's own, with equal weights each time."""
+    layers = nn.Sequential(nn.Conv2d(3, 2, 8, 4), nn.ReLU(), nn.Flatten())
+    for parameter in layers.parameters():
+        nn.init.uniform_(parameter, -0.05, 0.05, generator=torch.Generator().manual_seed(0))
+    return layers
+
+
 AGENTS = {
     "SAC": lambda: cadenza.SAC(world(numbers(), BOX), **SIZES),
     "TD3": lambda: cadenza.TD3(world(numbers(), BOX), **SIZES),
@@ -90,9 +100,7 @@ AGENTS = {
     "few bytes": lambda: cadenza.PPO(world(bytes_of(3, 3), CHOICES), **SIZES),
     "parts": lambda: cadenza.SAC(world(PARTS, BOX), **SIZES),
     "own layers": lambda: cadenza.TD3(
-        world(bytes_of(3, 40, 40), BOX),
-        network=nn.Sequential(nn.Conv2d(3, 2, 8, 4), nn.ReLU(), nn.Flatten()),
-        **SIZES,
+        world(bytes_of(3, 40, 40), BOX), network=own_layers(), **SIZES
     ),
 }
 
