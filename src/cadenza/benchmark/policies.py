@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -29,6 +29,7 @@ from cadenza.core.arrays import Float32Array, in_blocks
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     is_foreign,
+    list_checkpoints,
     load_weights_file,
     read_metadata,
     resolve_uri,
@@ -41,6 +42,7 @@ from cadenza.core.errors import (
     CheckpointError,
     InputError,
     UnknownNameError,
+    refuse,
 )
 from cadenza.core.files import is_safetensors, sha256_bytes, sha256_file
 from cadenza.core.plug_ins import PlugIns
@@ -55,12 +57,16 @@ from cadenza.learn.nn.gaussian_actor import (
 from cadenza.learn.nn.portable import (
     POLICY_FACT,
     POLICY_KEY,
+    SUFFIX,
     PortableNetwork,
     load_policy_file,
     policy_path,
 )
 from cadenza.partners.frozen import OnnxGraph, read_bytes
 
+#: Folder of a training's files, and what the card of a run ends in.
+_RUNS_FOLDER: Final = "artifacts"
+_RUN_SUFFIX: Final = ".run.json"
 #: What an ONNX graph is called: its bytes do not say what they are.
 ONNX_SUFFIX: Final = ".onnx"
 #: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
@@ -328,6 +334,35 @@ def _played(path: Path, seat: str = "ego") -> Path:
     return policy_path(path, name)
 
 
+def saved_policies(path: Path) -> list[Path]:
+    """Return the files of the policies in ``path``: itself, or those of a folder.
+
+    Of a folder, the newest checkpoint of each training in it; else the best or last agent that was
+    saved there; else its policy files, or those in its folder ``policies``.
+
+    Raises:
+        CheckpointError: There is nothing, or no policy in the folder.
+    """
+    if path.is_file():
+        return [path]
+    root = path.parent if path.name == _RUNS_FOLDER else path
+    cards = sorted((root / _RUNS_FOLDER).glob(f"*{_RUN_SUFFIX}"))
+    runs = [card.name.removesuffix(_RUN_SUFFIX) for card in cards]
+    kept = [k for k in (list_checkpoints(run, artifacts_root=root) for run in runs) if k]
+    if kept:
+        return [resolve_uri(uris[max(uris)], artifacts_root=root) for uris in kept]
+    agents = [path / name for name in ("best", "last") if (path / name).is_file()]
+    files = [f for at in (path, path / "policies") for f in sorted(at.glob(f"*{SUFFIX}"))]
+    if not (agents or files):
+        refuse(
+            CheckpointError,
+            str(path),
+            expected="a policy, an agent, or a folder of a training with some",
+            got="an empty folder" if path.is_dir() else "nothing",
+        )
+    return agents[:1] or files
+
+
 def actor_from_checkpoint(
     payload: Mapping[str, Any], *, source: str, is_foreign: bool = False
 ) -> GaussianActor:
@@ -350,8 +385,16 @@ def actor_from_checkpoint(
     )
 
 
-class NetworkPolicy(MemorylessPolicy):
-    """Plays the policy of a file without chance: one state, or rows of them."""
+#: States (N, D) and what is remembered of them, (N, S), to actions and what is remembered next.
+_Acting: TypeAlias = Callable[[NDArray[Any], NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]
+
+
+class NetworkPolicy:
+    """Plays the policy of a file without chance: one state, or rows of them.
+
+    Attributes:
+        memory: What it remembers of each row's episode, (N, S); S is 0 without a memory.
+    """
 
     def __init__(
         self, policy: PortableNetwork | OnnxGraph, seat: EgoSeat, *, source: str = "policy"
@@ -361,9 +404,10 @@ class NetworkPolicy(MemorylessPolicy):
             seat.contract.require_match(source, policy.contract)
         if isinstance(policy, OnnxGraph):
             sizes, choices, first = policy.sizes, wanted, float(seat.low[0])
-            self._act: Callable[[NDArray[Any]], NDArray[Any]] = partial(in_blocks, policy.actions)
+            graph = partial(in_blocks, policy.actions)
+            self._act: _Acting = lambda states, memory: (graph(states), memory)
         else:
-            table, self._act = policy.output.choices, policy.act
+            table, self._act = policy.output.choices, policy.step
             choices, sizes = policy.num_choices, (policy.observation_dim, policy.action_dim)
             first = None if table is None else float(table.min())
         if sizes != (seat.observation_dim, seat.action_dim):
@@ -379,6 +423,18 @@ class NetworkPolicy(MemorylessPolicy):
                 f"{'' if first is None else f' from {first:g}'}; it was trained on another task."
             )
         self._uid = seat.uid
+        width = 0 if isinstance(policy, OnnxGraph) else policy.state_width
+        self.memory: Float32Array = np.zeros((0, width), dtype=np.float32)
+
+    def reset(self, *, seed: int) -> None:
+        """Forget all episodes."""
+        del seed
+        self.memory = self.memory[:0]
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Forget the episode in one lane."""
+        del seed
+        self.memory[row : row + 1] = 0.0
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the action, float32, shape (A,), or the number of a choice, (1,)."""
@@ -389,7 +445,11 @@ class NetworkPolicy(MemorylessPolicy):
 
         None depends on how many there are, nor on the others.
         """
-        return self._act(states).reshape(len(states), -1).astype(np.float32)
+        if len(self.memory) < len(states):
+            new = (len(states) - len(self.memory), self.memory.shape[1])
+            self.memory = np.concatenate((self.memory, np.zeros(new, dtype=np.float32)))
+        actions, self.memory[: len(states)] = self._act(states, self.memory[: len(states)])
+        return actions.reshape(len(states), -1).astype(np.float32)
 
 
 @register_policy("zero")
@@ -480,6 +540,12 @@ class GoalPolicy(MemorylessPolicy):
 def goal_pull(state: NDArray[Any]) -> NDArray[Any]:
     """Return a critically damped pull to the goal of crossing, (..., 2), m/s^2, not clipped."""
     return GOAL_STIFFNESS * state[..., 4:6] - GOAL_DAMPING * state[..., 2:4]
+
+
+def policy_names() -> list[str]:
+    """Return the names of the built-in policies."""
+    _plug_ins.load()
+    return list(_BUILT_IN)
 
 
 def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:

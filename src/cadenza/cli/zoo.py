@@ -191,8 +191,12 @@ def matrix(
         typer.Option("--out", "-o", help="Output folder; `matrix` in the first zoo's by default."),
     ] = None,
     ego: Annotated[
-        list[Path] | None,
-        typer.Option("--ego", help="Policy file, agent, checkpoint or ONNX file of a further ego."),
+        list[str] | None,
+        typer.Option(
+            "--ego",
+            help="Further ego: policy, agent, checkpoint, ONNX file, folder of a training or of "
+            "policies, or a built-in policy; repeatable.",
+        ),
     ] = None,
     episodes: Annotated[
         int, typer.Option("--episodes", min=5, help="Episodes of a cell, over five seeds.")

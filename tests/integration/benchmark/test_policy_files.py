@@ -9,7 +9,13 @@ from gymnasium import spaces
 import cadenza
 from cadenza.benchmark.cells import PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
-from cadenza.benchmark.policies import EgoSeat, load_policy, policy_weights_sha256, read_policy
+from cadenza.benchmark.policies import (
+    EgoSeat,
+    load_policy,
+    policy_weights_sha256,
+    read_policy,
+    saved_policies,
+)
 from cadenza.benchmark.zoo.matrix import cross_play
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.nn.portable import load_policy_file
@@ -108,3 +114,48 @@ def test_partner_draws_with_the_spread_of_its_file_and_is_bound(agents, monkeypa
     other = PartnerSpec("policy", 0, 1, address, extra={"uid": "mate"}, weights_sha256="0" * 64)
     with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
         load_partner(other).reset(seed=0)
+
+
+def test_matrix_takes_folders_and_built_in_egos(agents, tmp_path):
+    zoo = tmp_path / "zoo"
+    made(zoo, "scripted", population=2, task="crossing")
+    shutil.copytree(agents, tmp_path / "agent", ignore=shutil.ignore_patterns("p*"))
+    (tmp_path / "seeds" / "policies").mkdir(parents=True)
+    for seed in (0, 1):
+        shutil.copy(agents / f"ppo{SUFFIX}", tmp_path / "seeds" / "policies" / f"x{seed}{SUFFIX}")
+    egos = [tmp_path / "agent", tmp_path / "seeds", "goal_pd"]
+    result = cross_play([zoo], egos=egos, episodes=5, out=tmp_path / "matrix", workers=1)
+    assert result.egos == ("best", "x0.policy", "x1.policy", "goal_pd")
+    with pytest.raises(CheckpointError, match="expected a policy, an agent, or a folder"):
+        cross_play([zoo], egos=[tmp_path / "nothing"], episodes=5, out=tmp_path / "other")
+
+
+def test_folder_of_trainings_means_the_newest_checkpoint_of_each(tmp_path):
+    folder = tmp_path / "artifacts"
+    folder.mkdir()
+    for name in ("a.run.json", "a_step200.pt", "a_step90.pt", "b.run.json", "b_step7.pt"):
+        (folder / name).touch()
+    newest = [folder / "a_step200.pt", folder / "b_step7.pt"]
+    assert saved_policies(tmp_path) == saved_policies(folder) == newest
+
+
+def test_policy_with_a_memory_is_judged_as_it_acts_alone(tmp_path):
+    recurrent = cadenza.PPO("cadenza/Crossing-v1", memory="gru", memory_size=4, num_envs=1)
+    recurrent.save(tmp_path / "ppo")
+    network = load_policy_file(tmp_path / f"ppo{SUFFIX}")
+    bounds = network.output
+    seat = EgoSeat(uid="ego", observation_dim=10, low=bounds.low, high=bounds.high)
+    policy = load_policy("local://ppo", seat=seat, artifacts_root=tmp_path)
+    rng = np.random.default_rng(0)
+    seen, begins = rng.normal(size=(6, 3, 10)).astype(np.float32), np.zeros((6, 3), bool)
+    begins[0], begins[3, 1] = True, True
+    state = None
+    policy.reset(seed=0)
+    for rows, begin in zip(seen, begins, strict=True):
+        for row in np.flatnonzero(begin):
+            policy.reset_row(int(row), seed=0)
+        expected, state = network.predict(rows, state=state, episode_start=begin)
+        assert policy.act_rows(rows).tobytes() == expected.tobytes()
+    alone, state = network.predict(seen[0, 0], state=None)
+    policy.reset(seed=0)
+    assert policy.act({"agent": {"ego": {"state": seen[0, 0]}}}).tobytes() == alone.tobytes()

@@ -24,6 +24,7 @@ from cadenza.benchmark.evaluation_run import (
     run_evaluation,
 )
 from cadenza.benchmark.executor import JobProgress
+from cadenza.benchmark.policies import policy_names, saved_policies
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
@@ -150,7 +151,7 @@ def cross_play(
     folders: Sequence[Path],
     *,
     out: Path,
-    egos: Sequence[Path] = (),
+    egos: Sequence[str | Path] = (),
     episodes: int = DEFAULT_EPISODES,
     seed: int = 0,
     workers: int | None = None,
@@ -163,7 +164,8 @@ def cross_play(
     Args:
         folders: Zoos of one task; egos are their learned members as they were at the end.
         out: Folder of plan, cells and bundles.
-        egos: Further egos, files of any kind that `cadenza.benchmark.policies` reads.
+        egos: Further egos: files or folders of any kind that `cadenza.benchmark.policies` reads,
+            or names of built-in policies.
         episodes: M of every cell, a multiple of `SEEDS`.
         seed: Chooses the seeds of the episodes.
         workers: Processes; by default one per core.
@@ -179,23 +181,26 @@ def cross_play(
     manifest, entries = open_zoos(folders)
     learned = [e for e in entries if e.member.class_name == ZOO_MEMBER and e.member.tier == "final"]
     files = {e.member.name: e.folder / e.member.file for e in learned}
-    files |= dict(zip(_names_of(egos, files), egos, strict=True))
-    if not files or episodes < 1 or episodes % SEEDS:
+    scripted, further = sorted_egos(egos)
+    files |= dict(zip(_names_of(further, files), further, strict=True))
+    if not (files or scripted) or episodes < 1 or episodes % SEEDS:
         raise ConfigurationError(
             "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
-            f"{SEEDS} episodes, got {len(files)} egos and {episodes}."
+            f"{SEEDS} episodes, got {len(files) + len(scripted)} egos and {episodes}."
         )
-    places = [Path(os.path.realpath(path)) for path in (*folders, *(p.parent for p in egos))]
+    places = [Path(os.path.realpath(path)) for path in (*folders, *(p.parent for p in further))]
     root = Path(os.path.relpath(os.path.commonpath(places)))
 
     def address(path: Path) -> str:
         return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
 
+    sources = {name: address(path) for name, path in files.items()}
+    sources |= {name: name for name in scripted}
     config = EvaluationConfig(
         task=manifest.task,
         episode_length=settings_of(manifest, seed).horizon,
         options=manifest.options,
-        policies=tuple(PolicyChoice(name=n, source=address(path)) for n, path in files.items()),
+        policies=tuple(PolicyChoice(name=n, source=source) for n, source in sources.items()),
         partners=tuple(_partner(entry, address) for entry in entries),
         conditions=(ConditionEntry(name=CONDITION),),
         seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
@@ -211,16 +216,23 @@ def cross_play(
         repro_command="cadenza zoo matrix",
         progress=progress,
     )
-    skills = tuple(_skills(played, name, entries) for name in files)
+    skills = tuple(_skills(played, name, entries) for name in sources)
     values = np.array([[skill.value for skill in row] for row in skills])
     return CrossPlay(
-        egos=tuple(files),
+        egos=tuple(sources),
         partners=tuple(entry.member for entry in entries),
         skills=skills,
         seeds=config.seeds,
         row_order=clustered(values),
         column_order=clustered(values.T),
     )
+
+
+def sorted_egos(egos: Sequence[str | Path]) -> tuple[list[str], list[Path]]:
+    """Return the names of built-in policies among ``egos``, and the files of the others."""
+    scripted = [str(ego) for ego in egos if not Path(ego).exists() and str(ego) in policy_names()]
+    others = [Path(ego) for ego in egos if str(ego) not in scripted]
+    return scripted, [file for path in others for file in saved_policies(path)]
 
 
 def _names_of(egos: Sequence[Path], taken: Iterable[str]) -> list[str]:
@@ -287,7 +299,8 @@ def clustered(values: FloatArray) -> tuple[int, ...]:
     if len(values) < 3:
         return tuple(range(len(values)))
     hierarchy = load_extra("scipy.cluster.hierarchy")
-    tree = hierarchy.linkage(values, method="average", optimal_ordering=True)
+    distances = load_extra("scipy.spatial.distance").pdist(values)
+    tree = hierarchy.linkage(distances, method="average", optimal_ordering=True)
     return tuple(int(k) for k in hierarchy.leaves_list(tree))
 
 
