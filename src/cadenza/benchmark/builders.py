@@ -143,6 +143,16 @@ class BatchedBackgroundRobots(BackgroundRobots):
         self._next_seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
         self._prescribed = False
 
+    @property
+    def stride(self) -> int:
+        """By how much the number of a copy's episode grows; see `EpisodeBatch`."""
+        return getattr(self._env, "stride", self.num_envs)
+
+    @stride.setter
+    def stride(self, stride: int) -> None:
+        batch: Any = self._env
+        batch.stride = stride
+
     def reset_rows(
         self, rows: Sequence[int], seeds: Sequence[int], roots: Sequence[int]
     ) -> Observation:
@@ -175,7 +185,7 @@ class BatchedBackgroundRobots(BackgroundRobots):
             seed = int(self._next_seeds[row])
             for uid, robot in self._robots.items():
                 robot.reset_row(row, seed=background_seed(uid, seed))
-            self._next_seeds[row] += self.num_envs
+            self._next_seeds[row] += self.stride
 
 
 def background_seed(uid: str, episode_seed: int) -> int:

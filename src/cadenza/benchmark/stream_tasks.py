@@ -4,7 +4,8 @@
 processes of their own, build them. The stream shows the ego alone: ``obs`` is its state, (D,),
 ``actions`` what it executed, (A,), after the safety filter.
 
-Worlds:   row i of E plays the episodes s + i + e E, e = 0, 1, ..., of the task, s from ``reset``.
+Worlds:   row i of E plays the episodes s + i + e d, e = 0, 1, ..., of the task, s from ``reset``,
+          d the batch's ``stride``, E unless it was set.
           In the episode k the stream ``benchmark.stream.<uid>`` under root k chooses who drives
           seat ``uid``; the partner's seat begins with seed k, a background robot with
           `background_seed`. So k and the experiment seed repeat an episode in a scalar
@@ -44,6 +45,7 @@ from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.scripted_egos import carry
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.checks import whole_number
 from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import (
     ConfigurationError,
@@ -100,6 +102,11 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     def task_contract(self) -> TaskContract | None:
         """What the ego's numbers mean, if the batch inside says it."""
         return contract_at(self.env, self.ego_uid)
+
+    @property
+    def stride(self) -> int:
+        """By how much the number of an environment's episode grows from one to the next."""
+        return getattr(self.env, "stride", self.num_envs)
 
     @property
     def partner_ids(self) -> list[str]:
@@ -163,7 +170,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         for row in rows:
             for seat in self._seats:
                 seat.begin(row, int(self._next_seeds[row]))
-            self._next_seeds[row] += self.num_envs
+            self._next_seeds[row] += self.stride
 
     def _ego_state(self, observation: Mapping[str, Any]) -> NDArray[Any]:
         return observation["agent"][self.ego_uid]["state"]
@@ -269,8 +276,12 @@ def make_batch(
     episode_length: int,
     root_seed: int,
     options: Mapping[str, OptionValue],
+    stride: int | None = None,
 ) -> Any:
-    """Return ``num_envs`` environments of ``task`` as a batch; arguments as `make_ego_worlds`."""
+    """Return ``num_envs`` environments of ``task`` as a batch; arguments as `make_ego_worlds`.
+
+    Episode numbers grow by ``stride``, ``num_envs`` if it is None; see `EpisodeBatch`.
+    """
     found = get_task(task)
     request = EnvRequest(
         episode_length=episode_length,
@@ -279,7 +290,7 @@ def make_batch(
         options=found.complete_options(options),
         batched=True,
     )
-    env = found.make_env(request)
+    env: Any = found.make_env(request)
     mode = getattr(env, "metadata", {}).get("autoreset_mode")
     if getattr(env, "num_envs", None) != num_envs or mode is not AutoresetMode.SAME_STEP:
         raise ConfigurationError(
@@ -287,6 +298,8 @@ def make_batch(
             f"environments that reset themselves in the same step, got {type(env).__name__}; heed "
             "EnvRequest.batched there."
         )
+    if stride is not None:
+        env.stride = whole_number("make_batch.stride", stride, least=1)
     return env
 
 

@@ -520,6 +520,15 @@ class VectorCrossingEnv(PlanarVectorEnv):
         """Return each robot's goals, shape (N, 2), m."""
         return {uid: self._goals[robot].T.copy() for robot, uid in enumerate(self.agent_uids)}
 
+    def _task_memory(self) -> dict[str, Any]:
+        arrays = {
+            "goals": self._goals,
+            "positions": self._positions,
+            "velocities": self._velocities,
+            "goal_distance": self._goal_distance,
+        }
+        return {name: np.moveaxis(array, -1, 0) for name, array in arrays.items()}
+
     def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:
         starts = layout_from_uniforms(draws, self.num_robots).transpose(1, 2, 0)  # (n, 2, R)
         self._positions[:, :, rows] = starts

@@ -229,10 +229,18 @@ class VectorForaging(PlanarVectorEnv):
         """What the robots' numbers mean, by robot."""
         return contracts.foraging(self.agent_uids, foods=self._foods.shape[1])
 
+    def _task_memory(self) -> dict[str, Any]:
+        return {
+            "players": self._players,
+            "levels": self._levels,
+            "foods": self._foods,
+            "powers": self._powers,
+            "spawned": self._spawned,
+        }
+
     def _start(self, rows: NDArray[np.int64]) -> None:
-        seeds = self._seeds[rows] + self._episodes[rows] * self.num_envs
         self._steps[rows] = 0
-        for row, seed in zip(rows.tolist(), seeds.tolist(), strict=True):
+        for row, seed in zip(rows.tolist(), self._episodes_of(rows).tolist(), strict=True):
             stream = derive_substream(f"{EPISODE_STREAM}{seed}", root_seed=self.root_seed)
             game = self._maker.lay_out(stream.integer_seed())
             cells = np.argwhere(game.field)

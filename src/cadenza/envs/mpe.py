@@ -351,6 +351,13 @@ class VectorMPECooperativePushEnv(PlanarVectorEnv):
         """What the robots' numbers mean, by robot."""
         return contracts.cooperative_push(self.agent_uids)
 
+    def _task_memory(self) -> dict[str, Any]:
+        return {
+            "landmarks": self._landmarks.T,
+            "position": self._position.T,
+            "velocity": self._velocity.T,
+        }
+
     def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:
         # As Generator.uniform(low, high): low + (high - low) * draw.
         points = self._backend.from_host(

@@ -1,15 +1,19 @@
 """Many copies of a planar task stepped as one: episode identities, automatic resets, observations.
 
-Identity:    copy i plays episodes seed_i + e * N, e = 0, 1, ..., of the scalar task: with
+Identity:    copy i plays episodes seed_i + e * stride, e = 0, 1, ..., of the scalar task: with
              ``rng="substream"`` each of them has exactly the bytes of
-             ``ScalarEnv(root_seed=...).reset(seed=seed_i + e * N)``. ``reset(seed=s)`` sets
-             seed_i = s + i and e = 0; ``reset()`` moves every copy to its next episode.
+             ``ScalarEnv(root_seed=...).reset(seed=seed_i + e * stride)``. ``reset(seed=s)`` sets
+             seed_i = s + i and e = 0; ``reset()`` moves every copy to its next episode. ``stride``
+             is N unless it is set: K blocks of N / K copies play what K batches of their own play
+             if it is N / K and a block's seeds are those of its batch.
 Auto-reset:  "same_step": the step that ends an episode returns the next episode's first
              observation, and ``info["final_observation"]`` holds those before the reset.
              "next_step": the following step ignores that copy's action, returns the next episode's
              first observation, reward 0 and no flags.
 Prescribed:  `EpisodeBatch.reset_rows` says which episode each copy plays, under which root seed;
              from then on no copy resets itself, so that nothing depends on N.
+Going back:  `EpisodeBatch.snapshot` keeps what copies are like, `EpisodeBatch.restore` puts them
+             back there, or others with the same parameters: what follows has the same bytes.
 Axes:        N = copies, n = robots, D = entries of one `state`. Coordinates are stored with N last,
              so that every operation runs over contiguous memory.
 """
@@ -17,7 +21,7 @@ Axes:        N = copies, n = robots, D = entries of one `state`. Coordinates are
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +30,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from cadenza.core.checks import whole_number
-from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.errors import InputError, NotReadyError, refuse
 from cadenza.envs.backends import ArrayBackend
 from cadenza.envs.batched_streams import counter_uniforms, named_uniforms
 from cadenza.envs.inputs import checked_seeds
@@ -34,6 +38,9 @@ from cadenza.envs.spaces import planar_action_space, state_observation_space
 
 Autoreset = Literal["same_step", "next_step"]
 Stream = Literal["substream", "philox"]
+
+#: What copies are like between two steps: arrays by name, with one row per copy.
+Snapshot: TypeAlias = dict[str, Any]
 
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "next_step": AutoresetMode.NEXT_STEP}
 #: Every copy at once, where an index of copies is wanted.
@@ -97,10 +104,15 @@ class TaskLayout:
 
 
 class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
-    """N copies of any task that count their episodes; see the module for identities and resets."""
+    """N copies of any task that count their episodes; see the module for identities and resets.
+
+    Attributes:
+        stride: By how much the number of a copy's episode grows from one to the next, >= 1.
+    """
 
     owner: str
     root_seed: int
+    stride: int
     _ready = False
     _prescribed = False
 
@@ -111,6 +123,7 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
             "autoreset_mode": AutoresetMode.SAME_STEP,
         }
         self.num_envs: int = whole_number(f"{self.owner}.num_envs", num_envs, least=1)
+        self.stride = self.num_envs
         self.single_observation_space, self.single_action_space = states, actions
         self.action_space: gym.Space[Any] = batch_space(actions, self.num_envs)
         self.observation_space: gym.Space[Any] = batch_space(states, self.num_envs)
@@ -169,9 +182,56 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
         self._ready = True
         return self._observe()
 
+    def snapshot(self, rows: Sequence[int]) -> Snapshot:
+        """Return everything that the future of the copies ``rows`` depends on, (R, ...) each.
+
+        That is the state of the simulation, the clock, the number of the episode and what else the
+        task remembers; pick rows of a snapshot by indexing its arrays.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
+        self._require_episodes("snapshot")
+        chosen = np.array(rows, dtype=np.int64)
+        return {name: kept[chosen] for name, kept in self._memory().items()}
+
+    def restore(self, rows: Sequence[int], snapshot: Snapshot) -> dict[str, Any]:
+        """Put the copies ``rows`` where `snapshot` was taken; return what all copies see now.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: The snapshot has not one row for each of ``rows``.
+        """
+        self._require_episodes("restore")
+        chosen = np.array(rows, dtype=np.int64)
+        if len(snapshot["seeds"]) != chosen.size:
+            refuse(
+                InputError,
+                f"{self.owner}.restore: snapshot",
+                expected=f"{chosen.size} rows, as many as copies",
+                got=len(snapshot["seeds"]),
+            )
+        for name, kept in self._memory().items():
+            kept[chosen] = snapshot[name]
+        self._restored()
+        return self._observe()
+
+    def _require_episodes(self, door: str) -> None:
+        if not self._ready:
+            raise NotReadyError(
+                f"{self.owner}.{door}: expected episodes in progress; call reset()."
+            )
+
     @abstractmethod
     def _start(self, rows: NDArray[np.int64]) -> None:
         """Draw and place the current episodes of the copies ``rows``."""
+
+    def _memory(self) -> dict[str, Any]:
+        """Return views of everything that `snapshot` keeps, copies first."""
+        return {"seeds": self._seeds, "episodes": self._episodes}
+
+    def _restored(self) -> None:
+        """Recompute what follows from the memory."""
 
     @abstractmethod
     def _observe(self) -> dict[str, Any]:
@@ -179,7 +239,7 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
 
     def _episodes_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the current episodes of the copies ``rows``."""
-        return self._seeds[rows] + self._episodes[rows] * self.num_envs
+        return self._seeds[rows] + self._episodes[rows] * self.stride
 
     def _restart(
         self, finished: NDArray[np.bool_], last: dict[str, Any], info: dict[str, Any]
@@ -244,8 +304,7 @@ class PlanarVectorEnv(EpisodeBatch):
             NotReadyError: `reset` was never called.
             InputError: A uid is missing, or its actions have another shape or are not finite.
         """
-        if not self._ready:
-            raise NotReadyError(f"{self.owner}.step: expected episodes in progress; call reset().")
+        self._require_episodes("step")
         reward, terminated, info = self._advance(self._commands(actions))
         self._steps += 1
         truncated = (self._steps >= self.episode_length) & ~terminated
@@ -263,6 +322,14 @@ class PlanarVectorEnv(EpisodeBatch):
             states = self._reset_finished(states, info)
         from_host = self._backend.from_host
         return self._observation(states), reward, from_host(terminated), from_host(truncated), info
+
+    def _memory(self) -> dict[str, Any]:
+        clock = {"steps": self._steps, "finished": self._finished}
+        return {**super()._memory(), **clock, **self._task_memory()}
+
+    @abstractmethod
+    def _task_memory(self) -> dict[str, Any]:
+        """Return views of what the task keeps of every copy, copies first."""
 
     @abstractmethod
     def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:

@@ -23,6 +23,7 @@ from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.seeding import derive_substream
+from cadenza.envs.vector_base import Snapshot
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import mean_estimate
 from cadenza.partners.zoo_manifest import Skill
@@ -122,6 +123,14 @@ class PairEnv:
         share = (np.clip(unit[:, : len(low)], -1.0, 1.0) + 1.0) * 0.5
         return (low + share * (high - low)).astype(np.float32)
 
+    def snapshot(self, rows: Sequence[int]) -> Snapshot:
+        """Return what the environments ``rows`` are like; see `EpisodeBatch.snapshot`."""
+        return self.env.snapshot(rows)
+
+    def restore(self, rows: Sequence[int], snapshot: Snapshot) -> Float32Array:
+        """Put the environments ``rows`` back there; return states of all, (2, N, O)."""
+        return self._states(self.env.restore(rows, snapshot))
+
     def step(self, actions: Sequence[Float32Array]) -> PairStep:
         """Advance every environment; ``actions`` are both robots', (N, A_i), within their bounds.
 
@@ -167,15 +176,22 @@ class PairEnv:
         return states
 
 
-def open_pairs(config: ZooConfig, num_envs: int) -> PairEnv:
-    """Return ``num_envs`` copies of the task, stepped as one."""
+def open_pairs(config: ZooConfig, num_envs: int, *, stride: int | None = None) -> PairEnv:
+    """Return ``num_envs`` copies of the task, stepped as one.
+
+    Episode numbers grow by ``stride``, ``num_envs`` if it is None; see
+    `cadenza.envs.vector_base.EpisodeBatch`.
+    """
     settings = EnvConfig(
         task=config.task,
         episode_length=config.horizon,
         num_envs=num_envs,
         options=config.options,
     )
-    return PairEnv(build_env(settings, root_seed=config.seed))
+    env = build_env(settings, root_seed=config.seed)
+    if stride is not None:
+        env.stride = stride
+    return PairEnv(env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -104,6 +104,11 @@ class ArmGuard:
         self._changed: NDArray[np.bool_] = np.zeros(copies, dtype=np.bool_)
         self._certified: NDArray[np.bool_] = np.zeros(copies, dtype=np.bool_)
 
+    @property
+    def last_steps(self) -> FloatArray:
+        """The last steps of the ego's joints, (N, 7), rad; may be written."""
+        return self._last
+
     def restart(self, rows: NDArray[np.int64]) -> None:
         """Forget the last steps of the copies ``rows``, which begin an episode at rest."""
         self._last[rows] = 0.0

@@ -27,7 +27,7 @@ Units:       kg, m, m/s, rad, rad/s, N, s.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -319,6 +319,28 @@ class Carrying(Copies):
     def contracts(uids: Sequence[str], options: CoCarryOptions) -> contracts.Contracts:
         """See `Copies`."""
         return contracts.cocarry(uids, view=options.view, track=options.action_track)
+
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """See `Copies`."""
+        return {
+            **super().memory(),
+            **{field.name: getattr(self.now, field.name) for field in fields(self.now)},
+            "goals": self.goals,
+            "starts": self.starts,
+            "start_grips": self._start_grips,
+            "speeds": self._speeds,
+            "held": self._held,
+            "rested": self._rested,
+            "reached": self.reached,
+            "broken": self._broken,
+            "energy": self.energy,
+            "force_sum": self._force_sum,
+            "seen": self._seen.swapaxes(0, 1),
+        }
+
+    def relocate(self) -> None:
+        """See `Copies`."""
+        self._kinematics = self.locate()
 
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
         """See `Copies`."""

@@ -319,6 +319,30 @@ class Handing(Copies):
         del options
         return contracts.handover(uids)
 
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """See `Copies`."""
+        return {
+            **super().memory(),
+            "body_pos": self._body_pos,
+            "body_quat": self._body_quat,
+            "welds": self._welds,
+            "fixtures": self.fixtures,
+            "fixture_axes": self._fixture_axes,
+            "grip_speeds": self._grip_speeds,
+            "peg_speeds": self._peg_speeds,
+            "holds": self.holds,
+            "held_ticks": self._held_ticks,
+            "dwelt": self._dwelt,
+            "grasped": self.grasped,
+            "reached": self.reached,
+            "force": self.force,
+            "max_force": self.max_force,
+        }
+
+    def relocate(self) -> None:
+        """See `Copies`."""
+        self._locate()
+
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
         """See `Copies`."""
         options, count = self.options, len(rows)

@@ -144,6 +144,11 @@ class ManySimulations(Simulations):
         """See `Simulations`."""
         return self._states[row].copy()
 
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """Return views of what has to be put back for equal physics and sensors, (N, ...) each."""
+        derived = ("sensordata", "site_xmat", "xmat", "actuator_force")
+        return {"state": self._states, **{field: getattr(self, field) for field in derived}}
+
 
 #: Size of an image, pixels.
 WIDTH: Final = 640

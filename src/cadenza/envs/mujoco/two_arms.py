@@ -146,6 +146,15 @@ class Copies(ABC):
     def states(self) -> tuple[FloatArray, FloatArray]:
         """Return what ego and partner see, (N, size) each."""
 
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """Return views of what the next tick depends on besides the physics, (N, ...) each."""
+        kept = {"steps": self.steps, "start_joints": self._start_joints}
+        return kept if self._guard is None else {**kept, "guard": self._guard.last_steps}
+
+    @abstractmethod
+    def relocate(self) -> None:
+        """Recompute what follows from the joints of all copies."""
+
     @abstractmethod
     def rotations(self) -> FloatArray:
         """Return the axes of both hands in the world as columns, (N, 2, 3, 3)."""
@@ -466,8 +475,8 @@ class VectorTwoArmEnv(TwoArms[CopiesT], EpisodeBatch):
         self.owner: str = type(self).__name__
         self._open(num_envs, *self._take(options, agent_uids, episode_length, root_seed))
         threads = whole_number(f"{self.owner}.threads", threads, least=1)
-        simulations = ManySimulations(self.options.xml(), num_envs, threads=threads)
-        self._copies = self.task(self.options, num_envs, simulations)
+        self._simulations = ManySimulations(self.options.xml(), num_envs, threads=threads)
+        self._copies = self.task(self.options, num_envs, self._simulations)
 
     def step(
         self, actions: Mapping[str, Any]
@@ -487,6 +496,12 @@ class VectorTwoArmEnv(TwoArms[CopiesT], EpisodeBatch):
         if finished.any() and not self._prescribed:
             self._restart(finished, self._observation(), info)
         return self._observation(), reward, terminated, truncated, info
+
+    def _memory(self) -> dict[str, Any]:
+        return {**super()._memory(), **self._simulations.memory(), **self._copies.memory()}
+
+    def _restored(self) -> None:
+        self._copies.relocate()
 
     def _start(self, rows: NDArray[np.int64]) -> None:
         episodes = self._episodes_of(rows)
