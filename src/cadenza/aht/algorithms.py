@@ -22,6 +22,7 @@ _ENTRIES: Final[dict[str, str]] = {
     "mbpo": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "ppo": "cadenza.aht.ego_ppo:EgoOnPolicyTrainer.from_config",
     "random": "cadenza.aht.ego_trainer:RandomEgoTrainer.from_config",
+    "recurrent_ppo": "cadenza.aht.agents:AgentTrainer.from_config",
     "sac": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "td3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
 }

@@ -24,7 +24,7 @@ from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json
 from cadenza.core.key_values import apply_settings, merged, resolved
 from cadenza.core.yaml_files import read_yaml
-from cadenza.learn.agents.ppo import MAPPOConfig
+from cadenza.learn.agents.ppo import MAPPOConfig, PPOConfig
 from cadenza.learn.configs import (
     DQNConfig,
     HATD3Config,
@@ -33,7 +33,14 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
-from cadenza.learn.settings import FrozenModel, OffPolicyConfig, Rate, ScheduleConfig
+from cadenza.learn.nn.recurrent import MemoryKind
+from cadenza.learn.settings import (
+    FrozenModel,
+    OffPolicyConfig,
+    OnPolicyAgentConfig,
+    Rate,
+    ScheduleConfig,
+)
 from cadenza.safety.runtime.options import SafetyOptions
 
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
@@ -161,9 +168,9 @@ class PPOExtrasConfig(FrozenModel):
 class RuntimeConfig(FrozenModel):
     """Where and how exactly torch computes.
 
-    ``auto`` takes CUDA, then MPS, then the CPU; algorithms with a replay memory stay on the CPU
-    then. A named device (``cpu``, ``mps``, ``cuda``, ``cuda:1``) must exist; algorithms with a
-    replay memory do not learn on MPS.
+    ``auto`` takes CUDA, then MPS, then the CPU; algorithms with a replay memory and agents of the
+    front door (``recurrent_ppo``) stay on the CPU then. A named device (``cpu``, ``mps``, ``cuda``,
+    ``cuda:1``) must exist; these do not learn on MPS.
     """
 
     device: str = "auto"
@@ -293,6 +300,12 @@ class ResumeConfig(FrozenModel):
     keep: int = Field(default=2, ge=1)
 
 
+class RecurrentPPOConfig(PPOConfig):
+    """`cadenza.learn.agents.ppo.PPOConfig` with a memory of the episode so far by default."""
+
+    memory: MemoryKind | None = "gru"
+
+
 class UpstreamSection(FrozenModel):
     """A section of upstream that has no effect here: only its defaults are accepted."""
 
@@ -362,6 +375,8 @@ _FINGERPRINT_DIGITS: Final = 16
 _HAPPO: Final = ("happo", "ppo_extras")
 #: Keys that the training loop reads, whatever it trains.
 _LOOP: Final = {"happo.rollout_length", "ppo_extras.flush_partial_rollout"}
+#: Agents of the front door, see `cadenza.aht.agents`, which read the section of their name.
+_AGENTS: Final = ("recurrent_ppo",)
 #: Further sections and keys that each built-in algorithm reads.
 _READS: Final[dict[str, tuple[str, ...]]] = {
     "ego_aht_happo": _HAPPO,
@@ -370,9 +385,12 @@ _READS: Final[dict[str, tuple[str, ...]]] = {
     "mappo": ("ppo",),
     "random": (),
     "ego_aht_hatd3": ("hatd3",),
-    **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")},
+    **{name: (name,) for name in ("sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo", *_AGENTS)},
 }
-_SECTIONS: Final = (*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo")
+_SECTIONS: Final = (
+    *(*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mbpo"),
+    *_AGENTS,
+)
 
 
 class EgoAHTConfig(FrozenModel):
@@ -395,6 +413,7 @@ class EgoAHTConfig(FrozenModel):
             often algorithms other than PPO and MAPPO report.
         ppo_extras: Opt-in departures from the upstream update.
         ppo: Settings of ``ppo`` and ``mappo``.
+        recurrent_ppo: Settings of PPO with a memory, for actions of every kind.
     """
 
     #: Settings of agents without partners, and why egos have none.
@@ -436,6 +455,9 @@ class EgoAHTConfig(FrozenModel):
     hatd3: HATD3Config = Field(default_factory=HATD3Config, json_schema_extra=extension())
     dqn: DQNConfig = Field(default_factory=DQNConfig, json_schema_extra=extension())
     mbpo: MBPOConfig = Field(default_factory=MBPOConfig, json_schema_extra=extension())
+    recurrent_ppo: RecurrentPPOConfig = Field(
+        default_factory=RecurrentPPOConfig, json_schema_extra=extension()
+    )
 
     @model_validator(mode="after")
     def _no_setting_without_effect(self) -> Self:
@@ -473,14 +495,14 @@ class EgoAHTConfig(FrozenModel):
     @model_validator(mode="after")
     def _algorithm_learns_on_the_device(self) -> Self:
         name = self.runtime.device
-        if fault := device_fault(name, LEARNING_KINDS if self._replays else KINDS):
+        if fault := device_fault(name, LEARNING_KINDS if self._prefers_cpu else KINDS):
             raise ValueError(f"runtime.device: {fault} with algo={self.algo}, got {name!r}.")
         return self
 
     @property
-    def _replays(self) -> bool:
-        """Whether the algorithm has a replay memory."""
-        return isinstance(self.section, OffPolicyConfig)
+    def _prefers_cpu(self) -> bool:
+        """Whether the algorithm has a replay memory, or is an agent of the front door."""
+        return isinstance(self.section, OffPolicyConfig) or self.algo in _AGENTS
 
     def device(self) -> torch.device:
         """Return where the ego acts and learns; see `RuntimeConfig`.
@@ -489,7 +511,7 @@ class EgoAHTConfig(FrozenModel):
             DeviceUnavailableError: The device is not on this machine.
         """
         name = self.runtime.device
-        return resolve_device("cpu" if name == "auto" and self._replays else name)
+        return resolve_device("cpu" if name == "auto" and self._prefers_cpu else name)
 
     @property
     def trained_with(self) -> tuple[PartnerConfig, ...]:
@@ -504,7 +526,7 @@ class EgoAHTConfig(FrozenModel):
     @property
     def rollout_length(self) -> int:
         """Environment iterations between updates, or between reports of other algorithms."""
-        own = self.ppo if self.section is self.ppo else self.happo
+        own = self.section if isinstance(self.section, OnPolicyAgentConfig) else self.happo
         return own.rollout_length
 
     @property

@@ -59,8 +59,8 @@ class SeatStep(NamedTuple):
     """What followed one action: single values, or arrays (N,) of a batch.
 
     ``obs`` is what the ego sees next, after the automatic reset if batched; ``penalty`` is what the
-    filter's change costs the learner. Termination dominates: a step that also ran out of time is
-    not ``truncated``.
+    filter's change costs the learner, ``move`` what the partner did. Termination dominates: a step
+    that also ran out of time is not ``truncated``.
     """
 
     obs: Observation
@@ -69,6 +69,7 @@ class SeatStep(NamedTuple):
     terminated: Any
     truncated: Any
     info: Mapping[str, Any]
+    move: Any = None
 
     @property
     def done(self) -> Any:
@@ -148,7 +149,7 @@ class Seat:
         move, executed, penalty = self._partner.act(self._obs), action, np.zeros(())
         if self._station is not None:
             executed, penalty = self._station.filter(action)
-        step = self._move(executed, move)._replace(penalty=penalty)
+        step = self._move(executed, move)._replace(penalty=penalty, move=move)
         self._actions.append(executed.copy())
         return step
 

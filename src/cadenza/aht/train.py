@@ -18,10 +18,9 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
-
-from numpy.typing import NDArray
 
 from cadenza.aht.algorithms import entry_of
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
@@ -37,10 +36,12 @@ from cadenza.aht.types import (
     EvaluationRecord,
     Evaluator,
     ForgettingTrainer,
+    Policy,
     PortableTrainer,
     ProgressCallback,
     ResumableTrainer,
     RewardCurve,
+    SteppingTrainer,
     TrainerFactory,
     TrainingResult,
 )
@@ -57,7 +58,7 @@ from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.runlog import RunLogger, bind_run_logger, log_eval, log_scalars
 from cadenza.core.signals import ends_on_signals
-from cadenza.core.types import Observation, PartnerLike
+from cadenza.core.types import PartnerLike
 from cadenza.learn.agents.loop import AgentCallback, Loop
 from cadenza.learn.nn.portable import POLICY_FACT, policy_path, save_policy_file
 from cadenza.safety.bounds import Bounds
@@ -350,6 +351,10 @@ class Training:
         if run.driver is not None:
             self.station = SafetyStation(run.driver, config, run.partner)
         self.seat: Seat = Seat(config, run.env, run.partner, self.station)
+        self._own: SteppingTrainer | None = None
+        if isinstance(self.trainer, SteppingTrainer):
+            self._own = self.trainer
+            self._own.sit(self.seat)
         self.history: History = History(run.files.run_id, config.env.num_envs)
         self.policy_digests: dict[int, str] = {}  # SHA-256 of policy checkpoints by step
         self.target_steps: int = 0
@@ -369,20 +374,35 @@ class Training:
     def begin(self, steps: int) -> None:
         """Set the goal ``steps`` frames from here."""
         self.target_steps = self.steps + steps
+        if self._own is not None:
+            self._own.begin(steps)
 
     def step(self) -> SeatStep:
         """Take one control step; the learner records it."""
         config = self._run.config
+        step = self._observed() if self._own is None else self._own.step()
+        self.history.record(step)
+        due = self.history.iterations % config.rollout_length == 0
+        if self._own is not None:
+            due = self._own.due
+        self.due = int(due or (self.is_last and config.ppo_extras.flush_partial_rollout))
+        return step
+
+    def _observed(self) -> SeatStep:
+        """Take a step with the learner's action, and tell it what followed."""
         nominal = self.trainer.act(self.seat.observe())
         step = self.seat.step(nominal)
-        batch = {} if config.env.num_envs == 1 else {"final_obs": step.final_obs}
+        batch = {} if self._run.config.env.num_envs == 1 else {"final_obs": step.final_obs}
         self.trainer.observe(
             step.obs, step.reward - step.penalty, step.done, truncated=step.truncated, **batch
         )
-        self.history.record(step)
-        flushes = self.is_last and config.ppo_extras.flush_partial_rollout
-        self.due = int(flushes or self.history.iterations % config.rollout_length == 0)
         return step
+
+    def policy(self) -> Policy:
+        """Return what plays greedily, from the beginning of an episode."""
+        if self._own is not None:
+            return self._own.policy()
+        return partial(self.trainer.act, deterministic=True)
 
     def is_halfway(self) -> bool:
         """Return whether more steps must follow the last: an open rollout is left as it is."""
@@ -502,11 +522,9 @@ class Keeper(AgentCallback):
     def _evaluate(self, training: Training, evaluator: Evaluator) -> None:
         """Measure the deterministic policy and record the figures."""
         settings, step = self._run.config.evaluation, training.steps
-
-        def policy(obs: Observation) -> NDArray[Any]:
-            return training.trainer.act(obs, deterministic=True)
-
-        measured = evaluator(policy, episodes=settings.episodes, root_seed=settings.root_seed)
+        measured = evaluator(
+            training.policy(), episodes=settings.episodes, root_seed=settings.root_seed
+        )
         results = {name: float(value) for name, value in measured.items()}
         training.history.curve.evaluations.append(EvaluationRecord(frame=step, results=results))
         log_eval(self._log, step=step, condition="periodic", **results)

@@ -20,7 +20,7 @@ from cadenza.core.runlog import EventLogger
 from cadenza.core.types import NamesPlayers, Observation, PartnerLike
 from cadenza.learn.nn.portable import PortableNetwork
 
-#: Observation in, deterministic ego action out.
+#: Observation in, deterministic ego action out; a `RememberingPolicy` is told of episodes.
 Policy: TypeAlias = Callable[[Observation], NDArray[Any]]
 #: Called with (frames done, frames in total, return of the last complete episode or None).
 ProgressCallback: TypeAlias = Callable[[int, int, float | None], None]
@@ -90,6 +90,45 @@ class ForgettingTrainer(Protocol):
 
     def forget_episodes(self) -> None:
         """Forget what has not ended: the next observation begins an episode."""
+        ...
+
+
+@runtime_checkable
+class SteppingTrainer(Protocol):
+    """A learner that steps the ego's seat itself, and says when to update."""
+
+    @property
+    def due(self) -> int:
+        """Updates that the steps so far call for."""
+        ...
+
+    def sit(self, seat: Any) -> None:
+        """Take the `cadenza.aht.seat.Seat` to step."""
+        ...
+
+    def begin(self, steps: int) -> None:
+        """Go on with the running episodes, and aim at ``steps`` more frames."""
+        ...
+
+    def step(self) -> Any:
+        """Take one control step; return the `cadenza.aht.seat.SeatStep`."""
+        ...
+
+    def policy(self) -> "RememberingPolicy":
+        """Return what plays greedily, from the beginning of an episode."""
+        ...
+
+
+@runtime_checkable
+class RememberingPolicy(Protocol):
+    """A `Policy` that remembers the episode so far."""
+
+    def reset(self) -> None:
+        """Forget the last episode."""
+        ...
+
+    def __call__(self, obs: Observation) -> NDArray[Any]:
+        """Return the deterministic action."""
         ...
 
 

@@ -26,6 +26,7 @@ from cadenza.aht.types import (
     EvaluationRecord,
     Policy,
     ProgressCallback,
+    RememberingPolicy,
     RewardCurve,
     TrainerFactory,
     TrainingResult,
@@ -38,7 +39,6 @@ from cadenza.benchmark.builders import (
     require_player,
 )
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
-from cadenza.benchmark.policies import MemorylessPolicy
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.device import flushed_denormals, single_torch_thread
@@ -227,11 +227,17 @@ class HeldOutEvaluator:
         return summarise_episodes(results, has_success=get_task(self._env.task).has_success)
 
 
-class _CallablePolicy(MemorylessPolicy):
-    """A function of the observation, as an `EgoPolicy`."""
+class _CallablePolicy:
+    """A function of the observation, or of the episode so far, as an `EgoPolicy`."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+
+    def reset(self, *, seed: int) -> None:
+        """Forget the last episode."""
+        del seed
+        if isinstance(self._policy, RememberingPolicy):
+            self._policy.reset()
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the function's action."""

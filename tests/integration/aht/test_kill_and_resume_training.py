@@ -70,7 +70,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "hlgauss": {"hlgauss": REPLAY},
     "td3": {"td3": REPLAY},
     "hatd3": {"hatd3": REPLAY},
+    "recurrent_ppo": {
+        "algo": "recurrent_ppo",
+        "env": {"num_envs": 4},
+        "recurrent_ppo": {**ON_POLICY["ppo"], "memory_size": 8},
+    },
 }
+#: Algorithms without a configuration of their own, and whose they take without its section.
+BORROWED = {"recurrent_ppo": "ppo"}
 #: The one whose memory outlives its updates; `make nightly` kills every one.
 QUICK = ("sac",)
 ALGORITHMS = [
@@ -85,14 +92,18 @@ def training(tmp_path_factory) -> Callable[[str], Training]:
     shutil.copytree(REPOSITORY / "src", folder / "src")
 
     def of(algorithm: str) -> Training:
-        name = f"mpe_cooperative_push_{algorithm}.yaml"
+        owner = BORROWED.get(algorithm, algorithm)
+        name = f"mpe_cooperative_push_{owner}.yaml"
         config = yaml.safe_load((REPOSITORY / "configs" / "train" / name).read_text("utf-8"))
+        if owner != algorithm:
+            del config[owner]
         for changes in (COMMON, CHANGES[algorithm]):
             for key, value in changes.items():
                 nested = isinstance(value, dict)
                 config[key] = {**config.get(key, {}), **value} if nested else value
-        (folder / name).write_text(yaml.safe_dump(config), encoding="utf-8")
-        return Training(folder / "src", folder / name)
+        path = folder / f"{algorithm}.yaml"
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        return Training(folder / "src", path)
 
     return of
 

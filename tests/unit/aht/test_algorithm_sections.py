@@ -26,6 +26,8 @@ def config(algo, **sections):
         ("hatd3", {"ppo": {"entropy_coefficient": 0.5}}, "ppo.entropy_coefficient"),
         ("dqn", {"mbpo": {"real_share": 0.5}}, "mbpo.real_share"),
         ("mbpo", {"dqn": {"double": False}}, "dqn.double"),
+        ("recurrent_ppo", {"ppo": {"gamma": 0.5}}, "ppo.gamma"),
+        ("ppo", {"recurrent_ppo": {"memory": "lstm"}}, "recurrent_ppo.memory"),
     ],
 )
 def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, dead):
@@ -42,6 +44,7 @@ def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, de
         ("hlgauss", {"hlgauss": {"initial_alpha": 0.1, "bins": 5}}),
         ("mbpo", {"mbpo": {"initial_alpha": 0.1, "real_share": 0.5}}),
         ("dqn", {"dqn": {"action_bins": 3}}),
+        ("recurrent_ppo", {"recurrent_ppo": {"memory_size": 8}}),
     ],
 )
 def test_settings_that_an_algorithm_reads_enter_the_identity(algo, sections):

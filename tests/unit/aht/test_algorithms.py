@@ -19,6 +19,7 @@ def test_registry_lists_the_built_in_algorithms():
         "mbpo",
         "ppo",
         "random",
+        "recurrent_ppo",
         "sac",
         "td3",
     )

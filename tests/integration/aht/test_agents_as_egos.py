@@ -1,0 +1,171 @@
+"""Agents of the front door in the ego's seat: what they see, files that play, resumes, choices."""
+
+import numpy as np
+import pytest
+
+from cadenza.aht.agents import SeatView
+from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.safety_telemetry import SafetyStation
+from cadenza.aht.seat import Seat
+from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.benchmark.policies import ego_seat, load_policy
+from cadenza.benchmark.training import run_training
+from cadenza.core.payloads import serialise
+from cadenza.learn.nn.portable import load_policy_file, policy_path
+from tests.integration.aht.killed_training import RunFolder
+
+PUSH = {
+    "env": {"task": "mpe_cooperative_push", "episode_length": 10, "num_envs": 3},
+    "partner": {
+        "class_name": "scripted_heuristic",
+        "extra": {"uid": "partner", "target_xy": "0.0,0.0", "action_dim": "2"},
+    },
+}
+SMALL = {"rollout_length": 8, "batch_size": 12, "epochs": 2, "memory_size": 8}
+
+
+class StopError(Exception):
+    """Stands for a kill."""
+
+
+def config_in(folder, *, task=PUSH, **changes) -> EgoAHTConfig:
+    values = {
+        "algo": "recurrent_ppo",
+        "seed": 5,
+        "total_frames": 240,
+        "checkpoint_every": 60,
+        "artifacts_root": folder,
+        "log_dir": folder / "logs",
+        "evaluation": {"episodes": 2},
+        "recurrent_ppo": SMALL,
+        **task,
+    }
+    return EgoAHTConfig.model_validate({**values, **changes})
+
+
+def stopping_at(frames):
+    def progress(done, total, last):
+        if done >= frames:
+            raise StopError
+
+    return progress
+
+
+def alone(task):
+    return {**task, "env": {**task["env"], "num_envs": 1}}
+
+
+@pytest.mark.parametrize("task", [PUSH, alone(PUSH)], ids=["three", "one"])
+def test_an_interrupted_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path, task):
+    whole = run_training(config_in(tmp_path / "whole", task=task))
+    broken = config_in(tmp_path / "broken", task=task)
+    for frames in (90, 150):  # within rollouts and episodes
+        with pytest.raises(StopError):
+            run_training(broken, resume=True, progress=stopping_at(frames))
+    ended = run_training(broken, resume=True)
+    assert ended.outcome.resumed_from == 120
+    assert ended.curve.episodes == whole.curve.episodes
+    assert ended.curve.evaluations == whole.curve.evaluations
+    states = [serialise(each.trainer.training_state()) for each in (ended, whole)]
+    assert states[0] == states[1]
+
+
+def test_what_the_filter_changes_is_charged_to_the_learner_alone(tmp_path):
+    crossing = {
+        "env": {"task": "crossing", "episode_length": 200},
+        "partner": {"class_name": "crossing_goal_seeker", "extra": {"uid": "partner"}},
+        "safety": {"enabled": True, "intervention_penalty": 1.0},
+    }
+    config = config_in(tmp_path, task=crossing)
+    env = build_env(config.env, root_seed=0)
+    partner = build_partner(config.partner, env=env)
+    station = SafetyStation(build_safety_driver(env, config.safety), config, partner)
+    seat, view = Seat(config, env, partner, station), SeatView(env, config)
+    seat.begin()
+    view.sit(seat)
+    drive = load_policy("goal_pd", seat=ego_seat(env, "ego"), artifacts_root=tmp_path)
+    charged = []
+    for _ in range(200):
+        _, rewards, *_ = view.step(drive.act(seat.observe())[None])
+        charged.append(float(view.last.reward - rewards[0]))
+    assert min(charged) == 0.0
+    assert max(charged) > 0.1  # it met the partner half-way
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_learning_is_told_what_the_partner_saw_and_did(tmp_path, count):
+    config = config_in(tmp_path, task={**PUSH, "env": {**PUSH["env"], "num_envs": count}})
+    env = build_env(config.env, root_seed=0)
+    twin = build_partner(config.partner, env=env)
+    seat = Seat(config, env, build_partner(config.partner, env=env), None)
+    view = SeatView(env, config)
+    seat.begin()
+    view.sit(seat)
+    seen, _ = view.reset()
+    draws = np.random.default_rng(0)
+    for step in range(1, 25):
+        before = seat.observe()
+        actions = draws.uniform(-1, 1, (count, 2)).astype(np.float32)
+        told = np.array(before["agent"]["partner"]["state"]).reshape(count, -1)
+        move = np.array(twin.act(before)).reshape(count, -1)
+        seen, _, ends, cuts, info = view.step(actions)
+        np.testing.assert_array_equal(info["partner_observation"], told)
+        np.testing.assert_allclose(info["partner_action"], move, atol=1e-6)
+        assert view.partner_observation_space.shape == told.shape[1:]
+        assert view.partner_action_space.shape == move.shape[1:]
+        ended = ends | cuts
+        assert ended.all() == (step % 10 == 0)
+        if ended.any():  # what was seen last is not what the next episode begins with
+            assert (info["final_obs"] != seen).any(axis=1).all()
+        np.testing.assert_array_equal(seen, np.reshape(view.rows(seat.observe()), seen.shape))
+
+
+@pytest.mark.parametrize("memory", ["gru", None])
+def test_the_policy_file_plays_as_the_trained_ego(tmp_path, memory):
+    small = SMALL if memory else {**SMALL, "memory": None}
+    small = {key: value for key, value in small.items() if memory or key != "memory_size"}
+    config = config_in(tmp_path, recurrent_ppo=small)
+    result = run_training(config)
+    env = build_env(config.env.model_copy(update={"num_envs": 1}), root_seed=9)
+    partner = build_partner(config.partner, env=env)
+    path = policy_path(result.curve.checkpoint_paths[-1])
+    address = f"local://{path.relative_to(tmp_path)}"
+    filed = load_policy(address, seat=ego_seat(env, "ego"), artifacts_root=tmp_path)
+    own, observation, actions = result.trainer.policy(), None, []
+    for episode in range(2):
+        observation, _ = env.reset(seed=episode)
+        partner.reset(seed=episode)
+        filed.reset(seed=episode)
+        own.reset()
+        for _ in range(10):
+            action = own(observation)
+            np.testing.assert_allclose(filed.act(observation), action, atol=1e-5)
+            actions.append(action)
+            observation, *_ = env.step({"ego": action, "partner": partner.act(observation)})
+    assert np.std(actions) > 0.0
+    facts = load_policy_file(path)
+    assert (facts.task["id"], facts.seat) == ("mpe_cooperative_push", "ego")
+    assert facts.facts["algorithm"] == "recurrent_ppo"
+
+
+def test_choices_are_played_as_numbers_of_the_seat(tmp_path):
+    pytest.importorskip("lbforaging")
+    foraging = {
+        "env": {"task": "foraging", "episode_length": 10, "num_envs": 2},
+        "partner": {"class_name": "forager_lexicographic", "extra": {"uid": "partner"}},
+    }
+    result = run_training(config_in(tmp_path, task=foraging))
+    network = load_policy_file(policy_path(result.curve.checkpoint_paths[-1]))
+    np.testing.assert_array_equal(network.output.choices, np.arange(6.0)[:, None])
+    assert network.num_choices == 6
+    assert result.curve.evaluations[-1].results["n_episodes"] == 2
+
+
+def test_updates_are_logged_where_rollouts_end(tmp_path):
+    run_training(config_in(tmp_path))
+    events = RunFolder(tmp_path).log()
+    updates = [e["step"] for e in events if e["event"] == "rollout_update"]
+    assert updates == list(range(24, 241, 24))
+    told = [e for e in events if e["event"] == "scalar" and e["metric_namespace"] == "train"]
+    assert [e["step"] for e in told] == updates
+    assert all(np.isfinite(e["policy_loss"]) for e in told)
