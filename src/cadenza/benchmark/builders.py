@@ -583,11 +583,6 @@ def _refuse_unused_settings(task: TaskSpec, env_config: EnvConfig, render_mode: 
             f"env.condition_id: expected {expected}, got {env_config.condition_id!r}; task "
             f"{task.task_id!r} comes in {len(task.conditions) or 'one'} condition(s)."
         )
-    if env_config.num_envs > 1 and not task.supports_batches:
-        raise ConfigurationError(
-            f"env.num_envs: expected 1, got {env_config.num_envs}; task {task.task_id!r} cannot be "
-            "stepped as a batch."
-        )
     if env_config.num_envs > 1 and render_mode is not None:
         raise ConfigurationError(
             f"build_env: expected render_mode None for a batch of {env_config.num_envs}, got "

@@ -289,6 +289,7 @@ def make_batch(
         root_seed=root_seed,
         options=found.complete_options(options),
         batched=True,
+        condition_id=next(iter(found.conditions), None),
     )
     env: Any = found.make_env(request)
     mode = getattr(env, "metadata", {}).get("autoreset_mode")

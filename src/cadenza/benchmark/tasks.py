@@ -13,7 +13,8 @@ Adding one:  a function `EnvRequest -> TaskEnv` anywhere, and one `register_task
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
@@ -172,7 +173,7 @@ class TaskSpec(BaseModel):
         partners: Partner classes an evaluation uses by default.
         seen_partner: The one of them that training uses by default.
         supports_safety: Whether the environment offers the hooks of the safety filter.
-        supports_batches: Whether it can be stepped as a batch.
+        supports_batches: Whether its factory makes batches; others are stepped in processes.
         supports_links: Whether an evaluation can put a link between ego and others: the environment
             has ``comm_state()`` and ``state_given(uid, known)``.
         options: Settings of the environment by name; None takes all and leaves checking them to it.
@@ -221,9 +222,18 @@ class TaskSpec(BaseModel):
     def make_env(self, request: EnvRequest) -> TaskEnv:
         """Return the environment that ``request`` asks for.
 
+        A batch of a task that has none of its own is one by processes, see
+        `cadenza.envs.process_batch`.
+
         Raises:
             ConfigurationError: There is no such function, or it returned something else.
         """
+        if request.wants_batch and not self.supports_batches:
+            from cadenza.envs.process_batch import ProcessBatch
+
+            one = replace(request, num_envs=1, batched=False)
+            batch: Any = ProcessBatch(partial(self.make_env, one), request.num_envs)
+            return batch
         factory = self.load_factory()
         if self.interface == "pettingzoo":
             return _parallel_task(self.task_id, factory, request)

@@ -22,8 +22,6 @@ _TASKS: Final[dict[str, str | None]] = {
     "cadenza/PickPlace-v1": "stage1_pickplace",
     "cadenza/Handover-v1": "handover_mj",
 }
-#: Tasks that `gymnasium.make_vec` steps as one batch.
-_BATCHED: Final = ("crossing", "mpe_cooperative_push", "cocarry_mj", "handover_mj", "foraging")
 
 
 def register_envs() -> None:
@@ -36,8 +34,6 @@ def register_envs() -> None:
             known.register(
                 id=name,
                 entry_point="cadenza.benchmark.builders:ego_env",
-                vector_entry_point="cadenza.benchmark.stream_tasks:ego_envs"
-                if task in _BATCHED
-                else None,
+                vector_entry_point="cadenza.benchmark.stream_tasks:ego_envs",
                 kwargs={} if task is None else {"task": task},
             )

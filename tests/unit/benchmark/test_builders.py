@@ -20,6 +20,7 @@ from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.types import EnvLike, VectorEnvLike
 from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
 from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
+from cadenza.envs.process_batch import ProcessBatch
 from cadenza.partners import ScriptedHeuristicPartner
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner
@@ -100,11 +101,17 @@ def test_setting_the_task_does_not_have_is_refused(fields, message):
         build_env(crossing(**fields), root_seed=0)
 
 
-def test_batch_of_a_task_without_batches_is_refused():
+def test_batch_of_a_task_without_batches_plays_the_same_one_by_one(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})  # without processes: faster here
     with isolated_tasks():
         register_task(CROSSING.model_copy(update={"task_id": "single", "supports_batches": False}))
-        with pytest.raises(ConfigurationError, match=r"env.num_envs: expected 1, got 4"):
-            build_env(EnvConfig(task="single", num_envs=4), root_seed=0)
+        single = build_env(EnvConfig(task="single", num_envs=2), root_seed=0)
+    assert isinstance(single, ProcessBatch)
+    seen, _ = single.reset(seed=4)
+    expected, _ = build_env(crossing(num_envs=2), root_seed=0).reset(seed=4)
+    for uid, robot in expected["agent"].items():
+        assert seen["agent"][uid]["state"].tobytes() == robot["state"].tobytes()
+    single.close()
 
 
 def test_rendering_a_batch_is_refused():

@@ -97,11 +97,6 @@ def test_all_seats_pass_the_tests_of_pettingzoo(task, options):
     "name", [name for name, _ in WALK if name.startswith("cadenza/") and name != EGO]
 )
 def test_copies_of_a_batched_task_play_the_episodes_of_single_environments(name):
-    spec = gymnasium.spec(name)
-    task = get_task(spec.kwargs["task"])
-    assert (spec.vector_entry_point is not None) == task.supports_batches
-    if not task.supports_batches:
-        return
     length, count = 4, 3
     copies = installed(lambda: gymnasium.make_vec(name, num_envs=count, episode_length=length))
     assert copies.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP
