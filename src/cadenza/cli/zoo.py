@@ -1,4 +1,4 @@
-"""`cadenza zoo train | list | show | select | matrix` and `partners train-draft-zoo`."""
+"""`cadenza zoo train | list | show | select | best-response | matrix`, and the draft zoo."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,6 +182,104 @@ def select(
             print_text(f"more than by the criterion fcp: {gain:+.3g} [{low:.3g}, {high:.3g}]")
         if chosen.stopped is not None:
             print_text(f"stopped at {len(chosen.names)}: {chosen.stopped}")
+
+
+def best_response(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ZOO] [KEY=VALUE]...",
+            help="Folder of a zoo, and settings of the budget, e.g. steps=1_000_000 seeds=3.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="Task of --partners, without a zoo.")
+    ] = None,
+    partners: Annotated[
+        list[str] | None,
+        typer.Option("--partners", help="Registered partner, without a zoo; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Output folder; default `best-responses` in the zoo's, or "
+            "runs/best-responses-TASK.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue those there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete those there.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train an ego beside every partner alone: the best that can be done, as far as we know."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.output_folder import output_mode
+        from cadenza.benchmark.tasks import get_task
+        from cadenza.benchmark.zoo.responses import (
+            RESPONSES_FOLDER,
+            RESPONSES_JSON,
+            ResponseConfig,
+            partners_by_name,
+            train_responses,
+        )
+        from cadenza.core.errors import ConfigurationError
+        from cadenza.core.key_values import apply_settings
+        from cadenza.partners.zoo_manifest import read_manifest
+
+        zoos = [word for word in words or () if "=" not in word]
+        settings = [word for word in words or () if "=" in word]
+        if (len(zoos), task is None, not partners) not in ((1, True, True), (0, False, False)):
+            raise ConfigurationError(
+                f"zoo best-response: expected one zoo, or --task and --partners, got {zoos}, "
+                f"{task} and {partners or []}."
+            )
+        zoo = Path(*zoos)
+        if partners:
+            manifest = partners_by_name(get_task(str(task)), partners)
+        else:
+            manifest = read_manifest(zoo)
+        plain = ResponseConfig().model_dump()
+        config = explained(
+            Path("zoo best-response"),
+            ResponseConfig,
+            lambda: ResponseConfig.model_validate(apply_settings(plain, settings)),
+        )
+        folder = out or (
+            Path("runs") / f"{RESPONSES_FOLDER}-{task}" if partners else zoo / RESPONSES_FOLDER
+        )
+        with progress_bar("best responses", quiet=quiet or as_json) as report:
+            trained = train_responses(
+                manifest,
+                config,
+                zoo=zoo,
+                out=folder,
+                workers=workers,
+                mode=output_mode(resume=resume, overwrite=overwrite),
+                progress=report,
+            )
+        if as_json:
+            facts = {name: one.model_dump(mode="json") for name, one in trained.items()}
+            print_json({"best_responses": str(folder), "partners": facts})
+            return
+        rows = [
+            (
+                name,
+                _shown(one.random),
+                _shown(one.score),
+                f"{one.steps[one.best]} of {one.steps[-1]}",
+                "" if one.score.value > one.random.value else "not above chance: no bound",
+            )
+            for name, one in trained.items()
+        ]
+        columns = ("partner", "random ego", "best response", "steps", "")
+        print_table(f"Best responses on {manifest.task}", columns, rows)
+        print_text(f"for reports: {folder / RESPONSES_JSON}")
 
 
 def matrix(

@@ -46,6 +46,8 @@ class BestResponse(Archive):
         random: Mean score of a random ego beside the same partner, subtracted from all scores.
         trained: How it was trained, for the reader: algorithm, steps, seeds.
         sha256: Digest of its weights.
+        steps: Environment steps at the evaluations of its training.
+        curve: Mean score at each of them, in other episodes than those of ``value``.
     """
 
     value: Finite
@@ -54,6 +56,8 @@ class BestResponse(Archive):
     random: Finite = 0.0
     trained: Identifier
     sha256: Sha256 | None = None
+    steps: tuple[int, ...] = ()
+    curve: tuple[Finite, ...] = ()
 
     def share(self, score: float) -> float:
         """Return where ``score`` lies between a random ego, 0, and the best response, 1."""

@@ -167,6 +167,7 @@ BAD = {
     "cadenza zoo select": ("nowhere --size 1 --out out", 10),
     "cadenza zoo list": ("here there", 2),
     "cadenza zoo show": ("nowhere", 10),
+    "cadenza zoo best-response": ("nowhere", 10),
     "cadenza zoo matrix": ("nowhere", 10),
 }
 

@@ -171,7 +171,9 @@ def train_zoo(
     with open_output_folder(out, mode=mode):
         folder = out.resolve()
         code = code_digest(config.spec, ())
-        origin = _store_request(folder, config, code)
+        origin = store_request(
+            folder, {"config": config.facts()}, code, kind=_REQUEST_KIND, seed=config.seed
+        )
         _run(folder, config, origin, workers, executor, progress)
         for name in (JOBS_FOLDER, MEMBERS_FOLDER, WORK_FOLDER):
             remove_temporaries(folder / name)
@@ -214,7 +216,7 @@ def _run(
         origin=origin,
         modules=(events_of(config.task).count.__module__,),
     )
-    with _watched(folder, keys, missing, rollouts_of(config), progress):
+    with watched(folder, keys, missing, rollouts_of(config), progress):
         if executor == "ray":
             from cadenza.benchmark.ray_executor import run_jobs_on_ray
 
@@ -224,7 +226,7 @@ def _run(
 
 
 @contextmanager
-def _watched(
+def watched(
     folder: Path,
     keys: Sequence[str],
     missing: Sequence[str],
@@ -261,20 +263,26 @@ def _watched(
     look()
 
 
-def _store_request(folder: Path, config: ZooConfig, code: str) -> tuple[str, str]:
-    """Store what was asked for, or check that it is the same; return commit and project digest."""
+def store_request(
+    folder: Path, asked: Mapping[str, Any], code: str, *, kind: str, seed: int
+) -> tuple[str, str]:
+    """Store what was asked for, or check that it is the same; return commit and project digest.
+
+    Raises:
+        ConfigurationError: The folder is of another request, or of other code.
+    """
     path = folder / REQUEST_NAME
-    asked: dict[str, Any] = {"config": config.facts(), "code_sha256": code}
+    asked = {**asked, "code_sha256": code}
     if path.exists():
-        stored = read_sealed_json(path, kind=_REQUEST_KIND)
+        stored = read_sealed_json(path, kind=kind)
         if {key: stored[key] for key in asked} != asked:
             raise ConfigurationError(
                 f"{path}: expected the request of this zoo, got another one (other settings or "
                 "code); choose another folder or start over with --overwrite."
             )
         return stored["git_sha"], stored["pyproject_hash"]
-    context = compute_run_metadata(seed=config.seed, run_kind="zoo", repo_root=None)
+    context = compute_run_metadata(seed=seed, run_kind="zoo", repo_root=None)
     origin = (context.git_sha, context.pyproject_hash)
     facts = {**asked, "git_sha": origin[0], "pyproject_hash": origin[1]}
-    write_sealed_json(path, facts, kind=_REQUEST_KIND)
+    write_sealed_json(path, facts, kind=kind)
     return origin

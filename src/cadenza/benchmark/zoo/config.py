@@ -14,7 +14,7 @@ Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted", "phys
 UNTRAINED: Final = frozenset({"scripted", "physical"})
 
 
-def _ppo() -> MAPPOConfig:
+def default_ppo() -> MAPPOConfig:
     """Return settings with which both planar tasks are learned within 300 000 steps."""
     return MAPPOConfig(
         rollout_length=200,
@@ -66,7 +66,7 @@ class ZooConfig(FrozenModel):
     alpha: float = Field(default=0.01, ge=0.0)
     beta: float = Field(default=1.0, ge=0.0)
     preferences: tuple[float, ...] | None = Field(default=None, min_length=1)
-    ppo: MAPPOConfig = Field(default_factory=_ppo)
+    ppo: MAPPOConfig = Field(default_factory=default_ppo)
 
     @model_validator(mode="after")
     def _population_is_a_population(self) -> Self:
