@@ -369,6 +369,8 @@ class ExploratoryConfig(UpstreamSection):
 _SINK_FIELDS: Final = frozenset({"artifacts_root", "log_dir", "wandb"})
 #: Leading bytes of the part of the fingerprint that holds our own fields.
 _EXTENSION_HEADER: Final = b"\ncadenza-extensions/1\n"
+#: Section of a file that names ranges, which no training reads.
+SWEEP_SECTION: Final = "sweep"
 #: Hex digits of a fingerprint.
 _FINGERPRINT_DIGITS: Final = 16
 
@@ -557,11 +559,25 @@ def config_fingerprint(config: EgoAHTConfig) -> str:
 
 
 def load_config(*, config_path: Path, overrides: list[str] | None = None) -> EgoAHTConfig:
-    """Read one YAML file, apply overrides and check the result.
+    """Read one YAML file, apply overrides and check the result; see `read_settings`.
+
+    Raises:
+        ConfigurationError: The file is missing or no YAML; an algorithm's settings are no mapping;
+            an override is malformed.
+        TypeError: The file's root is not a mapping.
+        pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
+    """
+    settings = read_settings(config_path=config_path, overrides=overrides)
+    settings.pop(SWEEP_SECTION, None)
+    return EgoAHTConfig.model_validate(settings)
+
+
+def read_settings(*, config_path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
+    """Return the settings of one YAML file with overrides applied, unchecked.
 
     A file may hold a mapping ``algorithms`` from names to further settings: those of the chosen
     ``algo`` are taken over the file's, and the overrides over both. ``${a.b}`` in a text stands for
-    the value of that key.
+    the value of that key. What `cadenza sweep` searches is the section `SWEEP_SECTION`.
 
     Args:
         config_path: The YAML file.
@@ -572,7 +588,6 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
         ConfigurationError: The file is missing or no YAML; an algorithm's settings are no mapping;
             an override is malformed.
         TypeError: The file's root is not a mapping.
-        pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
     """
     root = read_yaml(config_path)
     if not isinstance(root, dict):
@@ -596,7 +611,7 @@ def load_config(*, config_path: Path, overrides: list[str] | None = None) -> Ego
         chosen = str(apply_settings(settings, naming).get("algo", default))
         settings = merged(settings, own.get(chosen, {}))
     settings = apply_settings(settings, changes)
-    return EgoAHTConfig.model_validate(resolved(settings, settings))
+    return resolved(settings, settings)
 
 
 def _key_of(word: str) -> str:

@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, cast
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import AnyDriver
 from cadenza.aht.types import (
+    EvaluationWatch,
     Evaluator,
     ProgressCallback,
     RunOutcome,
@@ -220,6 +221,7 @@ class Run:
     progress: ProgressCallback | None
     upstream_list: bool
     task_version: int | None = None
+    watch: EvaluationWatch | None = None
 
     @property
     def files(self) -> RunFiles:

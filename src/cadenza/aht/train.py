@@ -34,6 +34,7 @@ from cadenza.aht.safety_telemetry import (
 from cadenza.aht.seat import History, Seat, SeatStep
 from cadenza.aht.types import (
     EvaluationRecord,
+    EvaluationWatch,
     Evaluator,
     ForgettingTrainer,
     Policy,
@@ -99,6 +100,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     task_version: int | None = None,
+    watch: EvaluationWatch | None = None,
     compat: Literal["upstream"] | None = None,
     safety_filter: EgoOnlySafetyFilter | None = None,
     safety_state: SafetyState | None = None,
@@ -125,6 +127,7 @@ def train(
         resume: Go on from the newest intact training state; a finished run is returned as it is.
         overwrite: Delete the results of an earlier run of this identity first.
         task_version: The one of the task that policy files name.
+        watch: Told of every evaluation; what it raises ends the run.
         compat: ``"upstream"`` also lists the episodes that the end of training cut off.
         safety_filter: Filter of parts, all but the last one together, instead of ``safety``.
         safety_state: Its slack, moved in place.
@@ -177,6 +180,7 @@ def train(
         progress=progress,
         upstream_list=compat == "upstream",
         task_version=task_version,
+        watch=watch,
     )
     with run.files.locked():
         if overwrite:
@@ -528,6 +532,8 @@ class Keeper(AgentCallback):
         results = {name: float(value) for name, value in measured.items()}
         training.history.curve.evaluations.append(EvaluationRecord(frame=step, results=results))
         log_eval(self._log, step=step, condition="periodic", **results)
+        if self._run.watch:
+            self._run.watch(training.history.curve.evaluations)
 
     def _save(self, training: Training) -> None:
         """Write policy, policy file and training state.

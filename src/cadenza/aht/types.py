@@ -7,7 +7,7 @@ Units: rewards are the environment's; lengths and steps count control steps; fra
 environment frames, which is steps times environments stepped as one batch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -185,6 +185,11 @@ class EvaluationRecord:
 
     frame: int
     results: dict[str, float]
+
+
+#: Called after every evaluation with all of the run so far, the newest last; what it raises ends
+#: the run, which keeps its last checkpoint.
+EvaluationWatch: TypeAlias = Callable[[Sequence[EvaluationRecord]], None]
 
 
 @dataclass(frozen=True)

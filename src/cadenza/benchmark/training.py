@@ -9,7 +9,7 @@ scripted partner: the task the zoo is named after needs a simulator, this one ru
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import sqrt
@@ -19,11 +19,13 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.aht.config import EgoAHTConfig, load_config
+from cadenza.aht.config import EgoAHTConfig, PartnerConfig, load_config
 from cadenza.aht.train import train
 from cadenza.aht.types import (
     EpisodeRecord,
     EvaluationRecord,
+    EvaluationWatch,
+    Evaluator,
     Policy,
     ProgressCallback,
     RememberingPolicy,
@@ -71,6 +73,8 @@ def run_training(
     resume: bool = False,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
+    evaluator: Evaluator | None = None,
+    watch: EvaluationWatch | None = None,
     safety_filter: EgoOnlySafetyFilter | None = None,
     safety_state: SafetyState | None = None,
     safety_bounds: Bounds | None = None,
@@ -87,6 +91,8 @@ def run_training(
         resume: Go on from the newest intact training state of this run.
         overwrite: Delete the results of an earlier run of this identity first.
         progress: Called with (frames done, frames in total, return of the last episode or None).
+        evaluator: Measures the policy; by default `HeldOutEvaluator` of ``cfg``.
+        watch: Told of every evaluation; what it raises ends the run.
         safety_filter: With the parts below, see `cadenza.aht.train.train`, instead of the driver
             that the configuration describes.
         safety_state: Conformal slack of every pair.
@@ -126,7 +132,8 @@ def run_training(
             trainer_factory=trainer_factory,
             repo_root=repo_root,
             safety=None if of_parts else build_driver(env, cfg.safety),
-            evaluator=HeldOutEvaluator(cfg),
+            evaluator=evaluator or HeldOutEvaluator(cfg),
+            watch=watch,
             progress=progress,
             resume=resume,
             overwrite=overwrite,
@@ -191,12 +198,13 @@ class HeldOutEvaluator:
     """Measures the deterministic policy on episodes that training never sees.
 
     Episode ``i`` is reset with seed ``i`` in an environment whose root seed is apart from the
-    training seed; filter and partners are those of the training, each partner in turn.
+    training seed; the filter is that of the training, and so are the partners unless others are
+    given, each partner in turn.
     """
 
-    def __init__(self, cfg: EgoAHTConfig) -> None:
+    def __init__(self, cfg: EgoAHTConfig, partners: Sequence[PartnerConfig] = ()) -> None:
         self._env = cfg.env.model_copy(update={"num_envs": 1})
-        self._partners = cfg.trained_with
+        self._partners = tuple(partners) or cfg.trained_with
         self._safety = cfg.safety
 
     def __call__(self, policy: Policy, *, episodes: int, root_seed: int) -> Mapping[str, float]:

@@ -34,6 +34,14 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
         ConfigurationError: The file, an override or a value cannot be used.
     """
     from cadenza.aht.config import EgoAHTConfig, load_config
+
+    path, changes = training_file(path, overrides)
+    read = partial(load_config, config_path=path, overrides=changes)
+    return explained(path, EgoAHTConfig, read, overrides)
+
+
+def training_file(path: Path, overrides: Sequence[str]) -> tuple[Path, list[str]]:
+    """Return the file that ``path`` stands for, and the settings to read it with."""
     from cadenza.benchmark.tasks import PETTINGZOO_PREFIX
     from cadenza.core.shipped_configs import find_config
 
@@ -41,9 +49,7 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
     if str(path).startswith(PETTINGZOO_PREFIX):
         changes.insert(0, f"env.task='{path}'")
         path = Path("pettingzoo")
-    path = find_config(path, "train")
-    read = partial(load_config, config_path=path, overrides=changes)
-    return explained(path, EgoAHTConfig, read, overrides)
+    return find_config(path, "train"), changes
 
 
 def explained(

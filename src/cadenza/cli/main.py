@@ -22,6 +22,7 @@ from cadenza.cli import (
     safety,
     spike,
     stream,
+    sweep,
     train,
     zoo,
 )
@@ -67,6 +68,7 @@ tasks_app: typer.Typer = typer.Typer(help="Show and examine an ego's tasks.", no
 
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
+app.command("sweep")(sweep.sweep)
 app.command("imitate")(train.imitate)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)

@@ -42,7 +42,7 @@ def report(
     best_responses: BestResponseFile = None,
     repository: Repository = Path(),
 ) -> None:
-    """Write one self-contained report about one result, or compare several of one task."""
+    """Write one self-contained report about one result or sweep, or compare results of a task."""
     with typed_exits():
         from cadenza.benchmark.reporting import (
             find_bundles,
@@ -56,6 +56,10 @@ def report(
         from cadenza.evaluation.report.view import RECORDINGS_NAME
 
         chosen = format_of(out, form)
+        if (text := _story(paths, chosen)) is not None:
+            atomic_write_text(out, text)
+            print_text(f"report: {out}")
+            return
         best = best_responses and load_best_responses(best_responses)
         runs = [load_run(folder, repo_path=repository) for folder in find_bundles(paths)]
         view = report_view(runs, best_responses=best)
@@ -64,6 +68,18 @@ def report(
                 view, _ = with_recordings(view, runs, recorded.read_bytes())
         atomic_write_text(out, FORMATS[chosen](view))
         print_text(f"report: {out}")
+
+
+def _story(paths: list[Path], form: Format) -> str | None:
+    """Return the page of a folder that is no evaluation; None if it is one."""
+    from cadenza.benchmark.sweep import REQUEST_NAME, read_sweep
+    from cadenza.benchmark.sweep_report import sweep_page, sweep_record
+    from cadenza.evaluation.report.pages import render_story
+
+    if len(paths) != 1 or not (paths[0] / REQUEST_NAME).is_file():
+        return None
+    found = read_sweep(paths[0])
+    return render_story(sweep_page(found), form, sweep_record(found))
 
 
 def leaderboard(

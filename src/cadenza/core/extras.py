@@ -27,6 +27,7 @@ _EXTRAS: Final = {
     "mjbatch": "mujoco",
     "mujoco": "mujoco",
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
+    "optuna": "sweep",
     "osqp": "solvers",
     "overcooked": "teamwork",
     "piqp": "solvers",

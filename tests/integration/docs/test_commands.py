@@ -20,6 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORK = (
     "cadenza.benchmark.training.run_training",
     "cadenza.benchmark.training_seeds.SeedRunner.run",
+    "cadenza.benchmark.sweep.SweepRunner.run",
     "cadenza.benchmark.evaluation_run.run_evaluation",
     "cadenza.benchmark.quickstart.run_quickstart",
     "cadenza.safety.verifier.run.verify",
@@ -41,7 +42,7 @@ def documented_commands() -> list[str]:
     ]
     lines = "".join(blocks).replace("\\\n", "").splitlines()
     commands = [shlex.join(shlex.split(line, comments=True)) for line in lines]
-    working = r"cadenza (train|eval run|safety verify|quickstart|loop (run|demo|doctor -))"
+    working = r"cadenza (train|sweep|eval run|safety verify|quickstart|loop (run|demo|doctor -))"
     return [
         command
         for command in dict.fromkeys(commands)
@@ -75,6 +76,9 @@ def test_documented_command_reaches_its_work_without_a_checkout(line, installed,
     if "my-evaluation" in line:  # the file that the tour writes
         Path("runs").mkdir()
         shutil.copy(ROOT / "configs/eval/crossing.yaml", "runs/my-evaluation.yaml")
+    if "best.yaml" in line:  # what a sweep writes
+        Path("runs/sweep").mkdir(parents=True)
+        shutil.copy(ROOT / "configs/train/crossing.yaml", "runs/sweep/best.yaml")
     command = line.replace("crossing_polite", "crossing_chaser")  # the page defines the former
     ended = CliRunner().invoke(app, shlex.split(command)[1:])
     if "doctor" in line:  # looks at this machine, which need not have LeRobot

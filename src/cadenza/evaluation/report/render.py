@@ -495,10 +495,10 @@ def render_report(view: ReportView) -> str:
     page = compose(view)
     numbers = page.numbers
     estimates = estimates_csv(view, numbers)
-    style = Markup("").join(_asset(f"{x}.css") for x in ("palette", "figures", "player", "style"))
-    script = _asset("player.js")
+    style = Markup("").join(asset(f"{x}.css") for x in ("palette", "figures", "player", "style"))
+    script = asset("player.js")
     return (
-        _environment()
+        template_environment()
         .get_template("report.html.j2")
         .render(
             view=view,
@@ -517,8 +517,8 @@ def render_report(view: ReportView) -> str:
             estimates_uri=data_uri(estimates),
             style=style,
             script=script,
-            policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-            f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
+            policy=f"default-src 'none'; img-src data:; style-src '{policy_hash(style)}'; "
+            f"script-src '{policy_hash(script)}'; base-uri 'none'; form-action 'none'",
         )
     )
 
@@ -656,7 +656,7 @@ def _statements(page: Page) -> list[str]:
     return [lead + text for kind, lead in kinds.items() for text in page.statements[kind]]
 
 
-def _environment() -> Environment:
+def template_environment() -> Environment:
     """Return a template environment that escapes everything and knows no undefined name."""
     return Environment(
         loader=PackageLoader("cadenza.evaluation.report", "templates"),
@@ -668,13 +668,13 @@ def _environment() -> Environment:
     )
 
 
-def _asset(name: str) -> Markup:
+def asset(name: str) -> Markup:
     """Return a style sheet or script of the package, as it is."""
     source = ASSETS / name
     return Markup(source.read_text(encoding="utf-8"))  # noqa: S704 -- a file of this package
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
     """Return the policy's name for ``text``."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
