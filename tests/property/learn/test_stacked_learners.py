@@ -126,7 +126,7 @@ def test_written_gradients_are_those_of_autograd(kind, changes, members, rows):
         terms,
         surrogate.slope,
         chosen.value_coefficient * slope,
-        bonus=bonus / rows,
+        bonus=torch.full((members, 1, 1), bonus / rows),
     )
     norms = stack.norms()
     stack.flat.copy_(stack.gradient)  # a policy of gradients: `policy` undoes the layout
@@ -339,3 +339,28 @@ def test_policies_of_several_choices_are_refused():
     )
     with pytest.raises(ConfigurationError, match=r"got FactoredHead; train .* one by one"):
         StackedPolicies([policy])
+
+
+def test_advantages_put_in_place_of_others_count_as_weights_do():
+    plain = config(normalize_advantages=False)
+    weighted, replaced = (stacked(plain, "choice", [4, 5]) for _ in range(2))
+    first, second = played(weighted, 0), played(replaced, 0)
+    factors = np.where(np.arange(R) % 2, -2.0, 3.0)
+    first.weights = np.broadcast_to(factors, first.rewards.shape)
+    estimate = replaced.estimate(second)
+    assert weighted.update(first) == replaced.update(
+        estimate.with_advantages(estimate.advantages * factors)
+    )
+    assert torch.equal(weighted.policies.flat, replaced.policies.flat)
+
+
+@pytest.mark.parametrize("kind", ["choice", "squashed"])
+def test_bonuses_multiply_the_entropy_coefficient_of_each_member(kind):
+    both = stacked(config(kind, entropy_coefficient=0.1), kind, [4, 5])
+    both.update(played(both, 0), bonuses=np.array([1.0, 3.0]))
+    more = stacked(config(kind, entropy_coefficient=0.1 * 3.0), kind, [4, 5])
+    more.update(played(more, 0))
+    for name, value in both.member_state(1).items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, more.member_state(1)[name])
+    assert not torch.equal(both.member_state(0)["parameters"], more.member_state(0)["parameters"])

@@ -173,10 +173,13 @@ class _Head(Protocol):
         """
         ...
 
-    def differentiate(self, terms: Terms, slope: Tensor, bonus: float, gradient: Tensor) -> None:
+    def differentiate(
+        self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
+    ) -> None:
         """Write the gradient of Σ (slope log π − bonus H), with respect to the output and σ.
 
-        ``slope`` is (K, B), ``bonus`` the weight of each row's entropy, ``gradient`` (K, B, A).
+        ``slope`` is (K, B), ``bonus`` the weight of each row's entropy, (K, 1, 1), and ``gradient``
+        (K, B, A).
         """
         ...
 
@@ -204,12 +207,14 @@ class _Choice:
         del actions
         return 0.0
 
-    def differentiate(self, terms: Terms, slope: Tensor, bonus: float, gradient: Tensor) -> None:
+    def differentiate(
+        self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
+    ) -> None:
         logs, probabilities, taken = terms.kept
         slope = slope.unsqueeze(-1)
         torch.mul(probabilities, -slope, out=gradient)
         gradient.scatter_add_(-1, taken, slope)
-        if bonus:
+        if bonus is not None:
             gradient += bonus * probabilities * (logs + terms.entropy.unsqueeze(-1))
 
 
@@ -239,13 +244,15 @@ class _Normal:
         del actions
         return 0.0
 
-    def differentiate(self, terms: Terms, slope: Tensor, bonus: float, gradient: Tensor) -> None:
+    def differentiate(
+        self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
+    ) -> None:
         z, inverse, _ = terms.kept
         slope = slope.unsqueeze(-1)
         torch.mul(z, inverse, out=gradient)
         gradient *= slope
         torch.sum((z.square() - 1.0) * slope, 1, keepdim=True, out=self._gradient)
-        if bonus:
+        if bonus is not None:
             self._gradient -= bonus * slope.shape[1]
 
 
@@ -267,9 +274,11 @@ class _Squashed(_Normal):
     def offset(self, actions: Tensor) -> Tensor | float:
         return -_log_slope(actions).sum(-1)
 
-    def differentiate(self, terms: Terms, slope: Tensor, bonus: float, gradient: Tensor) -> None:
+    def differentiate(
+        self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
+    ) -> None:
         super().differentiate(terms, slope, bonus, gradient)
-        if bonus:
+        if bonus is not None:
             epsilon = self._log_std.exp().unsqueeze(-1) * self._nodes
             bent = 2.0 * torch.tanh(terms.kept[2].unsqueeze(-1) + epsilon) * self._node_weights
             gradient += bonus * bent.sum(-1)
@@ -380,7 +389,7 @@ class StackedPolicies:
         slope: Tensor,
         value_slope: Tensor,
         *,
-        bonus: float = 0.0,
+        bonus: Tensor | None = None,
     ) -> None:
         """Write the gradient of Σ_B (slope log π(a|s) + value_slope V(s) − bonus H) of each member.
 
@@ -390,7 +399,7 @@ class StackedPolicies:
             terms: The head's, of what `act` returned.
             slope: ∂L / ∂ log π, (K, B).
             value_slope: ∂L / ∂V, (K, B).
-            bonus: Weight of each row's entropy.
+            bonus: Weight of each row's entropy, (K, 1, 1); None is 0.
         """
         count = rows.shape[1]
         gradient = self._actor.output_gradient(count)[..., : self._outputs]

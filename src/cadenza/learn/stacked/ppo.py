@@ -164,6 +164,37 @@ class _Batch:
         return replace(self, **{k: change(rows) for k, rows in columns if rows is not None})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Estimate:
+    """What an update learns from one rollout, before advantages are normalised and weighted.
+
+    Attributes:
+        columns: Transitions of each member by name, (K, T R, ...).
+        shape: (K, T, R).
+        is_plain: Whether all weights are 1.
+    """
+
+    columns: Mapping[str, Tensor]
+    shape: tuple[int, int, int]
+    is_plain: bool
+
+    @property
+    def advantages(self) -> Float32Array:
+        """A copy of the advantages, (K, T, R)."""
+        return self.columns["advantages"].cpu().numpy().reshape(self.shape).copy()
+
+    @property
+    def returns(self) -> Float32Array:
+        """A copy of what values are drawn to, (K, T, R)."""
+        return self.columns["returns"].cpu().numpy().reshape(self.shape).copy()
+
+    def with_advantages(self, advantages: NDArray[Any]) -> Self:
+        """Return the same with other advantages, (K, T, R)."""
+        now = self.columns["advantages"]
+        there = on_device(advantages.astype(np.float32), now.device).view_as(now)
+        return replace(self, columns={**self.columns, "advantages": there})
+
+
 class _Stack:
     """Policies that learn together, and Adam's memory of them in the layout of ``flat``."""
 
@@ -180,7 +211,13 @@ class _Stack:
 
     @torch.no_grad()
     def learn(
-        self, batch: _Batch, *, rate: float, bonus: float, step: int, names: Sequence[str]
+        self,
+        batch: _Batch,
+        *,
+        rate: float,
+        bonus: Tensor | None,
+        step: int,
+        names: Sequence[str],
     ) -> Tensor:
         """Take Adam's step number ``step`` on a minibatch (K, B, ...); return figures, (K, 6)."""
         config, policies = self._config, self.policies
@@ -207,7 +244,7 @@ class _Stack:
             terms,
             surrogate.slope,
             config.value_coefficient * value_slope,
-            bonus=bonus / advantages.shape[1],
+            bonus=None if bonus is None else bonus / advantages.shape[1],
         )
         norms = policies.norms()
         if norms.is_cpu:
@@ -366,6 +403,12 @@ class StackedPPO:
         self._drawn += 1
         return head.sample(output, noise[:, self._drawn - 1]).cpu().numpy()
 
+    def judge(self, critic_rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return V(s), (K, n), of unscaled critics' rows (K, n, S), of which nothing is learned."""
+        judged = self._judged
+        rows = critic_rows if judged is None else judged.normalize(critic_rows)
+        return self.policies.judge_all(self._there(rows)).cpu().numpy()
+
     @torch.no_grad()
     def log_density(self, rows: NDArray[Any], decisions: NDArray[Any]) -> NDArray[np.float32]:
         """Return log π_k(a|s) of every member for the same unscaled rows (n, D), as (K, n).
@@ -380,13 +423,63 @@ class StackedPPO:
         )
         return (densities + self.policies.head.offset(taken)).cpu().numpy()
 
+    @torch.no_grad()
+    def estimate(self, rollout: StackedRollout) -> Estimate:
+        """Return what `update` learns from one rollout, whose cuts are then forgotten.
+
+        Whoever wants other advantages changes them and gives the estimate to `update`.
+        """
+        config, judged = self.config, self._judged
+        _require_finite(rollout.rewards.sum(axis=(1, 2)), self.names)
+        rewards: NDArray[Any] = rollout.rewards
+        if self._rewards is not None:
+            rewards = self._rewards.scale(rewards, rollout.boundaries, fresh=rollout.fresh)
+        if judged is not None:
+            scale_critic_rows(rollout, judged)
+        values, following = self._values(rollout)
+        deltas = rewards.astype(np.float64) + config.gamma * following - values
+        decays = config.gamma * config.gae_lambda * ~rollout.boundaries
+        members, steps, rows = rewards.shape
+
+        def by_step(columns: NDArray[Any]) -> NDArray[Any]:
+            return columns.swapaxes(0, 1).reshape(steps, -1)  # (T, K R)
+
+        backwards = step_backwards(by_step(deltas), by_step(decays))
+        advantages = backwards.reshape(steps, members, -1).swapaxes(0, 1).astype(np.float32)
+        weights = np.ones_like(advantages) if rollout.weights is None else rollout.weights
+        columns: dict[str, NDArray[Any]] = {
+            "observations": rollout.observations,
+            "critic_observations": rollout.critic_observations[:, :-1],
+            "actions": rollout.decisions,
+            "old_values": values,
+            "advantages": advantages,
+            "returns": advantages + values,
+            "weights": weights.astype(np.float32),
+        }
+        rollout.cuts.clear()
+        tensors = {
+            name: self._there(np.ascontiguousarray(column)).flatten(1, 2)
+            for name, column in columns.items()
+        }
+        tensors["old_log_probs"] = self.policies.log_prob(
+            tensors["observations"], tensors["actions"]
+        )
+        return Estimate(
+            columns=tensors, shape=(members, steps, rows), is_plain=rollout.weights is None
+        )
+
     def update(
-        self, *rollouts: StackedRollout, done: int = 0, total: int = 1
+        self,
+        *rollouts: StackedRollout | Estimate,
+        done: int = 0,
+        total: int = 1,
+        bonuses: FloatArray | None = None,
     ) -> list[dict[str, float]]:
         """Learn from rollouts, whose cuts are then forgotten; return each member's mean figures.
 
         ``done`` and ``total`` are environment steps of one member, of before the rollouts and of
-        its training, for settings that change with them.
+        its training, for settings that change with them. ``bonuses`` multiply each member's
+        entropy coefficient, (K,).
 
         Raises:
             InputError: A reward, observation, gradient or figure of a member is not finite; the
@@ -394,9 +487,17 @@ class StackedPPO:
         """
         config = self.config
         annealed = anneal([], config, done=done, total=total)
-        bonus = value_at(config.entropy_coefficient, done)
-        batch, transitions = self._prepared(rollouts)
-        learns = {"rate": annealed["learning_rate"], "bonus": bonus}
+        coefficients = np.full(self.members, value_at(config.entropy_coefficient, done))
+        if bonuses is not None:
+            coefficients *= bonuses
+        batch, transitions = self._prepared(
+            [r if isinstance(r, Estimate) else self.estimate(r) for r in rollouts]
+        )
+        bonus = coefficients.astype(np.float32)[:, None, None]
+        learns: dict[str, Any] = {
+            "rate": annealed["learning_rate"],
+            "bonus": self._there(bonus) if coefficients.any() else None,
+        }
         if config.target_kl is None and len(set(self._steps)) == 1:
             means = self._run(self._stack, range(self.members), batch, transitions, **learns)
         else:
@@ -473,7 +574,7 @@ class StackedPPO:
         transitions: int,
         *,
         rate: float,
-        bonus: float,
+        bonus: Tensor | None,
     ) -> FloatArray:
         """Take all passes over the members' transitions; return mean figures, (K, 6) float64."""
         config, first = self.config, members[0]
@@ -497,68 +598,30 @@ class StackedPPO:
         return torch.stack(figures).cpu().double().numpy().mean(axis=0)
 
     def _run_alone(
-        self, member: int, batch: _Batch, transitions: int, **learns: float
+        self, member: int, batch: _Batch, transitions: int, *, rate: float, bonus: Tensor | None
     ) -> FloatArray:
         """Do what `_run` does for one member, as a stack of its own."""
         alone = self._alone = self._alone or self._stacked([self.policy(member)])
         pairs = list(zip(alone.arrays, self._stack.arrays, strict=True))
         for own, shared in pairs:
             alone.policies.load_member(0, own, self.policies.member(member, shared))
-        means = self._run(alone, [member], batch.member(member, transitions), transitions, **learns)
+        own_bonus = None if bonus is None else bonus[member : member + 1]
+        own_batch = batch.member(member, transitions)
+        means = self._run(alone, [member], own_batch, transitions, rate=rate, bonus=own_bonus)
         for own, shared in pairs:
             self.policies.load_member(member, shared, alone.policies.member(0, own))
         return means
 
-    @torch.no_grad()
-    def _prepared(self, rollouts: Sequence[StackedRollout]) -> tuple[_Batch, int]:
+    def _prepared(self, estimates: Sequence[Estimate]) -> tuple[_Batch, int]:
         """Return the transitions of all rollouts, and n."""
-        parts = [self._estimated(rollout) for rollout in rollouts]
+        parts = [estimate.columns for estimate in estimates]
         columns: dict[str, Any] = {}
         for name in parts[0]:
             found = [part[name] for part in parts]
             columns[name] = (found[0] if len(found) == 1 else torch.cat(found, dim=1)).flatten(0, 1)
-        if all(rollout.weights is None for rollout in rollouts):
+        if all(estimate.is_plain for estimate in estimates):
             columns["weights"] = None
         return _Batch(**columns), len(columns["returns"]) // self.members
-
-    def _estimated(self, rollout: StackedRollout) -> dict[str, Tensor]:
-        """Return the columns of one rollout, (K, T R, ...)."""
-        config, judged = self.config, self._judged
-        _require_finite(rollout.rewards.sum(axis=(1, 2)), self.names)
-        rewards: NDArray[Any] = rollout.rewards
-        if self._rewards is not None:
-            rewards = self._rewards.scale(rewards, rollout.boundaries, fresh=rollout.fresh)
-        if judged is not None:
-            scale_critic_rows(rollout, judged)
-        values, following = self._values(rollout)
-        deltas = rewards.astype(np.float64) + config.gamma * following - values
-        decays = config.gamma * config.gae_lambda * ~rollout.boundaries
-        steps = rewards.shape[1]
-
-        def by_step(columns: NDArray[Any]) -> NDArray[Any]:
-            return columns.swapaxes(0, 1).reshape(steps, -1)  # (T, K R)
-
-        backwards = step_backwards(by_step(deltas), by_step(decays)).reshape(
-            steps, self.members, -1
-        )
-        advantages = backwards.swapaxes(0, 1).astype(np.float32)
-        weights = np.ones_like(advantages) if rollout.weights is None else rollout.weights
-        columns: dict[str, NDArray[Any]] = {
-            "observations": rollout.observations,
-            "critic_observations": rollout.critic_observations[:, :-1],
-            "actions": rollout.decisions,
-            "old_values": values,
-            "advantages": advantages,
-            "returns": advantages + values,
-            "weights": weights.astype(np.float32),
-        }
-        rollout.cuts.clear()
-        tensors = {
-            name: self._there(np.ascontiguousarray(column)).flatten(1, 2)
-            for name, column in columns.items()
-        }
-        densities = self.policies.log_prob(tensors["observations"], tensors["actions"])
-        return {**tensors, "old_log_probs": densities}
 
     def _values(self, rollout: StackedRollout) -> tuple[Float32Array, Float32Array]:
         """Return V of every step and of what continues it, (K, T, R): 0 where an episode ended."""
