@@ -29,6 +29,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -55,8 +56,9 @@ from cadenza.core.errors import (
 )
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
-from cadenza.partners.interface import FrozenPartner, PartnerBase
+from cadenza.partners.pool import PartnerPool
 from cadenza.partners.registry import load_partner, outside_modules
+from cadenza.partners.sampling import PartnerSampler, SamplerConfig
 from cadenza.stream.config import OnlineDataEngineCfg
 
 #: Keys of a batch's info that hold the observation before an automatic reset.
@@ -75,7 +77,9 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         UnknownNameError: The class of a partner is not registered.
     """
 
-    def __init__(self, env: Any, partners: Sequence[PartnerConfig]) -> None:
+    def __init__(
+        self, env: Any, partners: Sequence[PartnerConfig], *, sampler: SamplerConfig | None = None
+    ) -> None:
         if not partners:
             raise ConfigurationError(
                 "EgoVectorEnv: expected at least one partner, got none; name some of the task's."
@@ -87,15 +91,23 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             "render_modes": [],
             "autoreset_mode": AutoresetMode.SAME_STEP,
         }
-        seen: Any = env.single_observation_space["agent"][self.ego_uid]["state"]
-        done: Any = env.single_action_space[self.ego_uid]
-        self.single_observation_space, self.single_action_space = seen, done
-        self.observation_space = batch_space(seen, self.num_envs)
-        self.action_space = batch_space(done, self.num_envs)
-        self._seats = tuple(
-            _Seat(uid, is_partner=uid == others[0], env=env, partners=partners) for uid in others
-        )
+        seen, done = env.single_observation_space["agent"], env.single_action_space
+        self.single_observation_space: Any = seen[self.ego_uid]["state"]
+        self.single_action_space: Any = done[self.ego_uid]
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        #: What the partner decides on, and does, in one environment.
+        self.partner_observation_space: Any = seen[others[0]]["state"]
+        self.partner_action_space: Any = done[others[0]]
+        #: Who plays the partner's seat; background robots draw uniformly.
+        self.pool: PartnerPool = _pool(env, others[0], partners)
+        self.sampler: PartnerSampler = PartnerSampler(len(partners), sampler)
+        self._partner_uid: str = others[0]
+        self._pools = {others[0]: self.pool, **{u: _pool(env, u, partners) for u in others[1:]}}
+        self._samplers = dict.fromkeys(others, PartnerSampler(len(partners)))
+        self._samplers[others[0]] = self.sampler
         self._next_seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
+        self._returns: FloatArray = np.zeros(self.num_envs)
         self._observation: Mapping[str, Any] | None = None
 
     @property
@@ -111,7 +123,8 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     @property
     def partner_ids(self) -> list[str]:
         """Identity of everyone whom the ego of each environment meets in this episode, (E,)."""
-        return ["+".join(seat.content_id(row) for seat in self._seats) for row in self._rows()]
+        playing = [pool.playing_ids for pool in self._pools.values()]
+        return ["+".join(ids) for ids in zip(*playing, strict=True)]
 
     def reset(
         self,
@@ -133,7 +146,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             self._next_seeds = seed + np.arange(self.num_envs, dtype=np.int64)
         elif seed is not None:
             self._next_seeds = np.array(seed, dtype=np.int64)
-        self._begin(self._rows())
+        self._begin(range(self.num_envs))
         return self._ego_state(observation), dict(info)
 
     def step(
@@ -141,7 +154,9 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Advance every environment with the ego's ``actions``, (E, A).
 
-        Where episodes end, the info holds ``final_obs``, the ego's `state` before the reset.
+        The info holds what only learning may read, ``partner_observation``, (E, P), on which the
+        partner decided in this step, and ``partner_action``, (E, A') or choices (E,), what it did;
+        where episodes end also ``final_obs``, the ego's `state` before the reset.
 
         Raises:
             NotReadyError: `reset` was never called.
@@ -149,74 +164,61 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """
         if self._observation is None:
             raise NotReadyError("EgoVectorEnv.step: expected episodes in progress; call reset().")
+        before = self._observation["agent"][self._partner_uid]["state"]
         commands: dict[str, NDArray[Any]] = {self.ego_uid: actions}
-        for seat in self._seats:
-            commands[seat.uid] = seat.act(self._observation)
+        for uid, pool in self._pools.items():
+            seen = {"agent": {uid: {"state": self._observation["agent"][uid]["state"]}}}
+            commands[uid] = pool.act(seen)
         observation, reward, terminated, truncated, info = self.env.step(commands)
         self._observation = observation
-        self._begin(np.flatnonzero(terminated | truncated).tolist())
+        self._returns += reward
+        ended = np.flatnonzero(terminated | truncated)
+        scores = info.get("success", self._returns)
+        for row in ended.tolist():
+            self.sampler.report(int(self.pool.chosen[row]), float(scores[row]))
+        self._begin(ended.tolist())
+        did = commands[self._partner_uid]
+        if isinstance(self.partner_action_space, Discrete):
+            did = did[:, 0].astype(np.int64)
+        told = {"partner_observation": before, "partner_action": did}
         final = {key: self._ego_state(info[key]) for key in _FINAL_KEYS if key in info}
-        return self._ego_state(observation), reward, terminated, truncated, {**info, **final}
+        return (
+            self._ego_state(observation),
+            reward,
+            terminated,
+            truncated,
+            {**info, **final, **told},
+        )
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the batch inside."""
         self.env.close(**kwargs)
 
-    def _rows(self) -> list[int]:
-        return list(range(self.num_envs))
-
     def _begin(self, rows: Sequence[int]) -> None:
         """Choose and start the partners of new episodes."""
-        for row in rows:
-            for seat in self._seats:
-                seat.begin(row, int(self._next_seeds[row]))
-            self._next_seeds[row] += self.stride
+        if not rows:
+            return
+        episodes = self._next_seeds[rows].tolist()
+        for uid, pool in self._pools.items():
+            streams = [derive_substream(f"benchmark.stream.{uid}", root_seed=e) for e in episodes]
+            drawn = [self._samplers[uid].draw(stream.default_rng()) for stream in streams]
+            is_partner = uid == self._partner_uid
+            seeds = [e if is_partner else background_seed(uid, e) for e in episodes]
+            pool.begin(rows, drawn, seeds)
+        self._next_seeds[rows] += self.stride
+        self._returns[rows] = 0.0
 
     def _ego_state(self, observation: Mapping[str, Any]) -> NDArray[Any]:
         return observation["agent"][self.ego_uid]["state"]
 
 
-class _Seat:
-    """One robot beside the ego, and who drives it in each environment."""
-
-    def __init__(
-        self, uid: str, *, is_partner: bool, env: Any, partners: Sequence[PartnerConfig]
-    ) -> None:
-        self.uid = uid
-        self._is_partner = is_partner
-        specs = [partner_spec(partner, uid=uid) for partner in partners]
-        self._ids = [spec.content_id for spec in specs]
-        space = env.single_action_space[uid]
-        self._drivers: list[list[FrozenPartner]] = []
-        count = int(env.num_envs)
-        for _ in range(count):  # each environment has its own, with its own episode
-            row: list[FrozenPartner] = [load_partner(spec) for spec in specs]
-            for driver in row:
-                if isinstance(driver, PartnerBase):
-                    driver.bind(space)
-                    driver.bind_contract(contract_at(env, uid))
-            self._drivers.append(row)
-        self._chosen = [0] * count
-
-    def content_id(self, row: int) -> str:
-        """Return the identity of who drives the robot in environment ``row``."""
-        return self._ids[self._chosen[row]]
-
-    def begin(self, row: int, episode: int) -> None:
-        """Choose who drives the robot of environment ``row`` in ``episode``, and start them."""
-        stream = derive_substream(f"benchmark.stream.{self.uid}", root_seed=episode)
-        self._chosen[row] = chosen = int(stream.default_rng().integers(len(self._ids)))
-        seed = episode if self._is_partner else background_seed(self.uid, episode)
-        self._drivers[row][chosen].reset(seed=seed)
-
-    def act(self, observation: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the robot's actions, (E, A)."""
-        states = observation["agent"][self.uid]["state"]
-        actions: list[NDArray[Any]] = []
-        for row, chosen in enumerate(self._chosen):
-            seen = {"agent": {self.uid: {"state": states[row]}}}
-            actions.append(self._drivers[row][chosen].act(seen))
-        return np.stack(actions)
+def _pool(env: Any, uid: str, partners: Sequence[PartnerConfig]) -> PartnerPool:
+    """Return who may play the seat ``uid`` of a batch."""
+    members = [load_partner(partner_spec(partner, uid=uid)) for partner in partners]
+    pool = PartnerPool(members, rows=env.num_envs)
+    pool.bind(env.single_action_space[uid])
+    pool.bind_contract(contract_at(env, uid))
+    return pool
 
 
 def make_ego_worlds(

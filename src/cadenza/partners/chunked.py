@@ -16,7 +16,7 @@ Axes:       N = rows of a batch, H = chunk, A = action.
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
@@ -181,13 +181,25 @@ class ChunkedPolicyPartner(DrawingPartner):
         channels, rows = self._read(obs)
         if rows is None:
             return self.checked(self._act_row(0, channels, deterministic=deterministic))
+        return self._act_each(range(rows), channels, deterministic=deterministic)
+
+    def act_rows(
+        self, obs: Mapping[str, Any], rows: NDArray[np.intp], *, deterministic: bool = True
+    ) -> Float32Array:
+        """Return the actions of some rows alone, (n, A); see `PartnerBase.act_rows`."""
+        channels, _ = self._read(obs)
+        return self._act_each(rows.tolist(), channels, deterministic=deterministic)
+
+    def _act_each(
+        self, rows: Sequence[int], channels: Channels, *, deterministic: bool
+    ) -> Float32Array:
         actions = [
             self._act_row(
                 row,
                 {name: values[row] for name, values in channels.items()},
                 deterministic=deterministic,
             )
-            for row in range(rows)
+            for row in rows
         ]
         return self.checked(np.stack(actions))
 

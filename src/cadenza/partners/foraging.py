@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
@@ -219,15 +220,24 @@ class Forager(FamilyPartner):
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the number of the action, (1,), or (N, 1) for a batch of states."""
         del deterministic  # it draws only between ways that are equally good
-        states, rows = read_state(obs, self._uid), self.generators
-        fields = [Field.of(state) for state in np.atleast_2d(states).tolist()]
-        chosen = [
-            _straight(self.rule, field, rows[row])
-            if self.rule.straight
-            else self._planned(field, row, rows[row])
-            for row, field in enumerate(fields)
-        ]
+        states = read_state(obs, self._uid)
+        chosen = [self._choice(row, state) for row, state in enumerate(np.atleast_2d(states))]
         return self.checked(np.array(chosen, dtype=np.float32).reshape(*states.shape[:-1], 1))
+
+    def act_rows(
+        self, obs: Mapping[str, Any], rows: NDArray[np.intp], *, deterministic: bool = True
+    ) -> Float32Array:
+        """Return the actions of some rows alone, (n, 1); see `PartnerBase.act_rows`."""
+        del deterministic
+        states = read_state(obs, self._uid)
+        chosen = [[self._choice(row, states[row])] for row in rows.tolist()]
+        return self.checked(np.array(chosen, dtype=np.float32))
+
+    def _choice(self, row: int, state: NDArray[Any]) -> int:
+        field, rng = Field.of(state.tolist()), self.generators[row]
+        if self.rule.straight:
+            return _straight(self.rule, field, rng)
+        return self._planned(field, row, rng)
 
     def _planned(self, field: Field, row: int, rng: np.random.Generator) -> int:
         """Return the action of a row that keeps to its food and plans its way there."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.contracts import TaskContract
@@ -102,8 +103,10 @@ class StatePolicyPartner(DrawingPartner):
         """Load the policy if need be, and return the lengths O of states and A of actions."""
 
     @abstractmethod
-    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
-        """Return actions (N, A) for ``states`` (N, O)."""
+    def actions(
+        self, states: Float32Array, noise: Float32Array | None, rows: Sequence[int]
+    ) -> Float32Array:
+        """Return actions (N, A) for ``states`` (N, O) of ``rows`` of the batch, (N,)."""
 
     @property
     def contract(self) -> TaskContract | None:
@@ -128,6 +131,13 @@ class StatePolicyPartner(DrawingPartner):
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the policy's action, float32, (A,), or (N, A) for N states."""
         state = read_state(obs, self._uid)
+        action = self._act(
+            np.atleast_2d(state), range(state.size // state.shape[-1]), deterministic
+        )
+        return action if state.ndim == 2 else action[0]
+
+    def _act(self, state: NDArray[Any], rows: Sequence[int], deterministic: bool) -> Float32Array:
+        """Return the actions of ``rows`` for their states, (n, A)."""
         length, width = self.sizes()
         if state.shape[-1] != length:
             raise InputError(
@@ -135,15 +145,14 @@ class StatePolicyPartner(DrawingPartner):
                 f"{length} ({self.input_name} of the policy), got {state.shape[-1]}; the "
                 "weights were trained on another task, seat or number of robots."
             )
-        states = np.ascontiguousarray(np.atleast_2d(state), dtype=np.float32)
-        noise = None if deterministic else self._noise(len(states), width)
-        actions = self.actions(states, noise)
-        return self.checked(actions if state.ndim == 2 else actions[0])
+        states = np.ascontiguousarray(state, dtype=np.float32)
+        noise = None if deterministic else self._noise(rows, width)
+        return self.checked(self.actions(states, noise, rows))
 
-    def _noise(self, rows: int, width: int) -> Float32Array:
-        noise, generators = np.empty((rows, width), dtype=np.float32), self.generators
-        for row in range(rows):
-            generators[row].standard_normal(out=noise[row], dtype=np.float32)
+    def _noise(self, rows: Sequence[int], width: int) -> Float32Array:
+        noise, generators = np.empty((len(rows), width), dtype=np.float32), self.generators
+        for place, row in enumerate(rows):
+            generators[row].standard_normal(out=noise[place], dtype=np.float32)
         return noise
 
 
@@ -153,6 +162,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         self._network: PortableNetwork | None = None
+        self._remembered: dict[int, Float32Array] = {}  # of every row's episode, (S,)
         self._bound: Box[Any] | Discrete[Any] | None = None
 
     @abstractmethod
@@ -167,6 +177,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
             IntegrityError: A weight has changed since it was loaded.
         """
         super().reset(seed=seed)
+        self._remembered = {}
         self.verify_weights()
 
     def verify_weights(self) -> str:
@@ -191,9 +202,51 @@ class FrozenNetworkPartner(StatePolicyPartner):
         """What the numbers of the network mean."""
         return self._loaded().contract
 
-    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+    @property
+    def network(self) -> "PortableNetwork":
+        """The policy, loaded if need be."""
+        return self._loaded()
+
+    def noise(self, rows: Sequence[int]) -> Float32Array:
+        """Return what draws the next actions of ``rows``, one generator each; see `act`."""
+        return self._noise(rows, self.sizes()[1])
+
+    @property
+    def uid(self) -> str:
+        """Robot whose state it reads."""
+        return self._uid
+
+    def playing(self, network: "PortableNetwork") -> "NetworkPartner":
+        """Return a partner that goes on with ``network`` in every row, its memory fresh."""
+        partner = NetworkPartner(network, self._uid)
+        if self._bound is not None:
+            partner.bind(self._bound)
+        partner.draw_after(self)
+        return partner
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start a new episode in one row; see `PartnerBase.reset_row`."""
+        super().reset_row(row, seed=seed)
+        self._remembered.pop(row, None)
+
+    def act_rows(
+        self, obs: Mapping[str, Any], rows: NDArray[np.intp], *, deterministic: bool = True
+    ) -> Float32Array:
+        """Return the actions of some rows alone, (n, A); see `PartnerBase.act_rows`."""
+        return self._act(read_state(obs, self._uid)[rows], rows.tolist(), deterministic)
+
+    def actions(
+        self, states: Float32Array, noise: Float32Array | None, rows: Sequence[int]
+    ) -> Float32Array:
         """Return actions without noise or drawn with it, (N, A), or choices, (N, 1)."""
-        return self._loaded().act(states, noise).reshape(len(states), -1).astype(np.float32)
+        network, memory = self._loaded(), None
+        if network.state_width:
+            fresh = np.zeros(network.state_width, np.float32)
+            memory = np.stack([self._remembered.get(row, fresh) for row in rows])
+        actions, memory = network.step(states, memory, noise)
+        if network.state_width:
+            self._remembered |= dict(zip(rows, memory, strict=True))
+        return actions.reshape(len(states), -1).astype(np.float32)
 
     def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
         """See `PartnerBase.bind`; a network of other actions is refused when it is loaded."""
@@ -219,10 +272,10 @@ class FrozenNetworkPartner(StatePolicyPartner):
                 "trained on another task or for another robot."
             )
 
-    def _noise(self, rows: int, width: int) -> Float32Array:
+    def _noise(self, rows: Sequence[int], width: int) -> Float32Array:
         if self._loaded().num_choices is None:
             return super()._noise(rows, width)
-        rngs = [self.generators[row] for row in range(rows)]
+        rngs = [self.generators[row] for row in rows]
         return np.array([rng.gumbel(size=width) for rng in rngs], dtype=np.float32)
 
     def _loaded(self) -> "PortableNetwork":
@@ -231,6 +284,20 @@ class FrozenNetworkPartner(StatePolicyPartner):
             self._require_kind(network)
             self._network = network
         return self._network
+
+
+class NetworkPartner(FrozenNetworkPartner):
+    """Plays a network that is in memory, e.g. an ego's beside which its next copy trains."""
+
+    def __init__(self, network: "PortableNetwork", uid: str) -> None:
+        uri = f"memory:{network.content_id}"
+        spec = PartnerSpec("network", 0, weights_uri=uri, extra={"uid": uid})
+        super().__init__(replace(spec, weights_sha256=network.content_id))
+        self._network = network
+
+    def read_network(self) -> "PortableNetwork":
+        """Return the network."""
+        return self._loaded()
 
 
 class FrozenActorPartner(FrozenNetworkPartner):
@@ -594,8 +661,11 @@ class OnnxPartner(StatePolicyPartner):
         """What the numbers of the graph mean."""
         return self._loaded().contract
 
-    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+    def actions(
+        self, states: Float32Array, noise: Float32Array | None, rows: Sequence[int]
+    ) -> Float32Array:
         """Return the graph's actions, (N, A)."""
+        del rows
         return self._loaded().actions(states, noise)
 
     def _loaded(self) -> OnnxGraph:

@@ -10,7 +10,16 @@ shape (N, D). The rank is kept: a batch of one, (1, D), is answered by a batch o
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NoReturn, Protocol, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    NoReturn,
+    Protocol,
+    cast,
+    runtime_checkable,
+)
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -201,6 +210,24 @@ class PartnerBase:
         action depends only on the current observation have nothing to forget.
         """
 
+    if TYPE_CHECKING:  # what subclasses implement; a name that is missing is told by __getattr__
+
+        def reset(self, *, seed: int | None = None) -> None:
+            """See `FrozenPartner.reset`."""
+
+        def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> NDArray[Any]:
+            """See `FrozenPartner.act`."""
+            ...
+
+    def act_rows(
+        self, obs: Mapping[str, Any], rows: NDArray[np.intp], *, deterministic: bool = True
+    ) -> NDArray[Any]:
+        """Return the actions of some rows of a batch, (n, A), for the observations of all.
+
+        The other rows may be moved on, too: their next episode here begins with `reset_row`.
+        """
+        return self.act(obs, deterministic=deterministic)[rows]
+
     def episode_stream(self, seed: int | None) -> Substream:
         """Return the partner's own random stream for the episode of ``seed``.
 
@@ -270,6 +297,10 @@ class DrawingPartner(PartnerBase):
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
         self.generators.restart(row, self.episode_stream(seed))
 
+    def draw_after(self, other: "DrawingPartner") -> None:
+        """Go on with the generators of another partner, in all rows."""
+        self._opened = other.generators
+
     @property
     def generators(self) -> RowGenerators:
         """The rows' generators; acting before the first reset plays automatic episodes."""
@@ -320,6 +351,20 @@ def as_numbers(value: object) -> NDArray[Any] | None:
     except ValueError:  # ragged nesting
         return None
     return array if array.dtype.kind in "fiu" else None
+
+
+def batch_rows(obs: Mapping[str, Any], uid: str) -> int | None:
+    """Return N of a batch of observations; None for one environment's.
+
+    A ``state`` of rank 2, or without one an image of rank 4, means a batch.
+    """
+    channels = _entry(obs, "agent", uid)
+    if not isinstance(channels, Mapping):
+        return None
+    told = cast("Mapping[str, Any]", channels)
+    shapes = [np.shape(told["state"])] if "state" in told else [*map(np.shape, told.values())]
+    rank = 2 if "state" in told else 4
+    return next((shape[0] for shape in shapes if len(shape) == rank), None)
 
 
 def _entry(obs: object, *path: str) -> object:

@@ -14,7 +14,8 @@ from gymnasium.spaces import Box, Discrete
 from cadenza.core.arrays import Float32Array
 from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import DrawingPartner, PartnerBase
+from cadenza.partners.interface import DrawingPartner, PartnerBase, batch_rows
+from cadenza.partners.pool import PartnerPool
 from cadenza.partners.spec import PartnerSpec
 
 
@@ -31,6 +32,8 @@ class PartnerMixture(DrawingPartner):
         contents = {str(index): each.spec.content_id for index, each in enumerate(members)}
         super().__init__(PartnerSpec(class_name="mixture", seed=0, extra=contents))
         self.members: tuple[PartnerBase, ...] = tuple(members)
+        self._uid = members[0].spec.extra.get("uid", "partner")
+        self._pool = PartnerPool(members, rows=0)
         self._drawn: list[int] = []  # number of the member that plays each row so far
 
     @property
@@ -40,13 +43,11 @@ class PartnerMixture(DrawingPartner):
 
     def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
         """Bind every member; see `PartnerBase.bind`."""
-        for member in self.members:
-            member.bind(action_space)
+        self._pool.bind(action_space)
 
     def bind_contract(self, contract: TaskContract | None) -> None:
         """Bind every member; see `PartnerBase.bind_contract`."""
-        for member in self.members:
-            member.bind_contract(contract)
+        self._pool.bind_contract(contract)
 
     def verify_weights(self) -> str | None:
         """Check every member's weights; see `PartnerBase.verify_weights`."""
@@ -58,26 +59,24 @@ class PartnerMixture(DrawingPartner):
         """Draw who plays the episode that ``seed`` selects."""
         super().reset(seed=seed)
         self._drawn = []
-        for member in self.members:
-            member.reset(seed=seed)
+        self._pool.reset(seed=seed)
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Draw who plays the new episode of one row; see `PartnerBase.reset_row`."""
         self._draw_rows(row + 1)
         super().reset_row(row, seed=seed)
         self._drawn[row] = self._draw(row)
-        for member in self.members:
-            member.reset_row(row, seed=seed)
+        self._pool.chosen = np.array(self._drawn)
+        self._pool.begin([row], [self._drawn[row]], [seed])
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the drawn members' actions, (A,), or (N, A) for a batch of observations."""
-        actions = [member.act(obs, deterministic=deterministic) for member in self.members]
-        rows = 1 if actions[0].ndim == 1 else len(actions[0])
-        self._draw_rows(rows)
-        if actions[0].ndim == 1:
-            return actions[self._drawn[0]]
-        drawn = np.array(self._drawn[:rows])[:, None]
-        return np.select([drawn == number for number in range(len(actions))], actions)
+        rows = batch_rows(obs, self._uid)
+        self._draw_rows(1 if rows is None else rows)
+        if rows is None:
+            return self.members[self._drawn[0]].act(obs, deterministic=deterministic)
+        self._pool.chosen = np.array(self._drawn[:rows])
+        return self._pool.act(obs, deterministic=deterministic)
 
     def _draw_rows(self, rows: int) -> None:
         self._drawn += [self._draw(row) for row in range(len(self._drawn), rows)]

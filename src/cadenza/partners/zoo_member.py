@@ -7,7 +7,7 @@ Action:    the mean, or the most probable choice; with ``deterministic=False`` a
 Axes:      N = rows, O = state, A = action, C = choices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -133,9 +133,9 @@ class ZooMemberPartner(FrozenNetworkPartner):
         require_digest(type(self).__name__, self._spec, str(named.sha256))
         return load_member(self._folder, self._name).partner
 
-    def _noise(self, rows: int, width: int) -> Float32Array:
+    def _noise(self, rows: Sequence[int], width: int) -> Float32Array:
         if self._loaded().num_choices is not None:
             return super()._noise(rows, width)
         # In double precision, unlike other partners: recorded draws stay what they were.
-        rngs = [self.generators[row] for row in range(rows)]
+        rngs = [self.generators[row] for row in rows]
         return np.array([rng.standard_normal(width) for rng in rngs], dtype=np.float32)

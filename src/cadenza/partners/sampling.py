@@ -1,0 +1,159 @@
+"""Which partner an episode is played beside: samplers of training partners.
+
+Score of an episode: its success, 0 or 1, where the task tells it, else its return. J_k is the mean
+of the last `WINDOW` scores beside partner k. K = partners.
+
+uniform       p_k = 1 / K
+rank          p_k ∝ rank_k^β, where the partner of the lowest J has rank K, that of the highest 1;
+              rank(1 / J) of MEP (arXiv:2112.11701, section 4.2), but defined for J <= 0, too
+maximin       the partner of the lowest J alone
+learnability  p_k ∝ variance of the last scores; of successes that is p (1 - p)
+              (arXiv:2408.15099, section 5)
+
+The last two are mixed with `UNIFORM_SHARE` of uniform draws, so that no score grows stale. A
+partner without a score is taken for one as hard, or as worth learning, as any.
+
+Random:  a draw takes one number of the generator that the caller opened for the episode. Scores are
+         state: equal scores, reported in equal order, give equal draws.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+from pydantic import Field
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import CheckpointError, ConfigurationError, refuse
+from cadenza.learn.settings import FrozenModel
+
+#: Last scores beside each partner that count.
+WINDOW: Final = 32
+#: Share of the draws of maximin and learnability that are uniform.
+UNIFORM_SHARE: Final = 0.1
+
+SamplerKind: TypeAlias = Literal["uniform", "rank", "maximin", "learnability"]
+
+
+class SamplerConfig(FrozenModel):
+    """How training partners are drawn.
+
+    Attributes:
+        kind: See the module.
+        beta: Exponent of ``rank``.
+    """
+
+    kind: SamplerKind = "uniform"
+    beta: float = Field(default=3.0, ge=0.0)
+
+
+def rank_probabilities(means: FloatArray, beta: float) -> FloatArray:
+    """Return p_k ∝ rank_k^beta, (K,): the lowest of ``means``, (K,), has the rank K.
+
+    Equal means share the mean of their ranks; NaN, of partners without a score, ranks highest.
+    """
+    hardness = -np.where(np.isnan(means), -np.inf, means)
+    below = (hardness[None, :] < hardness[:, None]).sum(axis=1)
+    equal = (hardness[None, :] == hardness[:, None]).sum(axis=1)
+    weights = (below + (equal + 1) / 2.0) ** beta
+    return weights / weights.sum()
+
+
+def maximin_probabilities(means: FloatArray) -> FloatArray:
+    """Return equal shares, (K,), of the partners without a score, or of those of the lowest."""
+    told = np.where(np.isnan(means), -np.inf, means)
+    chosen = told == told.min()
+    return chosen / chosen.sum()
+
+
+def learnability_probabilities(variances: FloatArray) -> FloatArray:
+    """Return p_k ∝ variance, (K,); NaN, of partners without two scores, counts as the largest.
+
+    Where nothing varies, all are equally likely.
+    """
+    largest = np.nanmax(variances, initial=0.0)
+    weights = np.where(np.isnan(variances), largest if largest > 0.0 else 1.0, variances)
+    total = weights.sum()
+    return weights / total if total > 0.0 else np.full(len(weights), 1.0 / len(weights))
+
+
+class PartnerSampler:
+    """Draws one of ``count`` partners per episode, and learns from the episodes' scores."""
+
+    def __init__(self, count: int, config: SamplerConfig | None = None) -> None:
+        self.count: int = count
+        self.config: SamplerConfig = SamplerConfig() if config is None else config
+        self._scores: FloatArray = np.full((count, WINDOW), np.nan)
+        self._episodes = np.zeros(count, dtype=np.int64)
+
+    @property
+    def probabilities(self) -> FloatArray:
+        """Chance of every partner in the next draw, (K,)."""
+        kind, uniform = self.config.kind, np.full(self.count, 1.0 / self.count)
+        if kind == "uniform":
+            return uniform
+        if kind == "learnability":
+            chosen = learnability_probabilities(self._told(np.nanvar, least=2))
+        else:
+            means = self._told(np.nanmean, least=1)
+            if kind == "rank":
+                return rank_probabilities(means, self.config.beta)
+            chosen = maximin_probabilities(means)
+        return (1.0 - UNIFORM_SHARE) * chosen + UNIFORM_SHARE * uniform
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Return the number of the partner that an episode is played beside."""
+        if self.config.kind == "uniform":
+            return int(rng.integers(self.count))
+        ladder: FloatArray = np.cumsum(self.probabilities)
+        return min(int((ladder <= rng.random() * ladder[-1]).sum()), self.count - 1)
+
+    def report(self, partner: int, score: float) -> None:
+        """Take in the score of an episode beside ``partner``."""
+        self._scores[partner, self._episodes[partner] % WINDOW] = score
+        self._episodes[partner] += 1
+
+    def forget(self, partner: int) -> None:
+        """Forget what was scored beside ``partner``, which is another one from now on."""
+        self._scores[partner] = np.nan
+        self._episodes[partner] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores as plain values."""
+        return {"scores": self._scores.tolist(), "episodes": self._episodes.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: It is of another number of partners.
+        """
+        scores = np.array(state["scores"], dtype=np.float64)
+        if scores.shape != self._scores.shape:
+            expected, got = f"scores of {self.count} partners", f"an array {scores.shape}"
+            do = "load it beside the partners that it was saved with"
+            refuse(CheckpointError, "PartnerSampler", expected=expected, got=got, do=do)
+        self._scores = scores
+        self._episodes = np.array(state["episodes"], dtype=np.int64)
+
+    def _told(self, of: Callable[..., Any], *, least: int) -> FloatArray:
+        """Return a statistic of every partner's scores, (K,); NaN below ``least`` of them."""
+        told = np.full(self.count, np.nan)
+        known = self._episodes >= least
+        if known.any():
+            told[known] = of(self._scores[known], axis=1)
+        return told
+
+
+def sampler_config(given: str | Mapping[str, Any] | SamplerConfig | None) -> SamplerConfig:
+    """Return the settings that a name or a mapping stands for; None draws uniformly.
+
+    Raises:
+        ConfigurationError: The name is no kind, or a setting is unknown or out of range.
+    """
+    if isinstance(given, str):
+        if given not in get_args(SamplerKind):
+            expected = f"one of {', '.join(get_args(SamplerKind))}"
+            refuse(ConfigurationError, "sampler", expected=expected, got=repr(given))
+        return SamplerConfig.model_validate({"kind": given})
+    return SamplerConfig() if given is None else SamplerConfig.model_validate(given)
