@@ -87,7 +87,7 @@ def test_killed_at_any_time_and_resumed_gives_the_same_bytes(zoo, whole, tmp_pat
         words = (zoo, tmp_path / "killed", where, count)
         ended = warm(script, *words, cwd=Path.cwd(), timeout=LIMIT_S)
         assert ended.code == -signal.SIGKILL, ended.err
-    again = trained(zoo, tmp_path / "killed", workers=2, mode="resume")
+    again = trained(zoo, tmp_path / "killed", mode="resume")  # others go on together, too
     assert again == whole[1]
     assert bytes_of(tmp_path / "killed") == bytes_of(whole[0])
 
@@ -115,7 +115,7 @@ def test_partner_of_a_row_does_not_depend_on_other_rows_or_earlier_use(zoo):
     config = budget().played(read_manifest(zoo))
     with closing(open_pairs(config, 4)) as env:
         states = env.reset(0)
-        partner = SeatedPartner(env, entries[0])
+        partner = SeatedPartner(env, entries[0], 4)
         partner.begin(3)
         first = partner.act(states)
         partner.begin_rows(np.array([1, 2]))

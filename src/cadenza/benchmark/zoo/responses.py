@@ -16,6 +16,7 @@ Axes:     K = responses trained together, N = environments, M = episodes, R = ev
 """
 
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -36,13 +38,11 @@ from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import JOBS_FOLDER, WORK_FOLDER, progress_path
 from cadenza.benchmark.zoo.matrix import ZooEntry
 from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
-from cadenza.benchmark.zoo.training import PairPlayer
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checkpoints import (
     CheckpointMetadata,
     load_checkpoint,
     save_checkpoint,
-    sidecar_path,
 )
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError, IntegrityError
@@ -53,8 +53,19 @@ from cadenza.core.signals import ends_on_signals
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.evaluation.best_responses import BestResponse, BestResponses
 from cadenza.learn.agents.ppo import MAPPOConfig
-from cadenza.learn.nn.portable import SUFFIX, PortableNetwork, load_policy_file, save_policy_file
+from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp
+from cadenza.learn.nn.portable import (
+    SUFFIX,
+    Output,
+    PortableNetwork,
+    load_policy_file,
+    perceptron,
+    save_policy_file,
+)
+from cadenza.learn.nn.running_normalizer import EPSILON
 from cadenza.learn.settings import Count, FrozenModel
+from cadenza.learn.stacked.ppo import StackedPPO
+from cadenza.learn.stacked.rollout import Cut
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.registry import load_partner, outside_modules
 from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
@@ -210,7 +221,8 @@ def train_responses(
         ]
         with watched(folder, list(keys), missing, played.iterations, progress):
             run_jobs(jobs, plan, workers=count)
-        for name in (JOBS_FOLDER, _CANDIDATES, POLICIES_FOLDER, WORK_FOLDER):
+        shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+        for name in (JOBS_FOLDER, _CANDIDATES, POLICIES_FOLDER):
             remove_temporaries(folder / name)
         return _conclude(folder, manifest, config, played)
 
@@ -273,8 +285,8 @@ def finished_response(folder: Path, key: str) -> TrainedResponse | None:
 class SeatedPartner:
     """A member in the partner's seat of N environments; its draws depend on its own rows alone."""
 
-    def __init__(self, env: PairEnv, entry: ZooEntry) -> None:
-        self._env = env
+    def __init__(self, env: PairEnv, entry: ZooEntry, num_envs: int) -> None:
+        self._env, self._rows = env, num_envs
         self._partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
         if env.choices is None:
             self._partner.bind(env.env.single_action_space[env.uids[1]])
@@ -284,7 +296,7 @@ class SeatedPartner:
         """Begin episodes in all environments."""
         self._rng = derive_substream("zoo.response.partner", root_seed=seed).default_rng()
         self._partner.reset(seed=seed)
-        self.begin_rows(np.arange(self._env.num_envs, dtype=np.int64))
+        self.begin_rows(np.arange(self._rows, dtype=np.int64))
 
     def begin_rows(self, rows: NDArray[np.int64]) -> None:
         """Begin episodes in some."""
@@ -343,7 +355,7 @@ class ResponseRunner:
         states = {key: self._load(key) for key in keys}
         reached: dict[int, list[str]] = {}
         for key, state in states.items():
-            reached.setdefault(0 if state is None else int(state["iteration"]), []).append(key)
+            reached.setdefault(0 if state is None else len(state["curve"]), []).append(key)
         for group in reached.values():
             with single_torch_thread():
                 self._train(group, [states[key] for key in group])
@@ -378,10 +390,6 @@ class ResponseRunner:
             share = played.num_envs * played.ppo.rollout_length
             for course in courses:
                 course.publish(self._folder, [mark * share for mark in due])
-        for key in keys:
-            state = self._state_path(key)
-            for leftover in (state, sidecar_path(state), progress_path(self._folder, key)):
-                leftover.unlink(missing_ok=True)
 
     def _state_path(self, key: str) -> Path:
         return self._folder / WORK_FOLDER / f"{key}.pt"
@@ -489,7 +497,7 @@ class _Course:
         config = self._plan.played
         name = f"zoo.response.{purpose}"
         seed = derive_substream(name, root_seed=config.seed).integer_seed()
-        partner = SeatedPartner(self._stage, self._entry)
+        partner = SeatedPartner(self._stage, self._entry, self._stage.num_envs)
         partner.begin(seed)
         return play(
             self._stage,
@@ -506,7 +514,7 @@ def _acting(env: PairEnv, policy: PortableNetwork) -> PairPolicy:
 
 
 class Responses:
-    """K egos in training, each beside its own partner in N environments of its own.
+    """K egos that train as one network, each beside its own partner in N environments of its own.
 
     A rollout begins with new episodes. The critic sees both robots' states, which the policy never
     does.
@@ -520,13 +528,23 @@ class Responses:
         open_now: ExitStack,
     ) -> None:
         self._config, self._keys = config, keys
-        envs = [open_now.enter_context(closing(open_pairs(config, config.num_envs))) for _ in keys]
-        self._egos = [
-            PairPlayer(config, env, robots=(0,), seed=self._seed(key, "learner"))
-            for key, env in zip(keys, envs, strict=True)
-        ]
-        self._envs = envs
-        self._partners = [SeatedPartner(*pair) for pair in zip(envs, entries, strict=True)]
+        size = len(keys) * config.num_envs
+        env = open_pairs(config, size, stride=config.num_envs)
+        self._env = open_now.enter_context(closing(env))
+        self._width = env.observation_dims[0]
+        self._learner = StackedPPO(
+            config.ppo,
+            observation_dim=self._width,
+            critic_dim=2 * env.observation_dim,
+            choices=env.choices,
+            action_dim=None if env.choices is not None else env.action_dims[0],
+            seeds=[self._seed(key, "learner") for key in keys],
+            names=keys,
+        )
+        self._rollout = self._learner.new_rollout(
+            steps=config.ppo.rollout_length, rows=config.num_envs
+        )
+        self._partners = [SeatedPartner(env, entry, config.num_envs) for entry in entries]
 
     def _seed(self, key: str, purpose: str) -> int:
         name = f"zoo.response.{key}.{purpose}"
@@ -534,32 +552,80 @@ class Responses:
 
     def iterate(self, iteration: int) -> None:
         """Play a rollout with every partner, and learn from it."""
-        config = self._config
-        steps = config.ppo.rollout_length * config.num_envs
-        for key, env, ego, partner in zip(
-            self._keys, self._envs, self._egos, self._partners, strict=True
-        ):
-            seed = self._seed(key, f"rollout.{iteration}")
-            states = env.reset(seed)
+        config, env, learner, rollout = self._config, self._env, self._learner, self._rollout
+        shape = len(self._keys), config.num_envs
+        seeds = [self._seed(key, f"rollout.{iteration}") for key in self._keys]
+        states = env.reset([seed + row for seed in seeds for row in range(shape[1])])
+        for partner, seed in zip(self._partners, seeds, strict=True):
             partner.begin(seed)
-            for _ in range(config.ppo.rollout_length):
-                decided = ego.decide(states, None)
-                step = env.step([env.scaled(0, decided[0]), partner.act(states)])
-                ego.learn_from(step.rewards[None], step, None)
-                partner.begin_rows(np.flatnonzero(step.boundaries))
-                states = step.states
-            ego.update(iteration * steps, config.iterations * steps)
+        for moment in range(config.ppo.rollout_length):
+            seen = learner.scale(states[0][:, : self._width].reshape(*shape, -1), learn=True)
+            rollout.observations[:, moment] = seen
+            rollout.critic_observations[:, moment] = _both(states).reshape(*shape, -1)
+            decided = rollout.decisions[:, moment] = learner.act(seen)
+            unit = decided.reshape(shape[0] * shape[1], *decided.shape[2:])
+            step = env.step([env.scaled(0, unit), self._partners_act(states)])
+            rollout.rewards[:, moment] = step.rewards.reshape(shape)
+            rollout.terminated[:, moment] = step.terminated.reshape(shape)
+            rollout.boundaries[:, moment] = step.boundaries.reshape(shape)
+            cut = np.zeros(shape, dtype=np.bool_)
+            cut.reshape(-1)[step.cut] = True
+            last = _both(step.following).reshape(*shape, -1)
+            for k, partner in enumerate(self._partners):
+                partner.begin_rows(np.flatnonzero(rollout.boundaries[k, moment]))
+                if cut[k].any():
+                    rows = np.flatnonzero(cut[k])
+                    rollout.cuts.append(Cut(k, moment, rows, last[k, rows]))
+            states = step.states
+        rollout.critic_observations[:, -1] = _both(states).reshape(*shape, -1)
+        steps = config.ppo.rollout_length * config.num_envs
+        learner.update(rollout, done=iteration * steps, total=config.iterations * steps)
+
+    def _partners_act(self, states: Float32Array) -> Float32Array:
+        each = np.split(states, len(self._partners), axis=1)
+        pairs = zip(self._partners, each, strict=True)
+        return np.concatenate([partner.act(own) for partner, own in pairs])
 
     def policies(self) -> list[PortableNetwork]:
         """Return what the egos would play now."""
-        task, facts = {"id": self._config.task}, {"algorithm": "best response"}
-        return [replace(ego.policy(0), task=task, seat="ego", facts=facts) for ego in self._egos]
+        return [self._policy(k) for k in range(len(self._keys))]
+
+    def _policy(self, member: int) -> PortableNetwork:
+        env, network = self._env, self._learner.policy(member)
+        low, high = env.low[0], env.high[0]
+        actor = cast("OrthogonalMlp", network.actor)
+        weights = [p.detach() for layer in actor.layers for p in layer.parameters()]
+        if env.choices is None:
+            half, middle = torch.tensor(high - low) / 2.0, torch.tensor(high + low) / 2.0
+            weights[-2], weights[-1] = weights[-2] * half[:, None], weights[-1] * half + middle
+            deviation = cast("DiagonalGaussianHead", network.head).log_std.detach() + half.log()
+            output = Output(kind="mean", low=low, high=high, log_std=deviation)
+        else:
+            choices = np.arange(env.choices, dtype=np.float32)[:, None] + low
+            output = Output(kind="choice", choices=choices)
+        moments = self._learner.observation_moments(member)
+        spread = None if moments is None else np.sqrt(moments[1] + EPSILON)
+        return perceptron(
+            weights,
+            self._config.ppo.activation,
+            output,
+            standardised=moments and (torch.tensor(moments[0]), torch.tensor(spread)),
+            contract=env.contracts[0],
+            task={"id": self._config.task},
+            seat="ego",
+            facts={"algorithm": "best response", "seed": self._config.seed},
+        )
 
     def states(self) -> list[dict[str, Any]]:
         """Return everything later iterations depend on, of each."""
-        return [ego.state_dict() for ego in self._egos]
+        return [self._learner.member_state(k) for k in range(len(self._keys))]
 
     def load_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Continue where `states` were taken."""
-        for ego, state in zip(self._egos, states, strict=True):
-            ego.load_state_dict(state)
+        for k, state in enumerate(states):
+            self._learner.load_member_state(k, state)
+
+
+def _both(states: Float32Array) -> Float32Array:
+    """Return both robots' states side by side, (N, 2 O), for states (2, N, O)."""
+    return np.concatenate((states[0], states[1]), axis=1)
