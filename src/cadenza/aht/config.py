@@ -287,11 +287,15 @@ class EvaluationConfig(FrozenModel):
         episodes: Held-out episodes of each evaluation, > 0.
         every_frames: Frames between further evaluations during training; 0 for none.
         root_seed: Root seed of the held-out episodes, apart from every training seed.
+        validation: Partners beside which every checkpoint is measured as well, to choose the best:
+            by its success rate, then by its mean return, the earliest of equals. None of them is a
+            partner of the training, and none is one that the trained seeds are tested beside.
     """
 
     episodes: int = Field(default=100, gt=0)
     every_frames: int = Field(default=0, ge=0)
     root_seed: int = Field(default=1000, ge=0)
+    validation: tuple[PartnerConfig, ...] = ()
 
 
 class ResumeConfig(FrozenModel):
@@ -486,6 +490,16 @@ class EgoAHTConfig(FrozenModel):
         return self
 
     @model_validator(mode="after")
+    def _validates_beside_others(self) -> Self:
+        for partner in self.evaluation.validation:
+            if partner in self.trained_with:
+                raise ValueError(
+                    "evaluation.validation: expected partners that the ego is not trained with, "
+                    f"got {partner.class_name}; choose another one, or other options of it."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _decays_once(self) -> Self:
         if self.ppo_extras.lr_decay and isinstance(self.happo.lr, ScheduleConfig):
             raise ValueError(
@@ -633,7 +647,7 @@ def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, A
             if isinstance(value, BaseModel):
                 extensions |= _changes(name, value)
             elif value:
-                extensions[name] = [partner.model_dump(mode="json") for partner in value]
+                extensions[name] = _plain(value)
         elif kind is None:
             section = type(cast("BaseModel", value))
             inside = {n for n, f in section.model_fields.items() if _extension_kind(f)}
@@ -652,10 +666,16 @@ def _changes(prefix: str, model: BaseModel) -> dict[str, Any]:
     }
     values = {name: getattr(model, name) for name in defaults}
     changed = {f"{prefix}.{n}": value for n, value in values.items() if value != defaults[n]}
-    return {
-        key: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-        for key, value in changed.items()
-    }
+    return {key: _plain(value) for key, value in changed.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return models, and models in tuples, as JSON values; others as they are."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, tuple):
+        return [_plain(each) for each in cast("tuple[Any, ...]", value)]
+    return value
 
 
 def _extension_kind(field: FieldInfo) -> ExtensionKind | None:

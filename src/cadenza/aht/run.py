@@ -5,6 +5,7 @@ Layout under ``artifacts_root/artifacts``:
     ``<run_id>_step<N>.pt``           policy checkpoint, with sidecar; all are kept
     ``<run_id>_step<N>.policy.safetensors``  its policy for whoever plays it
     ``<run_id>-state_step<N>.pt``     training state, with sidecar; the newest few are kept
+    ``<run_id>.best.policy.safetensors``  that of the best checkpoint on validation partners
     ``<run_id>.curve.json``           reward curve, written when the run ends
     ``.<run_id>.lock``                locked while a process trains; the lock dies with the process
 and ``log_dir/<run_id>.jsonl``, the run log.
@@ -88,6 +89,11 @@ class RunFiles:
         return self.folder / f"{self.run_id}.curve.json"
 
     @property
+    def best(self) -> Path:
+        """The policy file of the best checkpoint on validation partners, if there are any."""
+        return policy_path(self.folder / f"{self.run_id}.best")
+
+    @property
     def log(self) -> Path:
         """The run log."""
         return self.log_dir.resolve() / f"{self.run_id}.jsonl"
@@ -141,7 +147,7 @@ class RunFiles:
             for beside in (policy_path, pending_path, sidecar_path):
                 beside(payload).unlink(missing_ok=True)
             payload.unlink(missing_ok=True)
-        for path in (self.curve, self.card):
+        for path in (self.curve, self.card, self.best):
             path.unlink(missing_ok=True)
 
     @contextmanager
@@ -222,6 +228,7 @@ class Run:
     upstream_list: bool
     task_version: int | None = None
     watch: EvaluationWatch | None = None
+    validator: Evaluator | None = None
 
     @property
     def files(self) -> RunFiles:
@@ -254,6 +261,7 @@ class Run:
             resumed_from=resumed_from,
             log_path=self.files.log,
             curve_path=self.files.curve,
+            best_policy=self.files.best if self.config.evaluation.validation else None,
         )
 
     def stored_state(self) -> "StoredState | None":

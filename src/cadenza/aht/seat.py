@@ -365,13 +365,14 @@ class History:
 
 def _curve_state(curve: RewardCurve) -> dict[str, Any]:
     """Return a curve without its paths as tensors and plain values."""
-    episodes = curve.episodes
+    episodes, told = curve.episodes, curve.validations
     counts = [[e.length, e.complete, e.end_frame, _SUCCESS_CODES[e.success]] for e in episodes]
     return {
         "per_step": torch.tensor(curve.per_step_ego_rewards, dtype=torch.float64),
         "returns": torch.tensor([e.episode_return for e in episodes], dtype=torch.float64),
         "counts": torch.tensor(counts, dtype=torch.int64).reshape(-1, 4),
         "evaluations": [[e.frame, dict(e.results)] for e in curve.evaluations],
+        **({"validations": [[e.frame, dict(e.results)] for e in told]} if told else {}),
     }
 
 
@@ -395,11 +396,13 @@ def _stored_curve(run_id: str, state: Mapping[str, Any], paths: Sequence[Path]) 
         per_episode_ego_rewards=[e.episode_return for e in episodes if e.complete],
         checkpoint_paths=list(paths),
         episodes=episodes,
-        evaluations=[
-            EvaluationRecord(frame=int(frame), results=dict(results))
-            for frame, results in state["evaluations"]
-        ],
+        evaluations=_stored_records(state["evaluations"]),
+        validations=_stored_records(state.get("validations", ())),
     )
+
+
+def _stored_records(pairs: Sequence[Any]) -> list[EvaluationRecord]:
+    return [EvaluationRecord(frame=int(frame), results=dict(told)) for frame, told in pairs]
 
 
 def finite_reward(reward: Any) -> float:

@@ -16,7 +16,7 @@ import importlib
 import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -96,6 +96,7 @@ def train(
     repo_root: Path | None = None,
     safety: AnyDriver | None = None,
     evaluator: Evaluator | None = None,
+    validator: Evaluator | None = None,
     progress: ProgressCallback | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -123,6 +124,8 @@ def train(
         repo_root: Working tree for the run's provenance; by default this package's own checkout.
         safety: Filter built from ``env`` itself; needed exactly if ``cfg.safety.enabled``.
         evaluator: Measures the policy at the end, and every ``cfg.evaluation.every_frames`` frames.
+        validator: Measures every checkpoint beside ``cfg.evaluation.validation``; needed exactly if
+            there are any.
         progress: Called at episode ends and rollout boundaries.
         resume: Go on from the newest intact training state; a finished run is returned as it is.
         overwrite: Delete the results of an earlier run of this identity first.
@@ -154,7 +157,7 @@ def train(
     }
     safety = driver_of_parts(cfg, env, parts, safety)
     require_matching_safety(cfg, env, safety)
-    _check_arguments(cfg, evaluator, both=resume and overwrite)
+    _check_arguments(cfg, evaluator, validator, both=resume and overwrite)
     fingerprint = config_fingerprint(cfg)
     factory = trainer_factory or load_algorithm(cfg.algo)
     context = compute_run_metadata(
@@ -181,6 +184,7 @@ def train(
         upstream_list=compat == "upstream",
         task_version=task_version,
         watch=watch,
+        validator=validator,
     )
     with run.files.locked():
         if overwrite:
@@ -193,7 +197,9 @@ def train(
         return _train(run, stored)
 
 
-def _check_arguments(cfg: EgoAHTConfig, evaluator: Evaluator | None, *, both: bool) -> None:
+def _check_arguments(
+    cfg: EgoAHTConfig, evaluator: Evaluator | None, validator: Evaluator | None, *, both: bool
+) -> None:
     """Raise unless the parts fit the configuration; nothing has been written yet."""
     if both:
         raise ConfigurationError(
@@ -204,6 +210,12 @@ def _check_arguments(cfg: EgoAHTConfig, evaluator: Evaluator | None, *, both: bo
         raise ConfigurationError(
             f"train: evaluation.every_frames is {cfg.evaluation.every_frames} but no evaluator "
             "was passed; pass one, or set evaluation.every_frames=0."
+        )
+    if bool(cfg.evaluation.validation) != (validator is not None):
+        raise ConfigurationError(
+            "train: expected a validator exactly if evaluation.validation names partners, got "
+            f"{len(cfg.evaluation.validation)} of them and "
+            f"{'no validator' if validator is None else 'a validator'}."
         )
     if cfg.total_iterations == 0:
         raise ConfigurationError(
@@ -316,15 +328,20 @@ def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
         "partner_class": "+".join(partner.class_name for partner in run.config.trained_with),
         "per_episode_ego_rewards": curve.per_episode_ego_rewards,
         "episodes": [asdict(record) for record in curve.episodes],
-        "evaluations": [
-            {
-                "frame": record.frame,
-                "results": {name: finite_or_none(value) for name, value in record.results.items()},
-            }
-            for record in curve.evaluations
-        ],
+        "evaluations": _told(curve.evaluations),
+        **({"validations": _told(curve.validations)} if curve.validations else {}),
         "checkpoints": [path.name for path in curve.checkpoint_paths],
     }
+
+
+def _told(records: Sequence[EvaluationRecord]) -> list[dict[str, Any]]:
+    return [
+        {
+            "frame": record.frame,
+            "results": {name: finite_or_none(value) for name, value in record.results.items()},
+        }
+        for record in records
+    ]
 
 
 def _finished_result(run: Run, stored: StoredState) -> TrainingResult:
@@ -525,15 +542,22 @@ class Keeper(AgentCallback):
 
     def _evaluate(self, training: Training, evaluator: Evaluator) -> None:
         """Measure the deterministic policy and record the figures."""
+        record = self._measured(training, evaluator, "periodic")
+        training.history.curve.evaluations.append(record)
+        if self._run.watch:
+            self._run.watch(training.history.curve.evaluations)
+
+    def _measured(
+        self, training: Training, evaluator: Evaluator, condition: str
+    ) -> EvaluationRecord:
+        """Return what the deterministic policy reaches now, and log it."""
         settings, step = self._run.config.evaluation, training.steps
         measured = evaluator(
             training.policy(), episodes=settings.episodes, root_seed=settings.root_seed
         )
         results = {name: float(value) for name, value in measured.items()}
-        training.history.curve.evaluations.append(EvaluationRecord(frame=step, results=results))
-        log_eval(self._log, step=step, condition="periodic", **results)
-        if self._run.watch:
-            self._run.watch(training.history.curve.evaluations)
+        log_eval(self._log, step=step, condition=condition, **results)
+        return EvaluationRecord(frame=step, results=results)
 
     def _save(self, training: Training) -> None:
         """Write policy, policy file and training state.
@@ -545,8 +569,14 @@ class Keeper(AgentCallback):
         files, trainer, step = self._run.files, training.trainer, training.steps
         root, uri = files.artifacts_root, files.policy_uri(step)
         metadata = policy_metadata = self._metadata(step)
+        curve, is_best = training.history.curve, False
+        if self._run.validator is not None:
+            curve.validations.append(self._measured(training, self._run.validator, "validation"))
+            is_best = curve.best is curve.validations[-1]
         if isinstance(trainer, PortableTrainer):
             network = trainer.network(**self._policy_facts(step))
+            if is_best:
+                save_policy_file(network, files.best)
             save_policy_file(network, policy_path(resolve_uri(uri, artifacts_root=root)))
             facts = {**metadata.extra, POLICY_FACT: network.content_id}
             policy_metadata = replace(metadata, extra=facts)
@@ -557,7 +587,7 @@ class Keeper(AgentCallback):
             artifacts_root=root,
         )
         training.policy_digests[step] = read_metadata(uri=uri, artifacts_root=root).sha256
-        training.history.curve.checkpoint_paths.append(path)
+        curve.checkpoint_paths.append(path)
         self._log.info("checkpoint_saved", step=step, path=str(path))
         self._log.offset()  # makes the event durable before the state that counts on it
         if isinstance(trainer, ResumableTrainer):

@@ -181,10 +181,15 @@ class EpisodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRecord:
-    """One periodic evaluation: what was measured after so many frames."""
+    """One evaluation: what was measured after so many frames."""
 
     frame: int
     results: dict[str, float]
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Success rate, 0 where the task tells none, and mean return: the larger the better."""
+        return self.results.get("success_rate", 0.0), self.results["mean_episode_reward"]
 
 
 #: Called after every evaluation with all of the run so far, the newest last; what it raises ends
@@ -198,7 +203,8 @@ class RewardCurve:
 
     ``per_step_ego_rewards`` are means over the batch, when batched. ``per_episode_ego_rewards`` are
     of complete episodes; with ``compat="upstream"`` also of those that the end of training cut off,
-    even empty ones. ``episodes`` has every one.
+    even empty ones. ``episodes`` has every one. ``evaluations`` are the periodic ones,
+    ``validations`` those that choose the best checkpoint.
     """
 
     run_id: str
@@ -207,6 +213,12 @@ class RewardCurve:
     checkpoint_paths: list[Path] = field(default_factory=list[Path])
     episodes: list[EpisodeRecord] = field(default_factory=list[EpisodeRecord])
     evaluations: list[EvaluationRecord] = field(default_factory=list[EvaluationRecord])
+    validations: list[EvaluationRecord] = field(default_factory=list[EvaluationRecord])
+
+    @property
+    def best(self) -> EvaluationRecord | None:
+        """What the best checkpoint reached on validation partners; None without any."""
+        return max(self.validations, key=lambda record: record.rank, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +226,8 @@ class RunOutcome:
     """What this call of `train` did.
 
     ``"already_finished"`` by an earlier call: nothing was computed or written. ``resumed_from`` is
-    the frame this call continued from; None if it began the run.
+    the frame this call continued from; None if it began the run. ``best_policy`` is the policy file
+    of the best checkpoint, `RewardCurve.best`; None without validation partners.
     """
 
     status: Literal["completed", "already_finished"]
@@ -222,6 +235,7 @@ class RunOutcome:
     resumed_from: int | None
     log_path: Path
     curve_path: Path
+    best_policy: Path | None = None
 
 
 class _TrainingResultFields(NamedTuple):

@@ -121,7 +121,8 @@ def run_training(
     of_parts = any(part is not None for part in parts.values())
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.trained_with[0])
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
-    for each in cfg.trained_with:
+    validated = cfg.evaluation.validation
+    for each in (*cfg.trained_with, *validated):
         require_player(get_task(cfg.env.task), each.class_name)
     partner = build_partners(cfg.trained_with, env=env)
     with closing(env), single_torch_thread(), flushed_denormals():
@@ -134,6 +135,7 @@ def run_training(
             safety=None if of_parts else build_driver(env, cfg.safety),
             evaluator=evaluator or HeldOutEvaluator(cfg),
             watch=watch,
+            validator=HeldOutEvaluator(cfg, validated) if validated else None,
             progress=progress,
             resume=resume,
             overwrite=overwrite,
@@ -313,7 +315,7 @@ def _logged_curve(events: Iterable[Mapping[str, Any]], label: str) -> LearningCu
     for event in events:
         if event.get("event") == "scalar" and event.get("mean_episode_return") is not None:
             rollouts.append((int(event["step"]), float(event["mean_episode_return"])))
-        elif event.get("event") == "eval":
+        elif event.get("event") == "eval" and event.get("condition") == "periodic":
             points.append(_point(int(event["step"]), event))
     steps, returns = zip(*rollouts, strict=True) if rollouts else ((), ())
     return LearningCurve(

@@ -403,9 +403,13 @@ def _policy(trained: TrainedSeed, out: Path) -> PolicyChoice:
 
 
 def partners_of(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
-    """Return the partners of a training as they were, then the task's others as registered."""
+    """Return the partners of a training as they were, then the task's others as registered.
+
+    Classes of validation partners are left out: what chose a checkpoint does not test it.
+    """
     seen = [partner.class_name for partner in config.trained_with]
-    others = [name for name in get_task(config.env.task).partners if name not in seen]
+    known = {*seen, *(partner.class_name for partner in config.evaluation.validation)}
+    others = [name for name in get_task(config.env.task).partners if name not in known]
     chosen: list[PartnerChoice] = []
     for index, (name, partner) in enumerate(zip(seen, config.trained_with, strict=True)):
         facts = partner.model_dump()

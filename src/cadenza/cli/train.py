@@ -212,6 +212,7 @@ def _summary(
         "policy": f"{LOCAL_URI_SCHEME}{last_path.parent.name}/{last_path.name}"
         if last_path  # how an evaluation's file names it, in its artifacts folder
         else None,
+        **({"best": _best(result)} if curve.best else {}),
         "log": str(outcome.log_path) if outcome else None,
         "learning": {
             "status": slope.status.value,
@@ -225,6 +226,19 @@ def _summary(
         else {"passed": verdict.passed, "message": verdict.message},
         "training_evaluation": None if evaluation is None else dict(evaluation.results),
         "plot": None if picture is None else str(picture),
+    }
+
+
+def _best(result: "TrainingResult | TrainedSeed") -> dict[str, Any]:
+    """Return which checkpoint is the best beside validation partners, and why."""
+    best, outcome = result.curve.best, result.outcome
+    assert best is not None  # noqa: S101 -- asked before
+    policy = outcome.best_policy if outcome else None
+    return {
+        "frames": best.frame,
+        "policy": str(policy) if policy else None,
+        "checkpoints": len(result.curve.validations),
+        "validation": dict(best.results),
     }
 
 
@@ -256,6 +270,12 @@ def _as_text(summary: dict[str, Any]) -> str:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items())
         lines.append(f"held-out evaluation: {figures}")
     lines.append(f"checkpoint: {summary['checkpoint']}")
+    if (best := summary.get("best")) is not None:
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in best["validation"].items())
+        lines.append(
+            f"best of {best['checkpoints']} checkpoints beside the validation partners: that of "
+            f"{best['frames']} frames ({figures}); policy: {best['policy']}"
+        )
     lines.append(f"policy, for an evaluation's file: {summary['policy']}")
     lines.append(f"log: {summary['log']}")
     if summary["plot"] is not None:

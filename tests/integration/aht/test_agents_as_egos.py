@@ -1,15 +1,20 @@
 """Agents of the front door in the ego's seat: what they see, files that play, resumes, choices."""
 
+import json
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from cadenza.aht.agents import SeatView
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import SafetyStation
 from cadenza.aht.seat import Seat
+from cadenza.aht.train import train
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
 from cadenza.benchmark.policies import ego_seat, load_policy
 from cadenza.benchmark.training import run_training
+from cadenza.benchmark.training_seeds import partners_of
 from cadenza.core.payloads import serialise
 from cadenza.learn.nn.portable import load_policy_file, policy_path
 from tests.integration.aht.killed_training import RunFolder
@@ -169,3 +174,51 @@ def test_updates_are_logged_where_rollouts_end(tmp_path):
     told = [e for e in events if e["event"] == "scalar" and e["metric_namespace"] == "train"]
     assert [e["step"] for e in told] == updates
     assert all(np.isfinite(e["policy_loss"]) for e in told)
+
+
+def test_the_earliest_of_the_best_checkpoints_on_validation_partners_is_kept(tmp_path):
+    twin = {**PUSH["partner"], "extra": {**PUSH["partner"]["extra"], "target_xy": "0.5,0.5"}}
+    config = config_in(tmp_path, evaluation={"episodes": 2, "validation": [twin]})
+    env = build_env(config.env, root_seed=config.seed)
+    told = iter([(0.2, 9.0), (0.6, 1.0), (0.6, 1.0), (0.6, 0.5)])
+
+    def validator(policy, *, episodes, root_seed):
+        success, mean = next(told)
+        return {"success_rate": success, "mean_episode_reward": mean, "n_episodes": episodes}
+
+    partner = build_partner(config.partner, env=env)
+    result = train(config, env=env, partner=partner, repo_root=tmp_path, validator=validator)
+    assert result.curve.best.frame == 120
+    best, second = result.outcome.best_policy, policy_path(result.curve.checkpoint_paths[1])
+    assert best.read_bytes() == second.read_bytes()
+    curve = json.loads(result.outcome.curve_path.read_text())
+    assert [each["frame"] for each in curve["validations"]] == [60, 120, 180, 240]
+
+
+def test_an_interrupted_run_keeps_the_best_checkpoint_of_an_unbroken_one(tmp_path):
+    twin = {**PUSH["partner"], "extra": {**PUSH["partner"]["extra"], "target_xy": "0.5,0.5"}}
+    evaluation = {"episodes": 2, "validation": [twin]}
+    whole = run_training(config_in(tmp_path / "whole", evaluation=evaluation))
+    broken = config_in(tmp_path / "broken", evaluation=evaluation)
+    with pytest.raises(StopError):
+        run_training(broken, progress=stopping_at(150))
+    ended = run_training(broken, resume=True)
+    assert ended.curve.validations == whole.curve.validations
+    assert len({record.rank for record in whole.curve.validations}) > 1
+    files = [each.outcome.best_policy.read_bytes() for each in (ended, whole)]
+    assert files[0] == files[1]
+
+
+def test_a_partner_of_the_training_is_no_validation_partner(tmp_path):
+    with pytest.raises(ValidationError, match="not trained with, got scripted_heuristic"):
+        config_in(tmp_path, evaluation={"validation": [PUSH["partner"]]})
+
+
+def test_validation_partners_are_not_among_those_that_seeds_are_tested_beside(tmp_path):
+    crossing = {"env": {"task": "crossing"}, "partners": ["crossing_stationary"]}
+    validated = {"evaluation": {"validation": ["crossing_wanderer"]}}
+    tested = [
+        {choice.class_name for choice in partners_of(config_in(tmp_path, task=crossing, **extra))}
+        for extra in ({}, validated)
+    ]
+    assert tested[0] - tested[1] == {"crossing_wanderer"}
