@@ -273,6 +273,12 @@ class _Crew:
                 board.record_overrun(self._replace(member, board), self._limit)
 
 
+def free_actors(cluster: RayCluster | None = None) -> int:
+    """Return how many actors ``cluster`` holds; see `run_jobs_on_ray`."""
+    cluster = cluster or RayCluster()
+    return _room(_connected(cluster.address), cluster)
+
+
 def _room(ray: Any, cluster: RayCluster) -> int:
     """Return how many actors the cluster holds."""
     has, needs = ray.cluster_resources(), cluster.needs()

@@ -19,6 +19,8 @@ from cadenza.benchmark.zoo.pairs import open_pairs, play
 from cadenza.benchmark.zoo.selecting import family_diversity, select_members
 from cadenza.benchmark.zoo.training import PairPlayer
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
+from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.partners.zoo_manifest import read_manifest
 from cadenza.partners.zoo_member import load_member
 from tests.campaigns import nightly
@@ -48,7 +50,7 @@ def fatal(*args, **kwargs):
     return original(*args, **kwargs)
 
 setattr(owner, name, fatal)
-train_zoo(tiny(sys.argv[1]), out=Path(sys.argv[2]), workers=1, mode="resume")
+train_zoo(tiny(sys.argv[1], population=3), out=Path(sys.argv[2]), workers=1, mode="resume")
 """
 
 
@@ -59,26 +61,73 @@ def fcp(tmp_path_factory):
     return folder
 
 
-def test_killed_at_any_time_and_resumed_gives_the_same_bytes(tmp_path):
-    method, script = "mep", tmp_path / "child.py"
+@pytest.mark.parametrize("method", ["mep", "fcp"])
+def test_killed_at_any_time_and_resumed_gives_the_same_bytes(method, tmp_path):
+    script = tmp_path / "child.py"
     script.write_text(CHILD)
-    made(tmp_path / "whole", method)
-    for where, count in (("state", "3"), ("result", "1")):
+    made(tmp_path / "whole", method, population=3)
+    # The fifth state of fcp is the second policy's at the second mark: the others are elsewhere.
+    for where, count in (("state", "5" if method == "fcp" else "3"), ("result", "1")):
         words = (method, tmp_path / "killed", where, count)
         ended = warm(script, *words, cwd=Path.cwd(), timeout=LIMIT_S)
         assert ended.code == -signal.SIGKILL, ended.err
     told = []
-    resumed = {"out": tmp_path / "killed", "workers": 1, "mode": "resume"}
-    train_zoo(tiny(method), **resumed, progress=lambda *report: told.append(report))
+    resumed = {"out": tmp_path / "killed", "workers": 2, "mode": "resume"}
+    train_zoo(tiny(method, population=3), **resumed, progress=lambda *report: told.append(report))
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
     done, total, label = told[-1]
-    assert (done, label) == (total, "1 of 1 jobs finished")
+    assert done == total
+    assert label == ("3 of 3 jobs finished" if method == "fcp" else "1 of 1 jobs finished")
+
+
+def test_bytes_of_a_member_do_not_depend_on_those_it_trains_with(tmp_path):
+    # One task that chooses with one that acts; both learners' shapes are those of `zoo train`.
+    for task in ("foraging", "crossing"):
+        ppo = MAPPOConfig(rollout_length=16, batch_size=50, epochs=2, normalize_rewards=True)
+        config = tiny(
+            task=task, population=6, steps=300, num_envs=5, episode_length=12, episodes=3, ppo=ppo
+        )
+        whole = tmp_path / task / "whole"
+        digests = {m.name: m.sha256 for m in train_zoo(config, out=whole, workers=1).members}
+        assert len(set(digests.values())) >= 6
+        keys = jobs.job_keys(config)
+        for group in ((0,), (5, 0), (1, 2), (3, 4)):
+            folder = tmp_path / task / "-".join(map(str, group))
+            runner = jobs.ZooJobRunner(
+                jobs.ZooJobFactory(
+                    folder=folder, config=config, task=config.spec, origin=("", ""), modules=()
+                )
+            )
+            assert [key for key, _ in runner.batch([keys[k] for k in group])] == [
+                keys[k] for k in group
+            ]
+            for key in (keys[k] for k in group):
+                assert all(
+                    m.sha256 == digests[m.name] for m in jobs.finished_members(folder, key)
+                ), (task, group, key)
 
 
 @pytest.mark.slow
-def test_two_workers_give_the_bytes_of_one(fcp, tmp_path):
-    train_zoo(tiny("fcp"), out=tmp_path, workers=2)
-    assert bytes_of(tmp_path) == bytes_of(fcp)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_bytes_of_one(workers, tmp_path):
+    made(tmp_path / "one", population=5)
+    train_zoo(tiny(population=5), out=tmp_path / "more", workers=workers)
+    assert bytes_of(tmp_path / "more") == bytes_of(tmp_path / "one")
+
+
+def test_unfinished_zoo_of_another_training_is_refused_and_a_finished_one_is_not(fcp, tmp_path):
+    for name, finished in (("finished", True), ("unfinished", False)):
+        folder = shutil.copytree(fcp, tmp_path / name)
+        request = read_sealed_json(folder / "request.json", kind="zoo request")
+        assert request.pop("training") == 2
+        write_sealed_json(folder / "request.json", request, kind="zoo request")
+        if finished:
+            again = train_zoo(tiny(), out=folder, workers=1, mode="resume")
+            assert again == read_manifest(fcp)
+            continue
+        (folder / "jobs" / "fcp-s0-1.json").unlink()
+        with pytest.raises(ConfigurationError, match="release that began it, or start over with"):
+            train_zoo(tiny(), out=folder, workers=1, mode="resume")
 
 
 @pytest.mark.parametrize("method", ["brdiv", "behavior"])

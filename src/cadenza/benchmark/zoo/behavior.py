@@ -12,12 +12,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.fcp import SelfPlay
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.training import Cast, Moment, RewardRule, shared_reward
+from cadenza.benchmark.zoo.stacked import Moment, shared_reward
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
@@ -40,22 +41,19 @@ def draw_preferences(choices: Sequence[float], events: int, count: int, *, seed:
 
 
 class PreferringSelfPlay(SelfPlay):
-    """Self-play of the policy with preferences ``index`` of the population."""
+    """Self-play of policies with preferences; a job's last number says whose it has."""
 
-    def __init__(self, config: ZooConfig, env: PairEnv, job: str, *, index: int) -> None:
-        super().__init__(config, env, job)
+    def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
+        super().__init__(config, env, keys)
         self._events = events_of(config.task)
-        self._weights = preferences_of(config)[index]
+        own = [int(key.rpartition("-")[2]) for key in keys]
+        self._weights = preferences_of(config)[own, None]  # (G, 1, events)
 
-    def rewards(self, cast: Cast) -> RewardRule:
-        """Return the task's rewards plus the worth of the events."""
-        del cast
-
-        def rule(moment: Moment) -> Any:
-            counted = self._events.count(moment.before, moment.actions, moment.step.following)
-            return shared_reward(moment) + counted @ self._weights
-
-        return rule
+    def reward(self, moment: Moment) -> NDArray[Any]:
+        """Return the task's rewards plus the worth of the events, (2, E)."""
+        counted = self._events.count(moment.before, moment.actions, moment.step.following)
+        own = counted.reshape(len(self.keys), -1, counted.shape[1])
+        return shared_reward(moment) + (own * self._weights).sum(axis=-1).reshape(-1)
 
 
 def preferences_of(config: ZooConfig) -> FloatArray:

@@ -10,19 +10,14 @@ Source:  arXiv:2207.14138.
 Axes:    K = confederates, N = environments.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.training import (
-    Cast,
-    Labels,
-    PairPlayer,
-    Population,
-    RewardRule,
-    member_of,
-    shared_reward,
-)
+from cadenza.benchmark.zoo.stacked import Labels, RewardRule, shared_reward
+from cadenza.benchmark.zoo.training import Cast, CastPopulation, PairPlayer, member_of
 from cadenza.core.arrays import FloatArray
 from cadenza.core.seeding import derive_substream
 from cadenza.partners.zoo_member import MemberPolicies
@@ -49,11 +44,11 @@ def reward_factors(labels: Labels, beta: float) -> FloatArray:
     return np.where(labels[0] == labels[1], 1.0 + 2.0 * beta, -2.0 * beta)
 
 
-class Confederates(Population):
+class Confederates(CastPopulation):
     """K confederates, the partner's place, and K best responses, the ego's."""
 
-    def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
-        super().__init__(config, env, job)
+    def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
+        super().__init__(config, env, keys)
         self.count: int = config.population
         self.iterations: int = config.population * config.iterations
         self.players: list[PairPlayer] = [
@@ -62,14 +57,16 @@ class Confederates(Population):
                 env,
                 robots=(robot,),
                 identities=self.count,
-                seed=self.seed(f"learner.{robot}"),
+                seed=self.own_seed(f"learner.{robot}"),
             )
             for robot in range(2)
         ]
 
     def cast(self, iteration: int) -> Cast:
         """Return both networks and the pairs that they play."""
-        stream = derive_substream(f"zoo.{self.job}.pairs.{iteration}", root_seed=self.config.seed)
+        stream = derive_substream(
+            f"zoo.{self.keys[0]}.pairs.{iteration}", root_seed=self.config.seed
+        )
         return Cast(self.players, draw_pairs(self.count, self.env.num_envs, stream.default_rng()))
 
     def rewards(self, cast: Cast) -> RewardRule:

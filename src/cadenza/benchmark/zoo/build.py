@@ -23,6 +23,7 @@ from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import (
     JOBS_FOLDER,
     REQUEST_NAME,
+    TRAINING,
     WORK_FOLDER,
     ZooJobFactory,
     finished_members,
@@ -30,7 +31,7 @@ from cadenza.benchmark.zoo.jobs import (
     progress_path,
     rollouts_of,
 )
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.files import remove_temporaries
 from cadenza.core.progress import ProgressReport
 from cadenza.core.provenance import compute_run_metadata
@@ -153,7 +154,8 @@ def train_zoo(
     Args:
         config: Settings.
         out: Folder of the zoo.
-        workers: Jobs at a time; by default one per core; None on Ray.
+        workers: Processes, among which policies that train alone are divided; by default one per
+            core; None on Ray. They change no byte.
         executor: Processes of this machine, or a Ray cluster whose nodes all see ``out``.
         mode: ``"resume"`` continues the same request, ``"overwrite"`` starts over.
         progress: Called with (rollouts done, rollouts in all, jobs).
@@ -172,8 +174,14 @@ def train_zoo(
         folder = out.resolve()
         code = code_digest(config.spec, ())
         origin = store_request(
-            folder, {"config": config.facts()}, code, kind=_REQUEST_KIND, seed=config.seed
+            folder,
+            {"config": config.facts()},
+            code,
+            kind=_REQUEST_KIND,
+            seed=config.seed,
+            training=TRAINING.get(config.method, 1),
         )
+        _require_training(folder, config)
         _run(folder, config, origin, workers, executor, progress)
         for name in (JOBS_FOLDER, MEMBERS_FOLDER, WORK_FOLDER):
             remove_temporaries(folder / name)
@@ -208,7 +216,13 @@ def _run(
     """Do the jobs that are not finished."""
     keys = job_keys(config)
     missing = [key for key in keys if finished_members(folder, key) is None]
-    jobs = [Job(key=key, label=f"zoo job {key}") for key in missing]
+    if executor == "ray":
+        from cadenza.benchmark.ray_executor import free_actors
+
+        size = free_actors() if missing else 1
+    else:
+        size = default_workers() if workers is None else workers
+    jobs = _grouped(missing, size)
     factory = ZooJobFactory(
         folder=folder,
         config=config,
@@ -222,7 +236,30 @@ def _run(
 
             run_jobs_on_ray(jobs, factory)
         else:
-            run_jobs(jobs, factory, workers=default_workers() if workers is None else workers)
+            run_jobs(jobs, factory, workers=size)
+
+
+def _grouped(keys: Sequence[str], groups: int) -> list[Job]:
+    """Return jobs in ``groups`` batches of equal size, each trained as one stack."""
+    size = max(1, -(-len(keys) // groups))
+    return [
+        Job(key=key, label=f"zoo job {key}", batch=str(place // size))
+        for place, key in enumerate(keys)
+    ]
+
+
+def _require_training(folder: Path, config: ZooConfig) -> None:
+    """Refuse to go on with what another version of the method's training began."""
+    begun = read_sealed_json(folder / REQUEST_NAME, kind=_REQUEST_KIND).get("training", 1)
+    version = TRAINING.get(config.method, 1)
+    if begun != version and any(finished_members(folder, k) is None for k in job_keys(config)):
+        refuse(
+            ConfigurationError,
+            f"{folder}",
+            expected=f"a zoo of version {version} of how {config.method} trains",
+            got=f"an unfinished one of version {begun}",
+            do="finish it with the release that began it, or start over with --overwrite",
+        )
 
 
 @contextmanager
@@ -264,9 +301,11 @@ def watched(
 
 
 def store_request(
-    folder: Path, asked: Mapping[str, Any], code: str, *, kind: str, seed: int
+    folder: Path, asked: Mapping[str, Any], code: str, *, kind: str, seed: int, **notes: Any
 ) -> tuple[str, str]:
     """Store what was asked for, or check that it is the same; return commit and project digest.
+
+    ``notes`` are stored with it and not checked.
 
     Raises:
         ConfigurationError: The folder is of another request, or of other code.
@@ -283,6 +322,6 @@ def store_request(
         return stored["git_sha"], stored["pyproject_hash"]
     context = compute_run_metadata(seed=seed, run_kind="zoo", repo_root=None)
     origin = (context.git_sha, context.pyproject_hash)
-    facts = {**asked, "git_sha": origin[0], "pyproject_hash": origin[1]}
+    facts = {**asked, **notes, "git_sha": origin[0], "pyproject_hash": origin[1]}
     write_sealed_json(path, facts, kind=kind)
     return origin

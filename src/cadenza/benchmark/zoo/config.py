@@ -87,7 +87,12 @@ class ZooConfig(FrozenModel):
     @property
     def iterations(self) -> int:
         """Rollouts, and updates, of each of the K policies."""
-        return max(1, self.steps // (self.num_envs * self.ppo.rollout_length))
+        return max(1, self.steps // self.rollout_steps)
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of one rollout of one policy."""
+        return self.num_envs * self.ppo.rollout_length
 
     def facts(self) -> dict[str, Any]:
         """Return the settings as JSON values."""

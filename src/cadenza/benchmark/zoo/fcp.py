@@ -9,19 +9,19 @@ Source:  arXiv:2110.08176.
 Axes:    T = evaluations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.training import (
-    Cast,
-    PairPlayer,
+from cadenza.benchmark.zoo.stacked import (
+    Moment,
+    PairPlayers,
     Population,
-    RewardRule,
     member_of,
     shared_reward,
 )
@@ -51,24 +51,34 @@ def halfway(returns: Sequence[float], *, window: int = 1) -> int:
 
 
 class SelfPlay(Population):
-    """One policy that plays with itself."""
+    """One policy per job, each playing with itself; all of them as one stack."""
 
-    def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
-        super().__init__(config, env, job)
-        self.players: list[PairPlayer] = [PairPlayer(config, env, seed=self.seed("learner"))]
+    def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
+        super().__init__(config, env, keys)
         self.count: int = 1
         self.iterations: int = config.iterations
+        seeds = [self.seed(key, "learner") for key in keys]
+        self.players: PairPlayers = PairPlayers(config, env, seeds=seeds, names=self.keys)
 
-    def cast(self, iteration: int) -> Cast:
-        """Return the policy, for both robots."""
-        del iteration
-        return Cast(self.players)
+    def reward(self, moment: Moment) -> NDArray[Any]:
+        """Return what both robots learn from, (2, E): the task's rewards."""
+        return shared_reward(moment)
 
-    def rewards(self, cast: Cast) -> RewardRule:
-        """Return the task's rewards."""
-        del cast
-        return shared_reward
+    def iterate(self, iteration: int) -> None:
+        """Play a rollout and learn from it."""
+        copies, steps = range(self.config.num_envs), self.config.rollout_steps
+        firsts = [self.seed(key, f"rollout.{iteration}") for key in self.keys]
+        self.players.play([first + i for first in firsts for i in copies], self.reward)
+        self.players.update(iteration * steps, self.iterations * steps)
 
     def member(self, index: int) -> MemberPolicies:
-        """Return the policy as it is now."""
-        return member_of(self.players[index], self.players[index])
+        """Return a policy as it is now."""
+        return member_of(self.players, index, index)
+
+    def state_dict(self, place: int) -> dict[str, Any]:
+        """Return everything later iterations of one policy depend on."""
+        return {"learner": self.players.learner.member_state(place)}
+
+    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
+        """Let one policy continue where `state_dict` was taken."""
+        self.players.learner.load_member_state(place, state["learner"])

@@ -8,12 +8,12 @@ Promise:  a job is a pure function of the request. Its state is stored at every 
           result is one atomic file after its members.
 """
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from cadenza.benchmark.tasks import TaskSpec, adopt
 from cadenza.benchmark.zoo.behavior import PreferringSelfPlay, preferences_of
@@ -22,8 +22,14 @@ from cadenza.benchmark.zoo.config import UNTRAINED, Method, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.fcp import SelfPlay, halfway
 from cadenza.benchmark.zoo.mep import EntropyPopulation
-from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, open_pairs, play
-from cadenza.benchmark.zoo.training import Population
+from cadenza.benchmark.zoo.pairs import (
+    PairEnv,
+    PairEpisodes,
+    PairPolicy,
+    open_pairs,
+    play_pairs,
+)
+from cadenza.benchmark.zoo.stacked import Population
 from cadenza.core.checkpoints import (
     CheckpointMetadata,
     load_checkpoint,
@@ -35,7 +41,7 @@ from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
-from cadenza.learn.nn.portable import policy_path, save_policy_file
+from cadenza.learn.nn.portable import PortableNetwork, policy_path, save_policy_file
 from cadenza.partners.zoo_manifest import Tier, ZooManifest, ZooMember
 from cadenza.partners.zoo_member import ZOO_MEMBER, MemberPolicies, digest_error
 
@@ -43,12 +49,17 @@ JOBS_FOLDER: Final = "jobs"
 WORK_FOLDER: Final = "work"
 REQUEST_NAME: Final = "request.json"
 _RESULT_KIND: Final = "zoo job"
-#: Methods whose policies train on their own, one job each; the others are one job.
-_ALONE: Final = frozenset({"fcp", "behavior"})
+#: Methods whose policies train on their own, one job each, stacked; the others are one job.
+ALONE: Final[frozenset[Method]] = frozenset({"fcp", "behavior"})
+#: Version of what a method's training computes from a request: draws, rounding, order.
+TRAINING: Final[Mapping[Method, int]] = {"fcp": 2, "behavior": 2, "mep": 1, "brdiv": 1}
+#: Copies of the task in which members are measured at once, unless one has more episodes.
+STAGE_COPIES: Final = 1024
 #: Methods that keep partners of every skill.
 _TIERED: Final = frozenset({"fcp", "mep"})
 _BUILDERS: Final[dict[Method, Callable[..., Population]]] = {
     "fcp": SelfPlay,
+    "behavior": PreferringSelfPlay,
     "mep": EntropyPopulation,
     "brdiv": Confederates,
 }
@@ -58,20 +69,14 @@ def job_keys(config: ZooConfig) -> list[str]:
     """Return the names of the jobs of a population; a scripted one has none."""
     if config.method in UNTRAINED:
         return []
-    if config.method in _ALONE:
+    if config.method in ALONE:
         return [f"{config.method}-s{config.seed}-{k}" for k in range(config.population)]
     return [f"{config.method}-s{config.seed}"]
 
 
 def rollouts_of(config: ZooConfig) -> int:
     """Return the rollouts of one job."""
-    return config.iterations * (1 if config.method in _ALONE else config.population)
-
-
-def _build(config: ZooConfig, env: PairEnv, key: str) -> Population:
-    if config.method == "behavior":
-        return PreferringSelfPlay(config, env, key, index=int(key.rpartition("-")[2]))
-    return _BUILDERS[config.method](config, env, key)
+    return config.iterations * (1 if config.method in ALONE else config.population)
 
 
 def episode_seed(config: ZooConfig) -> int:
@@ -96,29 +101,60 @@ class ZooJobFactory:
 
 
 class ZooJobRunner:
-    """Trains what one job holds, measures it and stores it."""
+    """Trains what jobs hold, several as one where their policies train alone; stores the members.
+
+    What a job makes does not depend on those that it is trained with.
+    """
 
     def __init__(self, plan: ZooJobFactory) -> None:
         self._folder, self._config, self._origin = plan.folder, plan.config, plan.origin
 
     def __call__(self, key: str, /) -> None:
         """Do the job ``key``, from its newest state if it has one."""
+        for _ in self.batch([key]):
+            pass
+
+    def batch(self, keys: Sequence[str], /) -> Iterator[tuple[str, bytes]]:
+        """Do the jobs ``keys`` as one, from their newest states; yield each when it is stored.
+
+        Jobs that were killed at different marks catch up first.
+        """
+        states = {key: self.load_state(key) for key in keys}
+        begun = {key: -1 if s is None else int(s["iteration"]) for key, s in states.items()}
+        with single_torch_thread():
+            while len(marks := sorted(set(begun.values()))) > 1:
+                behind = [key for key in keys if begun[key] == marks[0]]
+                with self._course(behind, states) as course:
+                    course.run(until=marks[1])
+                states |= {key: self.load_state(key) for key in behind}
+                begun |= dict.fromkeys(behind, marks[1])
+            with self._course(keys, states) as course:
+                course.run(until=None)
+                course.publish()
+        for key in keys:
+            state = self.state_path(key)
+            for leftover in (state, sidecar_path(state), progress_path(self._folder, key)):
+                leftover.unlink(missing_ok=True)
+            yield key, b""
+
+    @contextmanager
+    def _course(
+        self, keys: Sequence[str], states: Mapping[str, Mapping[str, Any] | None]
+    ) -> Generator["_Course"]:
         config = self._config
-        with (
-            single_torch_thread(),
-            closing(open_pairs(config, config.num_envs)) as env,
-            closing(open_pairs(config, config.episodes)) as stage,
-        ):
-            course = _Course(self, key, _build(config, env, key), stage)
-            course.run(progress_path(self._folder, key))
-            self._publish(key, course)
-        state = self.state_path(key)
-        for leftover in (state, sidecar_path(state), progress_path(self._folder, key)):
-            leftover.unlink(missing_ok=True)
+        copies = config.num_envs * len(keys)
+        with closing(open_pairs(config, copies, stride=config.num_envs)) as env:
+            population = _BUILDERS[config.method](config, env, keys)
+            with closing(_Stage(config)) as stage:
+                yield _Course(self, population, stage, states)
 
     def state_path(self, key: str) -> Path:
         """Return where the state of an unfinished job is."""
         return self._folder / WORK_FOLDER / f"{key}.pt"
+
+    def progress_path(self, key: str) -> Path:
+        """Return the file that holds one byte per finished rollout of a job."""
+        return progress_path(self._folder, key)
 
     def metadata(self, run_id: str, step: int, **extra: Any) -> CheckpointMetadata:
         """Return the origin of a file of the zoo."""
@@ -150,29 +186,11 @@ class ZooJobRunner:
             artifacts_root=self._folder,
         )
 
-    def _publish(self, key: str, course: "_Course") -> None:
-        """Store the members of a finished job, then what it made of them."""
-        members: list[ZooMember] = []
-        for index in range(course.population.count):
-            chosen = course.chosen(index)
-            final = course.snapshot(chosen["final"], index)
-            base = key if self._config.method in _ALONE else f"{key}-{index}"
-            last = f"{base}-final" if self._config.method in _TIERED else base
-            for tier, position in chosen.items():
-                name = f"{base}-{tier}" if self._config.method in _TIERED else base
-                policies = course.snapshot(position, index)
-                played = course.measure(final, policies)
-                members.append(
-                    self._store(name, last, tier, course.steps[position], policies, played)
-                )
-        facts: dict[str, Any] = {
-            "members": [member.model_dump(mode="json") for member in members],
-            "steps": course.steps,
-            "curves": [course.curve(index) for index in range(course.population.count)],
-        }
+    def save_result(self, key: str, facts: dict[str, Any]) -> None:
+        """Store what a finished job made, after its members."""
         write_sealed_json(self._folder / JOBS_FOLDER / f"{key}.json", facts, kind=_RESULT_KIND)
 
-    def _store(
+    def store(
         self,
         name: str,
         counterpart: str,
@@ -181,6 +199,7 @@ class ZooJobRunner:
         policies: MemberPolicies,
         played: PairEpisodes,
     ) -> ZooMember:
+        """Store a member's policies; return what the manifest is to say of it."""
         config, events = self._config, events_of(self._config.task)
         member = ZooMember(
             name=name,
@@ -215,97 +234,168 @@ class ZooJobRunner:
         return dict(zip(events_of(self._config.task).names, weights.tolist(), strict=True))
 
 
+class _Stage:
+    """Where members are measured: the same episodes for everybody, as many pairs at once as fit."""
+
+    def __init__(self, config: ZooConfig) -> None:
+        self._config = config
+        self._most = max(1, STAGE_COPIES // config.episodes)
+        self._envs: dict[int, PairEnv] = {}
+
+    def close(self) -> None:
+        """Let go of the environments."""
+        for env in self._envs.values():
+            env.close()
+
+    def measure(self, pairs: Sequence[tuple[MemberPolicies, MemberPolicies]]) -> list[PairEpisodes]:
+        """Play the episodes that every member of the zoo is measured in: egos, partners."""
+        config, played = self._config, list[PairEpisodes]()
+        for first in range(0, len(pairs), self._most):
+            some = pairs[first : first + self._most]
+            if len(some) not in self._envs:
+                self._envs[len(some)] = open_pairs(config, len(some) * config.episodes)
+            env = self._envs[len(some)]
+            dims = env.observation_dims
+            played += play_pairs(
+                env,
+                [(_acting(e.ego, 0, dims[0]), _acting(p.partner, 1, dims[1])) for e, p in some],
+                horizon=config.horizon,
+                events=events_of(config.task),
+                seed=episode_seed(config),
+            )
+        return played
+
+
+def _acting(network: PortableNetwork, robot: int, dim: int) -> PairPolicy:
+    return lambda states: network.act(states[robot][:, :dim])
+
+
 class _Course:
-    """The training of one job: rollouts, and evaluations at even distances."""
+    """The training of jobs that go as one: rollouts, and evaluations at even distances."""
 
     def __init__(
-        self, runner: ZooJobRunner, key: str, population: Population, stage: PairEnv
+        self,
+        runner: ZooJobRunner,
+        population: Population,
+        stage: _Stage,
+        states: Mapping[str, Mapping[str, Any] | None],
     ) -> None:
-        self._runner, self._key, self.population, self._stage = runner, key, population, stage
-        self._config = population.config
-        total = population.iterations
-        marks = self._config.snapshots
+        self._runner, self._population, self._stage = runner, population, stage
+        self._config, self._keys = population.config, population.keys
+        total, marks = population.iterations, self._config.snapshots
         self._marks = sorted({round(k * total / marks) for k in range(marks + 1)})
-        self._snapshots: list[list[dict[str, Any]]] = []
-        self._returns: list[list[float]] = []
+        found = [states[key] for key in self._keys]
+        self._begin = 0
+        #: Job by job: at every evaluation the policies of its members, and their mean scores.
+        self._snapshots: list[list[list[dict[str, Any]]]] = [[] for _ in self._keys]
+        self._returns: list[list[list[float]]] = [[] for _ in self._keys]
+        for place, state in enumerate(found):
+            if state is not None:
+                population.load_state_dict(place, state["population"])
+                self._snapshots[place], self._returns[place] = state["snapshots"], state["returns"]
+                self._begin = int(state["iteration"])
 
     @property
-    def steps(self) -> list[int]:
+    def _steps(self) -> list[int]:
         """Environment steps per policy at each evaluation."""
-        share = self._config.num_envs * self._config.ppo.rollout_length
-        return [
-            mark * share * self._config.iterations // self.population.iterations
-            for mark in self._marks
-        ]
+        config, total = self._config, self._population.iterations
+        return [mark * config.rollout_steps * config.iterations // total for mark in self._marks]
 
-    def run(self, progress_file: Path) -> None:
-        """Train to the end, from the newest state; ``progress_file`` gets a byte per rollout."""
-        begin = self._resume()
-        progress_file.parent.mkdir(parents=True, exist_ok=True)
-        with progress_file.open("ab") as progress:
-            progress.truncate(begin)
-            for iteration in range(begin, self.population.iterations + 1):
-                if iteration in self._marks[len(self._returns) :]:
+    def run(self, until: int | None) -> None:
+        """Train from the newest states to the evaluation at ``until``, or to the end."""
+        population = self._population
+        last = population.iterations if until is None else until
+        with ExitStack() as files:
+            told = [files.enter_context(self._progress_file(key)) for key in self._keys]
+            for iteration in range(self._begin, last + 1):
+                if iteration in self._marks[len(self._returns[0]) :]:
                     self._evaluate(iteration)
-                if iteration < self.population.iterations:
-                    self.population.iterate(iteration)
-                    progress.write(b".")
-                    progress.flush()
+                if iteration < last:
+                    population.iterate(iteration)
+                    for progress in told:
+                        progress.write(b".")
+                        progress.flush()
 
-    def snapshot(self, position: int, index: int) -> MemberPolicies:
-        """Return member ``index`` as it was at evaluation ``position``; -1 is the last."""
-        return MemberPolicies.from_state_dict(self._snapshots[position][index])
+    def publish(self) -> None:
+        """Store the members of finished jobs, then what each job made of them."""
+        config, count = self._config, self._population.count
+        stored: list[list[ZooMember]] = [[] for _ in self._keys]
+        members = [(place, index) for place in range(len(self._keys)) for index in range(count)]
+        tiers = [self._chosen(*member) for member in members]
+        finals = [self._snapshot(*m, t["final"]) for m, t in zip(members, tiers, strict=True)]
+        entries: list[tuple[int, Tier, int]] = [
+            (m, tier, position)
+            for m, chosen in enumerate(tiers)
+            for tier, position in chosen.items()
+        ]
+        policies = [self._snapshot(*members[m], position) for m, _, position in entries]
+        played = self._stage.measure(
+            [(finals[e[0]], p) for e, p in zip(entries, policies, strict=True)]
+        )
+        for (m, tier, position), own, episodes in zip(entries, policies, played, strict=True):
+            place, index = members[m]
+            base = self._keys[place]
+            if config.method not in ALONE:
+                base = f"{base}-{index}"
+            name, last = base, base
+            if config.method in _TIERED:
+                name, last = f"{base}-{tier}", f"{base}-final"
+            member = self._runner.store(name, last, tier, self._steps[position], own, episodes)
+            stored[place].append(member)
+        for place, key in enumerate(self._keys):
+            facts: dict[str, Any] = {
+                "members": [member.model_dump(mode="json") for member in stored[place]],
+                "steps": self._steps,
+                "curves": [self._curve(place, index) for index in range(count)],
+            }
+            self._runner.save_result(key, facts)
 
-    def curve(self, index: int) -> list[float]:
-        """Return the mean scores of member ``index`` at every evaluation."""
-        return [row[index] for row in self._returns]
+    @contextmanager
+    def _progress_file(self, key: str) -> Generator[BinaryIO]:
+        path = self._runner.progress_path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as progress:
+            progress.truncate(self._begin)
+            yield progress
 
-    def chosen(self, index: int) -> dict[Tier, int]:
-        """Return which evaluation each tier of member ``index`` is taken from."""
+    def _snapshot(self, place: int, index: int, position: int) -> MemberPolicies:
+        """Return a member as it was at evaluation ``position``."""
+        return MemberPolicies.from_state_dict(self._snapshots[place][position][index])
+
+    def _curve(self, place: int, index: int) -> list[float]:
+        """Return the mean scores of a member at every evaluation."""
+        return [row[index] for row in self._returns[place]]
+
+    def _chosen(self, place: int, index: int) -> dict[Tier, int]:
+        """Return which evaluation each tier of a member is taken from."""
         last = len(self._marks) - 1
         if self._config.method not in _TIERED:
             return {"final": last}
-        middle = halfway(self.curve(index), window=self._config.smoothing)
+        middle = halfway(self._curve(place, index), window=self._config.smoothing)
         return {"init": 0, "mid": middle, "final": last}
 
-    def measure(self, ego: MemberPolicies, partner: MemberPolicies) -> PairEpisodes:
-        """Play the episodes that every member of the zoo is measured in."""
-        dims = self._stage.observation_dims
-        return play(
-            self._stage,
-            lambda states: ego.ego.act(states[0][:, : dims[0]]),
-            lambda states: partner.partner.act(states[1][:, : dims[1]]),
-            horizon=self._config.horizon,
-            events=events_of(self._config.task),
-            seed=episode_seed(self._config),
-        )
-
-    def _resume(self) -> int:
-        state = self._runner.load_state(self._key)
-        if state is None:
-            return 0
-        self.population.load_state_dict(state["population"])
-        self._snapshots, self._returns = state["snapshots"], state["returns"]
-        return int(state["iteration"])
-
     def _evaluate(self, iteration: int) -> None:
-        """Play everybody with itself, keep who they are now, and store the state."""
-        members = [self.population.member(k) for k in range(self.population.count)]
-        self._returns.append([float(self.measure(m, m).returns.mean()) for m in members])
-        kept = [member.state_dict() for member in members]
-        if self._config.method not in _TIERED:
-            self._snapshots = [[]] * len(self._snapshots)  # only the last one is wanted
-        self._snapshots.append(kept)
-        self._runner.save_state(
-            self._key,
-            self.steps[len(self._returns) - 1],
-            {
-                "iteration": iteration,
-                "population": self.population.state_dict(),
-                "snapshots": self._snapshots,
-                "returns": self._returns,
-            },
-        )
+        """Play everybody with itself, keep who they are now, and store the states."""
+        population, count = self._population, self._population.count
+        members = [population.member(k) for k in range(len(self._keys) * count)]
+        played = self._stage.measure([(member, member) for member in members])
+        for place, key in enumerate(self._keys):
+            own = slice(place * count, (place + 1) * count)
+            snapshots, returns = self._snapshots[place], self._returns[place]
+            returns.append([float(episodes.returns.mean()) for episodes in played[own]])
+            if self._config.method not in _TIERED:
+                snapshots[:] = [[]] * len(snapshots)  # only the last one is wanted
+            snapshots.append([member.state_dict() for member in members[own]])
+            self._runner.save_state(
+                key,
+                self._steps[len(returns) - 1],
+                {
+                    "iteration": iteration,
+                    "population": population.state_dict(place),
+                    "snapshots": snapshots,
+                    "returns": returns,
+                },
+            )
 
 
 def progress_path(folder: Path, key: str) -> Path:

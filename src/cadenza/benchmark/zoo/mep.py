@@ -12,6 +12,7 @@ Axes:        K = policies, R = rows.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,15 +20,8 @@ from torch import Tensor
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.training import (
-    Cast,
-    Moment,
-    PairPlayer,
-    Population,
-    RewardRule,
-    member_of,
-    shared_reward,
-)
+from cadenza.benchmark.zoo.stacked import Moment, RewardRule, shared_reward
+from cadenza.benchmark.zoo.training import Cast, CastPopulation, PairPlayer, member_of
 from cadenza.core.seeding import derive_substream
 from cadenza.partners.zoo_member import MemberPolicies
 
@@ -37,13 +31,13 @@ def mixture_log_density(log_densities: Tensor) -> Tensor:
     return torch.logsumexp(log_densities, dim=0) - math.log(len(log_densities))
 
 
-class EntropyPopulation(Population):
+class EntropyPopulation(CastPopulation):
     """K policies, each in self-play, rewarded for what the others would not do."""
 
-    def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
-        super().__init__(config, env, job)
+    def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
+        super().__init__(config, env, keys)
         self.players: list[PairPlayer] = [
-            PairPlayer(config, env, seed=self.seed(f"learner.{k}"))
+            PairPlayer(config, env, seed=self.own_seed(f"learner.{k}"))
             for k in range(config.population)
         ]
         self.count: int = config.population
@@ -52,7 +46,7 @@ class EntropyPopulation(Population):
     def cast(self, iteration: int) -> Cast:
         """Return the policy that plays: in each round of K rollouts, each once."""
         turn, position = divmod(iteration, self.count)
-        stream = derive_substream(f"zoo.{self.job}.round.{turn}", root_seed=self.config.seed)
+        stream = derive_substream(f"zoo.{self.keys[0]}.round.{turn}", root_seed=self.config.seed)
         order = stream.default_rng().permutation(self.count)
         return Cast([self.players[int(order[position])]])
 

@@ -245,28 +245,48 @@ def play(
     events: TaskEvents,
     seed: int,
 ) -> PairEpisodes:
-    """Play one episode in each environment; equal seeds begin alike, whoever plays.
+    """Play one episode in each environment; see `play_pairs`."""
+    return play_pairs(env, [(ego, partner)], horizon=horizon, events=events, seed=seed)[0]
+
+
+def play_pairs(
+    env: PairEnv,
+    pairs: Sequence[tuple[PairPolicy, PairPolicy]],
+    *,
+    horizon: int,
+    events: TaskEvents,
+    seed: int,
+) -> list[PairEpisodes]:
+    """Play M episodes of each pair; equal seeds begin alike, whoever plays and in whose company.
 
     Args:
-        env: M copies of the task.
-        ego: Plays the first robot.
-        partner: Plays the second.
+        env: M copies of the task for each pair, one pair's after another's.
+        pairs: Egos, who play the first robot, and partners.
         horizon: Control steps of an episode, at most.
         events: What is counted.
         seed: Root of the episodes' seeds, the stream ``zoo.episodes``.
     """
     rng = derive_substream("zoo.episodes", root_seed=seed).default_rng()
-    states = env.reset(rng.integers(0, 2**31 - 1, size=env.num_envs).tolist())
+    count = env.num_envs // len(pairs)
+    states = env.reset(rng.integers(0, 2**31 - 1, size=count).tolist() * len(pairs))
     running = np.ones(env.num_envs, dtype=np.bool_)
     returns = np.zeros(env.num_envs)
     counts = np.zeros((env.num_envs, len(events.names)))
     successes = np.zeros(env.num_envs, dtype=np.bool_)
+    lengths = np.zeros(len(pairs), dtype=np.int64)
     known = False
     seen: list[Float32Array] = []
+    own = [slice(k * count, (k + 1) * count) for k in range(len(pairs))]
     for _ in range(horizon):
-        actions = (ego(states), partner(states))
+        actions = [
+            np.concatenate(
+                [pair[robot](states[:, at]) for pair, at in zip(pairs, own, strict=True)]
+            )
+            for robot in range(2)
+        ]
         step = env.step(actions)
         seen.append(states[1])
+        lengths += running.reshape(len(pairs), count).any(axis=1)
         counted = events.count(states, actions, step.following)
         returns += np.where(running, step.rewards, 0.0)
         counts += np.where(running[:, None], counted, 0.0)
@@ -277,9 +297,13 @@ def play(
         states = step.states
         if not running.any():
             break
-    return PairEpisodes(
-        returns=returns,
-        successes=successes if known else None,
-        events=counts,
-        states=np.stack(seen),
-    )
+    met = np.stack(seen)
+    return [
+        PairEpisodes(
+            returns=returns[at],
+            successes=successes[at] if known else None,
+            events=counts[at],
+            states=met[:length, at],
+        )
+        for at, length in zip(own, lengths.tolist(), strict=True)
+    ]

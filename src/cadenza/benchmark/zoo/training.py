@@ -12,9 +12,9 @@ Resuming:    a state between two rollouts holds everything that later ones depen
 Axes:        2 = ego and partner, N = environments, O = state, K = identities, R = rows.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,18 +23,19 @@ from torch import Tensor
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv, PairStep
+from cadenza.benchmark.zoo.stacked import (
+    Labels,
+    Moment,
+    Population,
+    RewardRule,
+    plain_policy,
+)
 from cadenza.core.arrays import Float32Array
-from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.loaded_state import learner_state
-from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp
-from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
-from cadenza.learn.nn.running_normalizer import EPSILON, scaled
+from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.partners.zoo_member import MemberPolicies
-
-#: Identities of both robots' players, (2, N), for players that have several.
-Labels = NDArray[np.int64]
 
 
 class PairPlayer:
@@ -114,45 +115,19 @@ class PairPlayer:
         return self.learner.network.log_prob(seen, torch.tensor(decided))
 
     def policy(self, robot: int, identity: int = 0) -> PortableNetwork:
-        """Return what it plays for ``robot``, as plain data.
-
-        Which robot and identity it is are constant inputs, so they become part of the first bias,
-        and the scaling to the robot's bounds becomes part of the last layer.
-        """
-        env, actor = self._env, cast("OrthogonalMlp", self.learner.network.actor)
-        dim, width = env.observation_dims[robot], env.observation_dim
-        weights = [p.detach().double() for layer in actor.layers for p in layer.parameters()]
-        constant = torch.zeros(2 + self._identities, dtype=torch.float64)
-        constant[robot] = 1.0
+        """Return what it plays for ``robot``, as plain data."""
+        told = np.zeros(2 + self._identities)
+        told[robot] = 1.0
         if self._identities:
-            constant[2 + identity] = 1.0
+            told[2 + identity] = 1.0
         known = self.learner.observation_moments
-        moments = None if known is None else torch.tensor(np.stack(known))
-        if moments is not None:
-            constant = scaled(constant, moments[:, width:]).double()
-        weights[1] = weights[1] + weights[0][:, width:] @ constant
-        weights[0] = weights[0][:, :dim]
-        low, high = torch.tensor(env.low[robot]), torch.tensor(env.high[robot])
-        if env.choices is None:
-            half = (high - low).double() / 2.0
-            actions = len(half)
-            weights[-2] = weights[-2][:actions] * half[:, None]
-            weights[-1] = weights[-1][:actions] * half + (high + low).double() / 2.0
-            head = cast("DiagonalGaussianHead", self.learner.network.head)
-            log_std = (head.log_std.detach()[:actions].double() + half.log()).float()
-            output = Output(kind="mean", low=low.numpy(), high=high.numpy(), log_std=log_std)
-        else:
-            choices = np.arange(env.choices, dtype=np.float32)[:, None] + env.low[robot]
-            output = Output(kind="choice", choices=choices)
-        known_scale = None
-        if moments is not None:
-            known_scale = moments[0, :dim], torch.sqrt(moments[1, :dim] + EPSILON)
-        return perceptron(
-            [weight.float() for weight in weights],
-            self.learner.config.activation,
-            output,
-            standardised=known_scale,
-            contract=env.contracts[robot],
+        return plain_policy(
+            self.learner.network,
+            self._env,
+            robot,
+            told,
+            activation=self.learner.config.activation,
+            moments=None if known is None else np.stack(known),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,31 +179,6 @@ class Cast(NamedTuple):
     labels: Labels | None = None
 
 
-class Moment(NamedTuple):
-    """One step of a rollout.
-
-    Attributes:
-        before: States, (2, N, O).
-        decided: Decisions, (2, N, ...): unit actions before clipping, or numbers of choices.
-        actions: What was executed, (N, A_i) for each robot.
-        step: What came of it.
-    """
-
-    before: Float32Array
-    decided: NDArray[Any]
-    actions: Sequence[Float32Array]
-    step: PairStep
-
-
-#: What both robots learn from in a step, (2, N).
-RewardRule = Callable[[Moment], NDArray[Any]]
-
-
-def shared_reward(moment: Moment) -> NDArray[Any]:
-    """Return the task's reward for both robots, (2, N)."""
-    return np.stack((moment.step.rewards,) * 2)
-
-
 def play_rollout(env: PairEnv, cast: Cast, rule: RewardRule, *, length: int, seed: int) -> None:
     """Begin new episodes and play ``length`` steps; the players keep them for their update."""
     states = env.reset(seed)
@@ -242,23 +192,14 @@ def play_rollout(env: PairEnv, cast: Cast, rule: RewardRule, *, length: int, see
         states = step.states
 
 
-class Population(ABC):
-    """What trains together in one job."""
+class CastPopulation(Population):
+    """One job whose players take turns."""
 
     players: list[PairPlayer]
-    count: int
-    iterations: int
 
-    def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
-        self.config: ZooConfig = config
-        self.env: PairEnv = env
-        self.job: str = job
-
-    def seed(self, purpose: str) -> int:
-        """Return the seed of one purpose of this job."""
-        return derive_substream(
-            f"zoo.{self.job}.{purpose}", root_seed=self.config.seed
-        ).integer_seed()
+    def own_seed(self, purpose: str) -> int:
+        """Return the seed of one purpose of the job."""
+        return self.seed(self.keys[0], purpose)
 
     @abstractmethod
     def cast(self, iteration: int) -> Cast:
@@ -267,10 +208,6 @@ class Population(ABC):
     @abstractmethod
     def rewards(self, cast: Cast) -> RewardRule:
         """Return what they learn from."""
-
-    @abstractmethod
-    def member(self, index: int) -> MemberPolicies:
-        """Return member ``index`` as it is now."""
 
     def iterate(self, iteration: int) -> None:
         """Play a rollout and learn from it."""
@@ -281,17 +218,19 @@ class Population(ABC):
             cast,
             self.rewards(cast),
             length=length,
-            seed=self.seed(f"rollout.{iteration}"),
+            seed=self.own_seed(f"rollout.{iteration}"),
         )
         for player in cast.players:
             player.update(iteration * steps, self.iterations * steps)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, place: int) -> dict[str, Any]:
         """Return everything later iterations depend on."""
+        del place
         return {"players": [player.state_dict() for player in self.players]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
+        del place
         for player, saved in zip(self.players, state["players"], strict=True):
             player.load_state_dict(saved)
 

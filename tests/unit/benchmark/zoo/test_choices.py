@@ -55,7 +55,7 @@ class MatchingEnv:
 def test_choices_are_learned_from_and_become_plain_policies(population):
     env = MatchingEnv()
     pairs = PairEnv(env)
-    trained = population(tiny(), pairs, "job")
+    trained = population(tiny(), pairs, ["job"])
     before = trained.member(0).ego.content_id
     for iteration in range(2):
         trained.iterate(iteration)
@@ -63,11 +63,19 @@ def test_choices_are_learned_from_and_become_plain_policies(population):
     member = MemberPolicies.from_state_dict(trained.member(0).state_dict())
     assert member.ego.content_id != before
     assert (member.ego.observation_dim, member.partner.observation_dim) == (2, 3)
-    states = pairs.reset(0)
-    player = trained.players[0]
-    rows = player.learner.scale(player.rows(states), learn=False)
-    chosen = player.learner.act(rows, deterministic=True).reshape(2, 4)
     assert [each.contract for each in member] == [env.task_contract[uid] for uid in UIDS]
+
+
+def test_plain_policies_choose_as_the_stack_does():
+    pairs = PairEnv(MatchingEnv())
+    trained = SelfPlay(tiny(), pairs, ["job"])
+    trained.iterate(0)
+    trained.iterate(1)
+    states = pairs.reset(0)
+    players, member = trained.players, trained.member(0)
+    chosen = players.learner.act(
+        players.learner.scale(players.rows[:, 0], learn=False), deterministic=True
+    ).reshape(2, 4)
     assert member.partner.act(states[1])[:, 0].tolist() == (chosen[1] + 5).tolist()
 
 
