@@ -39,6 +39,7 @@ ALGORITHMS = {
     "DQN": "deep-q-learning",
     "PPO": "ppo",
     "GRPO": "grpo",
+    "LIAM": "liam",
     "MAPPO": "mappo",
     "HAPPO": "happo-for-a-team",
     "HATD3": "hatd3",
@@ -87,7 +88,9 @@ _LIMITS = (("gt", "ge", "> ", ">= "), ("lt", "le", "< ", "<= "))
 
 
 class _Seat(gymnasium.Env[Any, Any]):
-    """An environment of these spaces, whose episodes never end."""
+    """An environment of these spaces, whose episodes never end, beside a partner."""
+
+    partner_observation_space, partner_action_space = VECTOR, DISCRETE
 
     def __init__(self, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observations, actions

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .learn.agents.happo import HAPPO as HAPPO
     from .learn.agents.hatd3 import HATD3 as HATD3
     from .learn.agents.hlgauss import HLGauss as HLGauss
+    from .learn.agents.liam import LIAM as LIAM
     from .learn.agents.load import load as load
     from .learn.agents.mappo import MAPPO as MAPPO
     from .learn.agents.mbpo import MBPO as MBPO

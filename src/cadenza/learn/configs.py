@@ -1,5 +1,6 @@
 """Settings of every algorithm, one class each, and their bases of `cadenza.learn.settings`."""
 
+from cadenza.learn.agents.adapting import AdaptingConfig, AdaptingSettings
 from cadenza.learn.agents.bc import BCConfig, BCSettings
 from cadenza.learn.agents.dagger import DAggerConfig, DAggerSettings
 from cadenza.learn.agents.dqn import DQNConfig, DQNSettings
@@ -7,6 +8,7 @@ from cadenza.learn.agents.grpo import GRPOConfig, GRPOSettings
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOSettings
 from cadenza.learn.agents.hatd3 import HATD3Config, HATD3Settings
 from cadenza.learn.agents.hlgauss import HLGaussConfig, HLGaussSettings
+from cadenza.learn.agents.liam import LIAMConfig, LIAMSettings
 from cadenza.learn.agents.mbpo import MBPOConfig, MBPOSettings
 from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOConfig, PPOSettings
 from cadenza.learn.agents.sac import SACConfig, SACSettings, SoftConfig, SoftSettings
@@ -46,6 +48,8 @@ __all__ = [
     "Activation",
     "ActorCriticConfig",
     "ActorCriticSettings",
+    "AdaptingConfig",
+    "AdaptingSettings",
     "BCConfig",
     "BCSettings",
     "ChoosingConfig",
@@ -67,6 +71,8 @@ __all__ = [
     "HLGaussConfig",
     "HLGaussSettings",
     "Horizon",
+    "LIAMConfig",
+    "LIAMSettings",
     "MAPPOConfig",
     "MAPPOSettings",
     "MBPOConfig",

@@ -15,9 +15,16 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError, Configurati
 
 #: Settings that what a file holds was built with.
 _BUILT_IN: Final = (
-    *("action_bins", "action_masks", "activation", "bins", "chunk_length", "compile"),
-    *("critic_sizes", "ensemble_size", "factored_choices", "group_size", "hidden_sizes"),
-    *("imagined_size", "initial_alpha", "initial_log_std", "kl_coefficient", "loss"),
+    *("action_bins", "action_masks", "activation", "belief_size", "bins", "chunk_length"),
+    *("compile", "critic_sizes", "ensemble_size", "factored_choices", "group_size"),
+    *(
+        "hidden_sizes",
+        "imagined_size",
+        "initial_alpha",
+        "initial_log_std",
+        "kl_coefficient",
+        "loss",
+    ),
     *("max_action_std", "max_value", "memory", "memory_size", "min_value", "model_hidden"),
     *("model_layers", "model_updates", "n_step", "normalize_observations", "num_elites"),
     *("precision", "priority_exponent", "squash_actions", "target_entropy"),

@@ -25,6 +25,7 @@ from cadenza.learn.configs import (
     GRPOConfig,
     HAPPOConfig,
     HATD3Config,
+    LIAMConfig,
     MAPPOConfig,
     PPOConfig,
 )
@@ -32,6 +33,7 @@ from tests.campaigns import size
 from tests.demonstrations import demonstrations
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
+from tests.unit.learn.partner_envs import Meeting
 from tests.unit.learn.sign_envs import SignEnv
 
 #: Another value for each setting, by name; nothing here is what `SMALL` or a default says.
@@ -41,6 +43,7 @@ OTHER = {
     "activation": "elu",
     "advantage_epsilon": 1.0,
     "batch_size": 4,
+    "belief_size": 3,
     "bins": 31,
     "chunk_length": 3,
     "clip_eps": 1e-4,
@@ -62,6 +65,7 @@ OTHER = {
     "executed_steps": 2,
     "expert_decay": 0.0,
     "exploration_noise": 0.5,
+    "freeze_encoder": True,
     "gae_lambda": 0.5,
     "gamma": 0.5,
     "group_size": 2,
@@ -94,6 +98,7 @@ OTHER = {
     "normalize_advantages": False,
     "normalize_observations": True,
     "normalize_rewards": True,
+    "normalize_values": True,
     "num_elites": 2,
     "policy_delay": 1,
     "precision": "bf16",
@@ -206,6 +211,16 @@ def cloned(**changes):
     return played, serialise(agent.state_dict()["learned"])
 
 
+def adapted(name, **changes):
+    """Return what an ego that models its partner decides after a short training, and remembers."""
+    base = {**ON_POLICY, "num_envs": 4, "sequence_length": 5}
+    world = partial(Meeting, Box(-1.0, 3.0, (2,)))
+    trained = getattr(cadenza, name)(world, **{**base, **changes}).learn(96, progress=False)
+    seen = np.eye(4, dtype=np.float32)
+    action, state = trained.predict(seen, state=None)
+    return trained.steps, action.tobytes(), state.tobytes(), serialise(trained.learner.state_dict())
+
+
 def team(name, base, **changes):
     """Return what a team decides after a short training."""
     trained = getattr(cadenza, name)(TargetTeam(4), **{**base, **changes})
@@ -222,6 +237,7 @@ TRAININGS = {
     },
     "PPO": (PPOConfig, partial(signs, "PPO")),
     "GRPO": (GRPOConfig, partial(signs, "GRPO")),
+    "LIAM": (LIAMConfig, partial(adapted, "LIAM")),
     "DAgger": (DAggerConfig, imitated),
     "BC": (BCConfig, cloned),
     "MAPPO": (MAPPOConfig, partial(team, "MAPPO", ON_POLICY)),

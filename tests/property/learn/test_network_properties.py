@@ -37,6 +37,7 @@ from cadenza.learn.nn.action_value_mlp import (
     DiscreteQMlp,
     SharedEncoderActionValueNet,
 )
+from cadenza.learn.nn.belief import Believing, EncodedColumns
 from cadenza.learn.nn.curl import CurlNetwork
 from cadenza.learn.nn.encoders import DictFeatures, ImageFeatures, ObservationEncoder
 from cadenza.learn.nn.gaussian_actor import GaussianActor
@@ -70,6 +71,7 @@ NO_NETWORKS = {
     "FlatFeatures",
     "HLGaussLoss",
     "TwoHotLoss",
+    "Window",
     "InputScale",
     "NoisyModule",
     "Normalizer",
@@ -91,6 +93,12 @@ def images():
 
 def image_encoder():
     return Conv2dEncoder((8, 8, 3), [4], [3], [2], [1], generator=rng())
+
+
+def encoder_of(width):
+    layer = nn.Linear(width, H)
+    layer.width = H
+    return layer
 
 
 def decoder():
@@ -167,6 +175,15 @@ NETWORKS = {
     "Remembering": lambda: Remembering(
         [], Recurrent([], Memory("gru", D, H, rng()), nn.Linear(H, A)), torch.tanh
     ),
+    "Believing": lambda: Believing(
+        [],
+        Recurrent([], Memory("gru", D + A, H, rng()), nn.Linear(H, A)),
+        nn.Linear(D + A, A),
+        torch.tanh,
+        lambda decided: decided,
+        actions=A,
+    ),
+    "EncodedColumns": lambda: EncodedColumns(encoder_of(D), D, A),
     "Masked": lambda: Masked(nn.Linear(D - A, A), A),
 }
 #: What is called instead of the network itself.
@@ -208,6 +225,8 @@ INPUTS = {
     "Memory": [rows(D), rows(H)],
     "Recurrent": [rows(D), rows(2 * H)],
     "Remembering": [rows(D), rows(H)],
+    "Believing": [rows(D), rows(A + H)],
+    "EncodedColumns": [rows(D + A)],
 }
 #: Those that are compiled by day: one of each kind.
 COMPILED = ["mlp", "GaussianMlpPolicy", "Conv2dEncoder", "DiscreteQMlp", "EnsembleOfGaussian"]

@@ -16,6 +16,7 @@ from cadenza.learn.agents.grpo import GRPO
 from cadenza.learn.agents.happo import HAPPO
 from cadenza.learn.agents.hatd3 import HATD3
 from cadenza.learn.agents.hlgauss import HLGauss
+from cadenza.learn.agents.liam import LIAM
 from cadenza.learn.agents.mappo import MAPPO
 from cadenza.learn.agents.mbpo import MBPO
 from cadenza.learn.agents.ppo import PPO
@@ -32,7 +33,7 @@ from cadenza.learn.nn.portable import (
     policy_path,
 )
 
-_KINDS: Final = (SAC, HLGauss, MBPO, TD3, DQN, PPO, GRPO, MAPPO, HAPPO, HATD3, DAgger, BC)
+_KINDS: Final = (SAC, HLGauss, MBPO, TD3, DQN, PPO, GRPO, LIAM, MAPPO, HAPPO, HATD3, DAgger, BC)
 
 
 def load(

@@ -49,6 +49,7 @@ from cadenza.learn.loaded_state import (
     set_generator_state,
     set_torch_state,
 )
+from cadenza.learn.nn.belief import beside
 from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import (
     ActionHead,
@@ -274,7 +275,7 @@ class Sizes(TypedDict, total=False):
 
     Several ``choices`` are made at once, each by itself. Rows of observations end with ``masks``
     columns, 0 for illegal actions, which ``observation_dim`` does not count. ``memory`` is its kind
-    and size.
+    and size. Actor and critic see ``joined`` columns more, before the masks, which learners add.
     """
 
     observation_dim: Required[int]
@@ -285,6 +286,7 @@ class Sizes(TypedDict, total=False):
     encoder: EncoderFactory | None
     masks: int
     memory: tuple[MemoryKind, int] | None
+    joined: int
 
 
 class OnPolicyLearner(ABC, Generic[Config]):
@@ -325,22 +327,24 @@ class OnPolicyLearner(ABC, Generic[Config]):
         torch_seed = derive_substream(f"{self.STREAM}.torch", root_seed=seed).integer_seed()
         # Drawn on the CPU: neither first weights nor draws depend on the device.
         self.generator = generator = torch.Generator().manual_seed(torch_seed)
+        width, joined = sizes["observation_dim"], sizes.get("joined", 0)
+        encoder = sizes.get("encoder")
         self.network: Policy = Policy(
-            sizes["observation_dim"],
+            width + joined,
             self._action_head(sizes.get("choices"), sizes.get("action_dim")),
             hidden_sizes=config.hidden_sizes,
             generator=generator,
-            critic_dim=critic_dim,
+            critic_dim=critic_dim and critic_dim + joined,
             critic_sizes=critic_sizes,
             activation=config.activation,
-            encoder=sizes.get("encoder"),
+            encoder=beside(encoder, width, joined) if joined else encoder,
             masks=sizes.get("masks", 0),
             memory=sizes.get("memory"),
         ).to(self._device)
         decide = torch.tanh if config.squash_actions else self.network.head.mode
         actor = self.network.actor
         self.normal: Normalization = Normalization(
-            sizes["observation_dim"],
+            width,
             observations=config.normalize_observations,
             gamma=reward_discount,
         )
@@ -393,6 +397,11 @@ class OnPolicyLearner(ABC, Generic[Config]):
     @property
     def state_width(self) -> int:
         """S, what the policy remembers of a row from one step to the next."""
+        return 0
+
+    @property
+    def critic_state_width(self) -> int:
+        """What the critic remembers of a row by itself."""
         return 0
 
     def _output(self, rows: Tensor, state: Float32Array) -> tuple[Tensor, Float32Array]:

@@ -1,7 +1,8 @@
 """What an on-policy learner collected since its last update, for any kind of action.
 
 Axes:    T = capacity in steps, N = rows per step (environments, or environments times agents),
-         O = observation, S = critic observation, A = action components.
+         O = observation, S = critic observation, A = action components, P = what only learning
+         is told.
 Rows:    a row is *invalid* if nothing was decided in it: environments that reset themselves in the
          step after an episode ignore that step's action. Invalid rows are never learned from.
 Final:   a time limit cuts an episode off but is no end of the task (arXiv:1712.00378), so the true
@@ -37,6 +38,7 @@ class BufferShape:
         choices: Several choices at once, A of them.
         states: What is remembered of a row from one step to the next.
         means: Keep the mean of the distribution that each action was drawn from, too.
+        told: P.
     """
 
     capacity: int
@@ -47,6 +49,7 @@ class BufferShape:
     choices: bool = False
     means: bool = False
     states: int = 0
+    told: int = 0
 
 
 class Outcome(NamedTuple):
@@ -57,12 +60,14 @@ class Outcome(NamedTuple):
         terminated: The task ended the episode, (N,).
         boundaries: The episode ended in either way, (N,).
         valid: Rows in which an action was decided, (N,); None means all.
+        told: What only learning sees of the step, (N, P), such as what a partner saw and did.
     """
 
     rewards: NDArray[Any]
     terminated: NDArray[np.bool_]
     boundaries: NDArray[np.bool_]
     valid: NDArray[np.bool_] | None = None
+    told: NDArray[Any] | None = None
 
 
 class Estimates(NamedTuple):
@@ -101,6 +106,8 @@ class OnPolicyBuffer:
         self.valid: NDArray[np.bool_] = np.zeros((steps, rows), np.bool_)
         self._arrays = [*_STEP_ARRAYS, *["critic_observations"] * self.central]
         self._arrays += ["means"] * shape.means
+        self.told: Float32Array = np.zeros((steps, rows, shape.told), np.float32)
+        self._arrays += ["told"] * bool(shape.told)
         #: What was remembered when the rollout began, (N, states): all zeros at an episode's begin.
         self.states: Float32Array = np.zeros((rows, shape.states), np.float32)
         self._next: Float32Array = np.zeros(self.critic_observations.shape[1:], np.float32)
@@ -179,6 +186,8 @@ class OnPolicyBuffer:
         self.terminated[row] = outcome.terminated
         self.boundaries[row] = outcome.boundaries
         self.valid[row] = True if outcome.valid is None else outcome.valid
+        if outcome.told is not None:
+            self.told[row] = outcome.told
         self._next[...] = next_critic_observations
         self.length = row + 1
 

@@ -3,14 +3,17 @@
 Equations, with return R and value V; the rest in `cadenza.learn.agents.on_policy`:
     L_V = mean[ ℓ(V − R) ]; with a clip range d the larger of ℓ(V − R) and ℓ(V' − R),
     V' = V_old + clip(V − V_old, −d, d)
+With ``normalize_values`` R, V and V_old of that line are less the mean of all returns so far, over
+their deviation, and advantages take the critic's V times that deviation plus that mean.
 With a memory, actor and critic see the episode so far through a GRU or an LSTM. A rollout is then
 cut into sequences where an episode begins and every ``sequence_length`` steps; whole sequences make
 a minibatch, about ``batch_size`` transitions. Gradients end where a sequence begins, and it begins
 with what the networks that collected the rollout remembered there.
 
 Source:      arXiv:1707.06347; advantages arXiv:1506.02438; implementation choices arXiv:2006.05990;
-             sequences from stored states arXiv:1507.06527. Stable-Baselines3's RecurrentPPO cuts
-             anew in every pass, and so splits sequences, for minibatches of equal size.
+             normalised values arXiv:2103.01955, section 5.1; sequences from stored states
+             arXiv:1507.06527. Stable-Baselines3's RecurrentPPO cuts anew in every pass, and so
+             splits sequences, for minibatches of equal size.
 Axes:        T = steps, N = rows per step, B = batch, O = observation with its mask, C = critic
              observation, A = action components; K = sequences, L = longest of them, S = state of
              one network.
@@ -41,7 +44,7 @@ from cadenza.learn.agents.rollout import RolloutAgent
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.recurrent import MemoryKind, Recurrent
-from cadenza.learn.nn.running_normalizer import Normalization
+from cadenza.learn.nn.running_normalizer import EPSILON, Normalization, RunningNormalizer
 from cadenza.learn.settings import (
     ActorCriticConfig,
     ActorCriticSettings,
@@ -68,6 +71,8 @@ class MAPPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
         value_loss: Squared error, or Huber's with threshold 10.
         value_coefficient: Weight of the value loss, >= 0.
         normalize_advantages: Per minibatch.
+        normalize_values: Let the critic learn returns scaled by their running mean and deviation,
+            and scale its predictions back; its weights are left alone when these change.
         target_kl: Skip an update's remaining epochs once the mean KL of one exceeds this, > 0; None
             never skips.
     """
@@ -76,6 +81,7 @@ class MAPPOConfig(OnPolicyAgentConfig, ActorCriticConfig):
     value_loss: Literal["mse", "huber"] = "mse"
     value_coefficient: float = Field(default=0.5, ge=0.0)
     normalize_advantages: bool = True
+    normalize_values: bool = False
     target_kl: float | None = Field(default=None, gt=0.0)
 
 
@@ -86,6 +92,7 @@ class MAPPOSettings(OnPolicyAgentSettings, ActorCriticSettings, total=False):
     value_loss: Literal["mse", "huber"]
     value_coefficient: float
     normalize_advantages: bool
+    normalize_values: bool
     target_kl: float | None
 
 
@@ -122,14 +129,21 @@ class PPOBatch(RolloutBatch):
     """`RolloutBatch` with what the critic learns from.
 
     Attributes:
-        returns: Shape (B,).
-        old_values: Shape (B,).
+        returns: Shape (B,), as the critic learns them.
+        old_values: Shape (B,), as these.
         critic_observations: Shape (B, C); None if the critic sees what the actor sees.
     """
 
     returns: Tensor
     old_values: Tensor
     critic_observations: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ToldBatch(PPOBatch):
+    """`PPOBatch` with what only learning is told, (B, P)."""
+
+    told: Tensor
 
 
 def normalized(advantages: Tensor) -> Tensor:
@@ -188,6 +202,7 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
         self._judged = self.normal  # what the critic sees
         if critic_dim:
             self._judged = Normalization(critic_dim, observations=config.normalize_observations)
+        self._returns = RunningNormalizer(1) if config.normalize_values else None
 
     @property
     def observation_moments(self) -> tuple[FloatArray, FloatArray] | None:
@@ -211,6 +226,7 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
         estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
         observations = self._flat(buffer.observations, counted)
         actions = self._flat(buffer.actions, counted)
+        returns, values = self._targets(estimates, counted)
         batch = PPOBatch(
             observations=observations,
             critic_observations=(
@@ -219,8 +235,8 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
             actions=actions,
             old_log_probs=self.network.log_prob(observations, actions),
             advantages=self._flat(estimates.advantages, counted),
-            returns=self._flat(estimates.returns, counted),
-            old_values=self._flat(estimates.values, counted),
+            returns=self._flat(returns, counted),
+            old_values=self._flat(values, counted),
         )
         return batch, self._moments_of(estimates, counted)
 
@@ -239,7 +255,28 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
 
     @torch.no_grad()
     def _values(self, rows: Float32Array) -> Float32Array:
-        return self.network.value(self._on_device(rows)).cpu().numpy()
+        return self._unscaled(self.network.value(self._on_device(rows)))
+
+    def _unscaled(self, values: Tensor) -> Float32Array:
+        """Return what the critic predicts, (B,), in the unit of returns."""
+        moments, predicted = self._returns, values.cpu().numpy()
+        if moments is None:
+            return predicted
+        return (predicted * np.sqrt(moments.variance + EPSILON) + moments.mean).astype(np.float32)
+
+    def _targets(
+        self, estimates: Estimates, counted: NDArray[np.bool_]
+    ) -> tuple[Float32Array, Float32Array]:
+        """Return returns and values, (T, N) each, as the critic learns them from now on."""
+        moments = self._returns
+        if moments is None:
+            return estimates.returns, estimates.values
+        moments.update(estimates.returns[counted][:, None])
+        spread = np.sqrt(moments.variance + EPSILON)
+        returns, values = (
+            (each - moments.mean) / spread for each in (estimates.returns, estimates.values)
+        )
+        return returns.astype(np.float32), values.astype(np.float32)
 
     def _step(self, batch: Any) -> Tensor:
         seen = batch.critic_observations
@@ -261,13 +298,17 @@ class PPOLearner(OnPolicyLearner[MAPPOConfig]):
         return self._descend(terms, value_loss, config.value_coefficient)
 
     def _own_state(self) -> dict[str, Any]:
-        own = None if self._judged is self.normal else self._judged.moments
-        return {} if own is None else {"critic_moments": own.state_dict()}
+        return {name: own.state_dict() for name, own in self._own_moments().items()}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        own = None if self._judged is self.normal else self._judged.moments
-        if own is not None:
-            own.load_state_dict(state["critic_moments"])
+        for name, own in self._own_moments().items():
+            if name in state or own is not self._returns:  # which, switched on, begins anew
+                own.load_state_dict(state[name])
+
+    def _own_moments(self) -> dict[str, RunningNormalizer]:
+        seen = None if self._judged is self.normal else self._judged.moments
+        named = {"critic_moments": seen, "return_moments": self._returns}
+        return {name: own for name, own in named.items() if own is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -396,6 +437,11 @@ class RecurrentPPOLearner(PPOLearner):
         """S, what the policy remembers of a row from one step to the next."""
         return self._actor.memory.width
 
+    @property
+    def critic_state_width(self) -> int:
+        """What the critic remembers of a row by itself."""
+        return self._critic.memory.width
+
     def _output(self, rows: Tensor, state: Float32Array) -> tuple[Tensor, Float32Array]:
         output, following = self._actor.step(rows, self._on_device(state))
         return output, following.cpu().numpy()
@@ -420,18 +466,19 @@ class RecurrentPPOLearner(PPOLearner):
             ends = self._on_device(inputs[counted.size :])[:, :numbers]
             states = torch.cat([carried, *(after[step][cut] for step, cut in buffer.cuts)])
             following, _ = self._critic.step(ends, states)
-            return torch.cat((values.flatten(), following.flatten())).cpu().numpy()
+            return self._unscaled(torch.cat((values.flatten(), following.flatten())))
 
         estimates = buffer.estimate(value, gamma=config.gamma, gae_lambda=config.gae_lambda)
         buffer.states[:, width:] = carried.cpu().numpy()  # where the next rollout begins
         actions = self._flat(buffer.actions, everything)
+        returns, judged = self._targets(estimates, counted)
         steps = PPOBatch(
             observations=observations,
             actions=actions,
             old_log_probs=self.network.head.log_prob(output.flatten(0, 1), actions),
             advantages=self._flat(estimates.advantages, everything),
-            returns=self._flat(estimates.returns, everything),
-            old_values=self._flat(estimates.values, everything),
+            returns=self._flat(returns, everything),
+            old_values=self._flat(judged, everything),
         )
         first, row, lengths = sequence_table(buffer.begins[:-1], counted, self._length)
         sequences = Sequences(

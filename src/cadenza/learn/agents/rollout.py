@@ -73,7 +73,8 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
                 observation_dim=sizes["observation_dim"] + self.envs.masks,
                 action_dim=len(factors) if factors else self._port.components,
                 choices=factors is not None,
-                states=2 * self.learner.state_width,
+                states=self.learner.state_width + self.learner.critic_state_width,
+                told=self._told_width,
             )
         )
         self._memory = np.zeros((self.envs.num_envs, self.learner.state_width), np.float32)
@@ -90,6 +91,16 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         """Return whose episodes ended in ``step`` and are learned from, (N,)."""
         return step.boundaries
 
+    @property
+    def _told_width(self) -> int:
+        """P, what only learning is told of a step."""
+        return 0
+
+    def _told(self, step: VectorStep) -> NDArray[Any] | None:
+        """Return what only learning is told of ``step``, (N, P)."""
+        del step
+        return None
+
     def step(self) -> VectorStep:
         """Take a step in every environment and remember it."""
         if self._rows is None:
@@ -105,7 +116,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         ends = self._learned_ends(step)
         rewards = self.learner.normal.rewards.scale(step.rewards, step.boundaries)
         self._buffer.commit(
-            Outcome(rewards, step.terminated, step.boundaries, step.valid),
+            Outcome(rewards, step.terminated, step.boundaries, step.valid, self._told(step)),
             self._rows,
             step.cut,
             self._seen(self.envs.rows(step.following[step.cut]), learn=False)

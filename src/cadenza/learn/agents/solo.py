@@ -96,6 +96,7 @@ class SoloAgent(Agent[AgentConfig]):
             seed=derive_substream("learn.api.env", root_seed=self.seed).integer_seed(),
             group_size=self._group_size,
             masked=self._is_masked,
+            partner=self._models_partner,
         )
 
     @property
@@ -106,6 +107,11 @@ class SoloAgent(Agent[AgentConfig]):
     @property
     def _is_masked(self) -> bool:
         """Whether environments tell legal actions."""
+        return False
+
+    @property
+    def _models_partner(self) -> bool:
+        """Whether it learns from what environments tell of a partner."""
         return False
 
     @property

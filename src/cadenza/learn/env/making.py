@@ -39,7 +39,7 @@ from cadenza.core.environments import (
     made_by_id,
     require_call,
 )
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.learn.env.stepping import ReplayableEnv, choices_of
 from cadenza.learn.nn.encoders import AnySpace, is_dict, parts_of
 
@@ -52,6 +52,7 @@ EnvLike: TypeAlias = str | Callable[[], AnyEnv] | AnyEnv | AnyVectorEnv
 SEEN: Final = "observation"
 #: Observations that can be made flat arrays of numbers.
 _NUMBERS: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_CHOICES: Final = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _WRAPPERS: Final = (gymnasium.Wrapper, VectorWrapper)
 #: Wrappers behind which numbers mean something else, and that need not change a space.
 _CHANGING: Final = (
@@ -96,10 +97,12 @@ class Environments:
         layout: That, and beside it the mask of legal actions if ``masked`` and only infos have it.
         features: What is learned from: ``space`` without a mask.
         masks: M, its size; 0 without.
+        partner_spaces: What a partner observes and does, which infos tell; None if nobody asks.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given; it has
-            other sizes than its task contract says; or there can be no masks.
+            other sizes than its task contract says; there can be no masks; or nothing is told of a
+            partner.
     """
 
     def __init__(
@@ -111,8 +114,10 @@ class Environments:
         seed: int,
         group_size: int = 1,
         masked: bool = False,
+        partner: bool = False,
     ) -> None:
-        self._masked = masked
+        self._masked, self._asks = masked, partner
+        self.partner_spaces: tuple[AnySpace, AnySpace] | None = None
         self._count, self._seed, self._group_size = count or default, seed, group_size
         self._vector: AnyVectorEnv | None = None
         saved = source if isinstance(source, SavedWorlds) else None
@@ -183,6 +188,7 @@ class Environments:
                     one if isinstance(one, CheckedEnv) else CheckedEnv(one) for one in inner.envs
                 ]
             self._learn_contract(batch)
+            self._learn_partner(batch)
             is_flat = isinstance(self.space, spaces.Box)
             mode = autoreset_mode(batch, ConfigurationError)
             if not is_flat and mode is AutoresetMode.SAME_STEP:
@@ -196,6 +202,7 @@ class Environments:
         first = CheckedEnv(cast("AnyEnv", source)) if is_ready else self._another()
         self._describe(first.observation_space, first.action_space)
         self._learn_contract(first)
+        self._learn_partner(first)
         if any(isinstance(layer, NormalizeObservation) for layer in _layers(first)):
             warnings.warn(
                 "env: NormalizeObservation has moments of its own in every environment, which "
@@ -217,8 +224,10 @@ class Environments:
         ]
         return SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
 
-    def _describe(self, space: AnySpace, action_space: AnySpace) -> None:
+    def _describe(self, space: AnySpace, action_space: AnySpace, *partner: AnySpace) -> None:
         """Note what is observed and done."""
+        if partner:
+            self.partner_spaces = partner[0], partner[1]
         require_numbers(space)
         self.space: AnySpace = space
         self.layout: AnySpace = space
@@ -277,9 +286,32 @@ class Environments:
         found = contract_of(env)
         self.contracts = agreed({} if found is None else {"": found}, self.contracts, "agent")
 
+    def _learn_partner(self, env: Any) -> None:
+        """Note what ``env`` says a partner observes and does, if that is asked for."""
+        if not self._asks:
+            return
+        named = (f"partner_{what}_space" for what in ("observation", "action"))
+        layers = [*_layers(env)]
+        found = [
+            next((getattr(layer, n) for layer in layers if hasattr(layer, n)), None) for n in named
+        ]
+        seen, done = cast("list[Any]", found)
+        is_known = isinstance(seen, spaces.Box) and isinstance(done, (*_CHOICES, spaces.Box))
+        if not is_known:
+            expected = (
+                "environments that tell of a partner: partner_observation_space, a Box, and "
+                "partner_action_space, a Box or choices"
+            )
+            refuse(ConfigurationError, "env", expected=expected, got=f"{seen} and {done} of {env}")
+        if self.partner_spaces not in (None, (seen, done)):
+            expected, got = f"partners of {self.partner_spaces}", f"of {seen} and {done}"
+            refuse(CheckpointError, "env", expected=expected, got=got)
+        self.partner_spaces = seen, done
+
     def saved(self) -> Any:
         """Return their spaces as a file holds them; see `SavedWorlds`."""
-        return [space_state(space) for space in (self.space, self.action_space)]
+        told = (self.space, self.action_space, *(self.partner_spaces or ()))
+        return [space_state(space) for space in told]
 
     @property
     def spaces(self) -> str:

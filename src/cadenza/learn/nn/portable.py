@@ -52,7 +52,7 @@ from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.recurrent import carried, remembered
+from cadenza.learn.nn.recurrent import as_remembered, carried, moved_on, remembered
 from cadenza.learn.nn.running_normalizer import CLIP
 
 FORMAT: Final = "cadenza-policy/1"
@@ -192,6 +192,11 @@ def _dueling(x: Tensor, layer: Layer, _: int) -> Tensor:
 
 def _remembered(x: Tensor, layer: Layer, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return what is remembered after x, (P, H), and the next state, (P, S)."""
+    if layer.kind == "window":
+        state = moved_on(x, state)
+        return state, state
+    if layer.kind == "previous":  # the action that follows replaces it
+        return torch.cat((x, state), dim=1), state
     own = layer.tensors
     state = remembered(
         layer.kind,
@@ -203,28 +208,35 @@ def _remembered(x: Tensor, layer: Layer, state: Tensor) -> tuple[Tensor, Tensor]
     return state[:, : own["weight_hh"].shape[1]], state
 
 
-def _fresh(x: Tensor, layer: Layer, _: int) -> Tensor:
-    return _remembered(x, layer, x.new_zeros((len(x), _state_width(layer))))[0]
+def _memories(layers: Sequence[Layer]) -> Iterator[tuple[int, bool]]:
+    """Yield S of every layer with a memory, in order, and whether it is that of the last action."""
+    for layer in layers:
+        if layer.kind in MEMORIES:
+            yield _state_width(layer), layer.kind == "previous"
+        for part in layer.parts:
+            yield from _memories(part)
 
 
 def _state_width(layer: Layer) -> int:
-    """Return S of a layer with a memory, 0 of others."""
-    units = layer.tensors["weight_hh"].shape[1] if layer.kind in MEMORIES else 0
-    return MEMORIES.get(layer.kind, 0) * units
-
-
-def _parts(x: Tensor, layer: Layer, rows: int) -> Tensor:
-    """Return the features of the columns of every part, side by side."""
-    pieces = torch.split(x, layer.numbers["widths"], dim=1)
-    pairs = zip(layer.parts, pieces, strict=True)
-    return torch.cat([_run(part, piece, rows) for part, piece in pairs], dim=1)
+    """Return S of a layer with a memory."""
+    units = MEMORIES[layer.kind]
+    return units * layer.tensors["weight_hh"].shape[1] if units else int(layer.numbers["size"])
 
 
 def _elementwise(function: Callable[[Tensor], Tensor]) -> Kind:
     return Kind(lambda x, _, __: function(x))
 
 
-_RECURRENT: Final = Kind(_fresh, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+def _unit_length(x: Tensor) -> Tensor:
+    return nn.functional.normalize(x, dim=1)
+
+
+def _elsewhere(x: Tensor, layer: Layer, _: int) -> Tensor:
+    """Stand for kinds that `_run` runs itself, for they have states or parts."""
+    raise ValueError(f"a layer {layer.kind} of {tuple(x.shape)}")
+
+
+_RECURRENT: Final = Kind(_elsewhere, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
 KINDS: Final[Mapping[str, Kind]] = {
     "linear": Kind(_linear, tensors=("weight", "bias")),
     "layer_norm": Kind(
@@ -260,23 +272,34 @@ KINDS: Final[Mapping[str, Kind]] = {
         _dueling,
         tensors=("value_weight", "value_bias", "advantage_weight", "advantage_bias"),
     ),
-    "parts": Kind(_parts, ("widths",)),
+    "softmax": _elementwise(lambda x: torch.softmax(x, dim=1)),
+    "unit_length": _elementwise(_unit_length),
+    "parts": Kind(_elsewhere, ("widths",)),  # each of its own columns, side by side
+    "beside": Kind(_elsewhere),  # each of all columns, side by side
     "gru": _RECURRENT,
     "lstm": _RECURRENT,
+    "window": Kind(_elsewhere, ("size",)),
+    "previous": Kind(_elsewhere, ("size",)),
 }
-#: Kinds with a memory, and how many numbers a unit of it is.
-MEMORIES: Final = {"gru": 1, "lstm": 2}
+#: Kinds with a memory, and how many numbers a unit of it is; 0 where ``size`` counts them.
+MEMORIES: Final = {"gru": 1, "lstm": 2, "window": 0, "previous": 0}
 
 
 def _run(
     layers: Sequence[Layer], x: Tensor, rows: int, states: list[Tensor] | None = None
 ) -> Tensor:
     """Return what layers make of x; ``states`` of those with a memory become the next ones."""
-    place = 0
     for layer in layers:
-        if states and layer.kind in MEMORIES:
-            x, states[place] = _remembered(x, layer, states[place])
-            place += 1
+        if layer.kind in MEMORIES:
+            fresh = x.new_zeros((len(x), _state_width(layer))) if states is None else states.pop(0)
+            x, following = _remembered(x, layer, fresh)
+            if states is not None:
+                states.append(following)
+        elif layer.parts:
+            is_split = layer.kind == "parts"
+            pieces = torch.split(x, layer.numbers["widths"], dim=1) if is_split else None
+            pairs = zip(layer.parts, pieces or [x] * len(layer.parts), strict=True)
+            x = torch.cat([_run(part, piece, rows, states) for part, piece in pairs], dim=1)
         else:
             x = KINDS[layer.kind].run(x, layer, rows)
         if x.is_meta and x.numel() > MAX_ROW * len(x):
@@ -319,14 +342,32 @@ class Output:
         found = ((name, getattr(self, name)) for name in (*_ARRAYS, "log_std"))
         return {name: torch.as_tensor(value) for name, value in found if value is not None}
 
+    def remembered(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return what a policy remembers of its decisions on y, (N, A)."""
+        if self.choices is not None:
+            return as_remembered(torch.as_tensor(y.argmax(axis=-1)), y.shape[1:], None).numpy()
+        if self.counts is not None:
+            picked = torch.as_tensor(self._picked(y))
+            return as_remembered(picked, self.counts.tolist(), None).numpy()
+        decided = torch.as_tensor(y)
+        bounds = torch.as_tensor(self.low), torch.as_tensor(self.high)
+        if self.kind != "mean":
+            decided = torch.tanh(decided) if self.kind == "tanh" else decided
+            bounds = -torch.ones(y.shape[1]), torch.ones(y.shape[1])
+        return as_remembered(decided, (), bounds).numpy()
+
+    def _picked(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return a choice in every component, (N, A)."""
+        counts: Any = self.counts
+        parts = np.split(y, np.cumsum(counts)[:-1], axis=-1)
+        return np.stack([part.argmax(axis=-1) for part in parts], axis=-1)
+
     def decide(self, y: NDArray[Any], shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return actions, (N, *shape)."""
         if self.choices is not None:
             return self.choices[y.argmax(axis=-1)]
         if self.counts is not None:
-            parts = np.split(y, np.cumsum(self.counts)[:-1], axis=-1)
-            picked = np.stack([part.argmax(axis=-1) for part in parts], axis=-1)
-            return (picked.reshape(len(y), *shape) + self.low).astype(dtype)
+            return (self._picked(y).reshape(len(y), *shape) + self.low).astype(dtype)
         low, high = cast("Any", self.low), cast("Any", self.high)
         y = y.reshape(len(y), *shape)
         if self.kind == "tanh":
@@ -418,7 +459,7 @@ class PortableNetwork:
     @property
     def state_width(self) -> int:
         """S, what the policy remembers of an episode; 0 without a memory."""
-        return sum(map(_state_width, self.layers))
+        return sum(width for width, _ in _memories(self.layers))
 
     def outputs(self, observations: Any) -> NDArray[Any]:
         """Return y, (N, A) or one logit or value per choice (N, C), at an episode's begin."""
@@ -438,7 +479,7 @@ class PortableNetwork:
         filled[:count] = rows
         memory = np.zeros((len(filled), self.state_width), np.float32)
         memory[:count] = carried("policy", state, (count, self.state_width))
-        widths = [width for width in map(_state_width, self.layers) if width]
+        widths = [width for width, _ in _memories(self.layers)]
         with torch.inference_mode():
             states = list(torch.split(torch.as_tensor(memory), widths, dim=1))
             y = _run(self.layers, torch.as_tensor(filled), count, states)[:count].numpy()
@@ -543,7 +584,16 @@ class PortableNetwork:
             require_legal("policy", legal, counts)
             y = np.where(legal, y, np.finfo(np.float32).min)
         shape, dtype = self.action.get("shape", ()), self.action.get("dtype", "int64")
+        self._remember(y, following)
         return output.decide(y, shape, dtype), following
+
+    def _remember(self, y: NDArray[Any], following: NDArray[Any]) -> None:
+        """Let states that ``following`` y, (N, S), remember what was decided."""
+        first = 0
+        for width, is_action in _memories(self.layers):
+            if is_action:
+                following[:, first : first + width] = self.output.remembered(y)
+            first += width
 
     def _mask_in(self, observations: Any) -> Any:
         """Return the mask among named observations; None if none is there, or it is learned from.
@@ -574,6 +624,7 @@ class PortableNetwork:
             bounds = {"low": shape, "counts": (self.action_dim,)}
         counts = self.output.counts
         known = self.output.kind in _OUTPUTS and (counts is None or bool((counts > 0).all()))
+        known &= all(width == wanted for width, is_action in _memories(self.layers) if is_action)
         if not known or y != (BLOCK_ROWS, wanted) or spread != (wanted,) or ends != bounds:
             expected = f"an output of {', '.join(_OUTPUTS)} of {wanted} numbers, with {bounds}"
             got = f"{self.output.kind!r} of {y[1:]}, with {ends}"

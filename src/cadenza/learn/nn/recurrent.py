@@ -8,7 +8,8 @@ Equations, with input x, σ the logistic function and ⊙ the product of compone
 Source:  arXiv:1406.1078 in the form of torch's GRU; Neural Computation 9 (8), 1735-1780, LSTM.
          Orthogonal weights and zero biases as in the perceptrons around it.
 Axes:    L = steps, B = sequences, O = observation, M = mask of legal actions, F = features,
-         H = memory, S = state: H, or 2 H (h and c side by side) of an LSTM.
+         H = memory, S = state: H, or 2 H (h and c side by side) of an LSTM; K = inputs of a window,
+         A = what is remembered of an action.
 State:   all zeros where an episode begins; the caller keeps it.
 """
 
@@ -87,6 +88,59 @@ class Memory(nn.Module):
         return [Layer(self.kind, tensors={name: own[f"{name}_l0"] for name in names})]
 
 
+class Window(nn.Module):
+    """The last K inputs side by side, (B, K F), oldest first: zeros where there were fewer."""
+
+    def __init__(self, inputs: int, steps: int) -> None:
+        super().__init__()
+        self.size: int = inputs * steps
+        self.width: int = self.size
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the window of every step, (L, B, K F), and the last one."""
+        windows: list[Tensor] = []
+        for row in x:
+            state = self.step(row, state)
+            windows.append(state)
+        return torch.stack(windows), state
+
+    def step(self, x: Tensor, state: Tensor) -> Tensor:
+        """Return the window after inputs (B, F)."""
+        return moved_on(x, state)
+
+    def portable(self) -> Sequence[Layer]:
+        """Return the layer of a policy file."""
+        return [Layer("window", {"size": self.size})]
+
+
+def moved_on(x: Tensor, window: Tensor) -> Tensor:
+    """Return ``window``, (B, K F), with ``x``, (B, F), at its end instead of the oldest input."""
+    return torch.cat((window, x), dim=1)[:, x.shape[1] :]
+
+
+def as_remembered(
+    decided: Tensor, counts: Sequence[int], bounds: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """Return what a policy remembers of its actions, (B, A) float32.
+
+    Args:
+        decided: One choice or several, (B,) or (B, D), counted from 0, or numbers, (B, A).
+        counts: How many choices there are each time, D of them; one-hot is what is remembered.
+        bounds: Lowest and highest numbers, (A,), of other actions: these are clipped, and scaled
+            to [−1, 1] where both bounds are finite.
+    """
+    columns = decided.unsqueeze(1) if decided.ndim == 1 else decided.flatten(1)
+    if bounds is None:
+        hot = [columns[:, d : d + 1] == torch.arange(n).to(columns) for d, n in enumerate(counts)]
+        return torch.cat(hot, dim=1).float()
+    low, high = (end.to(columns.device).reshape(-1).float() for end in bounds)
+    inside = torch.clamp(columns.float(), low, high)
+    room = high - low
+    scales = torch.isfinite(room) & (room > 0.0)
+    unit = 2.0 * (inside - low) / torch.where(scales, room, 1.0) - 1.0
+    return torch.where(scales, unit, inside)
+
+
 class Recurrent(nn.Module):
     """Rows to what a head takes, through a `Memory`; they may end with M columns of a mask.
 
@@ -94,11 +148,16 @@ class Recurrent(nn.Module):
     """
 
     def __init__(
-        self, before: Sequence[nn.Module], memory: Memory, layers: nn.Module, *, masks: int = 0
+        self,
+        before: Sequence[nn.Module],
+        memory: Memory | Window,
+        layers: nn.Module,
+        *,
+        masks: int = 0,
     ) -> None:
         super().__init__()
         self.before: nn.Sequential = nn.Sequential(*before)
-        self.memory = memory
+        self.memory: Memory | Window = memory
         self.layers = layers
         self.masks = masks
 
