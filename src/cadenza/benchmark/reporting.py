@@ -55,6 +55,8 @@ _BASELINES: Final = {
     "happo": "B-AHT",
     "joint": "B-JOINT",
 }
+#: What follows the family in the name of a zoo's member, ``behavior-s0-3`` or ``mep_2``.
+_MEMBER: Final = re.compile(r"-s\d+-\d+(-\w+)?$|_[^_]*$")
 #: A number with decimals.
 _DECIMAL: Final = re.compile(r"\d+\.\d+(e[-+]\d+)?")
 
@@ -387,7 +389,7 @@ def partner_views(plan: EvaluationPlan, *, trained: bool = False) -> Iterator[Pa
             seen=entry.seen if known else None,
             leaves_way=card.leaves_way,
             description=f"{card.summary} Played with {settings}." if settings else card.summary,
-            family=entry.name.rpartition("_")[0]
+            family=_MEMBER.sub("", entry.name)
             if partner.class_name == ZOO_MEMBER
             else partner.class_name,
         )

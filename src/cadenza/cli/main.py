@@ -22,6 +22,7 @@ from cadenza.cli import (
     safety,
     spike,
     stream,
+    suite,
     sweep,
     train,
     zoo,
@@ -61,6 +62,9 @@ spike_app: typer.Typer = typer.Typer(
     help="Play and judge staged spikes: what heterogeneity costs.", no_args_is_help=True
 )
 stream_app: typer.Typer = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
+suite_app: typer.Typer = typer.Typer(
+    help="Play a declared set of tasks, egos and held-out partners.", no_args_is_help=True
+)
 zoo_app: typer.Typer = typer.Typer(
     help="Train and compare populations of partners.", no_args_is_help=True
 )
@@ -101,6 +105,9 @@ spike_app.command("run")(spike.run)
 spike_app.command("verify")(spike.verify)
 spike_app.command("summarise")(spike.summarise)
 spike_app.command("next-stage")(spike.next_stage)
+suite_app.command("run")(suite.run)
+suite_app.command("list")(suite.list_suites)
+suite_app.command("show")(suite.show)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
 partners_app.command("train-draft-zoo")(zoo.train_draft_zoo)
@@ -122,6 +129,7 @@ app.add_typer(job_app, name="job")
 app.add_typer(safety_app, name="safety")
 app.add_typer(spike_app, name="spike")
 app.add_typer(stream_app, name="stream")
+app.add_typer(suite_app, name="suite")
 app.add_typer(loop_app, name="loop")
 app.add_typer(partners_app, name="partners")
 app.add_typer(prereg_app, name="prereg")

@@ -42,7 +42,7 @@ def report(
     best_responses: BestResponseFile = None,
     repository: Repository = Path(),
 ) -> None:
-    """Write one self-contained report about one result or sweep, or compare results of a task."""
+    """Write one self-contained report about a result, sweep or suite, or compare results."""
     with typed_exits():
         from cadenza.benchmark.reporting import (
             find_bundles,
@@ -72,14 +72,20 @@ def report(
 
 def _story(paths: list[Path], form: Format) -> str | None:
     """Return the page of a folder that is no evaluation; None if it is one."""
-    from cadenza.benchmark.sweep import REQUEST_NAME, read_sweep
+    from cadenza.benchmark import suite, sweep
+    from cadenza.benchmark.suite_report import suite_page, suite_record
     from cadenza.benchmark.sweep_report import sweep_page, sweep_record
     from cadenza.evaluation.report.pages import render_story
 
-    if len(paths) != 1 or not (paths[0] / REQUEST_NAME).is_file():
+    if len(paths) != 1:
         return None
-    found = read_sweep(paths[0])
-    return render_story(sweep_page(found), form, sweep_record(found))
+    if (paths[0] / sweep.REQUEST_NAME).is_file():
+        found = sweep.read_sweep(paths[0])
+        return render_story(sweep_page(found), form, sweep_record(found))
+    if (paths[0] / suite.REQUEST_NAME).is_file():
+        played = suite.read_suite(paths[0])
+        return render_story(suite_page(played), form, suite_record(played))
+    return None
 
 
 def leaderboard(

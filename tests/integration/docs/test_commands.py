@@ -21,6 +21,7 @@ WORK = (
     "cadenza.benchmark.training.run_training",
     "cadenza.benchmark.training_seeds.SeedRunner.run",
     "cadenza.benchmark.sweep.SweepRunner.run",
+    "cadenza.benchmark.suite.SuiteRunner.run",
     "cadenza.benchmark.evaluation_run.run_evaluation",
     "cadenza.benchmark.quickstart.run_quickstart",
     "cadenza.safety.verifier.run.verify",
@@ -42,7 +43,7 @@ def documented_commands() -> list[str]:
     ]
     lines = "".join(blocks).replace("\\\n", "").splitlines()
     commands = [shlex.join(shlex.split(line, comments=True)) for line in lines]
-    working = r"cadenza (train|sweep|eval run|safety verify|quickstart|loop (run|demo|doctor -))"
+    working = r"cadenza (train|sweep|suite run|eval run|safety verify|quickstart|loop (run|demo|doctor -))"
     return [
         command
         for command in dict.fromkeys(commands)

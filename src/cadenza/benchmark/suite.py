@@ -1,0 +1,588 @@
+"""A suite: the same kinds of ego on several tasks, judged beside partners that none of them met.
+
+File:     `SuiteConfig`; ``configs/suites`` has the shipped ones.
+Steps:    of each task a population for the egos (``zoo``), one that judges them (``judges``, held
+          out), egos in self-play (``self-play``), all other egos (``egos/NAME``), best responses
+          to every partner of the judgement (``best-responses``), the judgement (``evaluation``);
+          then one page, one leaderboard and ``result.json``.
+Egos:     ``partners: self`` are the ends of self-play runs, ``one`` trains beside the partner of
+          the training's file, ``zoo`` beside the population, one member drawn per episode. All
+          take the same number of environment frames.
+Judged:   every ego and training seed from the same starts, under the filter of the training.
+Resume:   every step is a folder that goes on by itself and does nothing twice. The request with
+          the digest of the code stands in ``suite.json``: another one is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import ceil
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from cadenza.aht.config import EgoAHTConfig, PartnerConfig, load_config
+from cadenza.benchmark.builders import code_digest
+from cadenza.benchmark.cells import ConditionEntry, Name, PolicyChoice
+from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
+from cadenza.benchmark.executor import Job, Note, NotingRunner, default_workers, run_jobs
+from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.reporting import SealedRun, load_run
+from cadenza.benchmark.tasks import TaskSpec, get_task
+from cadenza.benchmark.training_seeds import SeedRunner, SeedTrainer, TrainedSeed
+from cadenza.benchmark.zoo.build import train_zoo
+from cadenza.benchmark.zoo.config import UNTRAINED, ZooConfig
+from cadenza.benchmark.zoo.responses import (
+    RESPONSES_JSON,
+    ResponseConfig,
+    train_responses,
+)
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME
+from cadenza.core.errors import ConfigurationError, refuse
+from cadenza.core.fork_server import preload
+from cadenza.core.progress import StageReport
+from cadenza.core.shipped_configs import find_config, source_checkout
+from cadenza.core.signals import ends_on_signals
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
+from cadenza.core.yaml_files import read_yaml
+from cadenza.evaluation.best_responses import BestResponses, load_best_responses
+from cadenza.learn.settings import Count, FrozenModel
+from cadenza.partners.registry import outside_modules
+from cadenza.partners.zoo_manifest import ZooManifest, ZooMember, read_manifest
+from cadenza.partners.zoo_member import ZOO_MEMBER
+
+REQUEST_NAME: Final = "suite.json"
+_KIND: Final = "cadenza-suite"
+#: Seeds of the judgement, the starts of all egos; apart from those of trainings and validation.
+_SEEDS: Final = tuple(range(200, 205))
+#: Fields of a budget that ``--scale`` multiplies, and the least they come to.
+_FEWEST: Final = {"steps": 1, "episodes": 5, "total_frames": 1}
+Beside: TypeAlias = Literal["self", "one", "zoo"]
+
+
+class Ego(FrozenModel):
+    """One kind of ego.
+
+    Attributes:
+        partners: Beside whom it trains.
+        algo: Algorithm of `cadenza train`.
+        settings: Settings of its training, on top of the task's.
+    """
+
+    partners: Beside
+    algo: str = "ppo"
+    settings: tuple[str, ...] = ()
+
+
+class HeldOut(FrozenModel):
+    """A scripted partner of the judgement; ``options`` are those of its class."""
+
+    name: Name
+    class_name: str
+    options: dict[str, str] = Field(default_factory=dict[str, str])
+
+
+class SuiteTask(FrozenModel):
+    """One task.
+
+    Attributes:
+        training: Shipped configuration, or file, of the egos' trainings; its first partner is the
+            one of egos beside one partner.
+        settings: Settings of all trainings.
+        judged: Options of the environment that are otherwise in the judgement.
+        zoo: Settings of the population that egos train with, as of `ZooConfig`.
+        judges: Settings of the held-out population; None for scripted partners only.
+        held_out: Scripted partners that no ego trains with.
+        best_responses: What is spent on each best response; None for none.
+        optional: Whether it is played only when it is named.
+    """
+
+    training: str
+    settings: tuple[str, ...] = ()
+    judged: dict[str, bool | int | float | str] = Field(
+        default_factory=dict[str, bool | int | float | str]
+    )
+    zoo: dict[str, Any]
+    judges: dict[str, Any] | None = None
+    held_out: tuple[HeldOut, ...] = ()
+    best_responses: dict[str, Any] | None = None
+    optional: bool = False
+
+
+class SuiteConfig(FrozenModel):
+    """A suite.
+
+    Attributes:
+        title: What it is, in one line.
+        summary: What it tells, in one or two sentences.
+        seeds: Training seeds of each ego, from 0.
+        episodes: Episodes of the judgement, of each ego and seed beside each partner.
+        references: Egos that the others are compared with.
+        egos: Kinds of ego, by name.
+        tasks: Tasks, by name.
+    """
+
+    title: str
+    summary: str
+    seeds: Count = Field(default=3, ge=1)
+    episodes: Count = Field(default=50, ge=1)
+    references: tuple[str, ...] = ()
+    egos: dict[Name, Ego] = Field(min_length=1)
+    tasks: dict[Name, SuiteTask] = Field(min_length=1)
+
+    def reduced(
+        self, *, tasks: Sequence[str] = (), seeds: int | None = None, scale: float = 1.0
+    ) -> "SuiteConfig":
+        """Return the suite with some tasks, other seeds, or budgets times ``scale``.
+
+        Raises:
+            ConfigurationError: A task is unknown, or its package is not installed.
+        """
+        for name in tasks:
+            if name not in self.tasks:
+                refuse(
+                    ConfigurationError,
+                    "--task",
+                    expected=f"one of {', '.join(self.tasks)}",
+                    got=name,
+                )
+        chosen = tasks or [name for name, task in self.tasks.items() if not task.optional]
+        changes: dict[str, Any] = {"tasks": {name: self.tasks[name] for name in chosen}}
+        if seeds is not None:
+            changes["seeds"] = seeds
+        if scale != 1.0:
+            changes["episodes"] = _scaled("episodes", self.episodes, scale)
+            changes["tasks"] = {
+                name: _scaled_task(task, scale) for name, task in changes["tasks"].items()
+            }
+        return self.model_copy(update=changes)
+
+    def plan(self, name: str, folder: Path) -> "TaskPlan":
+        """Return what is done for a task, in ``folder``."""
+        return TaskPlan(suite=self, name=name, task=self.tasks[name], folder=folder)
+
+
+def _scaled(key: str, value: int, scale: float) -> int:
+    return max(_FEWEST[key], ceil(value * scale))
+
+
+def _scaled_task(task: SuiteTask, scale: float) -> SuiteTask:
+    """Return the task with budgets times ``scale``."""
+
+    def less(budget: Mapping[str, Any] | None, whole: type[FrozenModel]) -> dict[str, Any] | None:
+        if budget is None:
+            return None
+        defaults = {key: whole.model_fields[key].default for key in ("steps", "episodes")}
+        told = {key: _scaled(key, budget.get(key, n), scale) for key, n in defaults.items()}
+        return {**budget, **told}
+
+    frames = _training(task, "ppo", ()).total_frames
+    words = (*task.settings, f"total_frames={_scaled('total_frames', frames, scale)}")
+    return task.model_copy(
+        update={
+            "settings": words,
+            "zoo": less(task.zoo, ZooConfig),
+            "judges": less(task.judges, ZooConfig),
+            "best_responses": less(task.best_responses, ResponseConfig),
+        }
+    )
+
+
+def load_suite(path: Path) -> SuiteConfig:
+    """Return the suite in a YAML file, or the shipped one of that name.
+
+    Raises:
+        ConfigurationError: There is none.
+        pydantic.ValidationError: It is not one.
+    """
+    return SuiteConfig.model_validate(read_yaml(find_config(path, "suites")))
+
+
+def _training(task: SuiteTask, algo: str, settings: Sequence[str]) -> EgoAHTConfig:
+    """Return the configuration of an ego's training, beside the file's partners."""
+    path = find_config(Path(task.training), "train")
+    return load_config(config_path=path, overrides=[f"algo={algo}", *task.settings, *settings])
+
+
+class Step(NamedTuple):
+    """One step of a task: its folder, what is done, and the frames it takes in all."""
+
+    folder: str
+    what: str
+    frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPlan:
+    """What a suite does for one task."""
+
+    suite: SuiteConfig
+    name: str
+    task: SuiteTask
+    folder: Path
+
+    @cached_property
+    def training(self) -> EgoAHTConfig:
+        """The training that all egos have in common."""
+        return _training(self.task, "ppo", ())
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The registered task."""
+        return get_task(self.training.env.task)
+
+    @property
+    def seeds(self) -> range:
+        """Training seeds."""
+        return range(self.suite.seeds)
+
+    def egos(self, beside: Beside) -> list[str]:
+        """Return the names of the egos that train so."""
+        return [name for name, ego in self.suite.egos.items() if ego.partners == beside]
+
+    def zoo(self, kind: Literal["zoo", "judges", "self-play"]) -> ZooConfig:
+        """Return a population; that of self-play has an ego for each training seed."""
+        env = self.training.env
+        own = (self.task.judges or {}) if kind == "judges" else self.task.zoo
+        if kind == "self-play":
+            frames = self.training.total_frames
+            own = {**own, "method": "fcp", "population": self.suite.seeds, "steps": frames}
+        seeds = {"zoo": 1, "judges": 2, "self-play": 3}  # no two populations begin alike
+        common = {
+            "task": env.task,
+            "episode_length": env.episode_length,
+            "options": env.options,
+            "seed": seeds[kind],
+        }
+        return ZooConfig.model_validate({**common, **own})
+
+    def configuration(self, name: str) -> EgoAHTConfig:
+        """Return the training of an ego; its population must be there."""
+        ego = self.suite.egos[name]
+        config = _training(self.task, ego.algo, ego.settings)
+        if ego.partners == "one":
+            told = {"partner": config.trained_with[0], "partners": ()}
+        else:
+            members = read_manifest(self.folder / "zoo").members
+            met = tuple(self._member(m) for m in members if m.split == "public")
+            told = {"partner": PartnerConfig(), "partners": met}
+        return EgoAHTConfig.model_validate(config.model_dump() | told)
+
+    def _member(self, member: ZooMember) -> PartnerConfig:
+        """Return a member of the population as a partner of a training."""
+        uid = {"uid": self.training.env.agent_uids[1]}
+        if member.class_name != ZOO_MEMBER:
+            return PartnerConfig(class_name=member.class_name, extra={**member.options, **uid})
+        return PartnerConfig(
+            class_name=ZOO_MEMBER,
+            seed=member.seed,
+            checkpoint_step=member.step,
+            weights_uri=f"{LOCAL_URI_SCHEME}{member.file}",
+            extra={"root": str(self.folder / "zoo"), **uid},
+        )
+
+    @property
+    def responses(self) -> ResponseConfig:
+        """What is spent on each best response."""
+        return ResponseConfig.model_validate(self.task.best_responses or {})
+
+    def cast(self) -> ZooManifest:
+        """Return all partners of the judgement as one zoo, in the options of the judgement."""
+        env, judges = self.training.env, list[ZooMember]()
+        if self.task.judges is not None:
+            judges = [m for m in read_manifest(self.folder / "judges").members if m.tier == "final"]
+        scripted = [
+            ZooMember(name=h.name, family=h.name, class_name=h.class_name, options=h.options)
+            for h in self.task.held_out
+        ]
+        options = {**env.options, **self.task.judged}
+        played = ZooConfig(
+            method="scripted", task=env.task, episode_length=env.episode_length, options=options
+        )
+        return ZooManifest(
+            task=env.task,
+            task_version=self.spec.version,
+            task_sha256=played.task_sha256(),
+            episode_length=env.episode_length,
+            options=options,
+            code_sha256="",
+            package_version="",
+            requests=[],
+            members=(*scripted, *judges),
+        )
+
+    def steps(self) -> list[Step]:
+        """Return what is done, in order, with the frames that it takes."""
+        zoo, frames = self.zoo("zoo"), self.training.total_frames
+        found = [Step("zoo", f"{zoo.method}, {zoo.population} policies", _frames(zoo))]
+        partners = len(self.task.held_out)
+        if self.task.judges is not None:
+            judges = self.zoo("judges")
+            partners += judges.population
+            told = f"{judges.method}, {judges.population} policies, held out"
+            found.append(Step("judges", told, _frames(judges)))
+        if self.egos("self"):
+            told = f"{self.suite.seeds} egos in self-play"
+            found.append(Step("self-play", told, frames * self.suite.seeds))
+        for name in (*self.egos("one"), *self.egos("zoo")):
+            ego = self.suite.egos[name]
+            beside = "one partner" if ego.partners == "one" else "the zoo"
+            told = f"{ego.algo} beside {beside}, {self.suite.seeds} seeds"
+            found.append(Step(f"egos/{name}", told, frames * self.suite.seeds))
+        if self.task.best_responses is not None:
+            spent = self.responses
+            told = f"to {partners} partners"
+            found.append(Step("best-responses", told, spent.steps * spent.seeds * partners))
+        each = self.suite.episodes * self.suite.seeds * len(self.suite.egos) * partners
+        found.append(Step("evaluation", f"{each} episodes beside {partners} partners", 0))
+        return found
+
+
+def _frames(zoo: ZooConfig) -> int:
+    return 0 if zoo.method in UNTRAINED else zoo.steps * zoo.population
+
+
+class EgoTrainer(NotingRunner):
+    """Trains the ego and seed that a key names, ``"NAME SEED"``, in any process."""
+
+    def __init__(self, trainers: Mapping[str, partial[SeedTrainer]]) -> None:
+        self._trainers = trainers
+
+    def __call__(self, key: str, /) -> bytes:
+        """Train to the end; errors as `SeedTrainer`."""
+        name, _, seed = key.partition(" ")
+        trainer = self._trainers[name]()
+
+        def tell(note: Note) -> object:
+            return self.note(note._replace(key=key))
+
+        trainer.note = tell
+        return trainer(seed)
+
+
+class JudgedTask(NamedTuple):
+    """A task that is played: its plan, its sealed results, and its best responses, if any."""
+
+    plan: TaskPlan
+    runs: tuple[SealedRun, ...]
+    best: BestResponses | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRunner:
+    """Where and by what means a suite is played.
+
+    Attributes:
+        out: Output folder.
+        workers: Processes; None for one per core.
+        progress: Called with the step, what is done of it and in all, and what was last seen.
+    """
+
+    out: Path
+    workers: int | None = None
+    progress: StageReport | None = None
+
+    @ends_on_signals
+    def run(self, suite: SuiteConfig, *, mode: OutputMode = "resume") -> list[JudgedTask]:
+        """Do every step that is not done, task by task.
+
+        Raises:
+            ConfigurationError: The folder holds another suite.
+            MissingExtraError: A task's package is not installed.
+            CadenzaError: A step failed; all that was done is kept.
+        """
+        preload("torch._dynamo")  # else every training's process imports it anew
+        with open_output_folder(self.out, mode=mode):
+            plans = [suite.plan(name, self.out / name) for name in suite.tasks]
+            self._claim(suite, plans)
+            for plan in plans:
+                self._play(plan)
+            return read_suite(self.out)
+
+    def _claim(self, suite: SuiteConfig, plans: Sequence[TaskPlan]) -> None:
+        """Store what is asked for in the folder, or raise if something else is."""
+        path = self.out / REQUEST_NAME
+        codes = {plan.name: code_digest(plan.spec, ()) for plan in plans}
+        asked = {"suite": suite.model_dump(mode="json"), "code_sha256": codes}
+        if not path.exists():
+            write_sealed_json(path, asked, kind=_KIND)
+        elif read_sealed_json(path, kind=_KIND) != asked:
+            refuse(
+                ConfigurationError,
+                f"{self.out}",
+                expected="the suite of this folder",
+                got="another one (other tasks, seeds, budgets or code)",
+                do="choose another --out, or start over with --overwrite",
+            )
+
+    def _play(self, plan: TaskPlan) -> None:
+        """Do all steps of one task."""
+        self._train_zoo(plan, "zoo")
+        if plan.task.judges is not None:
+            self._train_zoo(plan, "judges")
+        if plan.egos("self"):
+            self._train_zoo(plan, "self-play")
+        trained = self._train_egos(plan)
+        if plan.task.best_responses is not None:
+            train_responses(
+                plan.cast(),
+                plan.responses,
+                zoo=plan.folder / "judges",
+                out=plan.folder / "best-responses",
+                workers=self.workers,
+                mode="resume",
+                progress=self._progress(plan, "best responses"),
+            )
+        run_evaluation(
+            evaluation_of(plan, trained),
+            out=plan.folder / "evaluation",
+            workers=self.workers,
+            resume=True,
+            repro_command="cadenza suite run",
+            progress=self._progress(plan, "evaluation"),
+        )
+
+    def _progress(self, plan: TaskPlan, step: str) -> Any:
+        return self.progress and partial(self.progress, f"{plan.name}: {step}")
+
+    def _train_zoo(self, plan: TaskPlan, kind: Literal["zoo", "judges", "self-play"]) -> None:
+        train_zoo(
+            plan.zoo(kind),
+            out=plan.folder / kind,
+            workers=self.workers,
+            mode="resume",
+            progress=self._progress(plan, kind),
+        )
+
+    def _train_egos(self, plan: TaskPlan) -> dict[str, tuple[TrainedSeed, ...]]:
+        """Train all egos but those in self-play, every seed of each a job."""
+        names = [*plan.egos("one"), *plan.egos("zoo")]
+        configs = {name: plan.configuration(name) for name in names}
+        folders = {name: plan.folder / "egos" / name for name in names}
+        for folder in folders.values():
+            with open_output_folder(folder, mode="resume"):
+                pass  # it is ours, and nobody else works there
+        trainers = {
+            name: partial(
+                SeedTrainer,
+                config=config.model_dump(mode="json"),
+                out=folders[name].resolve(),
+                repo_root=None,
+                task=plan.spec,
+                modules=outside_modules(p.class_name for p in config.trained_with),
+            )
+            for name, config in configs.items()
+        }
+        jobs = [Job(key=f"{n} {s}", label=f"ego {n} seed {s}") for n in names for s in plan.seeds]
+        done = dict.fromkeys((job.key for job in jobs), 0)
+        report, frames = self._progress(plan, "egos"), plan.training.total_frames
+
+        def tell(key: str, so_far: int, detail: str) -> None:
+            done[key] = so_far
+            if report is not None:
+                report(sum(done.values()), frames * len(jobs), f"{key}{detail}")
+
+        run_jobs(
+            jobs,
+            partial(EgoTrainer, trainers),
+            workers=self.workers or default_workers(),
+            progress=lambda _, __, label: tell(label[4:].replace(" seed", ""), frames, " is done"),
+            notes=lambda note: tell(note.key, note.done, note.detail),
+        )
+        found: dict[str, tuple[TrainedSeed, ...]] = {}
+        for name in names:  # all are finished: this checks them and puts the policies in place
+            runner = SeedRunner(out=folders[name], workers=1)
+            found[name], _ = runner.run(
+                configs[name], list(plan.seeds), resume=True, episodes_per_seed=0
+            )
+        return found
+
+
+def evaluation_of(plan: TaskPlan, trained: Mapping[str, Sequence[TrainedSeed]]) -> EvaluationConfig:
+    """Return the judgement of a task."""
+    config, cast = plan.training, plan.cast()
+    policies = [
+        PolicyChoice(
+            name=f"{name}_seed{each.config.seed}",
+            source=f"{LOCAL_URI_SCHEME}egos/{name}/{each.address}",
+            method=name,
+            training_seed=each.config.seed,
+        )
+        for name, seeds in trained.items()
+        for each in seeds
+    ]
+    for name in plan.egos("self"):
+        zoo = plan.zoo("self-play")
+        policies += [
+            PolicyChoice(
+                name=f"{name}_seed{seed}",
+                source=f"{LOCAL_URI_SCHEME}self-play/members/fcp-s{zoo.seed}-{seed}-final.pt",
+                method=name,
+                training_seed=seed,
+            )
+            for seed in plan.seeds
+        ]
+    partners = [
+        PartnerChoice(name=member.name, class_name=member.class_name, extra=member.options)
+        if member.class_name != ZOO_MEMBER
+        else PartnerChoice(
+            name=member.name,
+            class_name=ZOO_MEMBER,
+            seed=member.seed,
+            checkpoint_step=member.step,
+            weights_uri=f"{LOCAL_URI_SCHEME}judges/{member.file}",
+        )
+        for member in cast.members
+    ]
+    order = list(plan.suite.egos)
+    return EvaluationConfig(
+        task=config.env.task,
+        condition_id=config.env.condition_id,
+        episode_length=config.env.episode_length,
+        agent_uids=config.env.agent_uids,
+        options=cast.options,
+        policies=tuple(sorted(policies, key=lambda policy: order.index(policy.method or ""))),
+        partners=tuple(partners),
+        conditions=(
+            ConditionEntry(
+                name="filter_on" if config.safety.enabled else "filter_off", safety=config.safety
+            ),
+        ),
+        seeds=_SEEDS,
+        episodes_per_seed=max(1, plan.suite.episodes // len(_SEEDS)),
+        artifacts_root=plan.folder,
+    )
+
+
+def judged(plan: TaskPlan, bundles: Sequence[Path]) -> JudgedTask:
+    """Return the sealed results of a task, each checked; errors as `load_run`."""
+    runs = tuple(load_run(folder, repo_path=source_checkout()) for folder in bundles)
+    best, file = None, plan.folder / "best-responses" / RESPONSES_JSON
+    if file.is_file():  # it is not where no response beats chance
+        best = load_best_responses(file)
+    return JudgedTask(plan, runs, best)
+
+
+def read_suite(out: Path) -> list[JudgedTask]:
+    """Return the played tasks of the suite in a folder.
+
+    Raises:
+        IntegrityError: A file of it is missing or was changed.
+        ConfigurationError: No task of it is played to its end.
+    """
+    suite = SuiteConfig.model_validate(read_sealed_json(out / REQUEST_NAME, kind=_KIND)["suite"])
+    found: list[JudgedTask] = []
+    for name in suite.tasks:
+        bundles = sorted((out / name / "evaluation" / "bundles").glob("*/"))
+        if bundles:
+            found.append(judged(suite.plan(name, out / name), bundles))
+    if not found:
+        refuse(
+            ConfigurationError,
+            f"{out}",
+            expected="a suite with a task that is played",
+            got="none",
+            do="run it on",
+        )
+    return found

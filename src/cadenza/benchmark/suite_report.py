@@ -1,0 +1,198 @@
+"""What a suite tells: one page, one leaderboard, and the same for programs."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from cadenza.benchmark.reporting import report_view
+from cadenza.benchmark.suite import JudgedTask
+from cadenza.core.files import atomic_write_json, atomic_write_text
+from cadenza.core.tables import Table
+from cadenza.evaluation.report.analysis import Numbers, analyse
+from cadenza.evaluation.report.figures.outcomes import Figure
+from cadenza.evaluation.report.pages import StoryPage, render_page
+from cadenza.evaluation.report.render import (
+    Section,
+    leaderboard_tables,
+    method_figures,
+    render_json,
+    render_leaderboards,
+    verdict,
+)
+from cadenza.evaluation.report.svg import MISSING, count, score_change, score_text
+from cadenza.evaluation.report.view import ReportView
+
+REPORT_NAME: Final = "report.html"
+LEADERBOARD_NAME: Final = "leaderboard.md"
+RESULT_NAME: Final = "result.json"
+#: Figures of a task; the others are on the page of `cadenza report FOLDER/TASK/evaluation`.
+_FIGURES: Final = frozenset({"fig-methods", "fig-lead", "fig-heat"})
+#: Label of all partners of a task together.
+_ALL: Final = "all partners"
+
+
+def write_suite_report(out: Path, played: Sequence[JudgedTask]) -> Path:
+    """Write page, leaderboard and result into the folder; return the page's path."""
+    views = [view_of(task) for task in played]
+    atomic_write_text(out / REPORT_NAME, render_page(suite_page(played)))
+    atomic_write_text(out / LEADERBOARD_NAME, render_leaderboards(views, "markdown"))
+    atomic_write_json(out / RESULT_NAME, suite_record(played))
+    return out / REPORT_NAME
+
+
+def view_of(task: JudgedTask) -> ReportView:
+    """Return what a report shows of one task."""
+    return report_view(task.runs, best_responses=task.best, by_method=True)
+
+
+def suite_record(played: Sequence[JudgedTask]) -> dict[str, Any]:
+    """Return every estimate of the suite by task, and its differences, as JSON values."""
+    record: dict[str, Any] = {}
+    for task in played:
+        view = view_of(task)
+        families = family_table(task, view)
+        record[task.plan.name] = {
+            "report": json.loads(render_json(view)),
+            "differences": [dict(zip(families.columns, row, strict=True)) for row in families.rows],
+        }
+    return {"title": played[0].plan.suite.title, "tasks": record}
+
+
+def suite_page(played: Sequence[JudgedTask]) -> StoryPage:
+    """Return the page of a suite."""
+    suite = played[0].plan.suite
+    bundle = played[0].runs[0].bundle
+    commit = f"{bundle.git_sha[:12]}{' with local changes' if bundle.diff_sha256 else ''}"
+    references = " and ".join(suite.references)
+    return StoryPage(
+        kind="suite",
+        title=suite.title,
+        subtitle=suite.summary,
+        verdict=" ".join(f"{task.plan.name}: {_told(task)}" for task in played),
+        measured=(
+            f"Every ego was trained {suite.seeds} times, with equal budgets of environment frames, "
+            "and judged beside partners that no ego trained with, all from the same starts.",
+            "Training seeds are the clusters of every interval, so the luck of training is in it.",
+            *((f"Differences are those to {references}, paired by start.",) if references else ()),
+        ),
+        cautions=(
+            "Partners are a choice, too: intervals speak of further training seeds beside these "
+            "partners, not of other partners.",
+        ),
+        sections=(*(_section(task) for task in played), _budgets(played)),
+        facts={
+            "Commit": commit,
+            "Package": f"cadenza {bundle.package_version}",
+            "Training seeds": ", ".join(map(str, range(suite.seeds))),
+            "Platform": f"{bundle.platform.os}, Python {bundle.platform.python}, "
+            f"torch {bundle.platform.torch}",
+        },
+    )
+
+
+def _told(task: JudgedTask) -> str:
+    view = view_of(task)
+    return verdict(view, analyse(view))
+
+
+def _section(task: JudgedTask) -> Section:
+    """Return what is told of one task."""
+    view, name = view_of(task), task.plan.name
+    numbers = analyse(view)
+    figures = [f for f in method_figures(view, numbers) if f and f.identity in _FIGURES]
+    return Section(
+        identity=name,
+        nav=name,
+        title=task.plan.spec.title.rstrip("."),
+        intro=f"{view.subtitle} {verdict(view, numbers)}",
+        figures=tuple(_named(figure, name) for figure in figures),
+        tables=(*leaderboard_tables(view, numbers), family_table(task, view, numbers)),
+    )
+
+
+def _named(figure: Figure, prefix: str) -> Figure:
+    """Return a figure whose ids no other task's has."""
+    own = f"{prefix}-{figure.identity}"
+    drawn = str(figure.svg).replace(f"{figure.identity}-", f"{own}-")
+    return replace(figure, identity=own, svg=Markup(drawn))  # noqa: S704 -- of `make_figure`
+
+
+def family_table(task: JudgedTask, view: ReportView, numbers: Numbers | None = None) -> Table:
+    """Return how far each ego is ahead of the references beside each family of partners."""
+    numbers = numbers or analyse(view)
+    references = [r for r in task.plan.suite.references if r in task.plan.suite.egos]
+    families = dict.fromkeys(partner.family for partner in view.partners)
+    groups: list[tuple[str, Numbers]] = [(_ALL, numbers)]
+    groups += [(family, analyse(_only(view, family))) for family in families]
+    rows = tuple(
+        (family, *cells)
+        for family, found in groups
+        for cells in _differences(found, references, rate=view.has_success)
+    )
+    return Table(
+        title="Beside each family, and ahead of the references",
+        columns=("Family", "Ego", "Score, 95 %", *(f"Ahead of {name}" for name in references)),
+        rows=rows,
+        caption="Differences are paired by start, each with its own 95 % interval over training "
+        f"seeds{', in percentage points' if view.has_success else ''}; they are not corrected for "
+        "their number.",
+        text_columns=(0, 1),
+    )
+
+
+def _only(view: ReportView, family: str) -> ReportView:
+    """Return the view of one family of partners."""
+    partners = tuple(partner for partner in view.partners if partner.family == family)
+    ids = {partner.partner_id for partner in partners}
+    episodes = tuple(episode for episode in view.episodes if episode.partner in ids)
+    return replace(view, partners=partners, episodes=episodes, best_responses=None)
+
+
+def _differences(
+    found: Numbers, references: Sequence[str], *, rate: bool
+) -> Iterator[tuple[str, ...]]:
+    """Yield, of each ego, its score and what it is ahead of each reference."""
+    ranking = found.methods.ranking
+    for row in found.methods.rows:
+        name = row.condition.condition_id
+        cells: list[str] = []
+        for other in references:
+            pair = None if ranking is None else ranking.comparisons.get((name, other))
+            back = None if ranking is None else ranking.comparisons.get((other, name))
+            told = pair and pair.difference
+            if back is not None:
+                d = back.difference
+                told = replace(
+                    d,
+                    value=None if d.value is None else -d.value,
+                    low=None if d.high is None else -d.high,
+                    high=None if d.low is None else -d.low,
+                )
+            cells.append(MISSING if told is None else score_change(told, rate))
+        yield (row.condition.label, score_text(row.score, rate), *cells)
+
+
+def _budgets(played: Sequence[JudgedTask]) -> Section:
+    """Return what was spent."""
+    rows = tuple(
+        (task.plan.name, step.folder, step.what, count(step.frames) if step.frames else MISSING)
+        for task in played
+        for step in task.plan.steps()
+    )
+    table = Table(
+        title="Steps and their budgets",
+        columns=("Task", "Folder", "What", "Environment frames"),
+        rows=rows,
+        text_columns=(0, 1, 2),
+    )
+    return Section(
+        identity="budgets",
+        nav="Budgets",
+        title="What was spent",
+        intro="Frames are steps of the environment, of all seeds together.",
+        tables=(table,),
+    )

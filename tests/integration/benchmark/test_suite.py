@@ -1,0 +1,187 @@
+"""`cadenza suite`: every step of a tiny one, killed on the way, and what the shipped one says."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cadenza.benchmark.suite import load_suite
+from cadenza.partners.registry import partner_card
+from tests.e2e.commands import LIMIT_S, held_at
+from tests.e2e.in_process import here
+
+TINY = {
+    "title": "A tiny suite",
+    "summary": "Two egos.",
+    "seeds": 2,
+    "episodes": 5,
+    "references": ["self-play"],
+    "egos": {
+        "self-play": {"partners": "self"},
+        "one-partner": {"partners": "one"},
+        "population": {"partners": "zoo", "settings": ["ppo.epochs=2"]},
+    },
+    "tasks": {
+        "push": {
+            "training": "mpe_cooperative_push",
+            "settings": [
+                *("total_frames=64", "checkpoint_every=64", "env.num_envs=4"),
+                *("env.episode_length=8", "ppo.rollout_length=8", "ppo.batch_size=16"),
+                *("ppo.epochs=1", "ppo.hidden_sizes=[8]", "evaluation.episodes=1"),
+            ],
+            "zoo": {"method": "fcp", "population": 1},
+            "judges": {"method": "behavior", "population": 1},
+            "held_out": [
+                {
+                    "name": "slow",
+                    "class_name": "scripted_heuristic",
+                    "options": {"max_speed": "0.3"},
+                }
+            ],
+            "best_responses": {"seeds": 1},
+        },
+    },
+}
+SMALL = {
+    "steps": 64,
+    "num_envs": 4,
+    "snapshots": 2,
+    "episodes": 2,
+    "ppo": {"rollout_length": 8, "batch_size": 16, "epochs": 1, "hidden_sizes": [8]},
+}
+for budget in ("zoo", "judges", "best_responses"):
+    TINY["tasks"]["push"][budget] |= SMALL
+WORDS = ("suite", "run", "tiny.yaml", "--out", "out", "-j", "1")
+
+
+def suite_in(folder: Path) -> Path:
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    return folder
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of what a suite is about, by path."""
+    out = folder / "out"
+    paths = [*out.glob("*.*"), *out.glob("push/*/manifest.json"), *out.glob("push/*/members/*.*")]
+    paths += [*out.glob("push/egos/*/policies/*"), *out.glob("push/best-responses/policies/*")]
+    paths += [*out.glob("push/evaluation/bundles/*/*")]
+    return {str(p.relative_to(out)): p.read_bytes() for p in paths if p.name[0] != "."}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    folder = suite_in(tmp_path_factory.mktemp("suite"))
+    done = here(*WORDS, "--json", cwd=folder)
+    assert done.code == 0, done.err
+    return folder, done.json
+
+
+def test_every_ego_and_seed_is_judged_beside_partners_it_never_met(played):
+    folder, told = played
+    report = told["tasks"]["push"]["report"]
+    assert sorted(m["method"] for m in report["methods"]) == [
+        "one-partner",
+        "population",
+        "self-play",
+    ]
+    assert report["clusters"] == "training seed"
+    score = next(
+        e
+        for e in report["estimates"]
+        if (e["row"], e["condition"], e["statistic"]) == ("All partners", "population", "return")
+    )
+    assert (score["n"], score["n_clusters"]) == (2 * 5 * 2, 2)  # seeds, episodes, partners
+    plan = json.loads((folder / "out/push/evaluation/plan.json").read_text())
+    assert [p["name"] for p in plan["partners"]] == ["slow", "behavior-s2-0"]
+    assert plan["partners"][0]["partner"]["extra"]["max_speed"] == "0.3"
+    judge = json.loads((folder / "out/push/judges/manifest.json").read_text())["members"][0]
+    assert judge["split"] == "held_out"
+    best = json.loads((folder / "out/push/best-responses/request.json").read_text())
+    assert [member["name"] for member in best["partners"]] == ["slow", "behavior-s2-0"]
+
+
+def test_population_ego_trains_beside_the_members_of_the_zoo(played):
+    folder, _ = played
+    request = json.loads((folder / "out/push/egos/population/request.json").read_text())
+    assert [p["weights_uri"] for p in request["partners"]] == [
+        f"local://members/fcp-s1-0-{tier}.pt" for tier in ("init", "mid", "final")
+    ]
+    assert (request["ppo.epochs"], request["seeds"]) == (2, [0, 1])
+
+
+def test_page_has_scores_differences_and_budgets(played):
+    folder, told = played
+    page = (folder / "out/report.html").read_text()
+    assert "A tiny suite" in page
+    for row in told["tasks"]["push"]["differences"]:
+        assert row["Score, 95 %"].partition(" ")[0] in page
+    families = {row["Family"] for row in told["tasks"]["push"]["differences"]}
+    assert families == {"all partners", "scripted_heuristic", "behavior"}
+    assert page.count('id="push-fig-methods"') == 1
+    again = here("report", "out", "--out", "again.html", cwd=folder)
+    assert again.code == 0, again.err
+    assert (folder / "again.html").read_text() == page
+    board = (folder / "out/leaderboard.md").read_text()
+    assert "population" in board
+
+
+def test_run_again_does_nothing_twice(played):
+    folder, _ = played
+    before = results(folder)
+    times = {p: p.stat().st_mtime_ns for p in folder.rglob("*_step*")}
+    assert here(*WORDS, cwd=folder).code == 0
+    assert results(folder) == before
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*_step*")} == times
+
+
+@pytest.mark.parametrize("moment", ["behavior-s2-0.json", "*.curve.json", "plan.json"])
+def test_killed_suite_goes_on_by_the_same_command(played, moment, tmp_path):
+    held = held_at(moment, *WORDS, cwd=suite_in(tmp_path))
+    held.process.kill()
+    held.outcome(LIMIT_S)
+    done = here(*WORDS, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert results(tmp_path) == results(played[0])
+
+
+def test_folder_of_another_suite_is_refused(played):
+    folder, _ = played
+    done = here(*WORDS, "--seeds", "3", cwd=folder)
+    assert (done.code, "other tasks, seeds, budgets or code" in done.err) == (2, True)
+
+
+def test_shipped_suite_is_what_it_says():
+    suite = load_suite(Path("aht-small"))
+    whole = suite.reduced()
+    assert list(whole.tasks) == ["crossing", "foraging", "cocarry"]  # others are played by name
+    assert list(suite.reduced(tasks=["overcooked"]).tasks) == ["overcooked"]
+    for name in suite.tasks:
+        plan = suite.plan(name, Path(name))
+        met = {partner.class_name for partner in plan.training.trained_with}
+        for partner in suite.tasks[name].held_out:
+            assert partner.class_name not in met
+            assert plan.spec.task_id in partner_card(partner.class_name).tasks
+        folders = [step.folder for step in plan.steps()]
+        assert folders[0] == "zoo"
+        assert folders[-1] == "evaluation"
+        assert {"self-play", "egos/one-partner", "egos/population"} <= set(folders)
+
+
+def test_scale_shrinks_every_budget_of_the_shipped_suite():
+    suite = load_suite(Path("aht-small"))
+    small = suite.reduced(tasks=["crossing"], seeds=2, scale=0.01)
+    plans = [each.plan("crossing", Path("x")) for each in (suite, small)]
+    for whole, less in zip(*(plan.steps() for plan in plans), strict=True):
+        assert less.frames <= 0.011 * whole.frames
+    assert (small.seeds, small.episodes) == (2, 5)
+
+
+def test_shipped_suites_are_listed_and_shown(tmp_path):
+    (listed,) = here("suite", "list", "--json", cwd=tmp_path).json["suites"]
+    assert listed["name"] == "aht-small"
+    shown = here("suite", "show", "aht-small", "--task", "crossing", "--json", cwd=tmp_path).json
+    frames = {step["folder"]: step["frames"] for step in shown["steps"]}
+    assert frames["egos/population"] == 3 * 327680
+    unknown = here("suite", "show", "aht-small", "--task", "cooking", cwd=tmp_path)
+    assert (unknown.code, "expected one of crossing, foraging" in unknown.err) == (2, True)
