@@ -43,7 +43,8 @@ def documented_commands() -> list[str]:
     ]
     lines = "".join(blocks).replace("\\\n", "").splitlines()
     commands = [shlex.join(shlex.split(line, comments=True)) for line in lines]
-    working = r"cadenza (train|sweep|suite run|eval run|safety verify|quickstart|loop (run|demo|doctor -))"
+    names = "train|sweep|suite run|eval run|safety verify|quickstart|loop (run|demo|doctor -)"
+    working = rf"cadenza ({names})"
     return [
         command
         for command in dict.fromkeys(commands)

@@ -127,6 +127,10 @@ def test_unknown_option_is_told_in_json(path, monkeypatch, capsys):
 BAD = {
     "cadenza quickstart": ("sed=1", 2),
     "cadenza train": ("nowhere.yaml", 2),
+    "cadenza sweep": ("crossing sed=1..2 --out out", 2),
+    "cadenza suite run": ("nowhere", 2),
+    "cadenza suite list": ("here", 2),
+    "cadenza suite show": ("nowhere", 2),
     "cadenza imitate": ("nowhere --expert swerve", 2),
     "cadenza doctor": ("here", 2),
     "cadenza configs list": ("here", 2),
