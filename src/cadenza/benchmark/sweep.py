@@ -5,8 +5,8 @@ Output:   ``sweep.json`` (what is searched, sealed), ``trials/NNNNN.json`` (one 
           `cadenza train`), ``report.html`` and ``result.json``.
 Judged:   success, or return, of the deterministic policy at the end of its training, in the
           evaluation that every training has: on validation seeds, beside the partners of the
-          training, or beside others that are declared for validation. Members of a zoo that are
-          held out are refused in both places, so that a search cannot wear out a test.
+          training or, where it names any, beside those of `evaluation.validation`. Members of a
+          zoo that are held out are refused in both places, so that no search wears out a test.
 Trials:   are proposed in batches of fixed size, each from all batches before it; trial n draws from
           a stream of its own. A sweep is a pure function of its request: neither workers nor kills
           change a byte, and more trials later continue it. What a larger batch costs is that its
@@ -181,7 +181,6 @@ class SweepConfig(FrozenModel):
         training: What all trials have in common.
         space: Range of every searched setting, by its dotted key.
         seeds: Training seeds of each trial; its value is the mean over them.
-        validation: Partners that trials are judged beside; empty for those of the training.
         sampler: How settings are drawn.
         pruner: What ends a trial early, by its first training seed.
         batch: Trials that are proposed together.
@@ -191,7 +190,6 @@ class SweepConfig(FrozenModel):
     training: EgoAHTConfig
     space: dict[str, Range] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
-    validation: tuple[PartnerConfig, ...] = ()
     sampler: Sampler = "tpe"
     pruner: Pruner = "median"
     batch: Count = Field(default=4, ge=1)
@@ -215,7 +213,7 @@ class SweepConfig(FrozenModel):
     @property
     def judges(self) -> tuple[PartnerConfig, ...]:
         """Partners that trials are judged beside."""
-        return self.validation or self.training.trained_with
+        return self.training.evaluation.validation or self.training.trained_with
 
     def plain(self, parameters: Mapping[str, Any]) -> EgoAHTConfig:
         """Return the training's configuration with the settings of a trial.
@@ -230,11 +228,10 @@ class SweepConfig(FrozenModel):
     def configuration(self, parameters: Mapping[str, Any]) -> EgoAHTConfig:
         """Return what a trial trains with: evaluated on the way where trials may be pruned."""
         config = self.plain(parameters)
-        every = config.evaluation.every_frames
-        if self.pruner == "none" or 0 < every < config.total_frames:
-            return config
-        every = max(1, config.total_frames // EVALUATIONS)
-        evaluation = config.evaluation.model_copy(update={"every_frames": every})
+        changes: dict[str, Any] = {"validation": ()}  # every evaluation is beside those
+        if self.pruner != "none" and not 0 < config.evaluation.every_frames < config.total_frames:
+            changes["every_frames"] = max(1, config.total_frames // EVALUATIONS)
+        evaluation = config.evaluation.model_copy(update=changes)
         return config.model_copy(update={"evaluation": evaluation})
 
     def require_sound(self) -> None:
@@ -371,7 +368,7 @@ class TrialRunner(NotingRunner):
             config,
             resume=True,
             progress=tell,
-            evaluator=HeldOutEvaluator(config, self._config.validation),
+            evaluator=HeldOutEvaluator(config, self._config.judges),
             watch=watch,
         )
         records = result.curve.evaluations

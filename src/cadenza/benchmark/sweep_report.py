@@ -122,7 +122,9 @@ def sweep_page(sweep: Sweep) -> StoryPage:
         ),
     )
     sampler = "a tree-structured Parzen estimator" if config.sampler == "tpe" else "uniform draws"
-    whose = "declared for validation" if config.validation else "of the training"
+    whose = (
+        "declared for validation" if config.training.evaluation.validation else "of the training"
+    )
     return StoryPage(
         kind="sweep",
         title=f"Sweep of {config.training.algo} on {config.task.slug}",

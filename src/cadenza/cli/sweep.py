@@ -39,10 +39,6 @@ def sweep(
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="Training seeds of each trial: 3, 0-2 or 3,7.")
     ] = None,
-    validate: Annotated[
-        list[str] | None,
-        typer.Option("--validate", help="Partner to judge beside, not to train with; repeatable."),
-    ] = None,
     sampler: Annotated[str, typer.Option("--sampler", help="tpe or random.")] = "tpe",
     pruner: Annotated[str, typer.Option("--pruner", help="median or none.")] = "median",
     batch: Annotated[
@@ -61,8 +57,9 @@ def sweep(
 ) -> None:
     """Search settings: train trial after trial, the next ones where it went well.
 
-    Trials are compared on validation seeds beside partners of the training, never beside held-out
-    ones. The same seed and batch give the same trials, whatever the workers.
+    Trials are compared on validation seeds beside partners of the training, or those of
+    evaluation.validation, never beside held-out ones. The same seed and batch give the same
+    trials, whatever the workers.
     """
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.output_folder import output_mode
@@ -73,7 +70,6 @@ def sweep(
             config,
             settings or [],
             seeds=seeds,
-            validation=validate or (),
             sampler=sampler,
             pruner=pruner,
             batch=batch,
@@ -94,11 +90,9 @@ def sweep(
             _print(found, page)
 
 
-def _asked(
-    path: Path, words: Sequence[str], *, seeds: str | None, validation: Sequence[str], **how: Any
-) -> "SweepConfig":
+def _asked(path: Path, words: Sequence[str], *, seeds: str | None, **how: Any) -> "SweepConfig":
     """Return what the command line and the file's section ``sweep`` ask for."""
-    from cadenza.aht.config import SWEEP_SECTION, PartnerConfig, read_settings
+    from cadenza.aht.config import SWEEP_SECTION, read_settings
     from cadenza.benchmark.sweep import SweepConfig, section_ranges, split_ranges
     from cadenza.benchmark.training_seeds import parse_seeds
     from cadenza.cli.configuration import explained
@@ -118,14 +112,12 @@ def _asked(
             got="none",
             do="name a setting, e.g. ppo.learning_rate=log:1e-4..1e-2",
         )
-    uid = {"uid": training.env.agent_uids[1]}
 
     def read() -> SweepConfig:
         return SweepConfig(
             training=training,
             space=space,
             seeds=(training.seed,) if seeds is None else parse_seeds(seeds),
-            validation=tuple(PartnerConfig(class_name=name, extra=uid) for name in validation),
             **how,
         )
 

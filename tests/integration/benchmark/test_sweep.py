@@ -206,6 +206,16 @@ def test_settings_that_do_not_fit_together_fail_their_trial_alone(tmp_path):
     assert "strictly less than saturation_threshold" in reason
 
 
+def test_declared_validation_partners_are_who_trials_are_judged_beside(tmp_path):
+    slow = "{class_name: scripted_heuristic, extra: {uid: partner, max_speed: '0.1'}}"
+    values = []
+    for words in ((), (f"evaluation.validation=[{slow}]",)):
+        runner = SweepRunner(out=tmp_path / str(len(values)), workers=1)
+        (trial,) = runner.run(sweep_of(*words), 1).trials
+        values.append(trial.value)
+    assert values[0] != values[1]
+
+
 @pytest.mark.parametrize("where", ["training", "validation"])
 def test_held_out_member_of_a_zoo_is_refused(where, tmp_path):
     member = ZooMember(name="b-0", family="behavior", class_name="zoo_member", split="held_out")
@@ -226,11 +236,12 @@ def test_held_out_member_of_a_zoo_is_refused(where, tmp_path):
         "weights_uri": "local://zoo/members/b-0.pt",
         "extra": {"root": str(tmp_path), "uid": "partner"},
     }
+    training = sweep_of().training.model_dump()
     if where == "validation":
-        config = sweep_of(validation=(partner,))
+        training["evaluation"]["validation"] = (partner,)
     else:
-        training = sweep_of().training.model_dump() | {"partner": partner}
-        config = sweep_of(training=training)
+        training["partner"] = partner
+    config = sweep_of(training=training)
     with pytest.raises(ConfigurationError, match="partner b-0: expected a public member"):
         SweepRunner(out=tmp_path / "out").run(config, 1)
     assert not (tmp_path / "out").exists()
