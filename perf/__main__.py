@@ -21,6 +21,7 @@ BENCHMARKS = (
     "batched",
     "oscbf",
     "training",
+    "zoo",
     "sac",
     "memory",
     "stream",

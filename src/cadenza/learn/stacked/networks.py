@@ -15,7 +15,7 @@ Layout:  parameter by parameter, each one block (K, in, out) or (K, 1, out) of `
 Bytes:   a member must not notice whom it is stacked with. Therefore
          - layers are filled up with units that are zero and stay so: torch takes another product
            for one column if K is 1, and products round otherwise where a member's rows do not
-           begin at a multiple of 16 bytes, so the last layer is a multiple of 4 wide;
+           begin at a multiple of 16 bytes. A multiple of 16 is also twice as fast as 4 or 8;
          - vectorised loops round the last entries of an array, fewer than 32, in another way, so
            hidden layers are a multiple of 32 wide, and 64 entries follow the last parameter;
          - what loops over (K, B) or (K, B, A) is arithmetic or of the kernels without such an end.
@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,7 +46,7 @@ PADDING: Final = 64
 _ALIGNMENT: Final = 16
 #: Units to whose multiples hidden layers and the last one are filled up.
 _HIDDEN_WIDTH: Final = 32
-_OUTPUT_WIDTH: Final = 4
+_OUTPUT_WIDTH: Final = 16
 #: Rows of each member that a pass over a whole rollout takes at a time.
 _CHUNK: Final = 1024
 _HALF_LOG_2PI: Final = 0.5 * math.log(2.0 * math.pi)
@@ -54,9 +55,20 @@ _LOG_TWO: Final = math.log(2.0)
 
 _aten: Any = torch.ops.aten
 _vector_norm: Callable[..., Tensor] = cast("Any", torch.linalg).vector_norm
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """Return tanh(x), in place; by numpy on the CPU, seven times as fast there as MKL's on AMD."""
+    if not x.is_cpu:
+        return x.tanh_()
+    values = x.numpy()
+    np.tanh(values, out=values)
+    return x
+
+
 #: What an activation makes of a layer's output, in place where its slope can be had of the result.
 _ACTIVATE: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
-    "tanh": _aten.tanh_,
+    "tanh": _tanh,
     "relu": _aten.relu_,
     "elu": _aten.elu_,
     "silu": _aten.silu,
@@ -197,11 +209,12 @@ class _Choice:
         return torch.argmax(output, dim=-1)
 
     def terms(self, output: Tensor, actions: Tensor) -> Terms:
-        logs = torch.log_softmax(output, dim=-1)
+        # Choices before rows, (K, A, B): loops over the last axis are long.
+        logs = torch.log_softmax(output.transpose(1, 2).contiguous(), dim=1)
         probabilities = logs.exp()
-        taken = actions.unsqueeze(-1)
-        entropy = -(probabilities * logs).sum(-1)
-        return Terms(logs.gather(-1, taken).squeeze(-1), entropy, (logs, probabilities, taken))
+        taken = actions.unsqueeze(1)
+        entropy = -(probabilities * logs).sum(1)
+        return Terms(logs.gather(1, taken).squeeze(1), entropy, (logs, probabilities, taken))
 
     def offset(self, actions: Tensor) -> Tensor | float:
         del actions
@@ -211,11 +224,12 @@ class _Choice:
         self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
     ) -> None:
         logs, probabilities, taken = terms.kept
-        slope = slope.unsqueeze(-1)
-        torch.mul(probabilities, -slope, out=gradient)
-        gradient.scatter_add_(-1, taken, slope)
+        slope = slope.unsqueeze(1)
+        found = probabilities * -slope
+        found.scatter_add_(1, taken, slope)
         if bonus is not None:
-            gradient += bonus * probabilities * (logs + terms.entropy.unsqueeze(-1))
+            found += bonus * probabilities * (logs + terms.entropy.unsqueeze(1))
+        gradient.copy_(found.transpose(1, 2))
 
 
 class _Normal:
@@ -348,17 +362,14 @@ class StackedPolicies:
         self._blocks, self._gradient_blocks = parameters, gradients
         self.head: _Head = _head_of(self._template, parameters[-1], gradients[-1])
 
-    @torch.no_grad()
     def act(self, rows: Tensor) -> Tensor:
         """Return what the head takes, (K, B, A), of rows (K, B, D)."""
         return self._actor.forward(rows)[..., : self._outputs]
 
-    @torch.no_grad()
     def judge(self, rows: Tensor) -> Tensor:
         """Return V(s), (K, B), of rows (K, B, S)."""
         return self._critic.forward(rows)[..., 0]
 
-    @torch.no_grad()
     def judge_all(self, rows: Tensor) -> Tensor:
         """Return V(s), (K, n), of as many rows as a rollout has, (K, n, S), in an array of its own.
 
@@ -366,12 +377,10 @@ class StackedPolicies:
         """
         return torch.cat([self.judge(part).clone() for part in _chunks(rows)], 1)
 
-    @torch.no_grad()
     def judge_member(self, member: int, rows: Tensor) -> Tensor:
         """Return V(s), (B,), of one member's own rows, (B, S)."""
         return self._critic.of_member(member, rows)[:, 0]
 
-    @torch.no_grad()
     def log_prob(self, rows: Tensor, actions: Tensor) -> Tensor:
         """Return log π_k(a|s), (K, n), of rows (K, n, D) and actions (K, n) or (K, n, A).
 
@@ -380,7 +389,6 @@ class StackedPolicies:
         parts = zip(_chunks(rows), _chunks(actions), strict=True)
         return torch.cat([self.head.terms(self.act(s), a).log_probs for s, a in parts], 1)
 
-    @torch.no_grad()
     def differentiate(
         self,
         rows: Tensor,

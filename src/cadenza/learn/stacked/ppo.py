@@ -209,7 +209,6 @@ class _Stack:
         """Parameters, means and squares."""
         return self.policies.flat, self.means, self.squares
 
-    @torch.no_grad()
     def learn(
         self,
         batch: _Batch,
@@ -249,8 +248,9 @@ class _Stack:
         norms = policies.norms()
         if norms.is_cpu:
             _require_finite(norms.numpy(), names)
-        factors = (config.max_gradient_norm / (norms + NORM_MARGIN)).clamp(max=1.0)
-        policies.shorten(factors.float())
+        if not norms.is_cpu or float(norms.max()) + NORM_MARGIN > config.max_gradient_norm:
+            factors = (config.max_gradient_norm / (norms + NORM_MARGIN)).clamp(max=1.0)
+            policies.shorten(factors.float())
         self._descend(rate, step)
         kept = (surrogate.loss, error, terms.entropy.mean(1))
         return torch.stack((*kept, surrogate.approx_kl, surrogate.clip_fraction, norms.float()), 1)
@@ -383,7 +383,6 @@ class StackedPPO:
             self._seen.update(rows)
         return self._seen.normalize(rows)
 
-    @torch.no_grad()
     def act(self, rows: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
         """Return decisions of scaled rows (K, R, D): int64 (K, R), or float32 (K, R, A).
 
@@ -409,7 +408,6 @@ class StackedPPO:
         rows = critic_rows if judged is None else judged.normalize(critic_rows)
         return self.policies.judge_all(self._there(rows)).cpu().numpy()
 
-    @torch.no_grad()
     def log_density(self, rows: NDArray[Any], decisions: NDArray[Any]) -> NDArray[np.float32]:
         """Return log π_k(a|s) of every member for the same unscaled rows (n, D), as (K, n).
 
@@ -423,7 +421,6 @@ class StackedPPO:
         )
         return (densities + self.policies.head.offset(taken)).cpu().numpy()
 
-    @torch.no_grad()
     def estimate(self, rollout: StackedRollout) -> Estimate:
         """Return what `update` learns from one rollout, whose cuts are then forgotten.
 
