@@ -22,7 +22,9 @@ _COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "events per e
 def train(
     method: Annotated[
         str,
-        typer.Argument(help="fcp, mep, brdiv, behavior; or scripted, physical: without training."),
+        typer.Argument(
+            help="fcp, mep, brdiv, lbrdiv, comedi, behavior; or scripted, physical: untrained."
+        ),
     ],
     settings: Settings = None,
     task: Annotated[str, typer.Option("--task", "-t", help="Registered task.")] = "crossing",

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from cadenza.benchmark.zoo import jobs
 from cadenza.benchmark.zoo.build import train_zoo
@@ -17,7 +16,7 @@ from cadenza.benchmark.zoo.jobs import episode_seed
 from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
 from cadenza.benchmark.zoo.pairs import open_pairs, play
 from cadenza.benchmark.zoo.selecting import family_diversity, select_members
-from cadenza.benchmark.zoo.training import PairPlayer
+from cadenza.benchmark.zoo.stacked import PairPlayers, shared_reward
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.learn.agents.ppo import MAPPOConfig
@@ -130,7 +129,7 @@ def test_unfinished_zoo_of_another_training_is_refused_and_a_finished_one_is_not
             train_zoo(tiny(), out=folder, workers=1, mode="resume")
 
 
-@pytest.mark.parametrize("method", ["brdiv", "behavior"])
+@pytest.mark.parametrize("method", ["mep", "brdiv", "lbrdiv", "comedi", "behavior"])
 def test_interrupted_job_goes_on_from_its_newest_state(method, tmp_path, monkeypatch):
     made(tmp_path / "whole", method)
     original, saves = jobs.ZooJobRunner.save_state, []
@@ -196,20 +195,23 @@ def test_skill_is_the_mean_return_of_the_pair_it_names(fcp):
 def test_plain_policy_acts_as_the_network_with_robot_and_identity_told(robot, identity):
     config = tiny("brdiv", population=3, task="crossing", episode_length=20)
     env = open_pairs(config, 4)
-    player = PairPlayer(config, env, robots=(robot,), identities=3, seed=1)
-    with torch.no_grad():  # first weights give almost no action
-        player.learner.network.actor.layers[-1].weight *= 100.0
-    labels = np.full((2, 4), identity)
-    states = env.reset(0)
-    for _ in range(5):  # moments of the observations
-        decided = player.decide(states, labels)
-        states = env.step([env.scaled(r, decided[0]) for r in range(2)]).states
-    rows = player.learner.scale(player.rows(states, labels), learn=False)
-    unit = player.learner.act(rows, deterministic=True)
-    policy = player.policy(robot, identity)
-    assert policy.act(states[robot]) == pytest.approx(env.scaled(robot, unit), abs=1e-5)
+    players = PairPlayers(config, env, seeds=[1, 2], names=["a", "b"], identities=3)
+    state = players.learner.member_state(robot)
+    # First weights give almost no action.
+    players.learner.load_member_state(robot, state | {"parameters": 5.0 * state["parameters"]})
+    moments = []
+
+    def rule(moment):
+        moments.append(moment.before)
+        return shared_reward(moment)
+
+    players.play([0, 1, 2, 3], rule, np.full((2, 4), identity))
+    rows = players.learner.scale(players.rows[:, -1], learn=False)
+    unit = players.learner.act(rows, deterministic=True)[robot]
+    policy = players.policy(robot, robot, identity)
+    assert policy.act(moments[-1][robot]) == pytest.approx(env.scaled(robot, unit), abs=1e-5)
     half = float(env.high[robot][0])  # the bounds are symmetric
-    head = player.learner.network.head.log_std.detach().numpy()
+    head = players.learner.policy(robot).head.log_std.detach().numpy()
     assert policy.output.log_std.numpy() == pytest.approx(head + np.log(half), abs=1e-6)
 
 

@@ -125,7 +125,7 @@ def test_swapped_weights_end_with_the_code_of_damaged_data(zoo, tmp_path):
             "train fcp ppo.gama=1",
             "ppo.gama: expected a known key, got 'gama'; did you mean 'gamma'",
         ),
-        ("train fcq", "method: expected 'fcp', 'mep', 'brdiv', 'behavior', 'scripted' or"),
+        ("train fcq", "method: expected 'fcp', 'mep', 'brdiv', 'lbrdiv', 'comedi', 'behavior'"),
         ("train fcp --executor slurm", "expected local or ray"),
         ("train fcp --resume --overwrite", "got both"),
         ("select z -n 1 -o s --criterion best", "expected one of mep, pe, fcp, br_div"),

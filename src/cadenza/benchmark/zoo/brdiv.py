@@ -10,14 +10,20 @@ Source:  arXiv:2207.14138.
 Axes:    K = confederates, N = environments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.stacked import Labels, RewardRule, shared_reward
-from cadenza.benchmark.zoo.training import Cast, CastPopulation, PairPlayer, member_of
+from cadenza.benchmark.zoo.stacked import (
+    Labels,
+    PairPlayers,
+    Population,
+    member_of,
+    shared_reward,
+)
 from cadenza.core.arrays import FloatArray
 from cadenza.core.seeding import derive_substream
 from cadenza.partners.zoo_member import MemberPolicies
@@ -44,36 +50,46 @@ def reward_factors(labels: Labels, beta: float) -> FloatArray:
     return np.where(labels[0] == labels[1], 1.0 + 2.0 * beta, -2.0 * beta)
 
 
-class Confederates(CastPopulation):
-    """K confederates, the partner's place, and K best responses, the ego's."""
+class Confederates(Population):
+    """K confederates, the partner's place, and K best responses, the ego's: a stack of two."""
 
     def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
         super().__init__(config, env, keys)
         self.count: int = config.population
         self.iterations: int = config.population * config.iterations
-        self.players: list[PairPlayer] = [
-            PairPlayer(
-                config,
-                env,
-                robots=(robot,),
-                identities=self.count,
-                seed=self.own_seed(f"learner.{robot}"),
-            )
-            for robot in range(2)
-        ]
-
-    def cast(self, iteration: int) -> Cast:
-        """Return both networks and the pairs that they play."""
-        stream = derive_substream(
-            f"zoo.{self.keys[0]}.pairs.{iteration}", root_seed=self.config.seed
+        self.players: PairPlayers = PairPlayers(
+            config,
+            env,
+            seeds=[self.seed(keys[0], f"learner.{robot}") for robot in range(2)],
+            names=[f"{keys[0]} {name}" for name in ("best responses", "confederates")],
+            identities=self.count,
         )
-        return Cast(self.players, draw_pairs(self.count, self.env.num_envs, stream.default_rng()))
 
-    def rewards(self, cast: Cast) -> RewardRule:
-        """Return the task's rewards, weighted by the objective."""
-        factors = reward_factors(np.asarray(cast.labels), self.config.beta)
-        return lambda moment: factors * shared_reward(moment)
+    def iterate(self, iteration: int) -> None:
+        """Draw pairs, play a rollout and learn from it."""
+        config, (key,) = self.config, self.keys
+        stream = derive_substream(f"zoo.{key}.pairs.{iteration}", root_seed=config.seed)
+        labels = draw_pairs(self.count, config.num_envs, stream.default_rng())
+        factors = reward_factors(labels, config.beta)
+        first, steps = self.seed(key, f"rollout.{iteration}"), config.rollout_steps
+        self.players.play(
+            [first + i for i in range(config.num_envs)],
+            lambda moment: factors * shared_reward(moment),
+            labels,
+        )
+        self.players.update(iteration * steps, self.iterations * steps)
 
     def member(self, index: int) -> MemberPolicies:
         """Return confederate ``index``, its best response in the ego's place."""
-        return member_of(self.players[0], self.players[1], index)
+        return member_of(self.players, 0, 1, index)
+
+    def state_dict(self, place: int) -> dict[str, Any]:
+        """Return everything later iterations depend on."""
+        del place
+        return {"learners": [self.players.learner.member_state(k) for k in range(2)]}
+
+    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        del place
+        for k, saved in enumerate(state["learners"]):
+            self.players.learner.load_member_state(k, saved)

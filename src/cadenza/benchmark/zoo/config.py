@@ -9,7 +9,9 @@ from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.learn.settings import Count, FrozenModel
 
-Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted", "physical"]
+Method: TypeAlias = Literal[
+    "fcp", "mep", "brdiv", "lbrdiv", "comedi", "behavior", "scripted", "physical"
+]
 #: Methods that train nothing.
 UNTRAINED: Final = frozenset({"scripted", "physical"})
 
@@ -32,12 +34,14 @@ class ZooConfig(FrozenModel):
     """One population.
 
     Attributes:
-        method: ``fcp``, ``mep``, ``brdiv``, ``behavior``, ``scripted`` or ``physical``.
+        method: ``fcp``, ``mep``, ``brdiv``, ``lbrdiv``, ``comedi``, ``behavior``, ``scripted`` or
+            ``physical``.
         task: Registered task with two robots.
         episode_length: Control steps until truncation; None takes the task's.
         options: Settings of the task's environment.
         population: Policies K; ``fcp`` and ``mep`` keep three checkpoints of each.
-        steps: Environment steps that each of the K policies is trained for.
+        steps: Environment steps that each of the K policies is trained for; in ``comedi`` those of
+            its rollouts, not of the episodes by which it chooses whom to meet.
         num_envs: Copies of the environment stepped as one.
         seed: Root seed.
         snapshots: Evaluations of the learning curve, from the second on a checkpoint each.
@@ -45,6 +49,14 @@ class ZooConfig(FrozenModel):
         episodes: Episodes of every measurement.
         alpha: Weight of the population's entropy in ``mep``.
         beta: Weight of cross-play in ``brdiv``.
+        tolerance: By how much ``lbrdiv`` wants a return with one's own best response to exceed
+            one with another's, τ; of the discounted value-to-go, averaged over visited states.
+        multiplier_rate: Step of the multipliers of ``lbrdiv``.
+        restart: Every how many rollouts ``lbrdiv`` draws a member anew that does as well with
+            another's best response; 0 never.
+        cross_weight: Weight α of cross-play in ``comedi``.
+        mixed_weight: Weight β of self-play from mixed play in ``comedi``; at least twice α keeps
+            members from sabotage.
         preferences: Weights that ``behavior`` draws from; None takes the task's.
         ppo: The learner; every rollout begins with new episodes, so states after
             ``rollout_length`` steps are met only if an episode ended before.
@@ -65,13 +77,25 @@ class ZooConfig(FrozenModel):
     episodes: Count = Field(default=100, ge=2)
     alpha: float = Field(default=0.01, ge=0.0)
     beta: float = Field(default=1.0, ge=0.0)
+    tolerance: float = Field(default=0.1, gt=0.0)
+    multiplier_rate: float = Field(default=0.01, ge=0.0)
+    restart: Count = Field(default=0, ge=0)
+    cross_weight: float = Field(default=0.2, ge=0.0)
+    mixed_weight: float = Field(default=0.4, ge=0.0)
     preferences: tuple[float, ...] | None = Field(default=None, min_length=1)
     ppo: MAPPOConfig = Field(default_factory=default_ppo)
 
     @model_validator(mode="after")
     def _population_is_a_population(self) -> Self:
-        if self.method == "brdiv" and self.population < 2:
-            raise ValueError(f"population: expected at least 2 for brdiv, got {self.population}")
+        if self.method in ("brdiv", "lbrdiv") and self.population < 2:
+            raise ValueError(
+                f"population: expected at least 2 for {self.method}, got {self.population}"
+            )
+        if self.method == "lbrdiv" and self.num_envs % self.population**2:
+            raise ValueError(
+                f"num_envs: expected a multiple of {self.population**2} = population² for lbrdiv, "
+                f"which plays every pair equally often, got {self.num_envs}"
+            )
         return self
 
     @property
@@ -91,8 +115,9 @@ class ZooConfig(FrozenModel):
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of one rollout of one policy."""
-        return self.num_envs * self.ppo.rollout_length
+        """Environment steps of one policy between two updates: a rollout, in ``comedi`` four."""
+        rollouts = 4 if self.method == "comedi" else 1
+        return rollouts * self.num_envs * self.ppo.rollout_length
 
     def facts(self) -> dict[str, Any]:
         """Return the settings as JSON values."""

@@ -18,9 +18,11 @@ from typing import Any, BinaryIO, Final
 from cadenza.benchmark.tasks import TaskSpec, adopt
 from cadenza.benchmark.zoo.behavior import PreferringSelfPlay, preferences_of
 from cadenza.benchmark.zoo.brdiv import Confederates
+from cadenza.benchmark.zoo.comedi import DiverseMembers
 from cadenza.benchmark.zoo.config import UNTRAINED, Method, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.fcp import SelfPlay, halfway
+from cadenza.benchmark.zoo.lbrdiv import LagrangianConfederates
 from cadenza.benchmark.zoo.mep import EntropyPopulation
 from cadenza.benchmark.zoo.pairs import (
     PairEnv,
@@ -52,9 +54,18 @@ _RESULT_KIND: Final = "zoo job"
 #: Methods whose policies train on their own, one job each, stacked; the others are one job.
 ALONE: Final[frozenset[Method]] = frozenset({"fcp", "behavior"})
 #: Version of what a method's training computes from a request: draws, rounding, order.
-TRAINING: Final[Mapping[Method, int]] = {"fcp": 2, "behavior": 2, "mep": 1, "brdiv": 1}
+TRAINING: Final[Mapping[Method, int]] = {
+    "fcp": 2,
+    "behavior": 2,
+    "mep": 2,
+    "brdiv": 2,
+    "lbrdiv": 1,
+    "comedi": 1,
+}
 #: Copies of the task in which members are measured at once, unless one has more episodes.
 STAGE_COPIES: Final = 1024
+#: Methods whose one job has a block of environments for each policy.
+_TOGETHER: Final[frozenset[Method]] = frozenset({"mep"})
 #: Methods that keep partners of every skill.
 _TIERED: Final = frozenset({"fcp", "mep"})
 _BUILDERS: Final[dict[Method, Callable[..., Population]]] = {
@@ -62,6 +73,8 @@ _BUILDERS: Final[dict[Method, Callable[..., Population]]] = {
     "behavior": PreferringSelfPlay,
     "mep": EntropyPopulation,
     "brdiv": Confederates,
+    "lbrdiv": LagrangianConfederates,
+    "comedi": DiverseMembers,
 }
 
 
@@ -76,7 +89,8 @@ def job_keys(config: ZooConfig) -> list[str]:
 
 def rollouts_of(config: ZooConfig) -> int:
     """Return the rollouts of one job."""
-    return config.iterations * (1 if config.method in ALONE else config.population)
+    alone = config.method in ALONE or config.method in _TOGETHER
+    return config.iterations * (1 if alone else config.population)
 
 
 def episode_seed(config: ZooConfig) -> int:
@@ -142,7 +156,8 @@ class ZooJobRunner:
         self, keys: Sequence[str], states: Mapping[str, Mapping[str, Any] | None]
     ) -> Generator["_Course"]:
         config = self._config
-        copies = config.num_envs * len(keys)
+        blocks = config.population if config.method in _TOGETHER else 1
+        copies = config.num_envs * len(keys) * blocks
         with closing(open_pairs(config, copies, stride=config.num_envs)) as env:
             population = _BUILDERS[config.method](config, env, keys)
             with closing(_Stage(config)) as stage:

@@ -1,18 +1,18 @@
 """Maximum-entropy population: policies that learn together to differ from their mean.
 
-Every rollout is self-play of one policy π_i, which learns from
+In every round each of K policies plays a rollout with itself, and learns from
     r − α log π̄(a|s),   π̄(a|s) = (1/K) Σ_j π_j(a|s)
-for each robot's own s and a; the mean is one of densities, by log-sum-exp. Partners are those of
-`fcp` for each policy.
+for each robot's own s and a; the mean is one of densities, by log-sum-exp. All densities of a round
+are of the policies before its updates. Partners are those of `fcp` for each policy.
 
 Source:      arXiv:2112.11701.
-Departures:  the policy of a rollout is drawn without replacement, so that all train equally long.
-             Densities are those before clipping to the bounds.
-Axes:        K = policies, R = rows.
+Departures:  all policies play and learn in every round, so that all train equally long. Densities
+             are those before clipping to the bounds.
+Axes:        K = policies, R = rows, T = steps.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,9 +20,7 @@ from torch import Tensor
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.stacked import Moment, RewardRule, shared_reward
-from cadenza.benchmark.zoo.training import Cast, CastPopulation, PairPlayer, member_of
-from cadenza.core.seeding import derive_substream
+from cadenza.benchmark.zoo.stacked import PairPlayers, Population, member_of, shared_reward
 from cadenza.partners.zoo_member import MemberPolicies
 
 
@@ -31,38 +29,44 @@ def mixture_log_density(log_densities: Tensor) -> Tensor:
     return torch.logsumexp(log_densities, dim=0) - math.log(len(log_densities))
 
 
-class EntropyPopulation(CastPopulation):
+class EntropyPopulation(Population):
     """K policies, each in self-play, rewarded for what the others would not do."""
 
     def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
         super().__init__(config, env, keys)
-        self.players: list[PairPlayer] = [
-            PairPlayer(config, env, seed=self.own_seed(f"learner.{k}"))
-            for k in range(config.population)
-        ]
         self.count: int = config.population
-        self.iterations: int = config.population * config.iterations
+        self.iterations: int = config.iterations
+        names = [f"{keys[0]}-{k}" for k in range(self.count)]
+        seeds = [self.seed(keys[0], f"learner.{k}") for k in range(self.count)]
+        self.players: PairPlayers = PairPlayers(config, env, seeds=seeds, names=names)
 
-    def cast(self, iteration: int) -> Cast:
-        """Return the policy that plays: in each round of K rollouts, each once."""
-        turn, position = divmod(iteration, self.count)
-        stream = derive_substream(f"zoo.{self.keys[0]}.round.{turn}", root_seed=self.config.seed)
-        order = stream.default_rng().permutation(self.count)
-        return Cast([self.players[int(order[position])]])
-
-    def rewards(self, cast: Cast) -> RewardRule:
-        """Return the task's rewards plus α times the surprise at the population."""
-        del cast
-
-        def rule(moment: Moment) -> Any:
-            rows = self.players[0].rows(moment.before)
-            decided = moment.decided.reshape(len(rows), *moment.decided.shape[2:])
-            densities = [player.log_density(rows, decided) for player in self.players]
-            surprise = -mixture_log_density(torch.stack(densities)).numpy()
-            return shared_reward(moment) + self.config.alpha * surprise.reshape(2, -1)
-
-        return rule
+    def iterate(self, iteration: int) -> None:
+        """Play a round, add the surprise at the population, and learn from it."""
+        copies, steps = range(self.config.num_envs), self.config.rollout_steps
+        firsts = [self.seed(self.keys[0], f"rollout.{iteration}.{k}") for k in range(self.count)]
+        self.players.play([first + i for first in firsts for i in copies], shared_reward)
+        rewards = self.players.rollout.rewards
+        for own, rows, decisions in zip(
+            rewards, self.players.rows, self.players.rollout.decisions, strict=True
+        ):
+            densities = self.players.learner.log_density(
+                rows.reshape(own.size, -1), decisions.reshape(own.size, *decisions.shape[2:])
+            )
+            surprise = -mixture_log_density(torch.from_numpy(densities)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+            own += self.config.alpha * surprise.reshape(own.shape)
+        self.players.update(iteration * steps, self.iterations * steps)
 
     def member(self, index: int) -> MemberPolicies:
         """Return policy ``index`` as it is now."""
-        return member_of(self.players[index], self.players[index])
+        return member_of(self.players, index, index)
+
+    def state_dict(self, place: int) -> dict[str, Any]:
+        """Return everything later iterations depend on."""
+        del place
+        return {"learners": [self.players.learner.member_state(k) for k in range(self.count)]}
+
+    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        del place
+        for k, saved in enumerate(state["learners"]):
+            self.players.learner.load_member_state(k, saved)

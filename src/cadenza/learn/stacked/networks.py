@@ -316,6 +316,7 @@ class StackedPolicies:
 
     Attributes:
         count: K.
+        outputs: A.
         flat: All parameters, one array.
         gradient: Of what `differentiate` is told to lower, in the same layout.
 
@@ -341,7 +342,7 @@ class StackedPolicies:
                     do="train policies with encoders, masks or a memory one by one",
                 )
         self.count: int = len(policies)
-        self._outputs = self._template.head.outputs
+        self.outputs: int = self._template.head.outputs
         tables = [_parameters_of(policy) for policy in policies]
         self._shapes = [(table.shape[0], table.shape[1]) for table in tables[0]]
         self._starts: list[int] = []
@@ -364,7 +365,7 @@ class StackedPolicies:
 
     def act(self, rows: Tensor) -> Tensor:
         """Return what the head takes, (K, B, A), of rows (K, B, D)."""
-        return self._actor.forward(rows)[..., : self._outputs]
+        return self._actor.forward(rows)[..., : self.outputs]
 
     def judge(self, rows: Tensor) -> Tensor:
         """Return V(s), (K, B), of rows (K, B, S)."""
@@ -410,7 +411,7 @@ class StackedPolicies:
             bonus: Weight of each row's entropy, (K, 1, 1); None is 0.
         """
         count = rows.shape[1]
-        gradient = self._actor.output_gradient(count)[..., : self._outputs]
+        gradient = self._actor.output_gradient(count)[..., : self.outputs]
         self.head.differentiate(terms, slope, bonus, gradient)
         self._actor.backward(rows)
         self._critic.output_gradient(count)[..., 0] = value_slope

@@ -154,10 +154,10 @@ class _Batch:
             lambda rows: rows.index_select(0, flat).view(*indices.shape, *rows.shape[1:])
         )
 
-    def member(self, index: int, transitions: int) -> Self:
-        """Return one member's n transitions."""
-        own = slice(index * transitions, (index + 1) * transitions)
-        return self._each(lambda rows: rows[own])
+    def members(self, chosen: Sequence[int], transitions: int) -> Self:
+        """Return some members' n transitions each."""
+        parts = [slice(k * transitions, (k + 1) * transitions) for k in chosen]
+        return self._each(lambda rows: torch.cat([rows[part] for part in parts]))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         columns = ((field.name, getattr(self, field.name)) for field in fields(self))
@@ -343,7 +343,7 @@ class StackedPPO:
         stream = f"{PPOLearner.STREAM}.minibatch"
         self._shuffles = [derive_substream(stream, root_seed=s).default_rng() for s in seeds]
         self._stack = self._stacked([learner.network for learner in drawn])
-        self._alone: _Stack | None = None
+        self._apart: dict[int, _Stack] = {}
         self._steps = [0] * self.members
         self._updates = [0] * self.members
         scaled, dims = config.normalize_observations, self._sizes
@@ -383,24 +383,35 @@ class StackedPPO:
             self._seen.update(rows)
         return self._seen.normalize(rows)
 
-    def act(self, rows: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
+    def act(
+        self, rows: Float32Array, *, deterministic: bool = False, noise: Tensor | None = None
+    ) -> NDArray[Any]:
         """Return decisions of scaled rows (K, R, D): int64 (K, R), or float32 (K, R, A).
 
-        Deterministic ones are the most probable choice or the mean; they draw nothing. Actions are
-        those before squashing or clipping.
+        Deterministic ones are the most probable choice or the mean; they draw nothing, and neither
+        does who brings ``noise`` of `draw_noise`, (K, R, A). Actions are those before squashing or
+        clipping.
         """
         head = self.policies.head
         output = self.policies.act(self._there(rows))
         if deterministic:
             return head.mode(output).cpu().numpy().copy()
-        noise, length = self._noise, self.config.rollout_length
-        if noise is None or self._drawn == length or noise.shape[2:] != output.shape[1:]:
+        if noise is not None:
+            return head.sample(output, noise).cpu().numpy().copy()
+        drawn, length = self._noise, self.config.rollout_length
+        if drawn is None or self._drawn == length or drawn.shape[2:] != output.shape[1:]:
             shape = (length, *output.shape[1:])
-            noise = torch.stack([head.noise(shape, g) for g in self._generators])
-            self._noise, self._drawn = noise.to(self._device), 0
-            noise = self._noise
+            drawn = torch.stack([head.noise(shape, g) for g in self._generators])
+            self._noise = drawn = drawn.to(self._device)
+            self._drawn = 0
         self._drawn += 1
-        return head.sample(output, noise[:, self._drawn - 1]).cpu().numpy()
+        return head.sample(output, drawn[:, self._drawn - 1]).cpu().numpy()
+
+    def draw_noise(self, steps: int, rows: int, seed: int) -> Tensor:
+        """Return noise of decisions that are not learned from, (T, K, R, A), of a seed's stream."""
+        shape = (steps, self.members, rows, self.policies.outputs)
+        generator = torch.Generator().manual_seed(seed)
+        return self.policies.head.noise(shape, generator).to(self._device)
 
     def judge(self, critic_rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return V(s), (K, n), of unscaled critics' rows (K, n, S), of which nothing is learned."""
@@ -495,12 +506,13 @@ class StackedPPO:
             "rate": annealed["learning_rate"],
             "bonus": self._there(bonus) if coefficients.any() else None,
         }
-        if config.target_kl is None and len(set(self._steps)) == 1:
-            means = self._run(self._stack, range(self.members), batch, transitions, **learns)
+        groups = self._groups()
+        if len(groups) == 1:
+            means = self._run(self._stack, groups[0], batch, transitions, **learns)
         else:
-            means = np.concatenate(
-                [self._run_alone(k, batch, transitions, **learns) for k in range(self.members)]
-            )
+            means = np.empty((self.members, len(self.FIGURES)))
+            for group in groups:
+                means[group] = self._run_apart(group, batch, transitions, **learns)
         _require_finite(means.sum(axis=1), self.names)
         self._noise = None
         self._updates = [count + 1 for count in self._updates]
@@ -594,19 +606,37 @@ class StackedPPO:
             self._steps[k] += len(figures)
         return torch.stack(figures).cpu().double().numpy().mean(axis=0)
 
-    def _run_alone(
-        self, member: int, batch: _Batch, transitions: int, *, rate: float, bonus: Tensor | None
+    def _groups(self) -> list[list[int]]:
+        """Return who learns together: members at the same step of Adam, unless each may stop."""
+        if self.config.target_kl is not None:
+            return [[k] for k in range(self.members)]
+        steps = self._steps
+        return [[k for k in range(self.members) if steps[k] == step] for step in sorted(set(steps))]
+
+    def _run_apart(
+        self,
+        group: Sequence[int],
+        batch: _Batch,
+        transitions: int,
+        *,
+        rate: float,
+        bonus: Tensor | None,
     ) -> FloatArray:
-        """Do what `_run` does for one member, as a stack of its own."""
-        alone = self._alone = self._alone or self._stacked([self.policy(member)])
-        pairs = list(zip(alone.arrays, self._stack.arrays, strict=True))
+        """Do what `_run` does for some members, as a stack of their own."""
+        size = len(group)
+        if size not in self._apart:
+            self._apart[size] = self._stacked([self.policy(k) for k in group])
+        apart = self._apart[size]
+        pairs = list(zip(apart.arrays, self._stack.arrays, strict=True))
         for own, shared in pairs:
-            alone.policies.load_member(0, own, self.policies.member(member, shared))
-        own_bonus = None if bonus is None else bonus[member : member + 1]
-        own_batch = batch.member(member, transitions)
-        means = self._run(alone, [member], own_batch, transitions, rate=rate, bonus=own_bonus)
+            for place, k in enumerate(group):
+                apart.policies.load_member(place, own, self.policies.member(k, shared))
+        own_bonus = None if bonus is None else bonus[list(group)]
+        rows = batch.members(group, transitions)
+        means = self._run(apart, group, rows, transitions, rate=rate, bonus=own_bonus)
         for own, shared in pairs:
-            self.policies.load_member(member, shared, alone.policies.member(0, own))
+            for place, k in enumerate(group):
+                self.policies.load_member(k, shared, apart.policies.member(place, own))
         return means
 
     def _prepared(self, estimates: Sequence[Estimate]) -> tuple[_Batch, int]:

@@ -159,6 +159,11 @@ class StackedRewardScaler:
             self._returns[boundaries[:, t]] = 0.0
         return np.clip(rewards / spreads, -CLIP, CLIP).astype(np.float32)
 
+    @property
+    def spread(self) -> FloatArray:
+        """What rewards are divided by at the end of the last rollout, (K,)."""
+        return np.sqrt(self._moments.variance[:, 0] + EPSILON)
+
     def member_state(self, member: int) -> dict[str, Any]:
         """Return one member's returns and statistics, JSON scalars and lists only."""
         statistics = self._moments.member_state(member)

@@ -1,0 +1,321 @@
+"""Best-response diversity with multipliers: confederates whose best responses are not the others'.
+
+With R_ij the return of confederate i beside best response j:
+    maximise  Σ_i R_ii   subject to, for all i ≠ j,
+    R_ii − R_ji ≥ τ  (multiplier v_ij)     and     R_ii − R_ij ≥ τ  (multiplier h_ij)
+Diagonals are fixed at v_ii = h_ii = 1/2, so that a self-play return weighs 1. Every pair is played
+in equally many copies; advantages are weighted within the clipped surrogate, by
+    W_ii = Σ_k (v_ik + h_ik) K/2          W_ij = −(v_ji + h_ij) K / (2 (K − 1))
+and the entropy bonus of both networks of i by max(Σ_k v_ik, Σ_k h_ik).
+
+Multipliers follow after every update, with the best responses' new critics V_j(s; i), told who the
+confederate is, and what their values were drawn to, G; means over all rows of a pair:
+    rows (i, i), k ≠ i:   g^v_ik += mean(G − V_i(s; k)) − τ     g^h_ik += mean(G − V_k(s; i)) − τ
+    rows (i, j), i ≠ j:   g^v_ji += mean(V_j(s; j) − G) − τ     g^h_ij += mean(V_i(s; i) − G) − τ
+    v ← clip(v − η g^v, 0, cap),  h likewise: what is violated weighs more.
+
+Source:      arXiv:2308.09595 (L-BRDiv); the confederates are BRDiv's, `brdiv`.
+Departures:  a member's two networks weigh alike. Advantages are normalised over a seat's rollout,
+             all members and pairs together, before the weights, not by minibatch. Gradients are
+             clipped by member. Multipliers stop at `MULTIPLIER_CAP`. `restart` is ours: two members
+             on one convention are a local optimum for any multiplier, which only a new member
+             leaves.
+Units:       τ is one of the discounted value-to-go, averaged over visited states. Rewards are
+             scaled by one factor for everybody, since values of several critics are compared.
+Axes:        K = members, T = steps, E = K² m environments, in the order (i, j, copy), O = state.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.benchmark.zoo.config import ZooConfig
+from cadenza.benchmark.zoo.pairs import PairEnv, PairStep
+from cadenza.benchmark.zoo.stacked import Population, plain_policy
+from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.learn.nn.portable import PortableNetwork
+from cadenza.learn.stacked.ppo import Estimate, StackedPPO
+from cadenza.learn.stacked.rollout import Cut, StackedRewardScaler
+from cadenza.partners.zoo_member import MemberPolicies
+
+logger = logging.getLogger(__name__)
+
+#: Largest multiplier: where τ cannot be reached they would grow without bound.
+MULTIPLIER_CAP: Final = 10.0
+#: Share of the training before which no member is drawn anew: policies differ little at first.
+RESTART_AFTER: Final = 0.1
+#: Added to the standard deviation of advantages.
+_EPSILON: Final = 1e-8
+
+
+class Multipliers(NamedTuple):
+    """v and h, (K, K) each, diagonals 1/2."""
+
+    v: FloatArray
+    h: FloatArray
+
+    @classmethod
+    def first(cls, count: int) -> "Multipliers":
+        """Return those of the beginning: nothing is constrained yet."""
+        return cls(0.5 * np.eye(count), 0.5 * np.eye(count))
+
+    def pair_weights(self) -> FloatArray:
+        """Return W, (K, K): what an advantage of confederate i beside best response j weighs."""
+        count = len(self.v)
+        weights = -(self.v.T + self.h) * count / (2.0 * (count - 1))
+        np.fill_diagonal(weights, (self.v + self.h).sum(axis=1) * count / 2.0)
+        return weights
+
+    def bonuses(self) -> FloatArray:
+        """Return what the entropy of each member's networks weighs, (K,)."""
+        return np.maximum(self.v.sum(axis=1), self.h.sum(axis=1))
+
+    def moved(self, slack: "Multipliers", rate: float) -> "Multipliers":
+        """Return those after a step of ``rate`` against the constraints' ``slack``, (K, K) each."""
+
+        def step(old: FloatArray, slack: FloatArray) -> FloatArray:
+            new = np.clip(old - rate * slack, 0.0, MULTIPLIER_CAP)
+            np.fill_diagonal(new, 0.5)
+            return new
+
+        return Multipliers(step(self.v, slack.v), step(self.h, slack.h))
+
+
+def is_same_convention(returns: FloatArray, i: int, j: int, tolerance: float) -> bool:
+    """Return whether members i and j do as well with each other's best response as with theirs.
+
+    ``returns`` is R, (K, K); well is within ``tolerance``.
+    """
+    across, within = max(returns[i, j], returns[j, i]), min(returns[i, i], returns[j, j])
+    return bool(across > within - tolerance)
+
+
+class LagrangianConfederates(Population):
+    """K confederates, the partner's place, and K best responses, the ego's, as one stack.
+
+    Attributes:
+        learner: The best responses, then the confederates.
+        multipliers: v and h.
+        returns: R of the last rollout, (K, K), as G averaged over visited states.
+    """
+
+    def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
+        super().__init__(config, env, keys)
+        count = self.count = config.population
+        self.iterations: int = count * config.iterations
+        self._copies = env.num_envs // count**2
+        self.multipliers: Multipliers = Multipliers.first(count)
+        self.returns: FloatArray = np.zeros((count, count))
+        self.learner: StackedPPO = self._drawn([f"learner.{k}" for k in range(2 * count)])
+        self._rollout = self.learner.new_rollout(
+            steps=config.ppo.rollout_length, rows=count * self._copies
+        )
+        self._scaler = StackedRewardScaler(1, config.ppo.gamma)
+        self._warned = False
+        #: Whom every row of a network is beside, (K m, K).
+        self._others = np.repeat(np.eye(count, dtype=np.float32), self._copies, axis=0)
+
+    def iterate(self, iteration: int) -> None:
+        """Play a rollout, learn from it, move the multipliers, and draw a member anew if due."""
+        config, (key,) = self.config, self.keys
+        self._play(self.seed(key, f"rollout.{iteration}"))
+        told = self._rollout.critic_observations[: self.count, :-1].copy()
+        estimate = self.learner.estimate(self._rollout)
+        steps = config.rollout_steps
+        self.learner.update(
+            estimate.with_advantages(self._weighted(estimate.advantages)),
+            done=iteration * steps,
+            total=self.iterations * steps,
+            bonuses=np.tile(self.multipliers.bonuses(), 2),
+        )
+        self._move_multipliers(told, estimate)
+        due = config.restart and (iteration + 1) % config.restart == 0
+        if due and iteration + 1 >= RESTART_AFTER * self.iterations:
+            self._restart(iteration)
+
+    def member(self, index: int) -> MemberPolicies:
+        """Return confederate ``index``, its best response in the ego's place."""
+        return MemberPolicies(self._policy(index, 0), self._policy(self.count + index, 1))
+
+    def state_dict(self, place: int) -> dict[str, Any]:
+        """Return everything later iterations depend on."""
+        del place
+        return {
+            "learners": [self.learner.member_state(k) for k in range(2 * self.count)],
+            "rewards": self._scaler.member_state(0),
+            "v": self.multipliers.v.tolist(),
+            "h": self.multipliers.h.tolist(),
+        }
+
+    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        del place
+        for k, saved in enumerate(state["learners"]):
+            self.learner.load_member_state(k, saved)
+        self._scaler.load_member_state(0, state["rewards"])
+        self.multipliers = Multipliers(np.array(state["v"]), np.array(state["h"]))
+
+    def _drawn(self, purposes: Sequence[str]) -> StackedPPO:
+        """Return new networks, one per purpose of its seed."""
+        env, count = self.env, self.count
+        settings = {"normalize_rewards": False, "normalize_advantages": False}  # see the module
+        return StackedPPO(
+            self.config.ppo.model_copy(update=settings),
+            observation_dim=env.observation_dim + 2,
+            critic_dim=2 * env.observation_dim + count,
+            choices=env.choices,
+            action_dim=env.action_dim,
+            seeds=[self.seed(self.keys[0], purpose) for purpose in purposes],
+            names=[f"{self.keys[0]} {purpose}" for purpose in purposes],
+        )
+
+    def _by_network(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return what robots have, (2, E, ...), or share, (E,), by network, (2 K, K m, ...)."""
+        count, copies = self.count, self._copies
+        first, second = (values, values) if values.ndim == 1 else values
+        shape = (count, count, copies, *first.shape[1:])
+        rows = (count, count * copies, *first.shape[1:])
+        by_response = first.reshape(shape).swapaxes(0, 1).reshape(rows)
+        return np.concatenate((by_response, second.reshape(rows)))
+
+    def _by_robot(self, decisions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return decisions, (2 K, K m, ...), as both robots', (E, ...) each."""
+        count, copies = self.count, self._copies
+        shape = decisions.shape[2:]
+        by_response = decisions[:count].reshape(count, count, copies, *shape).swapaxes(0, 1)
+        return by_response.reshape(-1, *shape), decisions[count:].reshape(-1, *shape)
+
+    def _play(self, seed: int) -> None:
+        """Begin new episodes and play a rollout."""
+        env, rollout, dim = self.env, self._rollout, self.env.observation_dim
+        shared = np.zeros((rollout.rewards.shape[1], env.num_envs))
+        ended = np.zeros(shared.shape, np.bool_)
+        states = env.reset(seed)
+        for t in range(len(shared)):
+            rows = rollout.observations[:, t]
+            rows[:, :, :dim] = self._by_network(states)
+            rows[:, :, dim:] = self._marks()
+            self._judged(rollout.critic_observations[:, t], states)
+            rollout.observations[:, t] = self.learner.scale(rows, learn=True)
+            rollout.decisions[:, t] = self.learner.act(rollout.observations[:, t])
+            decided = self._by_robot(rollout.decisions[:, t])
+            step = env.step([env.scaled(robot, rows) for robot, rows in enumerate(decided)])
+            shared[t], ended[t] = step.rewards, step.boundaries
+            rollout.terminated[:, t] = self._by_network(step.terminated)
+            rollout.boundaries[:, t] = self._by_network(step.boundaries)
+            self._cut(t, step)
+            states = step.states
+        self._judged(rollout.critic_observations[:, -1], states)
+        if self.config.ppo.normalize_rewards:
+            shared = self._scaler.scale(shared[None], ended[None], fresh=True)[0]
+        for t, rewards in enumerate(shared):
+            rollout.rewards[:, t] = self._by_network(rewards)
+
+    def _marks(self) -> Float32Array:
+        """Return which robot each network plays, (2 K, 1, 2)."""
+        return np.repeat(np.eye(2, dtype=np.float32), self.count, axis=0)[:, None]
+
+    def _judged(self, rows: Float32Array, states: Float32Array) -> None:
+        """Write critics' rows, (2 K, K m, S): both robots' states, and who the other one is."""
+        dim = self.env.observation_dim
+        rows[..., : 2 * dim] = self._by_network(np.stack((np.concatenate(states, axis=1),) * 2))
+        rows[..., 2 * dim :] = self._others
+
+    def _cut(self, t: int, step: PairStep) -> None:
+        """Note what critics would have seen where a time limit ended an episode."""
+        if not len(step.cut):
+            return
+        ended = np.zeros(self.env.num_envs, np.bool_)
+        ended[step.cut] = True
+        rows = self._by_network(ended)
+        seen = self._rollout.critic_observations[:, t].copy()
+        self._judged(seen, step.following)
+        for network in np.flatnonzero(rows.any(axis=1)).tolist():
+            own = np.flatnonzero(rows[network])
+            self._rollout.cuts.append(Cut(network, t, own, seen[network, own]))
+
+    def _weighted(self, advantages: Float32Array) -> FloatArray:
+        """Return advantages, (2 K, T, K m), normalised by seat, times their pairs' weights."""
+        count, weights = self.count, self.multipliers.pair_weights()
+        seats = advantages.astype(np.float64).reshape(2, count, -1, count, self._copies)
+        if self.config.ppo.normalize_advantages:
+            axes = (1, 2, 3, 4)
+            centred = seats - seats.mean(axis=axes, keepdims=True)
+            seats = centred / (seats.std(axis=axes, keepdims=True) + _EPSILON)
+        seats = seats * np.stack((weights.T, weights))[:, :, None, :, None]
+        return seats.reshape(advantages.shape)
+
+    def _move_multipliers(self, told: Float32Array, estimate: Estimate) -> None:
+        """Compare pairs by the best responses' critics, whose rows ``told`` are (K, T, K m, S)."""
+        count, tolerance = self.count, self.config.tolerance
+        spread = self._scaler.spread[0] if self.config.ppo.normalize_rewards else 1.0
+        rows = told.reshape(count, -1, count, self._copies, told.shape[-1])  # (j, T, i, m, S)
+        by_pair = rows.transpose(2, 0, 1, 3, 4).reshape(count, count, -1, told.shape[-1])
+        drawn_to = estimate.returns[:count].reshape(count, -1, count, self._copies)
+        returns = drawn_to.mean(axis=(1, 3), dtype=np.float64).T * spread  # (i, j)
+        own = np.arange(count)
+        equal = by_pair[own, own]  # rows (i, i)
+        values = self._values(
+            [
+                self._as_told(np.repeat(equal[:, None], count, 1), own[None, :]),  # V_b(s_bb; k)
+                self._as_told(np.repeat(equal[None], count, 0), own[None, :]),  # V_b(s_ii; i)
+                self._as_told(by_pair.swapaxes(0, 1), own[:, None]),  # V_b(s_ib; b)
+                self._as_told(by_pair, own[:, None]),  # V_b(s_bj; b)
+            ]
+        )
+        if_v, if_h, at_v, at_h = values * spread
+        kept = np.diag(returns)[:, None]
+        self.multipliers = self.multipliers.moved(
+            Multipliers(
+                (kept - if_v - tolerance) + (at_v - returns.T - tolerance),
+                (kept - if_h.T - tolerance) + (at_h - returns - tolerance),
+            ),
+            self.config.multiplier_rate,
+        )
+        self.returns = returns
+        if max(map(np.max, self.multipliers)) >= MULTIPLIER_CAP and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s: a multiplier reached its cap of %g, so returns do not differ by tolerance=%g "
+                "between members; lower it, or train longer.",
+                self.keys[0],
+                MULTIPLIER_CAP,
+                tolerance,
+            )
+
+    def _as_told(self, rows: Float32Array, labels: NDArray[np.int64]) -> Float32Array:
+        """Return critics' rows, (K, K, n, S), with other confederates told, (K, K) or alike."""
+        told = rows.copy()
+        told[..., -self.count :] = np.eye(self.count, dtype=np.float32)[labels][..., None, :]
+        return told
+
+    def _values(self, sets: Sequence[Float32Array]) -> FloatArray:
+        """Return mean values of rows, (K, K, n, S) per set, by each best response: (sets, K, K)."""
+        rows = np.stack(sets, axis=1)  # (K, sets, K, n, S)
+        flat = rows.reshape(self.count, -1, rows.shape[-1])
+        judged = self.learner.judge(np.concatenate((flat, flat)))[: self.count]
+        return judged.reshape(rows.shape[:-1]).mean(axis=-1, dtype=np.float64).swapaxes(0, 1)
+
+    def _restart(self, iteration: int) -> None:
+        """Draw one member anew that is on the convention of an earlier one, if there is any."""
+        for j in range(1, self.count):
+            if any(is_same_convention(self.returns, i, j, self.config.tolerance) for i in range(j)):
+                places = (j, self.count + j)
+                fresh = self._drawn([f"learner.{k}.restart.{iteration}" for k in places])
+                for k, place in enumerate(places):
+                    self.learner.load_member_state(place, fresh.member_state(k))
+                return
+
+    def _policy(self, place: int, robot: int) -> PortableNetwork:
+        moments = self.learner.observation_moments(place)
+        return plain_policy(
+            self.learner.policy(place),
+            self.env,
+            robot,
+            np.eye(2)[robot],
+            activation=self.config.ppo.activation,
+            moments=None if moments is None else np.stack(moments),
+        )
