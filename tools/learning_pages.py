@@ -40,6 +40,7 @@ ALGORITHMS = {
     "PPO": "ppo",
     "GRPO": "grpo",
     "LIAM": "liam",
+    "E3T": "e3t",
     "MAPPO": "mappo",
     "HAPPO": "happo-for-a-team",
     "HATD3": "hatd3",
@@ -88,12 +89,11 @@ _LIMITS = (("gt", "ge", "> ", ">= "), ("lt", "le", "< ", "<= "))
 
 
 class _Seat(gymnasium.Env[Any, Any]):
-    """An environment of these spaces, whose episodes never end, beside a partner."""
-
-    partner_observation_space, partner_action_space = VECTOR, DISCRETE
+    """An environment of these spaces, whose episodes never end, beside a partner like itself."""
 
     def __init__(self, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observations, actions
+        self.partner_observation_space, self.partner_action_space = VECTOR, actions
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .learn.agents.bc import BC as BC
     from .learn.agents.dagger import DAgger as DAgger
     from .learn.agents.dqn import DQN as DQN
+    from .learn.agents.e3t import E3T as E3T
     from .learn.agents.grpo import GRPO as GRPO
     from .learn.agents.happo import HAPPO as HAPPO
     from .learn.agents.hatd3 import HATD3 as HATD3

@@ -4,6 +4,7 @@ from cadenza.learn.agents.adapting import AdaptingConfig, AdaptingSettings
 from cadenza.learn.agents.bc import BCConfig, BCSettings
 from cadenza.learn.agents.dagger import DAggerConfig, DAggerSettings
 from cadenza.learn.agents.dqn import DQNConfig, DQNSettings
+from cadenza.learn.agents.e3t import E3TConfig, E3TSettings
 from cadenza.learn.agents.grpo import GRPOConfig, GRPOSettings
 from cadenza.learn.agents.happo import HAPPOConfig, HAPPOSettings
 from cadenza.learn.agents.hatd3 import HATD3Config, HATD3Settings
@@ -61,6 +62,8 @@ __all__ = [
     "DAggerSettings",
     "DQNConfig",
     "DQNSettings",
+    "E3TConfig",
+    "E3TSettings",
     "FrozenModel",
     "GRPOConfig",
     "GRPOSettings",

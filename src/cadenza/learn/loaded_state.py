@@ -16,7 +16,7 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError, Configurati
 #: Settings that what a file holds was built with.
 _BUILT_IN: Final = (
     *("action_bins", "action_masks", "activation", "belief_size", "bins", "chunk_length"),
-    *("compile", "critic_sizes", "ensemble_size", "factored_choices", "group_size"),
+    *("compile", "critic_sizes", "ensemble_size", "factored_choices", "group_size", "history"),
     *(
         "hidden_sizes",
         "imagined_size",

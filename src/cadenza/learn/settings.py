@@ -123,7 +123,7 @@ ELSEWHERE: Final = {
 }
 #: Settings that not all algorithms have, by those that do.
 OWNERS: Final = {
-    "SAC, HLGauss, TD3, MBPO, PPO, LIAM, MAPPO, HAPPO and HATD3": "critic_sizes",
+    "SAC, HLGauss, TD3, MBPO, PPO, LIAM, E3T, MAPPO, HAPPO and HATD3": "critic_sizes",
     "SAC, HLGauss, TD3, DQN, MBPO and HATD3": "tau warmup_steps train_every",
     "SAC, HLGauss, TD3, DQN, MBPO, PPO, LIAM and HATD3": "memory_size",
     "SAC, HLGauss, TD3, DQN, MBPO, DAgger and HATD3": "updates",
@@ -132,20 +132,22 @@ OWNERS: Final = {
     "SAC, HLGauss and MBPO": "initial_alpha max_alpha target_entropy",
     "TD3 and HATD3": "policy_delay target_noise noise_clip exploration_noise",
     "DQN": "action_bins epsilon_start epsilon_end epsilon_frames double huber_delta target_period",
-    "DQN, PPO, GRPO and LIAM": "action_masks",
-    "MBPO, PPO, GRPO, LIAM, MAPPO and HAPPO": "rollout_length",
-    "PPO, GRPO, LIAM, MAPPO and HAPPO": (
+    "DQN, PPO, GRPO, LIAM and E3T": "action_masks",
+    "MBPO, PPO, GRPO, LIAM, E3T, MAPPO and HAPPO": "rollout_length",
+    "PPO, GRPO, LIAM, E3T, MAPPO and HAPPO": (
         "epochs decay_learning_rate clip_epsilon entropy_coefficient"
     ),
-    "PPO, LIAM, MAPPO and HAPPO": "gae_lambda",
-    "PPO, GRPO, LIAM and MAPPO": "squash_actions initial_log_std",
-    "PPO, LIAM and MAPPO": (
+    "PPO, LIAM, E3T, MAPPO and HAPPO": "gae_lambda",
+    "PPO, GRPO, LIAM, E3T and MAPPO": "squash_actions initial_log_std",
+    "PPO, LIAM, E3T and MAPPO": (
         "clip_value value_loss value_coefficient normalize_advantages normalize_values target_kl"
     ),
-    "PPO, GRPO and LIAM": "factored_choices",
-    "PPO and LIAM": "memory sequence_length",
-    "MBPO and LIAM": "model_learning_rate",
+    "PPO, GRPO, LIAM and E3T": "factored_choices",
+    "PPO and LIAM": "memory",
+    "PPO, LIAM and E3T": "sequence_length",
+    "MBPO, LIAM and E3T": "model_learning_rate",
     "LIAM": "belief_size freeze_encoder",
+    "E3T": "history random_share copy_share",
     "GRPO": "group_size kl_coefficient",
 }
 

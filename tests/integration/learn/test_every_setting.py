@@ -22,6 +22,7 @@ from cadenza.learn import configs
 from cadenza.learn.configs import (
     BCConfig,
     DAggerConfig,
+    E3TConfig,
     GRPOConfig,
     HAPPOConfig,
     HATD3Config,
@@ -33,7 +34,7 @@ from tests.campaigns import size
 from tests.demonstrations import demonstrations
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
-from tests.unit.learn.partner_envs import Meeting
+from tests.unit.learn.partner_envs import Matching, Meeting
 from tests.unit.learn.sign_envs import SignEnv
 
 #: Another value for each setting, by name; nothing here is what `SMALL` or a default says.
@@ -49,6 +50,7 @@ OTHER = {
     "clip_eps": 1e-4,
     "clip_epsilon": 1e-4,
     "clip_value": 0.01,
+    "copy_share": 0.9,
     "compile": True,
     "critic_max_grad_norm": 1e-3,
     "critic_max_gradient_norm": 1e-3,
@@ -70,6 +72,7 @@ OTHER = {
     "gamma": 0.5,
     "group_size": 2,
     "held_out": 0.5,
+    "history": 2,
     "hidden_dim": 4,
     "hidden_sizes": (4,),
     "huber_delta": None,
@@ -103,6 +106,7 @@ OTHER = {
     "policy_delay": 1,
     "precision": "bf16",
     "priority_exponent": 0.8,
+    "random_share": 0.9,
     "real_share": 0.75,
     "refresh_reference_every": 1,
     "reset_every_rollout": False,
@@ -214,7 +218,7 @@ def cloned(**changes):
 def adapted(name, **changes):
     """Return what an ego that models its partner decides after a short training, and remembers."""
     base = {**ON_POLICY, "num_envs": 4, "sequence_length": 5}
-    world = partial(Meeting, Box(-1.0, 3.0, (2,)))
+    world = partial(Matching if name == "E3T" else Meeting, Box(-1.0, 3.0, (2,)))
     trained = getattr(cadenza, name)(world, **{**base, **changes}).learn(96, progress=False)
     seen = np.eye(4, dtype=np.float32)
     action, state = trained.predict(seen, state=None)
@@ -238,6 +242,7 @@ TRAININGS = {
     "PPO": (PPOConfig, partial(signs, "PPO")),
     "GRPO": (GRPOConfig, partial(signs, "GRPO")),
     "LIAM": (LIAMConfig, partial(adapted, "LIAM")),
+    "E3T": (E3TConfig, partial(adapted, "E3T")),
     "DAgger": (DAggerConfig, imitated),
     "BC": (BCConfig, cloned),
     "MAPPO": (MAPPOConfig, partial(team, "MAPPO", ON_POLICY)),

@@ -37,7 +37,7 @@ from cadenza.learn.nn.action_value_mlp import (
     DiscreteQMlp,
     SharedEncoderActionValueNet,
 )
-from cadenza.learn.nn.belief import Believing, EncodedColumns
+from cadenza.learn.nn.belief import Believing, EncodedColumns, Foretold
 from cadenza.learn.nn.curl import CurlNetwork
 from cadenza.learn.nn.encoders import DictFeatures, ImageFeatures, ObservationEncoder
 from cadenza.learn.nn.gaussian_actor import GaussianActor
@@ -69,6 +69,7 @@ NO_NETWORKS = {
     "EncodedNetwork",
     "FactoredHead",
     "FlatFeatures",
+    "Foretold",
     "HLGaussLoss",
     "TwoHotLoss",
     "Window",
@@ -178,6 +179,7 @@ NETWORKS = {
     "Believing": lambda: Believing(
         [],
         Recurrent([], Memory("gru", D + A, H, rng()), nn.Linear(H, A)),
+        Foretold([A]),
         nn.Linear(D + A, A),
         torch.tanh,
         lambda decided: decided,

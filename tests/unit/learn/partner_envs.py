@@ -63,3 +63,40 @@ class Meeting(HiddenTypes):
     def step(self, action):
         seen, _, *rest = super().step(None)
         return seen, -abs(float(np.mean(action)) - self.kind), *rest
+
+
+class Matching(gym.Env):
+    """Both seats see what the other did last, and are rewarded for doing the same at once.
+
+    The partner always does what was drawn for the episode, unless somebody plays it. ``space`` is
+    that of both seats' actions; an action's first number is told.
+    """
+
+    def __init__(self, space=None, *, lengths=(6,)):
+        self.action_space = self.partner_action_space = space or spaces.Discrete(3)
+        self.observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)
+        self.partner_observation_space = self.observation_space
+        self.lengths, self.partner = lengths, None
+
+    def play_partner(self, act):
+        self.partner = act
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.kind, self.count, self.last = int(self.np_random.integers(3)), 0, [None, None]
+        self.length = self.lengths[int(self.np_random.integers(len(self.lengths)))]
+        return self.seen(1), {}
+
+    def seen(self, other):
+        """Return what is seen of the last action of seat ``other``."""
+        last = self.last[other]
+        return np.eye(4, dtype=np.float32)[3 if last is None else last]
+
+    def step(self, action):
+        told = {"partner_observation": self.seen(0)}
+        did = self.kind if self.partner is None else self.partner(self.seen(0))
+        self.last = [int(np.clip(np.ravel(each)[0], 0, 2)) for each in (action, did)]
+        self.count += 1
+        reward = float(self.last[0] == self.last[1])
+        over = self.count == self.length
+        return self.seen(1), reward, over, False, {**told, "partner_action": did}

@@ -38,7 +38,7 @@ COMMON = {"seed", "num_envs", "network", "demonstrations", "demonstration_share"
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_constructor_shows_every_setting_with_its_type_and_default(kind):
-    assert len(AGENTS) == 13
+    assert len(AGENTS) == 14
     typed = get_type_hints(*get_args(get_type_hints(kind.__init__)["settings"]))
     hints = get_type_hints(kind.Config)
     settings = {name: hints[name] for name in kind.Config.model_fields}
@@ -150,8 +150,8 @@ def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
         ("SAC", "policy_kwargs", "; here it is hidden_sizes, critic_sizes, activation"),
         ("SAC", "lr", "; here it is learning_rate"),
         ("SAC", "memory", "; only PPO and LIAM have it"),
-        ("HAPPO", "action_masks", "; only DQN, PPO, GRPO and LIAM have it"),
-        ("HAPPO", "action_mask", " (did you mean 'action_masks' of DQN, PPO, GRPO and LIAM?)"),
+        ("HAPPO", "action_masks", "; only DQN, PPO, GRPO, LIAM and E3T have it"),
+        ("HAPPO", "action_mask", " (did you mean 'action_masks' of DQN, PPO, GRPO, LIAM and E3T?)"),
         ("PPO", "action_noise", "; only TD3 and HATD3 have exploration_noise"),
         ("PPO", "epoch", " (did you mean 'epochs'?)"),
         (

@@ -12,7 +12,7 @@ from cadenza.learn.agents import ppo
 from cadenza.learn.agents.liam import observation_error
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.nn.portable import load_policy_file
-from tests.unit.learn.partner_envs import HiddenTypes, Meeting
+from tests.unit.learn.partner_envs import HiddenTypes, Matching, Meeting
 
 SMALL = {
     "hidden_sizes": (16,),
@@ -36,12 +36,17 @@ GAME = {
 }
 BELIEF = {"model_learning_rate": 1e-3, "memory": "gru", "memory_size": 32, "belief_size": 8}
 STEPS = 32 * 20 * 8
+#: Without a memory.
+SHORT = {k: SMALL[k] for k in ("hidden_sizes", "rollout_length", "batch_size", "num_envs")}
 #: Every agent with a memory.
 REMEMBERING = {
     "PPO, gru": lambda env, **more: cadenza.PPO(env, **{**SMALL, "memory": "gru", **more}),
     "PPO, lstm": lambda env, **more: cadenza.PPO(env, **{**SMALL, "memory": "lstm", **more}),
     "LIAM, gru": lambda env, **more: cadenza.LIAM(env, **{**SMALL, "memory": "gru", **more}),
     "LIAM, lstm": lambda env, **more: cadenza.LIAM(env, **{**SMALL, **more}),
+    "E3T": lambda env, **more: cadenza.E3T(
+        lambda: Matching(lengths=env().lengths), **{**SHORT, "sequence_length": 10, **more}
+    ),
 }
 BOUNDED = spaces.Box(
     np.array([-1.0, 0.0], np.float32), np.array([3.0, np.inf], np.float32), dtype=np.float32
@@ -109,7 +114,7 @@ def ratios(agent, monkeypatch):
 def test_the_first_pass_remembers_what_acting_remembered(name, monkeypatch):
     make = REMEMBERING[name]
     settings = {"batch_size": 10_000, "epochs": 1, "learning_rate": 1e-9}
-    if name.startswith("LIAM"):
+    if not name.startswith("PPO"):
         settings["model_learning_rate"] = 1e-9
     acted, learned = ratios(loosened(make(uneven, **settings)), monkeypatch)
     assert len(learned) == 3
@@ -129,7 +134,7 @@ def test_the_first_pass_remembers_what_acting_remembered(name, monkeypatch):
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_epochs_end_early_where_the_policy_has_moved_too_far(name):
     def trained(**settings):
-        agent = REMEMBERING[name](uneven, learning_rate=0.05, **settings)
+        agent = REMEMBERING[name](uneven, learning_rate=0.05, batch_size=16, **settings)
         return agent.learn(96, progress=False).networks()[""].content_id
 
     once, twice = trained(epochs=1), trained(epochs=2)
@@ -320,7 +325,7 @@ def test_a_critic_of_normalised_values_starts_at_the_returns_unit():
             return seen, 500.0 + reward, *rest
 
     makers = {
-        "plain": lambda **more: cadenza.PPO(Rich, **{**SMALL_PLAIN, **more}),
+        "plain": lambda **more: cadenza.PPO(Rich, **{**SHORT, **more}),
         "gru": lambda **more: cadenza.PPO(Rich, **{**settings, **more}),
         "LIAM": lambda **more: cadenza.LIAM(Rich, **{**settings, **more}),
     }
@@ -330,8 +335,3 @@ def test_a_critic_of_normalised_values_starts_at_the_returns_unit():
         assert scaled["training/value_mean"] > 1_500.0
         assert plain["training/value_mean"] < 50.0
         assert scaled["training/value_loss"] < 2.0 < plain["training/value_loss"]
-
-
-SMALL_PLAIN = {
-    name: SMALL[name] for name in ("hidden_sizes", "rollout_length", "batch_size", "num_envs")
-}

@@ -14,7 +14,7 @@ Axes:        T = steps, N = rows per step, B = batch, O = observation, M = mask 
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -55,6 +55,8 @@ from cadenza.learn.settings import (
     value_at,
 )
 
+#: Ends of the log-deviation of a foretold number, in units of the number's own deviation.
+LOG_DEVIATIONS: Final = (-4.0, 1.0)
 #: Names of what infos tell of a partner.
 PARTNER_OBSERVATION, PARTNER_ACTION = "partner_observation", "partner_action"
 
@@ -162,6 +164,8 @@ class AdaptingLearner(PPOLearner):
         self.belief: Recurrent = Recurrent(before, memory, self._summary(memory.size)).to(
             self._device
         )
+        #: What of a belief actor and critic see.
+        self.shown: nn.Module = self._shown()
         self.predictions: nn.ModuleDict = nn.ModuleDict(self._predictions()).to(self._device)
         self.model_optimizer: torch.optim.Adam = torch.optim.Adam(
             [*self.belief.parameters(), *self.predictions.parameters()],
@@ -172,6 +176,7 @@ class AdaptingLearner(PPOLearner):
         self.greedy: nn.Module = Believing(
             self.normal.layers(),
             self.belief,
+            self.shown,
             self.network.actor,
             torch.tanh if config.squash_actions else self.network.head.mode,
             self._remembered,
@@ -187,6 +192,10 @@ class AdaptingLearner(PPOLearner):
     def _summary(self, width: int) -> nn.Module:
         """Return what makes the belief, (B, Z), of what is remembered, (B, ``width``)."""
 
+    def _shown(self) -> nn.Module:
+        """Return what makes of a belief, (B, Z), what actor and critic see."""
+        return nn.Identity()
+
     @abstractmethod
     def _predictions(self) -> dict[str, nn.Module]:
         """Return what else learns with the belief, by name."""
@@ -194,6 +203,17 @@ class AdaptingLearner(PPOLearner):
     @abstractmethod
     def _explained(self, z: Tensor, told: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of beliefs (B, Z) and its figures; what is told is (B, P), scaled."""
+
+    def foretelling_loss(self, output: Tensor, actions: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return mean −log p(a'), (), of what the head takes, (B, ...); it, and its accuracy."""
+        head: Any = self.predictions["head"]
+        if isinstance(head, DiagonalGaussianHead):
+            with torch.no_grad():  # of what the last step made; a clamp in the loss would hold it
+                head.log_std.clamp_(*LOG_DEVIATIONS)
+        loss = -head.log_prob(output, actions).mean()
+        with torch.no_grad():
+            right = self._partner.right(head.mode(output), actions)
+        return loss, [loss, right]
 
     @property
     def state_width(self) -> int:
@@ -224,7 +244,7 @@ class AdaptingLearner(PPOLearner):
 
     def _output(self, rows: Tensor, state: Float32Array) -> tuple[Tensor, Float32Array]:
         before = self._on_device(state)
-        joined, memory = believed(self.belief, rows, before, masks=self._masks)
+        joined, memory = believed(self.belief, self.shown, rows, before, masks=self._masks)
         return self.network.actor(joined), memory.cpu().numpy()
 
     def _prepared(
@@ -242,7 +262,7 @@ class AdaptingLearner(PPOLearner):
         inputs = with_belief(seen, before[:-1].flatten(0, 1), self._masks)
         heard = inputs[:, : numbers + self._done_width].reshape(*counted.shape, -1)
         z, states, after = walked(self.belief, heard, memory, begins[:-1])
-        joined = with_belief(seen, z.flatten(0, 1), self._masks)
+        joined = with_belief(seen, self.shown(z.flatten(0, 1)), self._masks)
         values = self.network.value(joined)
         carried = torch.cat((before[-1], after[-1].masked_fill(begins[-1][:, None], 0.0)), dim=1)
 
@@ -250,7 +270,8 @@ class AdaptingLearner(PPOLearner):
             """Return V of all steps, then of what follows the rollout and of what was cut off."""
             cuts = (torch.cat((done[step][cut], after[step][cut]), 1) for step, cut in buffer.cuts)
             ends = self._on_device(observations[counted.size :])
-            known, _ = believed(self.belief, ends, torch.cat([carried, *cuts]), masks=self._masks)
+            before_ends = torch.cat([carried, *cuts])
+            known, _ = believed(self.belief, self.shown, ends, before_ends, masks=self._masks)
             return self._unscaled(torch.cat((values, self.network.value(known))))
 
         estimates = buffer.estimate(value, gamma=config.gamma, gae_lambda=config.gae_lambda)
@@ -291,7 +312,7 @@ class AdaptingLearner(PPOLearner):
         norm = descend(loss, self.model_optimizer, self.config.max_gradient_norm)
         rows = steps.observations
         seen = torch.cat((rows[:, : self._numbers], rows[:, heard:]), dim=1)
-        joined = with_belief(seen, z.detach(), self._masks)
+        joined = with_belief(seen, self.shown(z.detach()), self._masks)
         figures = self._learn(steps, self.network.value(joined), self.network.actor(joined))
         return torch.cat((figures, torch.stack([*(each.detach() for each in told), norm])))
 
@@ -321,7 +342,6 @@ class AdaptingAgent(RolloutAgent[Config]):
     """
 
     default_envs = 8
-    learner: AdaptingLearner
 
     @property
     def _models_partner(self) -> bool:

@@ -12,9 +12,8 @@ Axes:        B = batch, Z = belief, P = partner's observation, D = its choices o
 Limits:      the partner's observation and action are read while learning only.
 """
 
-from typing import Any, ClassVar, Final, Never, Unpack, cast
+from typing import Any, ClassVar, Never, Unpack, cast
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -28,12 +27,9 @@ from cadenza.learn.agents.on_policy import Sizes
 from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.env.making import EnvLike
-from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp
+from cadenza.learn.nn.policy_networks import OrthogonalMlp
 from cadenza.learn.nn.recurrent import Memory, MemoryKind
 from cadenza.learn.settings import Count, Weight
-
-#: Ends of the log-deviation of a predicted action, in units of the action's own deviation.
-LOG_DEVIATIONS: Final = (-4.0, 1.0)
 
 
 class LIAMConfig(AdaptingConfig):
@@ -104,17 +100,10 @@ class LIAMLearner(AdaptingLearner):
     def _explained(self, z: Tensor, told: Tensor) -> tuple[Tensor, list[Tensor]]:
         if self._liam.freeze_encoder:
             z = z.detach()
-        head: Any = self.predictions["head"]
-        if isinstance(head, DiagonalGaussianHead):
-            with torch.no_grad():  # of what the last step made; a clamp in the loss would hold it
-                head.log_std.clamp_(*LOG_DEVIATIONS)
-        actions, output = self._partner.actions(told), self.predictions["action"](z)
-        seen = told[:, : self._partner.observed]
+        actions, seen = self._partner.actions(told), told[:, : self._partner.observed]
         observation_loss = observation_error(self.predictions["observation"](z), seen)
-        action_loss = -head.log_prob(output, actions).mean()
-        with torch.no_grad():
-            right = self._partner.right(head.mode(output), actions)
-        return observation_loss + action_loss, [observation_loss, action_loss, right]
+        action_loss, foretold = self.foretelling_loss(self.predictions["action"](z), actions)
+        return observation_loss + action_loss, [observation_loss, *foretold]
 
 
 class _LIAMKeywords(SoloKeywords, LIAMSettings, total=False): ...

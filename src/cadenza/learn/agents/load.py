@@ -12,6 +12,7 @@ from cadenza.core.files import is_safetensors
 from cadenza.learn.agents.bc import BC
 from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.agents.dqn import DQN
+from cadenza.learn.agents.e3t import E3T
 from cadenza.learn.agents.grpo import GRPO
 from cadenza.learn.agents.happo import HAPPO
 from cadenza.learn.agents.hatd3 import HATD3
@@ -33,7 +34,22 @@ from cadenza.learn.nn.portable import (
     policy_path,
 )
 
-_KINDS: Final = (SAC, HLGauss, MBPO, TD3, DQN, PPO, GRPO, LIAM, MAPPO, HAPPO, HATD3, DAgger, BC)
+_KINDS: Final = (
+    SAC,
+    HLGauss,
+    MBPO,
+    TD3,
+    DQN,
+    PPO,
+    GRPO,
+    LIAM,
+    E3T,
+    MAPPO,
+    HAPPO,
+    HATD3,
+    DAgger,
+    BC,
+)
 
 
 def load(

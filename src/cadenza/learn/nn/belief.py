@@ -1,8 +1,9 @@
 """Policies that see a belief, such as of who they work with, beside what they observe.
 
 Equations, with observation o, the policy's own last action a and a memory h:
-    z_t, h_t = belief(o_t, a_{t−1}, h_{t−1});   π(·|o_t, z_t);   a_{t−1}, h_{t−1} = 0 where an
-    episode begins
+    z_t, h_t = belief(o_t, a_{t−1}, h_{t−1});   π(·|o_t, shown(z_t));   a_{t−1}, h_{t−1} = 0 where
+    an episode begins
+    foretold choices: shown(z) = p / |p|₂ of p = softmax z, per choice
 Axes:    B = batch, O = observation, M = mask of legal actions, A = what is remembered of an action,
          Z = belief, S = memory of the belief.
 """
@@ -42,18 +43,42 @@ def beside(make: EncoderFactory | None, inputs: int, others: int) -> EncoderFact
     return None if make is None else lambda: EncodedColumns(make(), inputs, others)
 
 
+class Foretold(nn.Module):
+    """Logits of choices, one after the other, as probabilities of length 1 together."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        super().__init__()
+        self._counts = [*counts]
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return (B, Z) for logits (B, Z); without choices z itself."""
+        if not self._counts:
+            return z
+        parts = [torch.softmax(part, dim=1) for part in torch.split(z, self._counts, dim=1)]
+        return nn.functional.normalize(torch.cat(parts, dim=1), dim=1)
+
+    def portable(self) -> Sequence[Layer]:
+        """Return the layers of a policy file."""
+        if not self._counts:
+            return []
+        parts = tuple((Layer("softmax"),) for _ in self._counts)
+        return [Layer("parts", {"widths": self._counts}, parts=parts), Layer("unit_length")]
+
+
 class Believing(nn.Module):
     """A policy without chance that sees a belief beside its rows, made of all it saw and did.
 
-    ``belief`` makes it of observations and the action before, (B, O + A), and ``actor`` decides on
-    rows (B, O + Z + M). The state is that action, then the belief's memory; ``done`` returns what
-    is remembered of decisions. ``scaling`` comes first, but leaves masks alone.
+    ``belief`` makes it of observations and the action before, (B, O + A), ``shown`` is what of it
+    ``actor`` sees, which decides on rows (B, O + Z + M). The state is that action, then the
+    belief's memory; ``done`` returns what is remembered of decisions. ``scaling`` comes first, but
+    leaves masks alone.
     """
 
     def __init__(
         self,
         scaling: Sequence[nn.Module],
         belief: Recurrent,
+        shown: nn.Module,
         actor: nn.Module,
         decide: Callable[[Tensor], Tensor],
         done: Callable[[Tensor], Tensor],
@@ -64,6 +89,7 @@ class Believing(nn.Module):
         super().__init__()
         self.scaling: nn.Sequential = nn.Sequential(*scaling)
         self.belief = belief
+        self.shown = shown
         self.actor = actor
         self.decide, self.done = decide, done
         self._masks, self._actions = masks, actions
@@ -72,13 +98,13 @@ class Believing(nn.Module):
         """Return decisions for rows (B, O + M) and states (B, A + S), and the states after them."""
         numbers = rows.shape[1] - self._masks
         seen = torch.cat((self.scaling(rows[:, :numbers]), rows[:, numbers:]), dim=1)
-        joined, memory = believed(self.belief, seen, state, masks=self._masks)
+        joined, memory = believed(self.belief, self.shown, seen, state, masks=self._masks)
         decided = self.decide(self.actor(joined))
         return decided, torch.cat((self.done(decided), memory), dim=1)
 
     def portable(self) -> Sequence[nn.Module | Layer]:
         """Return the layers of a policy file."""
-        belief = (Layer("previous", {"size": self._actions}), *layers_of(self.belief))
+        belief = (Layer("previous", {"size": self._actions}), *layers_of(self.belief, self.shown))
         return [self.scaling, Layer("beside", parts=((), belief)), self.actor]
 
 
@@ -89,7 +115,7 @@ def with_belief(seen: Tensor, z: Tensor, masks: int) -> Tensor:
 
 
 def believed(
-    belief: Recurrent, seen: Tensor, state: Tensor, *, masks: int
+    belief: Recurrent, shown: nn.Module, seen: Tensor, state: Tensor, *, masks: int
 ) -> tuple[Tensor, Tensor]:
     """Return rows with a belief, (B, O + Z + M), of ``seen``, (B, O + M), and its memory, (B, S).
 
@@ -98,4 +124,4 @@ def believed(
     numbers, width = seen.shape[1] - masks, state.shape[1] - belief.memory.width
     inputs = torch.cat((seen[:, :numbers], state[:, :width]), dim=1)
     z, memory = belief.step(inputs, state[:, width:])
-    return with_belief(seen, z, masks), memory
+    return with_belief(seen, shown(z), masks), memory

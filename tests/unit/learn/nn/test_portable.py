@@ -27,7 +27,7 @@ from cadenza.learn.nn.portable import (
     perceptron,
     save_policy_file,
 )
-from tests.unit.learn.partner_envs import HiddenTypes
+from tests.unit.learn.partner_envs import HiddenTypes, Matching
 
 SIZES = {"hidden_sizes": (32, 16)}
 PARTS = spaces.Dict(
@@ -386,6 +386,7 @@ def test_every_kind_of_layer_is_written_by_some_policy():
     for kind in ("gru", "lstm"):
         collect(cadenza.PPO(world(numbers(), BOX), memory=kind, **SIZES).networks()[""].layers)
     collect(cadenza.LIAM(HiddenTypes, **SIZES).networks()[""].layers)
+    collect(cadenza.E3T(Matching, **SIZES).networks()[""].layers)
     dueling = cadenza.learn.nn.action_value_mlp.DiscreteQMlp(3, 2, [4], dueling=True)
     collect(layers_of(dueling))
     rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
@@ -399,7 +400,7 @@ def test_every_kind_of_layer_is_written_by_some_policy():
     with torch.no_grad():
         np.testing.assert_allclose(network.outputs(rows), dueling(torch.tensor(rows)), atol=1e-6)
     # `append` stands in MAPPO's files; activations of HARL's actors have a test of their own.
-    assert set(KINDS) - found <= {"append", "window", "softmax", "unit_length", *ACTIVATIONS}
+    assert set(KINDS) - found <= {"append", *ACTIVATIONS}
 
 
 def test_file_plays_in_a_fresh_process_without_environment_or_learner(tmp_path):

@@ -1,0 +1,294 @@
+"""E3T: an ego that learns beside a noisy copy of itself and foretells what its partner does next.
+
+Equations, with the policy π_θ, its slow copy π_φ in the partner's seat, the uniform policy U and
+the belief z of `cadenza.learn.agents.adapting`, made of the last K observations, each with the
+ego's action before it:
+    partner: (1 − ε) π_φ + ε U, drawn in every step;   φ ← (1 − τ) φ + τ θ after each update
+    minimise −log p(a' | z) of the action a' that the partner executed, whoever drew it:
+    p = softmax z, or normal of mean z where actions are numbers, in units of their deviations
+    PPO on policy and critic of (o, sg(p / |p|₂)), or of (o, sg(z)) where actions are numbers
+Source:      Yan et al., NeurIPS 2023, https://openreview.net/forum?id=6ePsuwXUwf; the slow copy is
+             that of its port in ZSC-Eval, arXiv:2310.05208. The paper's partner is the ego itself.
+Axes:        N = environments, B = batch, O = observation of either seat, A = what is remembered of
+             an action, S = window, P = what is told of the partner.
+Limits:      both seats observe and act alike; the ego keeps its own.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Never, Unpack, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.checks import is_scalable
+from cadenza.core.errors import ConfigurationError, refuse
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.agents.adapting import (
+    AdaptingAgent,
+    AdaptingConfig,
+    AdaptingLearner,
+    AdaptingSettings,
+)
+from cadenza.learn.agents.on_policy import Sizes
+from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.agents.ppo import PPOLearner
+from cadenza.learn.agents.solo import SoloKeywords
+from cadenza.learn.env.making import EnvLike
+from cadenza.learn.env.stepping import VectorStep
+from cadenza.learn.loaded_state import set_torch_state
+from cadenza.learn.nn.belief import Foretold, believed
+from cadenza.learn.nn.policy_networks import OrthogonalMlp
+from cadenza.learn.nn.recurrent import Recurrent, Window
+from cadenza.learn.settings import Count, ScheduleConfig, Weight, value_at
+
+
+class E3TConfig(AdaptingConfig):
+    """E3T.
+
+    Attributes:
+        history: Observations, each with the action before it, that a prediction is made of, >= 1.
+        random_share: ε, the share of the partner's actions that are drawn uniformly, in [0, 1], or
+            its schedule, such as ``linear(0.5, 0.0, steps=...)``.
+        copy_share: τ, how far the partner's copy moves to the ego after each update, in (0, 1].
+    """
+
+    entropy_coefficient: Weight = 0.01
+    history: Count = Field(default=5, ge=1)
+    random_share: Weight = 0.5
+    copy_share: float = Field(default=0.1, gt=0.0, le=1.0)
+
+
+class E3TSettings(AdaptingSettings, total=False):
+    """Keywords of `E3TConfig`."""
+
+    history: int
+    random_share: float | ScheduleConfig
+    copy_share: float
+
+
+class E3TLearner(AdaptingLearner):
+    """Actor, critic, predictor, and the copy that plays the partner."""
+
+    STREAM: ClassVar[str] = "learn.e3t"
+    FIGURES: ClassVar[tuple[str, ...]] = (
+        *PPOLearner.FIGURES,
+        "action_loss",
+        "action_accuracy",
+        "model_grad_norm",
+    )
+
+    def __init__(self, config: E3TConfig, *, seed: int, **sizes: Any) -> None:
+        self._e3t = config
+        self._foretells = sizes["partner"].head()
+        super().__init__(config, belief_size=self._foretells.outputs, seed=seed, **sizes)
+        seeded = derive_substream(f"{self.STREAM}.partner", root_seed=seed).integer_seed()
+        #: Draws of the partner.
+        self.partner_generator: torch.Generator = torch.Generator().manual_seed(seeded)
+        parts = {"belief": self.belief, "actor": self.network.actor, "head": self.network.head}
+        #: The policy that plays the partner, φ.
+        self.copy: nn.ModuleDict = copy.deepcopy(
+            nn.ModuleDict(cast("dict[str, nn.Module]", parts))
+        ).requires_grad_(False)
+
+    def _memory(self, width: int) -> Window:
+        return Window(width, self._e3t.history)
+
+    def _summary(self, width: int) -> nn.Module:
+        drawn: Any = {"activation": "relu", "generator": self.generator}
+        sizes = self._e3t.hidden_sizes
+        return OrthogonalMlp(width, sizes, self._foretells.outputs, output_gain=1.0, **drawn)
+
+    def _shown(self) -> nn.Module:
+        return Foretold(self._partner.counts)
+
+    def _predictions(self) -> dict[str, nn.Module]:
+        return {"head": self._foretells}
+
+    def _explained(self, z: Tensor, told: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return self.foretelling_loss(z, self._partner.actions(told))
+
+    @torch.no_grad()
+    def play(
+        self, observations: Float32Array, state: Float32Array, *, random_share: float
+    ) -> tuple[NDArray[Any], Float32Array]:
+        """Return the partner's decisions for rows (N, O) that remember ``state``, and the next.
+
+        Each is the copy's, or with probability ``random_share`` drawn uniformly.
+        """
+        rows, before, generator = (
+            *map(self._on_device, (observations, state)),
+            self.partner_generator,
+        )
+        belief, head = cast("Recurrent", self.copy["belief"]), cast("Any", self.copy["head"])
+        joined, memory = believed(belief, self.shown, rows, before, masks=0)
+        decided = head.sample(self.copy["actor"](joined), generator)
+        anything = self._uniform(decided.cpu(), generator).to(decided.device)
+        is_random = torch.rand(len(rows), generator=generator) < random_share
+        columns = is_random.to(decided.device).reshape(-1, *(1,) * (decided.ndim - 1))
+        decided = torch.where(columns, anything, decided)
+        following = torch.cat((self._done(decided), memory), dim=1)
+        return decided.cpu().numpy(), following.cpu().numpy()
+
+    def _uniform(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Return decisions drawn uniformly, of the shape of ``like``."""
+        share = torch.rand(like.shape, generator=generator)
+        if self._bounds is None:
+            counts = torch.tensor(self._counts if like.ndim > 1 else self._counts[0])
+            return (share * counts).long().clamp_max(counts - 1)
+        low, high = self._bounds
+        drawn = low + share * (high - low)
+        return torch.atanh(drawn.clamp(-0.999999, 0.999999)) if self._e3t.squash_actions else drawn
+
+    def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
+        """Learn from ``buffer``, and let the copy follow."""
+        figures = super().update(buffer, done=done, total=total)
+        owners = self.belief, self.network.actor, cast("nn.Module", self.network.head)
+        with torch.no_grad():
+            for name, owner in zip(self.copy, owners, strict=True):
+                for slow, fast in zip(
+                    self.copy[name].parameters(), owner.parameters(), strict=True
+                ):
+                    slow.lerp_(fast, self._e3t.copy_share)
+        return figures
+
+    def _own_state(self) -> dict[str, Any]:
+        drawn = self.partner_generator.get_state()
+        return {**super()._own_state(), "copy": self.copy.state_dict(), "partner_generator": drawn}
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_own_state(state)
+        self.copy.load_state_dict(state["copy"])
+        set_torch_state(self.partner_generator, state["partner_generator"])
+
+
+class _E3TKeywords(SoloKeywords, E3TSettings, total=False): ...
+
+
+class E3T(AdaptingAgent[E3TConfig]):
+    """Efficient end-to-end training beside a noisy copy; `cadenza.learn.agents.e3t`, `E3TConfig`.
+
+    Environments let the copy take the partner's seat: ``play_partner(act)``, where ``act`` returns
+    an action for what the partner sees, asked once in every step; of a vector environment for all
+    rows. They tell of the partner as `AdaptingAgent` says. `evaluate` plays beside whoever sits
+    there otherwise.
+    """
+
+    Config = E3TConfig
+    learner: E3TLearner
+    #: Actions of the partner in the running episode of every row, for files.
+    _moves: list[list[NDArray[Any]]]
+    #: Those of a file that are done again, by row; None while nothing is.
+    _again: list[list[NDArray[Any]]] | None = None
+    _is_seated: bool = False
+
+    def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_E3TKeywords]) -> None:
+        super().__init__(env, *others, **settings)
+
+    def _learner(self, sizes: Sizes) -> E3TLearner:
+        own = self.envs.space, self.envs.action_space
+        if own != self.envs.partner_spaces or self.envs.masks:
+            expected = f"a partner that observes and acts as the ego does, {own}, without masks"
+            got = f"one of {self.envs.partner_spaces}"
+            refuse(ConfigurationError, self.name, expected=expected, got=got)
+        bounds = self._action_bounds
+        if bounds is not None and not is_scalable(*bounds):
+            expected = "actions with finite bounds, for some are drawn uniformly"
+            refuse(ConfigurationError, self.name, expected=expected, got=str(own[1]))
+        given = cast("dict[str, Any]", sizes)
+        return E3TLearner(self.config, partner=self._partner, bounds=bounds, **given)
+
+    def _build(self) -> None:
+        super()._build()
+        count = self.envs.num_envs
+        self._moves = [[] for _ in range(count)]
+        self._partner_state = np.zeros((count, self.learner.state_width), np.float32)
+
+    def begin(self, steps: int) -> None:
+        """Let the copy take its seat, and go on; see `Agent.begin`."""
+        if not self._is_seated:
+            self._take_seat()
+            self._is_seated = True
+        super().begin(steps)
+
+    def _take_seat(self) -> None:
+        vector: Any = self.envs.vector
+        whole = getattr(vector, "play_partner", None)
+        each: list[Any] = [] if whole else [*getattr(vector.unwrapped, "envs", ())]
+        seats = [env.get_wrapper_attr("play_partner") for env in each if _has_seat(env)]
+        if whole is not None:
+            whole(partial(self._play, range(self.envs.num_envs)))
+        elif seats and len(seats) == len(each):
+            for row, seat in enumerate(seats):
+                seat(partial(self._play_alone, row))
+        else:
+            expected, got = "environments with play_partner(act)", str(vector)
+            refuse(ConfigurationError, self.name, expected=expected, got=got)
+
+    def _play_alone(self, row: int, observation: Any) -> Any:
+        """Return the partner's action in one environment."""
+        return self._play([row], np.asarray(observation)[None])[0]
+
+    def _play(self, rows: Sequence[int], observations: NDArray[Any]) -> NDArray[Any]:
+        """Return the partner's actions in ``rows``, for what it sees there."""
+        if self._again is not None:
+            return np.stack([self._again[row].pop(0) for row in rows])
+        seen = self._seen(self.envs.rows(observations), learn=False)
+        share = value_at(self.config.random_share, self.steps)
+        state = self._partner_state[rows]
+        decided, self._partner_state[rows] = self.learner.play(seen, state, random_share=share)
+        actions = self._port.to_env(decided)
+        for row, action in zip(rows, actions, strict=True):
+            self._moves[row].append(np.array(action))
+        return actions
+
+    def step(self) -> VectorStep:
+        """Take a step in every environment, the copy in the partner's seat, and remember it."""
+        step = super().step()
+        over = step.boundaries | ~step.valid
+        self._partner_state[over] = 0.0
+        for row in np.flatnonzero(over).tolist():
+            self._moves[row].clear()
+        return step
+
+    def forget(self) -> None:
+        """Begin new episodes with the next step, and forget those that have not ended."""
+        super().forget()
+        self._partner_state[:] = 0.0
+        for moves in self._moves:
+            moves.clear()
+
+    def _resume_episodes(self) -> None:
+        # Vector environments do steps of all rows again since the oldest episode's first one.
+        longest = 0 if not _steps_as_one(self.envs) else max(map(len, self._moves))
+        self._again = [[*moves[:1] * (longest - len(moves)), *moves] for moves in self._moves]
+        try:
+            super()._resume_episodes()
+        finally:
+            self._again = None
+
+    def _learned_state(self) -> dict[str, Any]:
+        moves = [torch.tensor(np.array(moves)) for moves in self._moves]
+        seat = {"state": torch.tensor(self._partner_state), "moves": moves}
+        return {**super()._learned_state(), "partner": seat}
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        seat = state["partner"]
+        if len(seat["moves"]) == self.envs.num_envs:
+            self._partner_state[...] = seat["state"].numpy()
+            self._moves = [[*moves.numpy()] for moves in seat["moves"]]
+        super()._load_learned_state(state)
+
+
+def _has_seat(env: Any) -> bool:
+    return env.has_wrapper_attr("play_partner")
+
+
+def _steps_as_one(envs: Any) -> bool:
+    """Return whether environments are asked together."""
+    return envs.is_made and hasattr(envs.vector, "play_partner")
