@@ -65,6 +65,14 @@ def train(
                 progress=report,
             )
         _print_zoo(folder, manifest, as_json=as_json)
+        if manifest.unlearned:
+            trained = sum(member.began is not None for member in manifest.members)
+            typer.echo(
+                f"warning: {len(manifest.unlearned)} of {trained} members are not better than "
+                f"before their training, beyond the intervals: {', '.join(manifest.unlearned)}; "
+                "train for more steps, or with other settings.",
+                err=True,
+            )
 
 
 def list_zoos(
@@ -373,7 +381,8 @@ def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":
 
 def _print_zoo(folder: Path, manifest: "ZooManifest", *, as_json: bool) -> None:
     if as_json:
-        print_json({"zoo": str(folder), **manifest.model_dump(mode="json")})
+        facts = manifest.model_dump(mode="json")
+        print_json({"zoo": str(folder), **facts, "unlearned": manifest.unlearned})
         return
     rows = [
         (
@@ -382,7 +391,7 @@ def _print_zoo(folder: Path, manifest: "ZooManifest", *, as_json: bool) -> None:
             m.tier,
             m.split.replace("_", " "),
             str(m.step),
-            _shown(m.skill),
+            _shown(m.skill) + (" (as at its start)" if m.is_unlearned else ""),
             _described(m),
         )
         for m in manifest.members

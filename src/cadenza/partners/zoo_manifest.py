@@ -62,6 +62,8 @@ class ZooMember(FrozenModel):
         counterpart: Member whose policy plays the ego in ``skill`` and ``features``; None if a
             scripted member has none.
         skill: Return or success beside the counterpart; None without one.
+        began: Of a final tier, what it scored in the same episodes before its training, when it was
+            its own counterpart; None where that is no measure of learning.
         features: Mean events per episode beside the counterpart, by name.
         preference: Weights of the events it was trained to seek or shun; empty if none.
     """
@@ -77,8 +79,18 @@ class ZooMember(FrozenModel):
     split: Split = "public"
     counterpart: str | None = None
     skill: Skill | None = None
+    began: Skill | None = None
     features: dict[str, float] = Field(default_factory=dict[str, float])
     preference: dict[str, float] = Field(default_factory=dict[str, float])
+
+    @property
+    def is_unlearned(self) -> bool:
+        """Whether its skill is not above what it began with, beyond both intervals."""
+        if self.skill is None or self.began is None:
+            return False
+        low = self.skill.value if self.skill.low is None else self.skill.low
+        high = self.began.value if self.began.high is None else self.began.high
+        return low <= high
 
     @property
     def file(self) -> str:
@@ -119,6 +131,11 @@ class ZooManifest(FrozenModel):
         if len(set(names)) != len(names):
             raise ValueError(f"members: expected distinct names, got {names}")
         return self
+
+    @property
+    def unlearned(self) -> list[str]:
+        """Members that training did not make better."""
+        return [member.name for member in self.members if member.is_unlearned]
 
     def member(self, name: str) -> ZooMember:
         """Return the member called ``name``.

@@ -31,7 +31,22 @@ def zoo(tmp_path_factory):
     made = json.loads(ended.stdout)
     assert (made["task"], len(made["members"])) == ("mpe_cooperative_push", 3)
     assert made["requests"][0]["ppo"]["hidden_sizes"] == [8]
+    # 240 steps teach nothing, and the command says so.
+    assert made["unlearned"] == ["fcp-s0-0-final"]
+    assert "1 of 1 members are not better than before their training" in ended.stderr
     return folder
+
+
+def test_members_that_beat_their_beginnings_are_not_named(zoo, tmp_path):
+    assert "(as at its start)" in cadenza(f"show {zoo}").stdout
+    copy = shutil.copytree(zoo, tmp_path / "z")
+    made = read_manifest(copy)
+    last = made.members[2]
+    better = last.began.model_copy(update={"low": last.began.high + 0.1, "value": 0.0})
+    learned = (*made.members[:2], last.model_copy(update={"skill": better}))
+    write_manifest(copy, made.model_copy(update={"members": learned}))
+    assert read_manifest(copy).unlearned == []
+    assert "(as at its start)" not in cadenza(f"show {copy}").stdout
 
 
 def test_zoo_is_listed_and_shown(zoo, monkeypatch):

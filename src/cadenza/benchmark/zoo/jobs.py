@@ -44,7 +44,7 @@ from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.learn.nn.portable import PortableNetwork, policy_path, save_policy_file
-from cadenza.partners.zoo_manifest import Tier, ZooManifest, ZooMember
+from cadenza.partners.zoo_manifest import Skill, Tier, ZooManifest, ZooMember
 from cadenza.partners.zoo_member import ZOO_MEMBER, MemberPolicies, digest_error
 
 JOBS_FOLDER: Final = "jobs"
@@ -304,10 +304,12 @@ class _Course:
         #: Job by job: at every evaluation the policies of its members, and their mean scores.
         self._snapshots: list[list[list[dict[str, Any]]]] = [[] for _ in self._keys]
         self._returns: list[list[list[float]]] = [[] for _ in self._keys]
+        self._began: list[list[dict[str, Any]]] = [[] for _ in self._keys]
         for place, state in enumerate(found):
             if state is not None:
                 population.load_state_dict(place, state["population"])
                 self._snapshots[place], self._returns[place] = state["snapshots"], state["returns"]
+                self._began[place] = state["began"]
                 self._begin = int(state["iteration"])
 
     @property
@@ -356,6 +358,9 @@ class _Course:
             if config.method in _TIERED:
                 name, last = f"{base}-{tier}", f"{base}-final"
             member = self._runner.store(name, last, tier, self._steps[position], own, episodes)
+            if tier == "final" and config.method != "behavior":  # whose aim is another
+                began = Skill.model_validate(self._began[place][index])
+                member = member.model_copy(update={"began": began})
             stored[place].append(member)
         for place, key in enumerate(self._keys):
             facts: dict[str, Any] = {
@@ -398,6 +403,8 @@ class _Course:
             own = slice(place * count, (place + 1) * count)
             snapshots, returns = self._snapshots[place], self._returns[place]
             returns.append([float(episodes.returns.mean()) for episodes in played[own]])
+            if not self._began[place]:
+                self._began[place] = [e.skill().model_dump(mode="json") for e in played[own]]
             if self._config.method not in _TIERED:
                 snapshots[:] = [[]] * len(snapshots)  # only the last one is wanted
             snapshots.append([member.state_dict() for member in members[own]])
@@ -409,6 +416,7 @@ class _Course:
                     "population": population.state_dict(place),
                     "snapshots": snapshots,
                     "returns": returns,
+                    "began": self._began[place],
                 },
             )
 
