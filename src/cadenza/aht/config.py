@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast, get_type_hints
 
 import torch
-from pydantic import BaseModel, Field, create_model, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializerFunctionWrapHandler,
+    create_model,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
@@ -41,6 +49,7 @@ from cadenza.learn.settings import (
     Rate,
     ScheduleConfig,
 )
+from cadenza.partners.sampling import SamplerConfig
 from cadenza.safety.runtime.options import SafetyOptions
 
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
@@ -95,11 +104,16 @@ class EnvConfig(FrozenModel):
         return value
 
 
+#: Field of a `PartnerConfig` that is left out where it says nothing.
+_DIGEST: Final = "weights_sha256"
+
+
 class PartnerConfig(FrozenModel):
     """A frozen partner that the ego is trained with; its class name alone is enough.
 
     ``seed`` is that of the partner's own training; it is 0, and checkpoint and ``local://`` weights
-    are None, for scripted partners.
+    are None, for scripted partners. Weights are refused unless their SHA-256 is
+    ``weights_sha256``, if it is given.
     """
 
     class_name: str = "scripted_heuristic"
@@ -107,11 +121,26 @@ class PartnerConfig(FrozenModel):
     checkpoint_step: int | None = None
     weights_uri: str | None = None
     extra: dict[str, str] = Field(default_factory=dict[str, str])
+    weights_sha256: str | None = Field(default=None, json_schema_extra=extension())
+
+    @model_serializer(mode="wrap")
+    def _without_absent_digest(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave an absent digest out, so that older records and identities stay what they are."""
+        told: dict[str, Any] = dump(self)
+        return told if self.weights_sha256 else {k: v for k, v in told.items() if k != _DIGEST}
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: object) -> object:
         return {"class_name": value} if isinstance(value, str) else value
+
+
+class ZooRecord(FrozenModel):
+    """Where partners of a training are from: a zoo, its manifest's SHA-256, their names there."""
+
+    zoo: str
+    sha256: str
+    members: tuple[str, ...]
 
 
 class HAPPOHyperparams(FrozenModel):
@@ -413,8 +442,10 @@ class EgoAHTConfig(FrozenModel):
         artifacts_root: Folder that ``local://`` addresses are relative to; a run's files go to the
             folder ``artifacts`` in it.
         log_dir: Folder of the run logs.
-        partners: Instead of ``partner``: every episode is played beside one of these, drawn with
-            equal probability. Robots after the first two are driven by copies of the first.
+        partners: Instead of ``partner``: every episode is played beside one of these. Robots after
+            the first two are driven by copies of the first.
+        sampler: How they are drawn; see `cadenza.partners.sampling`.
+        zoos: Where they are from, for the run's card.
         happo: Settings of ``happo`` and ``ego_aht_happo``; its ``rollout_length`` also says how
             often algorithms other than PPO and MAPPO report.
         ppo_extras: Opt-in departures from the upstream update.
@@ -454,6 +485,8 @@ class EgoAHTConfig(FrozenModel):
         default_factory=TensorboardConfig, json_schema_extra=extension("sink")
     )
     partners: tuple[PartnerConfig, ...] = Field(default=(), json_schema_extra=extension())
+    sampler: SamplerConfig = Field(default_factory=SamplerConfig, json_schema_extra=extension())
+    zoos: tuple[ZooRecord, ...] = Field(default=(), json_schema_extra=extension("sink"))
     ppo: MAPPOConfig = Field(default_factory=MAPPOConfig, json_schema_extra=extension())
     sac: SACConfig = Field(default_factory=SACConfig, json_schema_extra=extension())
     hlgauss: HLGaussConfig = Field(default_factory=HLGaussConfig, json_schema_extra=extension())
@@ -486,6 +519,15 @@ class EgoAHTConfig(FrozenModel):
             raise ValueError(
                 "partners: expected partner or partners, got both; to train beside one alone, "
                 f"write 'partners=[{self.partner.class_name}]'."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sampler_has_a_choice(self) -> Self:
+        if self.sampler != SamplerConfig() and len(self.partners) < 2:
+            raise ValueError(
+                f"sampler: expected its default without several partners, got {self.sampler.kind}; "
+                "name partners, or a zoo (--zoo)."
             )
         return self
 

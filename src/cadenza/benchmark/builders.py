@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import EgoLink
+from cadenza.benchmark.populations import Members, Population, population
 from cadenza.benchmark.tasks import EnvRequest, TaskEnv, TaskSpec, get_task
 from cadenza.core.contracts import contract_at
 from cadenza.core.errors import (
@@ -30,9 +31,10 @@ from cadenza.core.errors import (
     ConfigurationTypeError,
     NotReadyError,
     UnknownNameError,
+    refuse,
 )
 from cadenza.core.provenance import source_digest
-from cadenza.core.seeding import derive_substream
+from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
 from cadenza.core.types import ActionDict, Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.partners.interface import FrozenPartner, PartnerBase
@@ -43,6 +45,7 @@ from cadenza.partners.registry import (
     partner_card,
     partner_class,
 )
+from cadenza.partners.sampling import SamplerConfig
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
@@ -292,15 +295,21 @@ def build_partner(
         UnknownNameError: The class is not registered.
         InputError: A field or an option is malformed.
     """
-    spec = replace(partner_spec(partner_cfg), weights_sha256=weights_sha256)
+    spec = partner_spec(partner_cfg)
+    if weights_sha256 is not None:
+        spec = replace(spec, weights_sha256=weights_sha256)
     partner = load_partner(spec)
     if env is not None and isinstance(partner, PartnerBase):
         _bind(partner, env, env.agent_uids[1])
     return partner
 
 
-def build_partners(partners: Sequence[PartnerConfig], *, env: Any) -> FrozenPartner:
+def build_partners(
+    partners: Sequence[PartnerConfig], *, env: Any, sampler: SamplerConfig | None = None
+) -> FrozenPartner:
     """Return the partner of a training in ``env``: the only one, or a mixture of them all.
+
+    Each episode of a mixture is played by a member that ``sampler`` draws; None draws uniformly.
 
     Raises:
         ConfigurationError: A partner plays other tasks, or cannot be mixed.
@@ -317,7 +326,7 @@ def build_partners(partners: Sequence[PartnerConfig], *, env: Any) -> FrozenPart
             f"partners: expected subclasses of PartnerBase, got {', '.join(names)}, not all of "
             "which are; train beside one of the others alone."
         )
-    return PartnerMixture(mixable)
+    return PartnerMixture(mixable, sampler)
 
 
 def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:
@@ -328,6 +337,7 @@ def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:
         checkpoint_step=partner_config.checkpoint_step,
         weights_uri=partner_config.weights_uri,
         extra={**partner_config.extra, **extra},
+        weights_sha256=partner_config.weights_sha256,
     )
 
 
@@ -613,11 +623,41 @@ def _bind(partner: PartnerBase, env: Any, uid: str) -> None:
     partner.bind_contract(contract_at(env, uid))
 
 
+class DrawnSeat(EgoGymEnv):
+    """The ego's seat beside a partner that is drawn anew, uniformly, for every episode.
+
+    Attributes:
+        drawn: Number of the partner of this episode.
+    """
+
+    def __init__(self, env: Any, partners: Sequence[FrozenPartner], *, stream: str) -> None:
+        super().__init__(env, partners[0])
+        self.drawn: int = 0
+        self._choices, self._partner_uid = tuple(partners), env.agent_uids[1]
+        self._stream = stream
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode with the partner that ``seed`` draws; None draws a seed first."""
+        if seed is None:
+            seed = int(self.np_random.integers(INTEGER_SEED_BOUND))
+        rng = derive_substream(self._stream, root_seed=seed).default_rng()
+        self.drawn = int(rng.integers(len(self._choices)))
+        self.partners = {self._partner_uid: self._choices[self.drawn]}
+        return super().reset(seed=seed, options=options)
+
+
+#: Stream that draws who plays a seat in an episode, in batches and in single environments.
+SEAT_STREAM: Final = "benchmark.stream.{uid}"
+
+
 def ego_env(
     task: str = "",
     *,
     partner: str | None = None,
     partner_options: Mapping[str, str] | None = None,
+    partners: Members | None = None,
     agent_uids: tuple[str, str] = ("ego", "partner"),
     condition_id: str | None = None,
     episode_length: int | None = None,
@@ -631,6 +671,8 @@ def ego_env(
         task: Name of the task, also ``pettingzoo:module:env``.
         partner: Registered name of the partner inside; None takes the one that training uses.
         partner_options: Options of the partner.
+        partners: Instead of one: who may play the partner's seat, drawn anew for every episode;
+            see `cadenza.benchmark.populations`. Settings of a zoo are the task's.
         agent_uids: Names of the seats, the ego's first.
         condition_id: The one of the task's conditions; None takes the usual one.
         episode_length: Control steps until truncation; None takes the task's.
@@ -644,16 +686,44 @@ def ego_env(
         UnknownNameError: The partner is not registered.
     """
     spec = get_task(task)
+    crowd = seat_players(spec, partner, partner_options, partners)
     config = EnvConfig(
         task=task,
         condition_id=condition_id,
-        episode_length=episode_length or spec.episode_length,
+        episode_length=episode_length or crowd.episode_length or spec.episode_length,
         agent_uids=agent_uids,
-        options=options,
+        options={**(crowd.options or {}), **options},
     )
-    player = PartnerConfig(
-        class_name=partner or spec.seen_partner, extra=dict(partner_options or {})
-    )
-    env = build_env(config, root_seed=root_seed, render_mode=render_mode, partner=player)
-    seated = player.model_copy(update={"extra": {"uid": env.agent_uids[1], **player.extra}})
-    return EgoGymEnv(env, build_partner(seated, env=env))
+    first = crowd.partners[0]
+    env = build_env(config, root_seed=root_seed, render_mode=render_mode, partner=first)
+    uid = env.agent_uids[1]
+    seated = [p.model_copy(update={"extra": {"uid": uid, **p.extra}}) for p in crowd.partners]
+    built = [build_partner(player, env=env) for player in seated]
+    if len(built) == 1:
+        return EgoGymEnv(env, built[0])
+    return DrawnSeat(env, built, stream=SEAT_STREAM.format(uid=uid))
+
+
+def seat_players(
+    task: TaskSpec,
+    partner: str | None,
+    options: Mapping[str, str] | None,
+    partners: Members | None,
+) -> Population:
+    """Return who may play the partner's seat; by default the partner that training uses.
+
+    Raises:
+        ConfigurationError: As `population`; a partner is one of other tasks; or one is given beside
+            several.
+    """
+    if partners is None:
+        one = PartnerConfig(class_name=partner or task.seen_partner, extra=dict(options or {}))
+        crowd = Population((one,), (), None, None)
+    elif partner is not None or options is not None:
+        expected, got = "partner or partners", "both"
+        refuse(ConfigurationError, "partners", expected=expected, got=got)
+    else:
+        crowd = population(task.task_id, partners)
+    for player in crowd.partners:
+        require_player(task, player.class_name)
+    return crowd

@@ -24,17 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig
-from cadenza.benchmark.builders import build_env, build_partner, partner_spec, require_player
+from cadenza.benchmark.builders import (
+    DrawnSeat,
+    build_env,
+    build_partner,
+    partner_spec,
+    require_player,
+)
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checks import whole_number
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
+from cadenza.core.seeding import INTEGER_SEED_BOUND
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.types import Observation
-from cadenza.envs.adapters import EgoGymEnv
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
 from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
@@ -48,21 +53,18 @@ Partner: TypeAlias = str | Mapping[str, Any] | PartnerConfig
 Policy: TypeAlias = str | Callable[[NDArray[Any]], NDArray[Any]]
 
 
-class TaughtSeat(EgoGymEnv):
+class TaughtSeat(DrawnSeat):
     """The ego's seat beside a partner that is drawn anew for every episode, watched by an expert.
 
     Attributes:
         names: Class of each partner that may be drawn, with its options.
-        drawn: Number of the partner of this episode.
     """
 
     def __init__(
         self, env: Any, partners: Sequence[FrozenPartner], names: Sequence[str], expert: str | None
     ) -> None:
-        super().__init__(env, partners[0])
+        super().__init__(env, partners, stream="benchmark.imitation.partner")
         self.names: tuple[str, ...] = tuple(names)
-        self.drawn: int = 0
-        self._choices, self._partner_uid = tuple(partners), env.agent_uids[1]
         self._expert: EgoPolicy | None = None
         if expert is not None:
             self._expert = find_expert(expert, ego_seat(env, env.ego_uid))
@@ -74,9 +76,6 @@ class TaughtSeat(EgoGymEnv):
         """Start an episode with the partner that ``seed`` draws; None draws a seed first."""
         if seed is None:
             seed = int(self.np_random.integers(INTEGER_SEED_BOUND))
-        stream = derive_substream("benchmark.imitation.partner", root_seed=seed)
-        self.drawn = int(stream.default_rng().integers(len(self._choices)))
-        self.partners = {self._partner_uid: self._choices[self.drawn]}
         state, info = super().reset(seed=seed, options=options)
         if self._expert is not None:
             self._expert.reset(seed=seed)
@@ -145,10 +144,6 @@ class TaughtBatch(EgoVectorEnv):
         self._ask(outcome[0])
         return outcome
 
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Return what a method answers, as `gymnasium.vector.SyncVectorEnv.call` does."""
-        return getattr(self, name)(*arguments)
-
     def expert_action(self) -> NDArray[Any]:
         """Return what the experts would do now, (E, A).
 
@@ -158,9 +153,8 @@ class TaughtBatch(EgoVectorEnv):
         return _told(self._wanted)
 
     def has_wrapper_attr(self, name: str) -> list[bool]:
-        """Return False: a batch cannot do its episodes again, unlike a `ReplayableEnv`."""
-        del name
-        return [False]
+        """See `EgoVectorEnv`; experts cannot be brought back."""
+        return [False] if self._experts else super().has_wrapper_attr(name)
 
     def _begin(self, rows: Sequence[int]) -> None:
         seeds = [int(self._next_seeds[row]) for row in rows]
@@ -295,7 +289,8 @@ class _PartnerExpert:
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the ego's action, float32, shape (A,)."""
         action = self._partner.act(obs, deterministic=True)
-        return np.clip(action, self._seat.low, self._seat.high)
+        action = np.clip(action, self._seat.low, self._seat.high)
+        return action[0].astype(np.int64) if self._seat.chooses else action
 
 
 @dataclass(frozen=True, slots=True)

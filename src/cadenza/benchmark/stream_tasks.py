@@ -29,6 +29,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
 import numpy as np
+import torch
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -36,13 +37,16 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import (
+    SEAT_STREAM,
     background_seed,
     build_batched_safety_driver,
     build_partner,
     partner_spec,
     require_player,
+    seat_players,
 )
 from cadenza.benchmark.policies import EgoSeat, goal_pull
+from cadenza.benchmark.populations import Members
 from cadenza.benchmark.scripted_egos import carry
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
@@ -54,11 +58,12 @@ from cadenza.core.errors import (
     NotReadyError,
     UnknownNameError,
 )
+from cadenza.core.files import sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
 from cadenza.partners.pool import PartnerPool
 from cadenza.partners.registry import load_partner, outside_modules
-from cadenza.partners.sampling import PartnerSampler, SamplerConfig
+from cadenza.partners.sampling import PartnerSampler, SamplerConfig, sampler_config
 from cadenza.stream.config import OnlineDataEngineCfg
 
 #: Keys of a batch's info that hold the observation before an automatic reset.
@@ -84,7 +89,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             raise ConfigurationError(
                 "EgoVectorEnv: expected at least one partner, got none; name some of the task's."
             )
-        self.env = env
+        self._env = env
         self.num_envs: int = env.num_envs
         self.ego_uid, *others = env.agent_uids
         self.metadata: dict[str, Any] = {
@@ -104,11 +109,20 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.sampler: PartnerSampler = PartnerSampler(len(partners), sampler)
         self._partner_uid: str = others[0]
         self._pools = {others[0]: self.pool, **{u: _pool(env, u, partners) for u in others[1:]}}
+        #: Keywords with which `ego_envs` makes the same again, if it made this.
+        self.made_with: dict[str, Any] = {}
         self._samplers = dict.fromkeys(others, PartnerSampler(len(partners)))
         self._samplers[others[0]] = self.sampler
         self._next_seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
         self._returns: FloatArray = np.zeros(self.num_envs)
         self._observation: Mapping[str, Any] | None = None
+        self._ages: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
+        self._record: list[NDArray[Any]] = []  # the ego's actions of the longest running episode
+
+    @property
+    def env(self) -> Any:
+        """The batch inside."""
+        return self._env
 
     @property
     def task_contract(self) -> TaskContract | None:
@@ -142,6 +156,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """
         observation, info = self.env.reset(seed=seed, options=options)
         self._observation = observation
+        self._record.clear()
         if isinstance(seed, int):
             self._next_seeds = seed + np.arange(self.num_envs, dtype=np.int64)
         elif seed is not None:
@@ -165,30 +180,105 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         if self._observation is None:
             raise NotReadyError("EgoVectorEnv.step: expected episodes in progress; call reset().")
         before = self._observation["agent"][self._partner_uid]["state"]
-        commands: dict[str, NDArray[Any]] = {self.ego_uid: actions}
-        for uid, pool in self._pools.items():
-            seen = {"agent": {uid: {"state": self._observation["agent"][uid]["state"]}}}
-            commands[uid] = pool.act(seen)
-        observation, reward, terminated, truncated, info = self.env.step(commands)
-        self._observation = observation
+        (observation, reward, terminated, truncated, said), did = self._move(actions)
+        self._record.append(np.array(actions))
+        self._ages += 1
         self._returns += reward
         ended = np.flatnonzero(terminated | truncated)
-        scores = info.get("success", self._returns)
+        scores = said.get("success", self._returns)
         for row in ended.tolist():
             self.sampler.report(int(self.pool.chosen[row]), float(scores[row]))
         self._begin(ended.tolist())
-        did = commands[self._partner_uid]
+        del self._record[: len(self._record) - int(self._ages.max())]
         if isinstance(self.partner_action_space, Discrete):
             did = did[:, 0].astype(np.int64)
         told = {"partner_observation": before, "partner_action": did}
-        final = {key: self._ego_state(info[key]) for key in _FINAL_KEYS if key in info}
-        return (
-            self._ego_state(observation),
-            reward,
-            terminated,
-            truncated,
-            {**info, **final, **told},
-        )
+        info: dict[str, Any] = {**said, **told}
+        info |= {key: self._ego_state(info[key]) for key in _FINAL_KEYS if key in info}
+        if "final_info" in info:
+            info["final_info"] = {**info["final_info"], **told}
+        return self._ego_state(observation), reward, terminated, truncated, info
+
+    def _move(self, actions: NDArray[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
+        """Step the batch; return what it answers and what the partner did."""
+        seen = cast("Mapping[str, Any]", self._observation)
+        commands: dict[str, NDArray[Any]] = {self.ego_uid: actions}
+        for uid, pool in self._pools.items():
+            commands[uid] = pool.act({"agent": {uid: {"state": seen["agent"][uid]["state"]}}})
+        answer = self.env.step(commands)
+        self._observation = answer[0]
+        return answer, commands[self._partner_uid]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what outlives episodes: what the sampler knows."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.sampler.load_state_dict(state)
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Return what a method answers, as `gymnasium.vector.SyncVectorEnv.call` does."""
+        return getattr(self, name)(*arguments, **options)
+
+    def has_wrapper_attr(self, name: str) -> list[bool]:
+        """Return whether there is such an attribute; replays need a batch with snapshots."""
+        return [hasattr(self, name) and hasattr(self.env, "snapshot")]
+
+    def replay_state(self) -> list[dict[str, Any]]:
+        """Return what brings the running episodes back: one entry, tensors and plain values.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
+        if self._observation is None:
+            raise NotReadyError("EgoVectorEnv.replay_state: expected episodes; call reset().")
+        state = {
+            "episodes": (self._next_seeds - self.stride).tolist(),
+            "ages": self._ages.tolist(),
+            "chosen": {uid: pool.chosen.tolist() for uid, pool in self._pools.items()},
+            "returns": self._returns.tolist(),
+            "actions": torch.tensor(np.array(self._record)),
+            "observation_sha256": self._seen_sha256(),
+        }
+        return [state]
+
+    def try_replay_state(
+        self, states: Sequence[Mapping[str, Any]], *, go_on: bool = True
+    ) -> list[tuple[str, list[str]]]:
+        """Do the recorded episodes again; return how they differed, if they did.
+
+        Without ``go_on`` nothing is stepped. What outlives episodes comes back by `state_dict`.
+        """
+        if not go_on:
+            return [("", [])]
+        (state,) = states
+        episodes, actions = np.array(state["episodes"]), state["actions"].numpy()
+        begins = len(actions) - np.array(state["ages"])  # steps before the episode of each row
+        self._observation, _ = self.env.reset(seed=episodes.tolist())
+        first = self.env.snapshot(range(self.num_envs))
+        for number, action in enumerate([*actions, None]):
+            rows = np.flatnonzero(begins == number) if number else np.arange(self.num_envs)
+            if len(rows):
+                kept = {name: values[rows] for name, values in first.items()}
+                self._observation = self.env.restore(rows.tolist(), kept)
+                self._start(rows.tolist(), episodes[rows].tolist(), state["chosen"])
+            if action is not None:
+                self._move(action)
+        self._next_seeds = episodes + self.stride
+        self._returns, self._ages = np.array(state["returns"]), np.array(state["ages"])
+        self._record = list(actions)
+        if self._seen_sha256() == state["observation_sha256"]:
+            return [("", [])]
+        told = f"EgoVectorEnv: expected the saved observations after {len(actions)} steps, done"
+        told += " again, got others; the task or a partner is not the one that was saved"
+        return [(told, [])]
+
+    def _seen_sha256(self) -> str:
+        """Return the digest of what everybody sees."""
+        agents = cast("Mapping[str, Any]", self._observation)["agent"]
+        states = [np.ascontiguousarray(agents[uid]["state"]) for uid in sorted(agents)]
+        return sha256_bytes(b"".join(state.tobytes() for state in states))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the batch inside."""
@@ -198,15 +288,26 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """Choose and start the partners of new episodes."""
         if not rows:
             return
-        episodes = self._next_seeds[rows].tolist()
+        episodes: list[int] = self._next_seeds[rows].tolist()
+        drawn: dict[str, list[int]] = {}
+        for uid, sampler in self._samplers.items():
+            name = SEAT_STREAM.format(uid=uid)
+            streams = [derive_substream(name, root_seed=episode) for episode in episodes]
+            drawn[uid] = self.pool.chosen.tolist()
+            for row, stream in zip(rows, streams, strict=True):
+                drawn[uid][row] = sampler.draw(stream.default_rng())
+        self._start(rows, episodes, drawn)
+        self._next_seeds[rows] += self.stride
+        self._returns[rows], self._ages[rows] = 0.0, 0
+
+    def _start(
+        self, rows: Sequence[int], episodes: Sequence[int], chosen: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Let the partners ``chosen``, (E,) of each seat, begin ``episodes`` in ``rows``."""
         for uid, pool in self._pools.items():
-            streams = [derive_substream(f"benchmark.stream.{uid}", root_seed=e) for e in episodes]
-            drawn = [self._samplers[uid].draw(stream.default_rng()) for stream in streams]
             is_partner = uid == self._partner_uid
             seeds = [e if is_partner else background_seed(uid, e) for e in episodes]
-            pool.begin(rows, drawn, seeds)
-        self._next_seeds[rows] += self.stride
-        self._returns[rows] = 0.0
+            pool.begin(rows, [chosen[uid][row] for row in rows], seeds)
 
     def _ego_state(self, observation: Mapping[str, Any]) -> NDArray[Any]:
         return observation["agent"][self.ego_uid]["state"]
@@ -230,18 +331,21 @@ def make_ego_worlds(
     root_seed: int,
     options: Mapping[str, OptionValue],
     registered: Mapping[str, Any] | None = None,
+    sampler: SamplerConfig | None = None,
 ) -> EgoVectorEnv:
     """Return the ego's seat in ``num_envs`` environments of ``task``; producers call it.
 
-    ``partners`` are fields of `PartnerConfig`; ``registered`` is what the process that asks has
-    registered: ``task``, the fields of its `TaskSpec`, and ``modules`` to import for its partners.
+    ``partners`` are fields of `PartnerConfig`, drawn by ``sampler``; ``registered`` is what the
+    process that asks has registered: ``task``, the fields of its `TaskSpec`, and ``modules`` to
+    import for its partners.
     """
     if registered is not None:
         adopt(TaskSpec.model_validate(registered["task"]), registered["modules"])
     env = make_batch(
         task, num_envs, episode_length=episode_length, root_seed=root_seed, options=options
     )
-    return EgoVectorEnv(env, [PartnerConfig.model_validate(partner) for partner in partners])
+    players = [PartnerConfig.model_validate(partner) for partner in partners]
+    return EgoVectorEnv(env, players, sampler=sampler)
 
 
 def ego_envs(
@@ -250,25 +354,35 @@ def ego_envs(
     task: str,
     partner: str | None = None,
     partner_options: Mapping[str, str] | None = None,
+    partners: Members | None = None,
+    sampler: str | Mapping[str, Any] | SamplerConfig | None = None,
     episode_length: int | None = None,
     root_seed: int = 0,
     **options: OptionValue,
 ) -> EgoVectorEnv:
     """Return a batch of what `cadenza.benchmark.builders.ego_env` returns one of.
 
-    It is what ``gymnasium.make_vec("cadenza/Crossing-v1", num_envs=8, ...)`` calls.
+    It is what ``gymnasium.make_vec("cadenza/Crossing-v1", num_envs=8, ...)`` calls. ``sampler``
+    says how ``partners`` are drawn; see `cadenza.partners.sampling`.
     """
     found = get_task(task)
-    name = partner or found.seen_partner
-    require_player(found, name)
-    return make_ego_worlds(
+    crowd = seat_players(found, partner, partner_options, partners)
+    drawn = sampler_config(sampler)
+    length = episode_length or crowd.episode_length or found.episode_length
+    own: dict[str, Any] = {**(crowd.options or {}), **options}
+    players = [player.model_dump(mode="json") for player in crowd.partners]
+    envs = make_ego_worlds(
         num_envs,
         task=task,
-        partners=[{"class_name": name, "extra": dict(partner_options or {})}],
-        episode_length=episode_length or found.episode_length,
+        partners=players,
+        episode_length=length,
         root_seed=root_seed,
-        options=options,
+        options=own,
+        sampler=drawn,
     )
+    kept = {"partners": players, "sampler": drawn.model_dump(mode="json")}
+    envs.made_with = {**kept, "episode_length": length, "root_seed": root_seed, **own}
+    return envs
 
 
 def make_batch(

@@ -65,10 +65,10 @@ class ParallelEnvLike(Protocol):
         ...
 
 
-def made_by_id(name: str, owner: str = "env") -> gymnasium.Env[Any, Any]:
+def made_by_id(name: str, owner: str = "env", **keywords: Any) -> gymnasium.Env[Any, Any]:
     """Return Gymnasium's environment of that id, or refuse an id that it knows nothing of."""
     try:
-        return gymnasium.make(name)
+        return gymnasium.make(name, **keywords)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{owner}: expected an id that Gymnasium can make, got {name!r}: {error}"

@@ -1,8 +1,8 @@
 """One of several partners per episode: what an ego trains with so that it suits more than one.
 
-Random:  the draw of an episode is the first number of the episode's own stream (`DrawingPartner`),
-         so that row i of a batch draws after ``reset_row(i, seed=s)`` what a scalar mixture draws
-         after ``reset(seed=s)``, and the member begins with the same seed.
+Random:  the draw of an episode takes the first number of the episode's own stream
+         (`DrawingPartner`), so that row i of a batch draws after ``reset_row(i, seed=s)`` what a
+         scalar mixture draws after ``reset(seed=s)``, and the member begins with the same seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,20 @@ from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import InputError
 from cadenza.partners.interface import DrawingPartner, PartnerBase, batch_rows
 from cadenza.partners.pool import PartnerPool
+from cadenza.partners.sampling import PartnerSampler, SamplerConfig
 from cadenza.partners.spec import PartnerSpec
 
 
 class PartnerMixture(DrawingPartner):
-    """Plays every episode as one of ``members``, drawn with equal probability.
+    """Plays every episode as one of ``members``, drawn by a sampler; None draws uniformly.
 
     Raises:
         InputError: There is no member.
     """
 
-    def __init__(self, members: Sequence[PartnerBase]) -> None:
+    def __init__(
+        self, members: Sequence[PartnerBase], sampler: SamplerConfig | None = None
+    ) -> None:
         if not members:
             raise InputError("PartnerMixture: expected at least one member, got none.")
         contents = {str(index): each.spec.content_id for index, each in enumerate(members)}
@@ -35,6 +38,12 @@ class PartnerMixture(DrawingPartner):
         self._uid = members[0].spec.extra.get("uid", "partner")
         self._pool = PartnerPool(members, rows=0)
         self._drawn: list[int] = []  # number of the member that plays each row so far
+        #: Draws the members; told the scores of episodes by `score`.
+        self.sampler: PartnerSampler = PartnerSampler(len(members), sampler)
+
+    def score(self, row: int, score: float) -> None:
+        """Note how the last episode of a row went: its success, 0 or 1, or else its return."""
+        self.sampler.report(self._drawn[row], score)
 
     @property
     def playing_ids(self) -> list[str]:
@@ -82,4 +91,4 @@ class PartnerMixture(DrawingPartner):
         self._drawn += [self._draw(row) for row in range(len(self._drawn), rows)]
 
     def _draw(self, row: int) -> int:
-        return int(self.generators[row].integers(len(self.members)))
+        return self.sampler.draw(self.generators[row])

@@ -17,11 +17,12 @@ Random:  a draw takes one number of the generator that the caller opened for the
          state: equal scores, reported in equal order, give equal draws.
 """
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, refuse
@@ -45,6 +46,11 @@ class SamplerConfig(FrozenModel):
 
     kind: SamplerKind = "uniform"
     beta: float = Field(default=3.0, ge=0.0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_kind(cls, value: object) -> object:
+        return {"kind": value} if isinstance(value, str) else value
 
 
 def rank_probabilities(means: FloatArray, beta: float) -> FloatArray:
@@ -83,8 +89,9 @@ class PartnerSampler:
     def __init__(self, count: int, config: SamplerConfig | None = None) -> None:
         self.count: int = count
         self.config: SamplerConfig = SamplerConfig() if config is None else config
-        self._scores: FloatArray = np.full((count, WINDOW), np.nan)
-        self._episodes = np.zeros(count, dtype=np.int64)
+        self._scores: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(count)]
+        self._means: FloatArray = np.full(count, np.nan)
+        self._variances: FloatArray = np.full(count, np.nan)
 
     @property
     def probabilities(self) -> FloatArray:
@@ -92,13 +99,12 @@ class PartnerSampler:
         kind, uniform = self.config.kind, np.full(self.count, 1.0 / self.count)
         if kind == "uniform":
             return uniform
+        if kind == "rank":
+            return rank_probabilities(self._means, self.config.beta)
         if kind == "learnability":
-            chosen = learnability_probabilities(self._told(np.nanvar, least=2))
+            chosen = learnability_probabilities(self._variances)
         else:
-            means = self._told(np.nanmean, least=1)
-            if kind == "rank":
-                return rank_probabilities(means, self.config.beta)
-            chosen = maximin_probabilities(means)
+            chosen = maximin_probabilities(self._means)
         return (1.0 - UNIFORM_SHARE) * chosen + UNIFORM_SHARE * uniform
 
     def draw(self, rng: np.random.Generator) -> int:
@@ -110,17 +116,17 @@ class PartnerSampler:
 
     def report(self, partner: int, score: float) -> None:
         """Take in the score of an episode beside ``partner``."""
-        self._scores[partner, self._episodes[partner] % WINDOW] = score
-        self._episodes[partner] += 1
+        self._scores[partner].append(score)
+        self._count(partner)
 
     def forget(self, partner: int) -> None:
         """Forget what was scored beside ``partner``, which is another one from now on."""
-        self._scores[partner] = np.nan
-        self._episodes[partner] = 0
+        self._scores[partner].clear()
+        self._count(partner)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scores as plain values."""
-        return {"scores": self._scores.tolist(), "episodes": self._episodes.tolist()}
+        """Return the last scores beside every partner, oldest first, as plain values."""
+        return {"scores": [list(scores) for scores in self._scores]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned.
@@ -128,21 +134,19 @@ class PartnerSampler:
         Raises:
             CheckpointError: It is of another number of partners.
         """
-        scores = np.array(state["scores"], dtype=np.float64)
-        if scores.shape != self._scores.shape:
-            expected, got = f"scores of {self.count} partners", f"an array {scores.shape}"
+        told = state["scores"]
+        if len(told) != self.count:
+            expected, got = f"scores of {self.count} partners", str(len(told))
             do = "load it beside the partners that it was saved with"
             refuse(CheckpointError, "PartnerSampler", expected=expected, got=got, do=do)
-        self._scores = scores
-        self._episodes = np.array(state["episodes"], dtype=np.int64)
+        for partner, scores in enumerate(told):
+            self._scores[partner] = deque(map(float, scores), maxlen=WINDOW)
+            self._count(partner)
 
-    def _told(self, of: Callable[..., Any], *, least: int) -> FloatArray:
-        """Return a statistic of every partner's scores, (K,); NaN below ``least`` of them."""
-        told = np.full(self.count, np.nan)
-        known = self._episodes >= least
-        if known.any():
-            told[known] = of(self._scores[known], axis=1)
-        return told
+    def _count(self, partner: int) -> None:
+        scores = np.array(self._scores[partner])
+        self._means[partner] = scores.mean() if len(scores) else np.nan
+        self._variances[partner] = scores.var() if len(scores) > 1 else np.nan
 
 
 def sampler_config(given: str | Mapping[str, Any] | SamplerConfig | None) -> SamplerConfig:
@@ -151,9 +155,9 @@ def sampler_config(given: str | Mapping[str, Any] | SamplerConfig | None) -> Sam
     Raises:
         ConfigurationError: The name is no kind, or a setting is unknown or out of range.
     """
-    if isinstance(given, str):
-        if given not in get_args(SamplerKind):
-            expected = f"one of {', '.join(get_args(SamplerKind))}"
-            refuse(ConfigurationError, "sampler", expected=expected, got=repr(given))
-        return SamplerConfig.model_validate({"kind": given})
-    return SamplerConfig() if given is None else SamplerConfig.model_validate(given)
+    try:
+        return SamplerConfig() if given is None else SamplerConfig.model_validate(given)
+    except ValidationError as error:
+        expected = f"one of {', '.join(get_args(SamplerKind))}, or settings of one"
+        got = f"{given!r} ({error.errors()[0]['msg']})"
+        refuse(ConfigurationError, "sampler", expected=expected, got=got)

@@ -73,7 +73,7 @@ from cadenza.learn.agents.loop import Keeping, Listener, Loop, listening
 from cadenza.learn.agents.presets import preset_settings
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.env.making import SavedWorlds, agreed
+from cadenza.learn.env.making import SavedCompany, SavedWorlds, agreed
 from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import changed_settings, complete_state, read_agent, require_version
 from cadenza.learn.nn.encoders import Network
@@ -212,6 +212,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         shown = [self.envs.task, f"seed={self.seed}"]
         if self.envs.num_envs != self.default_envs:
             shown.append(f"num_envs={self.envs.num_envs}")
+        if self.envs.company:
+            shown.append("partners=...")
         if self.device.type != "cpu":
             shown.append(f"device='{self.device}'")
         if self.network is not None:
@@ -525,6 +527,7 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             "log": self.log_name,
             "device": str(self.device),
             **self._contract_facts(),
+            **({"company": self.envs.company} if self.envs.company else {}),
         }
         state = self.state_dict()
         if not memory:
@@ -596,6 +599,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             saved_network = "dict"  # what earlier versions chose, images or not
         if network is None and saved_network:
             given["network"] = saved_network
+        if env is None and "company" in header:
+            given = {"partners": SavedCompany(json.loads(header["company"])), **given}
         defaults = {name: field.default for name, field in cls.Config.model_fields.items()}
         settings = changed_settings(cls.__name__, header, given, defaults)
         for name in cls._gone - parts.keys():

@@ -41,6 +41,8 @@ class SoloKeywords(AgentKeywords, total=False):
     """Keywords of a `SoloAgent`."""
 
     network: Network | None
+    partners: Any
+    sampler: Any
 
 
 class SoloAgent(Agent[AgentConfig]):
@@ -49,6 +51,11 @@ class SoloAgent(Agent[AgentConfig]):
     ``network`` is what policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"``
     for dicts with images, or a module of your own that returns features, (B, F), copied for every
     network. None chooses by the kind of observation.
+
+    ``partners`` are who the agent learns beside in a task for two, given by its id or name: the
+    folder of a zoo, the name of a partner, or several of either, one of them drawn for every
+    episode. ``sampler`` says how: ``"uniform"``, ``"rank"``, ``"maximin"`` or ``"learnability"``.
+    All environments are one batch then. A saved agent remembers its partners by address and digest.
     """
 
     envs: Environments
@@ -64,8 +71,11 @@ class SoloAgent(Agent[AgentConfig]):
         num_envs: int | None = None,
         network: Network | None = None,
         device: str = "cpu",
+        partners: Any = None,
+        sampler: Any = None,
         **config: Any,
     ) -> None:
+        self._company = {"partners": partners, "sampler": sampler}
         if others:  # as in Stable-Baselines3: ("MlpPolicy", env)
             raise ConfigurationError(
                 f"{type(self).__name__}: expected the environment alone, got {env!r} before "
@@ -97,6 +107,7 @@ class SoloAgent(Agent[AgentConfig]):
             group_size=self._group_size,
             masked=self._is_masked,
             partner=self._models_partner,
+            **self._company,
         )
 
     @property

@@ -6,6 +6,7 @@ show flat observations where the original is no Box.
 Axes:  N = environments, O = observation.
 """
 
+import json
 import math
 import warnings
 from collections import OrderedDict
@@ -48,6 +49,8 @@ AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 #: An id that Gymnasium knows, a function that makes an environment, or an environment.
 EnvLike: TypeAlias = str | Callable[[], AnyEnv] | AnyEnv | AnyVectorEnv
 
+#: Id of the ego's seat of any task, which its keyword ``task`` names.
+_EGO_ID: Final = "cadenza/Ego-v1"
 #: What stands beside a mask that infos tell.
 SEEN: Final = "observation"
 #: Observations that can be made flat arrays of numbers.
@@ -83,12 +86,22 @@ class SavedWorlds:
     contracts: Mapping[str, TaskContract] = field(default_factory=dict[str, TaskContract])
 
 
+@dataclass(frozen=True, slots=True)
+class SavedCompany:
+    """What a file tells of the partners: the keywords that make the batch beside them again."""
+
+    keywords: Mapping[str, Any]
+
+
 class Environments:
     """The environments a learner trains in, and how to make one more to judge it in.
 
     Those of a file are made when they are first needed, if they have an id. Those in a ready
     SyncVectorEnv are replaced in it by checked ones (`CheckedEnv`), once however many learners use
     it.
+
+    With ``partners`` they are made as one batch, whose maker takes them and how they are drawn
+    (``sampler``): ``gymnasium.make_vec(id, partners=..., sampler=...)``.
 
     Attributes:
         id: Gymnasium's id of each, if it was made by id.
@@ -115,9 +128,12 @@ class Environments:
         group_size: int = 1,
         masked: bool = False,
         partner: bool = False,
+        partners: Any = None,
+        sampler: Any = None,
     ) -> None:
         self._masked, self._asks = masked, partner
         self.partner_spaces: tuple[AnySpace, AnySpace] | None = None
+        self._partners, self._sampler = partners, sampler
         self._count, self._seed, self._group_size = count or default, seed, group_size
         self._vector: AnyVectorEnv | None = None
         saved = source if isinstance(source, SavedWorlds) else None
@@ -127,7 +143,9 @@ class Environments:
             raise ConfigurationError(
                 f"env: {ONE_AND_THE_SAME}, got {source} with one of them twice."
             )
-        self._make = None if self._source is None else _maker(self._source)
+        if (partners, sampler) != (None, None):
+            self._require_id(partners)
+        self._make = None if self._source is None else self._judging_maker(self._source)
         self.can_make: bool = self._make is not None
         self.id: str | None = self._source if isinstance(self._source, str) else None
         self.contracts: Mapping[str, TaskContract] = saved.contracts if saved else {}
@@ -174,6 +192,8 @@ class Environments:
                 "learn: expected environments, but the agent was loaded without; write "
                 "load(path, env) with an environment, or a function that makes one."
             )
+        if self._partners is not None:
+            source = _made_beside(str(source), self._count, self._company)
         if isinstance(source, VectorEnv):
             batch = cast("Any", source)
             self._describe(batch.single_observation_space, batch.single_action_space)
@@ -307,6 +327,39 @@ class Environments:
             expected, got = f"partners of {self.partner_spaces}", f"of {seen} and {done}"
             refuse(CheckpointError, "env", expected=expected, got=got)
         self.partner_spaces = seen, done
+
+    def _require_id(self, partners: Any) -> None:
+        """Refuse partners where nothing can take them, and a sampler without any."""
+        if partners is None or not isinstance(self._source, str):
+            expected = "partners beside a sampler" if partners is None else "the id of a task"
+            got = "a sampler alone" if partners is None else "something else"
+            do = "make the batch yourself: gymnasium.make_vec(id, num_envs=..., partners=...)"
+            refuse(ConfigurationError, "partners", expected=expected, got=got, do=do)
+
+    def _judging_maker(self, source: EnvLike) -> Callable[[], AnyEnv] | None:
+        """Return what makes one environment; None if ``source`` cannot be made again."""
+        if self._partners is None:
+            return _maker(source)
+        known, keywords = _named(str(source))
+        keywords |= self._company
+        del keywords["sampler"]  # judged beside all of them alike
+        return lambda: made_by_id(known, **keywords)
+
+    @property
+    def _company(self) -> dict[str, Any]:
+        """What makes the batch beside its partners."""
+        if isinstance(self._partners, SavedCompany):
+            sampler = {} if self._sampler is None else {"sampler": self._sampler}
+            return {**self._partners.keywords, **sampler}
+        return {"partners": self._partners, "sampler": self._sampler}
+
+    @property
+    def company(self) -> str:
+        """The same as a file holds it, JSON, members by address and digest; "" without partners."""
+        if self._partners is None:
+            return ""
+        batch: Any = None if self._vector is None else self._vector.unwrapped
+        return json.dumps(self._company if batch is None else batch.made_with)
 
     def saved(self) -> Any:
         """Return their spaces as a file holds them; see `SavedWorlds`."""
@@ -600,6 +653,24 @@ def _told(value: Any) -> str:
     if kind.__repr__ is not object.__repr__:
         return shown(value)
     return kind.__name__ if kind.__str__ is object.__str__ else str(value)
+
+
+def _named(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the id of a task's seat, which may be the task's own name, and further keywords."""
+    is_id = "/" in name or name in gymnasium.registry
+    return (name, {}) if is_id else (_EGO_ID, {"task": name})
+
+
+def _made_beside(name: str, count: int, company: Mapping[str, Any]) -> AnyVectorEnv:
+    """Return a batch of ``count`` environments beside partners."""
+    known, keywords = _named(name)
+    try:
+        return gymnasium.make_vec(known, num_envs=count, **keywords, **company)
+    except (gymnasium.error.Error, TypeError) as error:  # that of an unknown keyword
+        raise ConfigurationError(
+            f"env: expected an id that takes partners, e.g. 'cadenza/Crossing-v1', got {name!r}: "
+            f"{error}"
+        ) from error
 
 
 def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:

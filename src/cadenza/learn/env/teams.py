@@ -225,6 +225,9 @@ class TeamWorlds:
 
     id: str | None = None
 
+    #: Partners that are not of the team: none.
+    company: str = ""
+
     def __init__(self, source: Any, *, count: int | None, default: int) -> None:
         self.can_make: bool = callable(source)
         self._make = source if callable(source) else None
