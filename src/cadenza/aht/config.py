@@ -47,9 +47,9 @@ from cadenza.learn.settings import (
     OffPolicyConfig,
     OnPolicyAgentConfig,
     Rate,
+    SamplerConfig,
     ScheduleConfig,
 )
-from cadenza.partners.sampling import SamplerConfig
 from cadenza.safety.runtime.options import SafetyOptions
 
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.

@@ -575,3 +575,24 @@ class ChoosingSettings(OnPolicyAgentSettings, MaskedSettings, total=False):
     """Keywords of `ChoosingConfig`."""
 
     factored_choices: bool
+
+
+#: How training partners are drawn.
+SamplerKind: TypeAlias = Literal["uniform", "rank", "maximin", "learnability"]
+
+
+class SamplerConfig(FrozenModel):
+    """How training partners are drawn; a kind alone is enough.
+
+    Attributes:
+        kind: See `cadenza.partners.sampling`.
+        beta: Exponent of ``rank``.
+    """
+
+    kind: SamplerKind = "uniform"
+    beta: float = Field(default=3.0, ge=0.0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_kind(cls, value: object) -> object:
+        return {"kind": value} if isinstance(value, str) else value

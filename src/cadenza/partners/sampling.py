@@ -19,38 +19,19 @@ Random:  a draw takes one number of the generator that the caller opened for the
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, refuse
-from cadenza.learn.settings import FrozenModel
+from cadenza.learn.settings import SamplerConfig, SamplerKind
 
 #: Last scores beside each partner that count.
 WINDOW: Final = 32
 #: Share of the draws of maximin and learnability that are uniform.
 UNIFORM_SHARE: Final = 0.1
-
-SamplerKind: TypeAlias = Literal["uniform", "rank", "maximin", "learnability"]
-
-
-class SamplerConfig(FrozenModel):
-    """How training partners are drawn.
-
-    Attributes:
-        kind: See the module.
-        beta: Exponent of ``rank``.
-    """
-
-    kind: SamplerKind = "uniform"
-    beta: float = Field(default=3.0, ge=0.0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_kind(cls, value: object) -> object:
-        return {"kind": value} if isinstance(value, str) else value
 
 
 def rank_probabilities(means: FloatArray, beta: float) -> FloatArray:
