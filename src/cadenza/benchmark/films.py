@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_env, build_partner
+from cadenza.benchmark.cells import EvaluationPlan, initial_state_seed
 from cadenza.benchmark.episodes import EpisodeTag
 from cadenza.benchmark.lanes import has_lanes, open_lanes, record_in_lanes
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
@@ -47,12 +48,37 @@ def film(
         ConfigurationError: Task, partner or policy do not fit, or MP4 cannot be written.
         InputError: The ending is none of ``.png``, ``.gif`` and ``.mp4``.
     """
-    if out.suffix not in _FORMATS:
-        raise InputError(f"film: expected a file ending in {', '.join(_FORMATS)}, got {out.name}.")
     config = EnvConfig(
         task=task, episode_length=get_task(task).episode_length, options=dict(options or {})
     )
-    frames, info, rate = _play(config, ego, PartnerConfig(class_name=partner), seed, artifacts_root)
+    return _film(out, config, ego, PartnerConfig(class_name=partner), seed, artifacts_root)
+
+
+def film_cell(
+    out: Path, plan: EvaluationPlan, *, ego: str, partner: str, start: int, artifacts_root: Path
+) -> dict[str, Any]:
+    """Play episode ``start`` of the first seed of an evaluation's cell again; see `film`.
+
+    Raises:
+        UnknownNameError: The plan names no such policy or partner.
+    """
+    condition, seed = plan.conditions[0], plan.seeds[0]
+    return _film(
+        out,
+        condition.env_of(plan.env),
+        plan.policy(ego).source,
+        condition.partner_of(plan.partner(partner).partner),
+        initial_state_seed(seed, start),
+        artifacts_root,
+    )
+
+
+def _film(
+    out: Path, config: EnvConfig, ego: str, partner: PartnerConfig, seed: int, root: Path
+) -> dict[str, Any]:
+    if out.suffix not in _FORMATS:
+        raise InputError(f"film: expected a file ending in {', '.join(_FORMATS)}, got {out.name}.")
+    frames, info, rate = _play(config, ego, partner, seed, root)
     with atomic_writer(out) as file:
         if out.suffix == ".png":
             last = len(frames) - 1

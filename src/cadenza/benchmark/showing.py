@@ -52,7 +52,6 @@ from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.episodes import learning_figures
-from cadenza.evaluation.report.figures.outcomes import Figure
 from cadenza.evaluation.report.render import (
     Page,
     Tile,
@@ -62,6 +61,7 @@ from cadenza.evaluation.report.render import (
     method_figures,
     overall_score,
 )
+from cadenza.evaluation.report.svg import Figure
 from cadenza.evaluation.report.view import Check, ReportView
 from cadenza.evaluation.results import ResultBundle
 

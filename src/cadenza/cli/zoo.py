@@ -1,6 +1,7 @@
 """`cadenza zoo train | list | show | select | best-response | matrix`, and the draft zoo."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 
 from cadenza.cli.configuration import Settings, explained
 from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
-from cadenza.core.progress import progress_bar
+from cadenza.core.progress import progress_bar, stage_bars
 
 if TYPE_CHECKING:
     from cadenza.benchmark.zoo.config import ZooConfig
@@ -306,6 +307,24 @@ def matrix(
             "policies, or a built-in policy; repeatable.",
         ),
     ] = None,
+    seen: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--seen",
+            help="One of the zoos, with which the egos trained; repeatable. Without it, they may "
+            "have met every public member.",
+        ),
+    ] = None,
+    best_responses: Annotated[
+        Path | None,
+        typer.Option(
+            "--best-responses", help="File of best responses; by default those of the zoos."
+        ),
+    ] = None,
+    encounters: Annotated[
+        int,
+        typer.Option("--encounters", min=0, help="Meet each partner so many times in a row, too."),
+    ] = 0,
     episodes: Annotated[
         int, typer.Option("--episodes", min=5, help="Episodes of a cell, over five seeds.")
     ] = 50,
@@ -321,50 +340,100 @@ def matrix(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Play every learned ego with every partner; seal the results."""
+    """Play every learned ego with every partner; seal the results and write a report."""
     with typed_exits(as_json=as_json):
+        from cadenza.benchmark.zoo.encounters import play_encounters
         from cadenza.benchmark.zoo.matrix import cross_play, diversity_table, write_matrix
         from cadenza.benchmark.zoo.selecting import family_diversity
+        from cadenza.benchmark.zoo.verdict import (
+            REPORT_HTML,
+            family_table,
+            keep_responses,
+            merged_responses,
+            verdict_report,
+        )
+        from cadenza.core.errors import ConfigurationError
+        from cadenza.core.files import atomic_write_text
+        from cadenza.evaluation.best_responses import load_best_responses
+        from cadenza.evaluation.report.analysis import analyse
+        from cadenza.evaluation.report.render import render_report
+        from cadenza.evaluation.report.tables import proximity_table
 
+        if encounters == 1:
+            raise ConfigurationError("--encounters: expected at least 2, or 0 for none, got 1.")
         out = out or zoos[0] / "matrix"
-        with progress_bar("cross-play", quiet=quiet or as_json) as report:
+        best = merged_responses(zoos)
+        if best_responses is not None:
+            best = load_best_responses(best_responses)
+        with stage_bars(quiet=quiet or as_json) as report:
             result = cross_play(
                 zoos,
                 out=out,
                 egos=ego or (),
+                seen=seen or (),
                 episodes=episodes,
                 seed=seed,
                 workers=workers,
                 resume=resume,
                 overwrite=overwrite,
-                progress=report,
+                progress=partial(report, "cross-play"),
             )
+            if encounters:
+                play_encounters(
+                    result.plan,
+                    egos=result.judged,
+                    out=out,
+                    artifacts_root=result.artifacts_root,
+                    encounters=encounters,
+                    workers=workers,
+                    progress=partial(report, "encounters"),
+                )
         diversity = family_diversity(zoos, seed=seed)
         table, picture = write_matrix(out, result, diversity)
+        if best is not None:
+            keep_responses(out, best)
+        view = verdict_report(out)
+        atomic_write_text(out / REPORT_HTML, render_report(view))
         if as_json:
             print_text(table.read_text("utf-8").rstrip())
             return
-        families = sorted({member.family for member in result.partners})
-        rows: list[tuple[str, ...]] = []
-        for name, skills in zip(result.egos, result.skills, strict=True):
-            pairs = list(zip(result.partners, skills, strict=True))
-            means = [
-                sum(s.value for m, s in pairs if m.family == family)
-                / sum(m.family == family for m, _ in pairs)
-                for family in families
-            ]
-            worst_member, worst = min(pairs, key=lambda pair: pair[1].value)
-            rows.append(
-                (name, *(f"{mean:.2f}" for mean in means), f"{_shown(worst)} {worst_member.name}")
-            )
-        title = (
-            f"Mean {result.skills[0][0].metric} by family of partners, {episodes} episodes a cell"
-        )
-        print_table(title, ("ego", *families, "worst partner"), rows)
+        found = family_table(result.as_json())
+        print_table(found.title, found.columns, found.rows)
+        proximity = proximity_table(view, analyse(view))
+        if proximity is not None:
+            print_table(proximity.title, proximity.columns[:-3], [r[:-3] for r in proximity.rows])
         if diversity:
             found = diversity_table(diversity)
             print_table(found.title, found.columns, found.rows)
-        print_text(f"matrix: {table}\nheat map: {picture}")
+        print_text(f"matrix: {table}\nheat map: {picture}\nreport: {out / REPORT_HTML}")
+
+
+def film(
+    matrix: Annotated[Path, typer.Argument(help="Folder of a matrix.")],
+    ego: Annotated[str, typer.Argument(help="One of its egos.")],
+    partner: Annotated[str, typer.Argument(help="One of its partners.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File: .png, .gif or .mp4.")],
+    start: Annotated[int, typer.Option("--start", min=0, help="Which start of the cell.")] = 0,
+) -> None:
+    """Play an episode of a matrix's cell again and write pictures of it."""
+    with typed_exits():
+        from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
+        from cadenza.benchmark.films import film_cell
+        from cadenza.benchmark.zoo.verdict import read_verdict
+        from cadenza.core.errors import ConfigurationError
+
+        found = read_verdict(matrix)
+        if found is None:
+            raise ConfigurationError(f"{matrix}: expected the folder of a matrix, got another.")
+        result = film_cell(
+            out,
+            EvaluationPlan.from_bytes((matrix / PLAN_NAME).read_bytes()),
+            ego=ego,
+            partner=partner,
+            start=start,
+            artifacts_root=matrix / found.matrix["artifacts_root"],
+        )
+        print_text(f"{out}: {result['steps']} steps, success {result['info'].get('success')}")
 
 
 def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":

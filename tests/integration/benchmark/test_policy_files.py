@@ -91,7 +91,7 @@ def test_matrix_takes_agents_as_egos(agents, tmp_path):
     made(zoo, population=1, task="crossing")
     egos = [agents / "best", agents / f"ppo{SUFFIX}"]
     result = cross_play([zoo], egos=egos, episodes=5, out=tmp_path / "matrix", workers=1)
-    assert result.egos[1:] == ("best", "ppo.policy")
+    assert result.egos[1:] == (agents.name, "ppo")
     member = load_policy_file(zoo / "members" / f"fcp-s0-0-final.ego{SUFFIX}")
     assert member.seat == "ego"
     assert member.output.log_std is not None
@@ -125,7 +125,7 @@ def test_matrix_takes_folders_and_built_in_egos(agents, tmp_path):
         shutil.copy(agents / f"ppo{SUFFIX}", tmp_path / "seeds" / "policies" / f"x{seed}{SUFFIX}")
     egos = [tmp_path / "agent", tmp_path / "seeds", "goal_pd"]
     result = cross_play([zoo], egos=egos, episodes=5, out=tmp_path / "matrix", workers=1)
-    assert result.egos == ("best", "x0.policy", "x1.policy", "goal_pd")
+    assert result.egos == ("agent", "x0", "x1", "goal_pd")
     with pytest.raises(CheckpointError, match="expected a policy, an agent, or a folder"):
         cross_play([zoo], egos=[tmp_path / "nothing"], episodes=5, out=tmp_path / "other")
 

@@ -8,6 +8,7 @@ Axes:        I = egos, J = partners, M = episodes.
 """
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.benchmark.cells import ConditionEntry, PolicyChoice
+from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan, PolicyChoice
 from cadenza.benchmark.evaluation_run import (
     EvaluationConfig,
     EvaluationOutcome,
@@ -33,8 +34,8 @@ from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_json, atomic_writer
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.figures.methods import GridCell, grid
-from cadenza.evaluation.report.figures.outcomes import Figure, make_figure
-from cadenza.evaluation.report.svg import score, score_interval
+from cadenza.evaluation.report.svg import Figure, make_figure, score, score_interval
+from cadenza.evaluation.report.view import MAX_CONDITIONS
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import (
@@ -44,6 +45,7 @@ from cadenza.evaluation.statistics.estimate import (
     rate_estimate,
 )
 from cadenza.partners.spec import PartnerSpec
+from cadenza.partners.varied_body import VARIED_BODY
 from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember, read_manifest
 from cadenza.partners.zoo_member import ZOO_MEMBER
 
@@ -52,6 +54,8 @@ SEEDS: Final = 5
 DEFAULT_EPISODES: Final = 50
 #: The only condition of the evaluation.
 CONDITION: Final = "plain"
+#: Agents that a training with a folder saves there.
+_AGENTS: Final = frozenset({"best", "last"})
 MATRIX_JSON: Final = "matrix.json"
 MATRIX_PNG: Final = "matrix.png"
 #: Inches of the heat map per cell and for its labels.
@@ -118,6 +122,11 @@ class CrossPlay:
         seeds: Of the episodes, the clusters of the intervals.
         row_order: Rows by clustering.
         column_order: Columns by clustering.
+        judged: Rows that a report compares: the further egos, else the first ones.
+        seen: Whether the egos may have trained with each partner, (J,).
+        families: Names of the families of partners, F, and cells over each, I rows of F.
+        plan: What was played.
+        artifacts_root: Folder that the plan's addresses are relative to.
     """
 
     egos: tuple[str, ...]
@@ -126,6 +135,11 @@ class CrossPlay:
     seeds: tuple[int, ...]
     row_order: tuple[int, ...]
     column_order: tuple[int, ...]
+    judged: tuple[str, ...]
+    seen: tuple[bool, ...]
+    families: Mapping[str, tuple[Skill, ...]]
+    plan: EvaluationPlan
+    artifacts_root: Path
 
     @property
     def values(self) -> FloatArray:
@@ -137,9 +151,20 @@ class CrossPlay:
         return {
             "egos": list(self.egos),
             "partners": [
-                {"name": m.name, "family": m.family, "tier": m.tier, "split": m.split}
-                for m in self.partners
+                {
+                    "name": m.name,
+                    "family": family_of(m),
+                    "tier": m.tier,
+                    "split": m.split,
+                    "seen": seen,
+                }
+                for m, seen in zip(self.partners, self.seen, strict=True)
             ],
+            "judged": list(self.judged),
+            "families": {
+                name: [skill.model_dump(mode="json") for skill in skills]
+                for name, skills in self.families.items()
+            },
             "cells": [[skill.model_dump(mode="json") for skill in row] for row in self.skills],
             "seeds": list(self.seeds),
             "row_order": list(self.row_order),
@@ -147,11 +172,20 @@ class CrossPlay:
         }
 
 
+def family_of(member: ZooMember) -> str:
+    """Return the family that a member is judged in: its method, or the class of a scripted one."""
+    if member.class_name == ZOO_MEMBER:
+        return member.family
+    varied = member.class_name == VARIED_BODY
+    return f"{member.options['partner']}, varied body" if varied else member.class_name
+
+
 def cross_play(
     folders: Sequence[Path],
     *,
     out: Path,
     egos: Sequence[str | Path] = (),
+    seen: Sequence[Path] = (),
     episodes: int = DEFAULT_EPISODES,
     seed: int = 0,
     workers: int | None = None,
@@ -166,6 +200,7 @@ def cross_play(
         out: Folder of plan, cells and bundles.
         egos: Further egos: files or folders of any kind that `cadenza.benchmark.policies` reads,
             or names of built-in policies.
+        seen: Zoos that the egos trained with; without any, they may have met every public member.
         episodes: M of every cell, a multiple of `SEEDS`.
         seed: Chooses the seeds of the episodes.
         workers: Processes; by default one per core.
@@ -179,34 +214,7 @@ def cross_play(
         ConfigurationError: The zoos do not fit together, or there is no ego.
     """
     manifest, entries = open_zoos(folders)
-    learned = [e for e in entries if e.member.class_name == ZOO_MEMBER and e.member.tier == "final"]
-    files = {e.member.name: e.folder / e.member.file for e in learned}
-    scripted, further = sorted_egos(egos)
-    files |= dict(zip(_names_of(further, files), further, strict=True))
-    if not (files or scripted) or episodes < 1 or episodes % SEEDS:
-        raise ConfigurationError(
-            "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
-            f"{SEEDS} episodes, got {len(files) + len(scripted)} egos and {episodes}."
-        )
-    places = [Path(os.path.realpath(path)) for path in (*folders, *(p.parent for p in further))]
-    root = Path(os.path.relpath(os.path.commonpath(places)))
-
-    def address(path: Path) -> str:
-        return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
-
-    sources = {name: address(path) for name, path in files.items()}
-    sources |= {name: name for name in scripted}
-    config = EvaluationConfig(
-        task=manifest.task,
-        episode_length=settings_of(manifest, seed).horizon,
-        options=manifest.options,
-        policies=tuple(PolicyChoice(name=n, source=source) for n, source in sources.items()),
-        partners=tuple(_partner(entry, address) for entry in entries),
-        conditions=(ConditionEntry(name=CONDITION),),
-        seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
-        episodes_per_seed=episodes // SEEDS,
-        artifacts_root=root,
-    )
+    members, config = _evaluation(manifest, entries, folders, egos, seen, (episodes, seed))
     played = run_evaluation(
         config,
         out=out,
@@ -216,15 +224,72 @@ def cross_play(
         repro_command="cadenza zoo matrix",
         progress=progress,
     )
-    skills = tuple(_skills(played, name, entries) for name in sources)
-    values = np.array([[skill.value for skill in row] for row in skills])
+    names = [entry.name for entry in config.policies]
+    rows = [_skills(played, name, entries) for name in names]
+    values = np.array([[skill.value for skill in cells] for cells, _ in rows])
+    judged = [name for name in names if name not in members] or names
     return CrossPlay(
-        egos=tuple(sources),
+        egos=tuple(names),
         partners=tuple(entry.member for entry in entries),
-        skills=skills,
+        skills=tuple(tuple(cells) for cells, _ in rows),
         seeds=config.seeds,
         row_order=clustered(values),
         column_order=clustered(values.T),
+        judged=tuple(judged[:MAX_CONDITIONS]),
+        seen=tuple(entry.seen for entry in played.plan.partners),
+        families={name: tuple(own[name] for _, own in rows) for name in rows[0][1]},
+        plan=played.plan,
+        artifacts_root=config.artifacts_root,
+    )
+
+
+def _evaluation(
+    manifest: ZooManifest,
+    entries: Sequence[ZooEntry],
+    folders: Sequence[Path],
+    egos: Sequence[str | Path],
+    seen: Sequence[Path],
+    count: tuple[int, int],
+) -> tuple[set[str], EvaluationConfig]:
+    """Return the rows that are members, and what is played: ``count`` episodes a cell, seed."""
+    episodes, seed = count
+    learned = [e for e in entries if e.member.class_name == ZOO_MEMBER and e.member.tier == "final"]
+    files = {e.member.name: e.folder / e.member.file for e in learned}
+    members = set(files)
+    scripted, further = sorted_egos(egos)
+    files |= dict(zip(_names_of(further, files), further, strict=True))
+    if not (files or scripted) or episodes < 1 or episodes % SEEDS:
+        raise ConfigurationError(
+            "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
+            f"{SEEDS} episodes, got {len(files) + len(scripted)} egos and {episodes}."
+        )
+    places = [Path(os.path.realpath(path)) for path in (*folders, *(p.parent for p in further))]
+    root = Path(os.path.relpath(os.path.commonpath(places)))
+    known = {folder.resolve() for folder in seen}
+    unknown = known - {folder.resolve() for folder in folders}
+    if unknown:
+        raise ConfigurationError(
+            f"zoo matrix: expected --seen among the zoos, got {min(unknown)}; name it there, too."
+        )
+
+    def is_seen(entry: ZooEntry) -> bool:
+        return entry.folder.resolve() in known if known else entry.member.split == "public"
+
+    def address(path: Path) -> str:
+        return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
+
+    sources = {name: address(path) for name, path in files.items()}
+    sources |= {name: name for name in scripted}
+    return members, EvaluationConfig(
+        task=manifest.task,
+        episode_length=settings_of(manifest, seed).horizon,
+        options=manifest.options,
+        policies=tuple(PolicyChoice(name=n, source=source) for n, source in sources.items()),
+        partners=tuple(_partner(entry, address, is_seen(entry)) for entry in entries),
+        conditions=(ConditionEntry(name=CONDITION),),
+        seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
+        episodes_per_seed=episodes // SEEDS,
+        artifacts_root=root,
     )
 
 
@@ -236,35 +301,48 @@ def sorted_egos(egos: Sequence[str | Path]) -> tuple[list[str], list[Path]]:
 
 
 def _names_of(egos: Sequence[Path], taken: Iterable[str]) -> list[str]:
-    """Return a name for each file: its stem, after its folder's where another has the same."""
-    stems = [path.stem for path in egos]
+    """Return a name for each file: its own or, of an agent in a folder, the folder's.
+
+    Where another has the same, the folder's name comes first.
+    """
+    stems = [
+        path.resolve().parent.name if path.name in _AGENTS else path.stem.removesuffix(".policy")
+        for path in egos
+    ]
     known = [*taken, *stems]
     return [
-        stem if known.count(stem) == 1 else f"{path.resolve().parent.name}-{stem}"
+        stem if known.count(stem) == 1 else f"{path.resolve().parent.name}-{path.stem}"
         for path, stem in zip(egos, stems, strict=True)
     ]
 
 
-def _partner(entry: ZooEntry, address: Callable[[Path], str]) -> PartnerChoice:
+def _partner(entry: ZooEntry, address: Callable[[Path], str], seen: bool) -> PartnerChoice:
     """Return a member as a partner of an evaluation."""
     member = entry.member
     if member.class_name != ZOO_MEMBER:
         extra = {key: str(value) for key, value in member.options.items()}
-        return PartnerChoice(name=member.name, class_name=member.class_name, extra=extra)
+        return PartnerChoice(name=member.name, class_name=member.class_name, extra=extra, seen=seen)
     return PartnerChoice(
         name=member.name,
         class_name=ZOO_MEMBER,
         seed=member.seed,
         checkpoint_step=member.step,
         weights_uri=address(entry.folder / member.file),
+        seen=seen,
     )
 
 
-def _skills(played: EvaluationOutcome, ego: str, entries: Sequence[ZooEntry]) -> tuple[Skill, ...]:
-    """Return the row of one ego."""
-    groups: dict[str | None, list[EpisodeResult]] = {}
+def _skills(
+    played: EvaluationOutcome, ego: str, entries: Sequence[ZooEntry]
+) -> tuple[list[Skill], dict[str, Skill]]:
+    """Return the cells of one ego by partner, and over each family of partners."""
+    groups: dict[str, list[EpisodeResult]] = {}
+    families: dict[str, list[EpisodeResult]] = {}
+    family = {entry.member.name: family_of(entry.member) for entry in entries}
     for episode in played.episodes[ego]:
-        groups.setdefault(episode.partner, []).append(episode)
+        partner = episode.partner or ""
+        groups.setdefault(partner, []).append(episode)
+        families.setdefault(family[partner], []).append(episode)
 
     def skill(episodes: Sequence[EpisodeResult]) -> Skill:
         if played.has_success:
@@ -280,7 +358,8 @@ def _skills(played: EvaluationOutcome, ego: str, entries: Sequence[ZooEntry]) ->
             episodes=found.n,
         )
 
-    return tuple(skill(groups[entry.member.name]) for entry in entries)
+    cells = [skill(groups[entry.member.name]) for entry in entries]
+    return cells, {name: skill(own) for name, own in families.items()}
 
 
 def settings_of(manifest: ZooManifest, seed: int) -> ZooConfig:
@@ -309,7 +388,9 @@ def write_matrix(
 ) -> tuple[Path, Path]:
     """Write the matrix as JSON, the families' ``diversity`` in it, and as a heat map."""
     paths = folder / MATRIX_JSON, folder / MATRIX_PNG
-    atomic_write_json(paths[0], {**result.as_json(), "diversity": dict(diversity)})
+    root = os.path.relpath(result.artifacts_root, folder)
+    content = {**result.as_json(), "diversity": dict(diversity), "artifacts_root": root}
+    atomic_write_json(paths[0], content)
     figure = _heat_map(result)
     with atomic_writer(paths[1]) as file:
         figure.savefig(file, format="png", metadata={"Software": None})
@@ -332,8 +413,10 @@ def diversity_table(diversity: Mapping[str, Mapping[str, Any]]) -> Table:
     )
 
 
-def matrix_figure(content: Mapping[str, Any]) -> Figure:
+def matrix_figure(content: Mapping[str, Any], place: str = "MATRIX") -> Figure:
     """Return the matrix that `write_matrix` stored as a figure of a page, partners as rows.
+
+    Each cell tells how to film an episode of it, ``place`` being the matrix's folder.
 
     Raises:
         ValueError: It is none; missing parts raise a LookupError.
@@ -345,7 +428,8 @@ def matrix_figure(content: Mapping[str, Any]) -> Figure:
     values = [skill.value for row in skills for skill in row]
     low, high = (0.0, 1.0) if rate else (min(values), max(values) + 1e-12)
 
-    def cell(skill: Skill) -> GridCell:
+    def cell(i: int, j: int) -> GridCell:
+        skill = skills[i][j]
         ends = Estimate(
             value=skill.value,
             low=skill.low,
@@ -356,20 +440,23 @@ def matrix_figure(content: Mapping[str, Any]) -> Figure:
             n_clusters=len(content["seeds"]),
         )
         share = (skill.value - low) / (high - low)
-        return GridCell(score(skill.value, rate), score_interval(ends, rate), "heat", share)
+        tip = f"{egos[i]} with {partners[j]}: {film_command(place, egos[i], partners[j])}"
+        return GridCell(score(skill.value, rate), score_interval(ends, rate), "heat", share, tip)
 
-    rows = [
-        (partners[j], [cell(skills[i][j]) for i in order])
-        for j in map(int, content["column_order"])
-    ]
+    rows = [(partners[j], [cell(i, j) for i in order]) for j in map(int, content["column_order"])]
     return make_figure(
         grid([egos[i] for i in order], rows),
         identity="cross-play",
         title=f"Cross-play: {'success' if rate else 'mean return'} of every ego with every partner",
         caption=f"{skills[0][0].episodes} episodes in each cell, its 95 % interval below; rows and "
-        "columns by average-linkage clustering.",
+        "columns by average-linkage clustering. Hover over a cell for the command that films it.",
         description=f"{len(egos)} egos, {len(partners)} partners",
     )
+
+
+def film_command(place: str, ego: str, partner: str) -> str:
+    """Return the command that films an episode of a cell."""
+    return f"cadenza zoo film {shlex.join([place, ego, partner])} --out film.gif"
 
 
 def _heat_map(result: CrossPlay) -> Any:

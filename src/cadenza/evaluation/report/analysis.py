@@ -10,6 +10,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.best_responses import proximities
+from cadenza.evaluation.generalisation import generalisation_gap
 from cadenza.evaluation.report.svg import plural
 from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView, condition_css
 from cadenza.evaluation.results import EpisodeResult
@@ -130,6 +131,7 @@ class MethodNumbers:
         profile: Share of cells above each score.
         spread: What more seeds or episodes would bring.
         proximity: How close it comes to best responses, by partner and aggregate.
+        gaps: What it loses beside unseen partners, by their family.
     """
 
     condition: ConditionView
@@ -145,6 +147,7 @@ class MethodNumbers:
     profile: Profile | None
     spread: SeedSpread | None
     proximity: Mapping[str, Estimate]
+    gaps: Mapping[str, Estimate]
 
     def named(self) -> dict[str, Estimate]:
         """Return every estimate by its name."""
@@ -156,6 +159,7 @@ class MethodNumbers:
             "cvar": self.tail.estimate,
         }
         found |= {f"proximity: {name}": e for name, e in self.proximity.items()}
+        found |= {f"gap: {name}": e for name, e in self.gaps.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
@@ -239,11 +243,22 @@ def compare_methods(view: ReportView, overall: Row) -> Methods:
         ranking = rank(clusters, paired=paired)
     close = view.best_responses
     proximity = {} if close is None else proximities(played, close, families)
+    seen = {p.partner_id: p.seen for p in view.partners if p.seen is not None}
+    gaps = {
+        name: generalisation_gap(
+            own,
+            metric=metric,
+            seen=seen,
+            families=families,
+            bounds=(-1.0, 1.0) if view.has_success else None,
+        )
+        for name, own in played.items()
+    }
     columns = zip(view.conditions, condition_css(view), overall.cells, strict=True)
     complete = ranking and not any(np.isnan(scores.cells(n)).any() for n in played)
     return Methods(
         rows=tuple(
-            _method(scores, condition, css, cell, ranking, proximity.get(name, {}))
+            _method(scores, condition, css, cell, ranking, (proximity.get(name, {}), gaps[name]))
             for condition, css, cell in columns
             if (name := condition.condition_id) in played and cell is not None
         ),
@@ -262,9 +277,9 @@ def _method(
     css: str,
     cell: Cell,
     ranking: Ranking | None,
-    proximity: Mapping[str, Estimate],
+    beside: tuple[Mapping[str, Estimate], Mapping[str, Estimate]],
 ) -> MethodNumbers:
-    """Return the numbers of one method."""
+    """Return the numbers of one method; ``beside`` are its proximities and gaps."""
     name, level = condition.condition_id, 1.0 - 0.05 / len(scores.methods)
     clusters = scores.clusters(name)
     several = len(clusters) > 1
@@ -283,7 +298,8 @@ def _method(
         tail=worst_case(scores, name, share=TAIL),
         profile=performance_profile(scores, name, rng=_rng("profile", name)) if several else None,
         spread=seed_spread(clusters) if several and deep else None,
-        proximity=proximity,
+        proximity=beside[0],
+        gaps=beside[1],
     )
 
 

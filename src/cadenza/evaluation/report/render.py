@@ -43,14 +43,15 @@ from cadenza.evaluation.report.figures.methods import (
     score_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
-    Figure,
     difference_figure,
     outcome_figure,
 )
+from cadenza.evaluation.report.figures.populations import gap_figure
 from cadenza.evaluation.report.svg import (
     ASSETS,
     MISSING,
     NBSP,
+    Figure,
     count,
     number_interval,
     percent,
@@ -73,6 +74,7 @@ from cadenza.evaluation.report.tables import (
 from cadenza.evaluation.report.view import (
     ConditionView,
     ReportView,
+    Section,
     condition_css,
     player_data,
 )
@@ -269,23 +271,6 @@ def _zero(view: ReportView, change: Estimate) -> str:
     return f"{_CONFIDENCE} {bounds} {verb} zero"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One heading of the page, with its anchor, its name in the navigation, and what is below it.
-
-    ``fold`` are words that unfold its tables; empty shows them at once.
-    """
-
-    identity: str
-    nav: str
-    title: str
-    intro: str
-    figures: tuple[Figure, ...] = ()
-    tables: tuple[Table, ...] = ()
-    player: bool = False
-    fold: str = ""
-
-
 #: Name in the navigation, heading, and one or two sentences for a newcomer, by anchor.
 _TEXTS: Final = {
     "watch": (
@@ -308,6 +293,12 @@ _TEXTS: Final = {
         "Compared",
         "All partners together",
         "A cell is one {seed_kind} with one partner. {simultaneous}",
+    ),
+    "gap": (
+        "Gap",
+        "What it loses beside strangers",
+        "How much better it does beside partners that it may have trained with than beside others, "
+        "from the same starts.",
     ),
     "endings": (
         "Endings",
@@ -413,6 +404,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             "all rows at once (Bonferroni), rank ranges too (Holm): a method's true rank is one of "
             "the range.",
         ),
+        _section("gap", figures=[gap_figure(view, numbers)]),
         _section("endings", tables=[endings_table(view, numbers)], fold=long),
         _section(
             "change",
@@ -427,6 +419,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
         ),
         _section("learning", figures=[learning_figure(c, n) for n, c in enumerate(view.learning)]),
         _section("safety", tables=[safety_table(view, numbers)], fold=long),
+        *view.sections,
         _section("further", tables=words_only, fold="Show the tables"),
     )
     shown = [s for s in candidates if s.figures or s.tables]

@@ -89,13 +89,22 @@ class Drawing:
             self._parts.append(f'<path d="{_path(points)}" class="{css}"/>')
 
     def rect(
-        self, x: float, y: float, width: float, height: float, css: str, opacity: float = 1.0
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        css: str,
+        opacity: float = 1.0,
+        tip: str = "",
     ) -> None:
-        """Draw a rectangle, filled with ``opacity`` in [0, 1]."""
+        """Draw a rectangle, filled with ``opacity`` in [0, 1]; ``tip`` shows on hovering."""
         filled = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
-        self._parts.append(
-            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
-            f'class="{css}"{filled}/>'
+        self._element(
+            "rect",
+            f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
+            f'class="{css}"{filled}',
+            tip,
         )
 
     def render(self, *, identity: str, title: str, description: str) -> Markup:
@@ -114,6 +123,39 @@ class Drawing:
         inside = f"<title>{escape(tip)}</title>" if tip else ""
         end = f">{inside}</{tag}>" if inside else "/>"
         self._parts.append(f"<{tag} {attributes}{end}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegendEntry:
+    """One mark of a legend, by its class (``"on"``, ``"off"``, ...), and its meaning."""
+
+    css: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of the page; ``identity`` is its anchor, the caption says what to look at."""
+
+    identity: str
+    title: str
+    caption: str
+    svg: Markup
+    legend: tuple[LegendEntry, ...] = ()
+
+
+def make_figure(
+    drawing: Drawing,
+    *,
+    identity: str,
+    title: str,
+    caption: str,
+    description: str,
+    legend: tuple[LegendEntry, ...] = (),
+) -> Figure:
+    """Return the figure of ``drawing``; ``description`` is for readers who cannot see it."""
+    svg = drawing.render(identity=identity, title=title, description=description)
+    return Figure(identity=identity, title=title, caption=caption, svg=svg, legend=legend)
 
 
 def nice_ticks(low: float, high: float, target: int) -> list[float]:

@@ -16,6 +16,7 @@ from pydantic import Field
 from cadenza.core.errors import InputError
 from cadenza.core.tables import Table
 from cadenza.evaluation.best_responses import BestResponses
+from cadenza.evaluation.report.svg import Figure
 from cadenza.evaluation.results import Archive, EpisodeResult
 
 #: A point of the plane, m.
@@ -147,6 +148,23 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One heading of the page, with its anchor, its name in the navigation, and what is below it.
+
+    ``fold`` are words that unfold its tables; empty shows them at once.
+    """
+
+    identity: str
+    nav: str
+    title: str
+    intro: str
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+    player: bool = False
+    fold: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportView:
     """Everything the report shows; partners and rows in display order.
 
@@ -166,6 +184,7 @@ class ReportView:
             for the reader.
         tables: Further tables, e.g. the filter's settings.
         best_responses: Best responses to the partners, which scores are measured against.
+        sections: Further parts of the page, after those of methods and partners.
         stress_limit: Peak force that the task allows, N.
         seed_kind: What a seed is: drawn to train a policy, or to choose starts.
     """
@@ -191,6 +210,7 @@ class ReportView:
     tables: tuple[Table, ...] = ()
     repro_command: str = ""
     best_responses: BestResponses | None = None
+    sections: tuple[Section, ...] = ()
     stress_limit: float | None = None
     seed_kind: Literal["evaluation seed", "training seed"] = "evaluation seed"
     #: Filled in: the filtered condition and the one it is compared with, when both exist.

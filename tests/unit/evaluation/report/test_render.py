@@ -126,7 +126,7 @@ def test_report_ids_are_unique_and_links_lead_somewhere(page):
 
 def test_report_drawings_are_well_formed_and_named(source):
     drawings = re.findall(r'<svg class="chart.*?</svg>', source, flags=re.DOTALL)
-    assert len(drawings) == 11
+    assert len(drawings) == 12
     for drawing in drawings:
         root = parse_svg(drawing)
         assert root.find("title").text

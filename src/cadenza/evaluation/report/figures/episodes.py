@@ -14,17 +14,17 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.proportions import wilson_interval
 from cadenza.evaluation.report.analysis import Numbers
 from cadenza.evaluation.report.figures.outcomes import (
-    Figure,
-    LegendEntry,
     condition_legend,
-    make_figure,
 )
 from cadenza.evaluation.report.svg import (
     WIDTH,
     Drawing,
+    Figure,
+    LegendEntry,
     Scale,
     count,
     draw_shares,
+    make_figure,
     nice_ticks,
     number,
     percent,

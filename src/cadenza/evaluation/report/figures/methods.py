@@ -7,21 +7,21 @@ from cadenza.evaluation.leaderboard import GATE_PP
 from cadenza.evaluation.report.analysis import MethodNumbers, Numbers, score_of
 from cadenza.evaluation.report.figures.outcomes import (
     DotRow,
-    Figure,
     Lane,
-    LegendEntry,
     describe,
     difference_axis,
     dot_plot,
-    make_figure,
     score_axis,
 )
 from cadenza.evaluation.report.svg import (
     MISSING,
     WIDTH,
     Drawing,
+    Figure,
+    LegendEntry,
     Scale,
     draw_shares,
+    make_figure,
     nice_ticks,
     score,
     score_change,
@@ -36,6 +36,8 @@ from cadenza.evaluation.statistics.estimate import Estimate
 #: Drawing units of a grid of cells.
 _LABEL: Final = 190.0
 _CELL: Final = 44.0
+#: Narrowest cell that holds an interval; wider grids are drawn smaller.
+_NARROWEST: Final = 92.0
 #: Most that a cell of a grid is filled, so that its text can be read.
 _DENSEST: Final = 0.6
 #: Height of the profiles, drawing units.
@@ -143,18 +145,23 @@ def profile_figure(view: ReportView, numbers: Numbers) -> Figure | None:
 
 
 class GridCell(NamedTuple):
-    """Text of one cell, a smaller line below it, its class, and how much it is filled, 0 to 1."""
+    """Text of one cell, a smaller line below it, its class, and how much it is filled, 0 to 1.
+
+    ``tip`` shows on hovering.
+    """
 
     text: str
     note: str
     css: str
     share: float
+    tip: str = ""
 
 
 def grid(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[GridCell]]]) -> Drawing:
     """Return a matrix of filled cells under headings, one labelled row each."""
-    width = min((WIDTH - _LABEL) / len(columns), 170.0)
-    drawing = Drawing(height=30.0 + _CELL * len(rows))
+    width = min(max((WIDTH - _LABEL) / len(columns), _NARROWEST), 170.0)
+    whole = max(WIDTH, _LABEL + width * len(columns))
+    drawing = Drawing(height=30.0 + _CELL * len(rows), width=whole)
     for index, column in enumerate(columns):
         middle = _LABEL + (index + 0.5) * width
         text = shorten(column, limit=max(6, int(width / 7.5)))
@@ -165,7 +172,7 @@ def grid(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[GridCell]]])
         for index, cell in enumerate(cells):
             left = _LABEL + index * width
             filled = _DENSEST * min(max(cell.share, 0.0), 1.0)
-            drawing.rect(left + 1, y, width - 2, _CELL - 3, f"cell {cell.css}", opacity=filled)
+            drawing.rect(left + 1, y, width - 2, _CELL - 3, f"cell {cell.css}", filled, cell.tip)
             drawing.text(left + width / 2, y + 18, cell.text, "label", "middle")
             drawing.text(left + width / 2, y + 33, cell.note, "label small", "middle")
     return drawing

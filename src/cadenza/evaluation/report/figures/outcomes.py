@@ -5,15 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from markupsafe import Markup
-
 from cadenza.evaluation.leaderboard import GATE_PP
 from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row, score_of
 from cadenza.evaluation.report.svg import (
     NBSP,
     WIDTH,
     Drawing,
+    Figure,
+    LegendEntry,
     Scale,
+    make_figure,
     nice_ticks,
     score_change,
     score_text,
@@ -23,40 +24,6 @@ from cadenza.evaluation.report.svg import (
 )
 from cadenza.evaluation.report.view import ReportView, condition_css
 from cadenza.evaluation.statistics.estimate import Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegendEntry:
-    """One mark of a legend, by its class (``"on"``, ``"off"``, ...), and its meaning."""
-
-    css: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One figure of the page; ``identity`` is its anchor, the caption says what to look at."""
-
-    identity: str
-    title: str
-    caption: str
-    svg: Markup
-    legend: tuple[LegendEntry, ...] = ()
-
-
-def make_figure(
-    drawing: Drawing,
-    *,
-    identity: str,
-    title: str,
-    caption: str,
-    description: str,
-    legend: tuple[LegendEntry, ...] = (),
-) -> Figure:
-    """Return the figure of ``drawing``; ``description`` is for readers who cannot see it."""
-    svg = drawing.render(identity=identity, title=title, description=description)
-    return Figure(identity=identity, title=title, caption=caption, svg=svg, legend=legend)
-
 
 #: Drawing units.
 LANE_HEIGHT: Final = 24.0

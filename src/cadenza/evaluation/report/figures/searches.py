@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from cadenza.evaluation.report.figures.outcomes import Figure, LegendEntry, make_figure
 from cadenza.evaluation.report.svg import (
     WIDTH,
     Drawing,
+    Figure,
+    LegendEntry,
     Scale,
+    make_figure,
     nice_ticks,
     percent,
     shorten,

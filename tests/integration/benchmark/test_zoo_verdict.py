@@ -1,0 +1,126 @@
+"""From a matrix to a verdict: encounters, best responses, one report, films of cells."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import cadenza
+from cadenza.benchmark.policies import EgoSeat, load_policy
+from cadenza.benchmark.zoo.encounters import CarriedMemory
+from cadenza.cli.main import app
+from cadenza.evaluation.encounters import Encounters
+from tests.zoo_samples import made
+
+
+def run(line):
+    ended = CliRunner().invoke(app, line.split())
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def gru(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gru")
+    agent = cadenza.PPO("cadenza/Crossing-v1", memory="gru", memory_size=4, hidden_sizes=(8,))
+    agent.save(folder / "best")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def judged(gru, tmp_path_factory):
+    """Return the folder of a matrix with a seen and an unseen zoo, and what the command printed."""
+    root = tmp_path_factory.mktemp("judged")
+    made(root / "public", population=1, task="crossing")
+    made(root / "other", "scripted", population=2, task="crossing")
+    best = {
+        "value": 0.5,
+        "random": 0.1,
+        "trained": "PPO, 10 steps",
+        "steps": [0, 10],
+        "curve": [0.1, 0.5],
+    }
+    partners = {"scripted-s0-0": best, "scripted-s0-1": {**best, "value": 1.0, "random": 0.0}}
+    content = {"task": "crossing@v1", "metric": "success", "partners": partners}
+    folder = root / "other" / "best-responses"
+    folder.mkdir()
+    (folder / "best-responses.json").write_text(json.dumps(content))
+    out = root / "matrix"
+    line = f"zoo matrix {root / 'public'} {root / 'other'} --seen {root / 'public'} --ego {gru}"
+    told = run(f"{line} --ego goal_pd --encounters 2 --episodes 5 --out {out} -j 1 -q")
+    return out, told
+
+
+def test_matrix_tells_families_and_the_egos_it_judges(judged):
+    out, told = judged
+    matrix = json.loads((out / "matrix.json").read_text())
+    assert matrix["judged"][1:] == ["goal_pd"]
+    assert matrix["egos"][0] == "fcp-s0-0-final"
+    seen = {one["name"]: one["seen"] for one in matrix["partners"]}
+    assert (seen["fcp-s0-0-mid"], seen["scripted-s0-0"]) == (True, False)
+    families = {one["family"] for one in matrix["partners"]}
+    assert families == {"fcp", "crossing_goal_seeker", "crossing_wanderer"} == {*matrix["families"]}
+    for name, cells in matrix["families"].items():
+        columns = [j for j, one in enumerate(matrix["partners"]) if one["family"] == name]
+        means = [np.mean([row[j]["value"] for j in columns]) for row in matrix["cells"]]
+        assert [cell["value"] for cell in cells] == pytest.approx(means)
+    assert "Best-response proximity of the success" in told
+
+
+def test_report_of_the_folder_has_every_part(judged, tmp_path):
+    out, _ = judged
+    page = (out / "report.html").read_text()
+    anchors = set(re.findall(r'<section id="([\w-]+)"', page))
+    assert anchors >= {"methods", "gap", "cross-play", "adaptation", "bounds", "cells"}
+    # goal_pd may beat a weak bound; a partner without one counts in none
+    assert "over 1 of 5 partners" in page or "over 2 of 5 partners" in page
+    assert f"cadenza zoo film {out} goal_pd scripted-s0-0 --out film.gif" in page
+    run(f"report {out} --out {tmp_path / 'again.html'}")
+    assert (tmp_path / "again.html").read_text() == page
+
+
+def test_encounters_are_paired_and_the_first_ones_equal(judged):
+    out, _ = judged
+    met = Encounters.model_validate_json((out / "encounters.json").read_bytes())
+    assert (met.metric, met.times[-1], len(met.egos)) == ("success", 10, 2)
+    for one in met.series:
+        assert np.shape(one.reset) == (20, 2)
+        if one.kept is not None:
+            assert [row[0] for row in one.kept] == [row[0] for row in one.reset]
+    assert {one.ego for one in met.series if one.kept is None} == {"goal_pd"}
+
+
+def test_cell_is_filmed(judged, tmp_path):
+    out, _ = judged
+    told = run(f"zoo film {out} goal_pd scripted-s0-1 --out {tmp_path / 'film.png'}")
+    assert "10 steps" in told
+    assert (tmp_path / "film.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_memory_is_carried_to_the_next_encounter_of_the_same_row(gru):
+    bound = np.ones(2, dtype=np.float32)
+    seat = EgoSeat(uid="ego", observation_dim=10, low=-2 * bound, high=2 * bound)
+    alone = load_policy("local://best", seat=seat, artifacts_root=gru)
+    policy = CarriedMemory(load_policy("local://best", seat=seat, artifacts_root=gru), 2)
+    seen = np.random.default_rng(0).normal(size=(5, 2, 10)).astype(np.float32)
+    policy.reset(seed=0)
+    for row in (0, 1):
+        policy.reset_row(row, seed=0)
+    policy.act_rows(seen[0])
+    policy.reset_row(0, seed=0)  # the episode of row 0 is over, and others still play
+    policy.act_rows(seen[1])
+    policy.reset(seed=1)  # the second encounter
+    for row in (0, 1):
+        policy.reset_row(row, seed=1)
+    acted = policy.act_rows(seen[2])
+    alone.reset(seed=0)
+    alone.act_rows(seen[0])
+    after_one = alone.act_rows(seen[2])
+    alone.reset(seed=0)
+    for step in (0, 1):
+        alone.act_rows(seen[step])
+    after_two = alone.act_rows(seen[2])
+    assert acted[0].tobytes() == after_one[0].tobytes()
+    assert acted[1].tobytes() == after_two[1].tobytes()
