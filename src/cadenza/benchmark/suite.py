@@ -28,6 +28,7 @@ from cadenza.benchmark.cells import ConditionEntry, Name, PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
 from cadenza.benchmark.executor import Job, Note, NotingRunner, default_workers, run_jobs
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.populations import population
 from cadenza.benchmark.reporting import SealedRun, load_run
 from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.benchmark.training_seeds import SeedRunner, SeedTrainer, TrainedSeed
@@ -264,23 +265,11 @@ class TaskPlan:
         if ego.partners == "one":
             told = {"partner": config.trained_with[0], "partners": ()}
         else:
-            members = read_manifest(self.folder / "zoo").members
-            met = tuple(self._member(m) for m in members if m.split == "public")
-            told = {"partner": PartnerConfig(), "partners": met}
+            met = population(config.env.task, self.folder / "zoo").partners
+            uid = {"uid": config.env.agent_uids[1]}
+            seated = tuple(m.model_copy(update={"extra": {**m.extra, **uid}}) for m in met)
+            told = {"partner": PartnerConfig(), "partners": seated}
         return EgoAHTConfig.model_validate(config.model_dump() | told)
-
-    def _member(self, member: ZooMember) -> PartnerConfig:
-        """Return a member of the population as a partner of a training."""
-        uid = {"uid": self.training.env.agent_uids[1]}
-        if member.class_name != ZOO_MEMBER:
-            return PartnerConfig(class_name=member.class_name, extra={**member.options, **uid})
-        return PartnerConfig(
-            class_name=ZOO_MEMBER,
-            seed=member.seed,
-            checkpoint_step=member.step,
-            weights_uri=f"{LOCAL_URI_SCHEME}{member.file}",
-            extra={"root": str(self.folder / "zoo"), **uid},
-        )
 
     @property
     def responses(self) -> ResponseConfig:

@@ -40,6 +40,7 @@ from cadenza.benchmark.executor import (
     run_jobs,
 )
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.populations import refuse_held_out
 from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
 from cadenza.benchmark.tasks import TaskSpec, adopt, get_task
 from cadenza.benchmark.training import HeldOutEvaluator, run_training
@@ -56,8 +57,6 @@ from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.core.yaml_files import parse_yaml_value
 from cadenza.learn.settings import Count, FrozenModel
 from cadenza.partners.registry import outside_modules
-from cadenza.partners.zoo_manifest import read_manifest
-from cadenza.partners.zoo_member import ZOO_MEMBER
 
 REQUEST_NAME: Final = "sweep.json"
 BEST_NAME: Final = "best.yaml"
@@ -240,9 +239,10 @@ class SweepConfig(FrozenModel):
         Raises:
             ConfigurationError: One is not, or `seed` is searched.
         """
-        for partner in (*self.judges, *self.training.trained_with):
+        met = (*self.judges, *self.training.trained_with)
+        refuse_held_out(met)
+        for partner in met:
             require_player(self.task, partner.class_name)
-            _require_not_held_out(partner)
         for key, values in self.space.items():
             if key in ("seed", "artifacts_root", "log_dir"):
                 refuse(ConfigurationError, key, expected="settings of the learner", got=key)
@@ -259,21 +259,6 @@ class SweepConfig(FrozenModel):
 def _is_about(key: str, place: Sequence[int | str]) -> bool:
     """Return whether the place of an error is that of a setting, or within it."""
     return f"{'.'.join(map(str, place))}.".startswith(f"{key}.")
-
-
-def _require_not_held_out(partner: PartnerConfig) -> None:
-    """Raise if a partner is a member of a zoo that no training may meet."""
-    if partner.class_name != ZOO_MEMBER or partner.weights_uri is None:
-        return
-    file = Path(partner.extra.get("root", ""), partner.weights_uri.removeprefix("local://"))
-    if read_manifest(file.parents[1]).member(file.stem).split == "held_out":
-        refuse(
-            ConfigurationError,
-            f"partner {file.stem}",
-            expected="a public member of its zoo, as a search would wear out a held-out one",
-            got="a held-out one",
-            do="leave it to the evaluation",
-        )
 
 
 class Trial(FrozenModel):

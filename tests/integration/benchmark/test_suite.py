@@ -105,7 +105,7 @@ def test_population_ego_trains_beside_the_members_of_the_zoo(played):
     folder, _ = played
     request = json.loads((folder / "out/push/egos/population/request.json").read_text())
     assert [p["weights_uri"] for p in request["partners"]] == [
-        f"local://members/fcp-s1-0-{tier}.pt" for tier in ("init", "mid", "final")
+        f"local://out/push/zoo/members/fcp-s1-0-{tier}.pt" for tier in ("init", "mid", "final")
     ]
     assert (request["ppo.epochs"], request["seeds"]) == (2, [0, 1])
 
