@@ -210,6 +210,10 @@ def best_response(
         list[str] | None,
         typer.Option("--partners", help="Registered partner, without a zoo; repeatable."),
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", help="Setting of --task, e.g. size=7; repeatable."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -245,14 +249,16 @@ def best_response(
 
         zoos = [word for word in words or () if "=" not in word]
         settings = [word for word in words or () if "=" in word]
-        if (len(zoos), task is None, not partners) not in ((1, True, True), (0, False, False)):
+        by_name = task is not None and bool(partners) and not zoos
+        if not by_name and (len(zoos) != 1 or task or partners or option):
             raise ConfigurationError(
-                f"zoo best-response: expected one zoo, or --task and --partners, got {zoos}, "
-                f"{task} and {partners or []}."
+                "zoo best-response: expected one zoo, or --task, --partners and --option of it, "
+                f"got {zoos}, {task}, {partners or []} and {option or []}."
             )
         zoo = Path(*zoos)
-        if partners:
-            manifest = partners_by_name(get_task(str(task)), partners)
+        if by_name:
+            options = apply_settings({}, option or ())
+            manifest = partners_by_name(get_task(str(task)), partners or (), options)
         else:
             manifest = read_manifest(zoo)
         plain = ResponseConfig().model_dump()
@@ -262,7 +268,7 @@ def best_response(
             lambda: ResponseConfig.model_validate(apply_settings(plain, settings)),
         )
         folder = out or (
-            Path("runs") / f"{RESPONSES_FOLDER}-{task}" if partners else zoo / RESPONSES_FOLDER
+            Path("runs") / f"{RESPONSES_FOLDER}-{task}" if by_name else zoo / RESPONSES_FOLDER
         )
         with progress_bar("best responses", quiet=quiet or as_json) as report:
             trained = train_responses(

@@ -13,7 +13,7 @@ from cadenza.benchmark.zoo.matrix import open_zoos
 from cadenza.benchmark.zoo.pairs import open_pairs
 from cadenza.benchmark.zoo.responses import (
     ResponseConfig,
-    SeatedPartner,
+    SeatedPartners,
     finished_response,
     train_responses,
 )
@@ -110,17 +110,18 @@ def test_the_better_training_counts_and_is_told_with_its_curve(zoo, whole):
             assert name not in best.partners
 
 
-def test_partner_of_a_row_does_not_depend_on_other_rows_or_earlier_use(zoo):
+def test_partners_of_an_ego_do_not_depend_on_those_of_others(zoo):
     _, entries = open_zoos([zoo])
     config = budget().played(read_manifest(zoo))
-    with closing(open_pairs(config, 4)) as env:
-        states = env.reset(0)
-        partner = SeatedPartner(env, entries[0], 4)
-        partner.begin(3)
-        first = partner.act(states)
-        partner.begin_rows(np.array([1, 2]))
-        partner.begin(3)
-        assert partner.act(states).tobytes() == first.tobytes()
+    with closing(open_pairs(config, 8)) as both, closing(open_pairs(config, 4)) as one:
+        states = both.reset(list(range(8)))
+        together, alone = SeatedPartners(both, entries, 4), SeatedPartners(one, entries[1:], 4)
+        together.begin([3, 5])
+        together.begin_rows(np.array([1, 2, 6]))
+        alone.begin([5])
+        alone.begin_rows(np.array([2]))
+        acted = together.act(states)[4:]
+        assert acted.tobytes() == alone.act(states[:, 4:]).tobytes()
 
 
 def test_other_budgets_and_missing_success_are_refused(zoo, whole):
@@ -141,4 +142,4 @@ def test_command_takes_partners_by_name(tmp_path):
     assert (told["steps"], told["score"]["metric"]) == ([0, 100, 200], "success")
     refused = CliRunner().invoke(app, ["zoo", "best-response", "--task", "crossing"])
     assert refused.exit_code == 2
-    assert "one zoo, or --task and --partners" in refused.stderr
+    assert "one zoo, or --task, --partners and --option" in refused.stderr

@@ -24,20 +24,20 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cadenza.benchmark.builders import code_digest
+from cadenza.benchmark.builders import code_digest, require_player
 from cadenza.benchmark.executor import Job, default_workers, run_jobs
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
-from cadenza.benchmark.tasks import TaskSpec, adopt
+from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt
 from cadenza.benchmark.zoo.build import store_request, watched
 from cadenza.benchmark.zoo.config import ZooConfig, default_ppo
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import JOBS_FOLDER, WORK_FOLDER, progress_path
 from cadenza.benchmark.zoo.matrix import ZooEntry
-from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
+from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play_pairs
+from cadenza.benchmark.zoo.stacked import plain_policy
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checkpoints import (
     CheckpointMetadata,
@@ -53,20 +53,16 @@ from cadenza.core.signals import ends_on_signals
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.evaluation.best_responses import BestResponse, BestResponses
 from cadenza.learn.agents.ppo import MAPPOConfig
-from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp
 from cadenza.learn.nn.portable import (
     SUFFIX,
-    Output,
     PortableNetwork,
     load_policy_file,
-    perceptron,
     save_policy_file,
 )
-from cadenza.learn.nn.running_normalizer import EPSILON
 from cadenza.learn.settings import Count, FrozenModel
 from cadenza.learn.stacked.ppo import StackedPPO
 from cadenza.learn.stacked.rollout import Cut
-from cadenza.partners.interface import PartnerBase
+from cadenza.partners.pool import PartnerPool
 from cadenza.partners.registry import load_partner, outside_modules
 from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
 
@@ -136,15 +132,25 @@ class TrainedResponse(FrozenModel):
     policy: str
 
 
-def partners_by_name(task: TaskSpec, names: Sequence[str]) -> ZooManifest:
-    """Return a zoo of registered partners without settings, called by their classes."""
-    config = ZooConfig(method="scripted", task=task.task_id)
+def partners_by_name(
+    task: TaskSpec, names: Sequence[str], options: Mapping[str, OptionValue]
+) -> ZooManifest:
+    """Return a zoo of registered partners without settings, called by their classes.
+
+    Raises:
+        ConfigurationError: A partner plays other tasks, or the task has no such option.
+        UnknownNameError: A partner is not registered.
+    """
+    task.complete_options(options)
+    for name in names:
+        require_player(task, name)
+    config = ZooConfig(method="scripted", task=task.task_id, options=dict(options))
     return ZooManifest(
         task=task.task_id,
         task_version=task.version,
         task_sha256=config.task_sha256(),
         episode_length=config.horizon,
-        options={},
+        options=dict(options),
         code_sha256="",
         package_version="",
         requests=[],
@@ -282,41 +288,49 @@ def finished_response(folder: Path, key: str) -> TrainedResponse | None:
     return found if same else None
 
 
-class SeatedPartner:
-    """A member in the partner's seat of N environments; its draws depend on its own rows alone."""
+class SeatedPartners:
+    """Members in the partner's seat, each in as many environments of its own.
 
-    def __init__(self, env: PairEnv, entry: ZooEntry, num_envs: int) -> None:
-        self._env, self._rows = env, num_envs
-        self._partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
+    The draws of one depend on its own rows alone.
+    """
+
+    def __init__(self, env: PairEnv, entries: Sequence[ZooEntry], each: int) -> None:
+        self._env, self._each, self._count = env, each, len(entries)
+        members = [load_partner(entry.spec(env.uids[1])) for entry in entries]
+        self._pool = PartnerPool(members, rows=self._count * each)
         if env.choices is None:
-            self._partner.bind(env.env.single_action_space[env.uids[1]])
-        self._rng = np.random.default_rng(0)  # replaced by `begin`
+            self._pool.bind(env.env.single_action_space[env.uids[1]])
+        self._rngs: list[np.random.Generator] = []
 
-    def begin(self, seed: int) -> None:
-        """Begin episodes in all environments."""
-        self._rng = derive_substream("zoo.response.partner", root_seed=seed).default_rng()
-        self._partner.reset(seed=seed)
-        self.begin_rows(np.arange(self._rows, dtype=np.int64))
+    def begin(self, seeds: Sequence[int]) -> None:
+        """Begin episodes in all environments, by one seed for each member."""
+        streams = [derive_substream("zoo.response.partner", root_seed=seed) for seed in seeds]
+        self._rngs = [stream.default_rng() for stream in streams]
+        self._pool.reset(seed=seeds[0])
+        self.begin_rows(np.arange(self._count * self._each, dtype=np.int64))
 
     def begin_rows(self, rows: NDArray[np.int64]) -> None:
-        """Begin episodes in some."""
-        seeds = self._rng.integers(2**31 - 1, size=len(rows)).tolist()
-        for row, seed in zip(rows.tolist(), seeds, strict=True):
-            self._partner.reset_row(row, seed=seed)
+        """Begin episodes in some, in ascending order."""
+        members = rows // self._each
+        own: list[int] = np.bincount(members, minlength=self._count).tolist()
+        pairs = zip(self._rngs, own, strict=True)
+        seeds = [int(rng.integers(2**31 - 1)) for rng, n in pairs for _ in range(n)]
+        self._pool.begin(rows.tolist(), members.tolist(), seeds)
 
     def act(self, states: Float32Array) -> Float32Array:
-        """Return its actions, (N, A), for both robots' states, (2, N, O)."""
-        return self._partner.act(self._env.observation(states))
+        """Return their actions, (N, A), for both robots' states, (2, N, O)."""
+        return self._pool.act(self._env.observation(states))
 
 
 def random_ego(env: PairEnv, seed: int) -> PairPolicy:
     """Return an ego that draws uniformly, within its bounds or among its choices."""
     rng = derive_substream("zoo.response.random", root_seed=seed).default_rng()
 
-    def act(_: Float32Array) -> Float32Array:
+    def act(states: Float32Array) -> Float32Array:
+        rows: int = states.shape[1]
         if env.choices is not None:
-            return env.scaled(0, rng.integers(env.choices, size=env.num_envs))
-        return env.scaled(0, rng.uniform(-1.0, 1.0, size=(env.num_envs, env.action_dims[0])))
+            return env.scaled(0, rng.integers(env.choices, size=rows))
+        return env.scaled(0, rng.uniform(-1.0, 1.0, size=(rows, env.action_dims[0])))
 
     return act
 
@@ -367,9 +381,8 @@ class ResponseRunner:
         due = sorted({round(k * total / marks) for k in range(marks + 1)})
         with ExitStack() as open_now:
             group = Responses(played, keys, [plan.entries[key] for key in keys], open_now)
-            stage = open_now.enter_context(closing(open_pairs(played, played.episodes)))
-            pairs = zip(keys, states, strict=True)
-            courses = [_Course(plan, key, stage, state) for key, state in pairs]
+            stage = _Stage(plan, keys, open_now)
+            courses = [_Course(plan, *pair) for pair in zip(keys, states, strict=True)]
             begin = courses[0].iteration
             if states[0] is not None:
                 group.load_states([state["learner"] for state in states if state is not None])
@@ -378,8 +391,10 @@ class ResponseRunner:
             ]
             for iteration in range(begin, total + 1):
                 if iteration in due[len(courses[0].curve) :]:
-                    for course, policy in zip(courses, group.policies(), strict=True):
-                        course.evaluate(iteration, policy)
+                    policies = group.policies()
+                    found = stage.play(list(map(stage.acting, policies)), "validation")
+                    for course, policy, episodes in zip(courses, policies, found, strict=True):
+                        course.note(iteration, policy, episodes)
                     for course, state in zip(courses, group.states(), strict=True):
                         self._save(course, state)
                 if iteration < total:
@@ -388,8 +403,13 @@ class ResponseRunner:
                         log.write(b".")
                         log.flush()
             share = played.num_envs * played.ppo.rollout_length
-            for course in courses:
-                course.publish(self._folder, [mark * share for mark in due])
+            steps = [mark * share for mark in due]
+            best = [stage.acting(course.policy) for course in courses]
+            scores = stage.play(best, "score")
+            chance = [random_ego(stage.env, played.seed) for _ in courses]
+            chances = stage.play(chance, "score")
+            for course, score, drawn in zip(courses, scores, chances, strict=True):
+                course.publish(self._folder, steps, score, drawn)
 
     def _state_path(self, key: str) -> Path:
         return self._folder / WORK_FOLDER / f"{key}.pt"
@@ -428,21 +448,54 @@ def _progress_file(folder: Path, key: str, begin: int) -> Any:
     return file
 
 
+class _Stage:
+    """Where K responses play the episodes of their evaluations, in one batch."""
+
+    def __init__(self, plan: ResponseFactory, keys: Sequence[str], open_now: ExitStack) -> None:
+        config = self._config = plan.played
+        env = open_pairs(config, len(keys) * config.episodes)
+        self.env: PairEnv = open_now.enter_context(closing(env))
+        self._partners = [SeatedPartners(env, [plan.entries[key]], config.episodes) for key in keys]
+
+    def acting(self, policy: PortableNetwork) -> PairPolicy:
+        """Return what a policy does for states of both robots."""
+        width = self.env.observation_dims[0]
+        return lambda states: policy.act(states[0][:, :width])
+
+    def play(self, egos: Sequence[PairPolicy], purpose: str) -> list[PairEpisodes]:
+        """Play the episodes of a purpose, the same for every ego, each beside its partner."""
+        name = f"zoo.response.{purpose}"
+        seed = derive_substream(name, root_seed=self._config.seed).integer_seed()
+        for partner in self._partners:
+            partner.begin([seed])
+        return play_pairs(
+            self.env,
+            [(ego, partner.act) for ego, partner in zip(egos, self._partners, strict=True)],
+            horizon=self._config.horizon,
+            events=events_of(self._config.task),
+            seed=seed,
+        )
+
+
 class _Course:
     """The evaluations of one training, and the best policy so far."""
 
-    def __init__(
-        self, plan: ResponseFactory, key: str, stage: PairEnv, state: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, plan: ResponseFactory, key: str, state: Mapping[str, Any] | None) -> None:
         self.key = key
         self.iteration = 0
         self.curve: list[float] = []
-        self._plan, self._stage, self._entry = plan, stage, plan.entries[key]
+        self._metric = _metric(plan.config, plan.played)
+        self._partner = plan.entries[key].member.name
         self._best, self._standing, self._kept = 0, (-math.inf, -math.inf), dict[str, Any]()
         if state is not None:
             self.iteration, self.curve = int(state["iteration"]), list(state["curve"])
             self._best, self._kept = int(state["best"]), state["policy"]
             self._standing = (float(state["standing"][0]), float(state["standing"][1]))
+
+    @property
+    def policy(self) -> PortableNetwork:
+        """The best so far."""
+        return PortableNetwork.from_state_dict(self._kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what later evaluations depend on."""
@@ -454,10 +507,9 @@ class _Course:
             "policy": self._kept,
         }
 
-    def evaluate(self, iteration: int, policy: PortableNetwork) -> None:
-        """Play the validation episodes; among equal scores the higher return is the better one."""
-        played = self._play(_acting(self._stage, policy), "validation")
-        scores = self._scores(played)
+    def note(self, iteration: int, policy: PortableNetwork, played: PairEpisodes) -> None:
+        """Take in an evaluation; among equal scores the higher return is the better one."""
+        scores = played.scores if self._metric == "success" else played.returns
         self.iteration = iteration
         self.curve.append(float(scores.mean()))
         standing = (self.curve[-1], float(played.returns.mean()))
@@ -465,52 +517,26 @@ class _Course:
             self._best, self._standing = len(self.curve) - 1, standing
             self._kept = policy.state_dict()
 
-    def publish(self, folder: Path, steps: Sequence[int]) -> None:
-        """Measure the best policy, store it, and then say that the training is finished."""
-        network = PortableNetwork.from_state_dict(self._kept)
-        seed = self._plan.config.seed
-        score = self._skill(self._play(_acting(self._stage, network), "score"))
-        chance = self._skill(self._play(random_ego(self._stage, seed), "score"))
+    def publish(
+        self, folder: Path, steps: Sequence[int], score: PairEpisodes, chance: PairEpisodes
+    ) -> None:
+        """Store the best policy, and then say that the training is finished."""
+        network = self.policy
         save_policy_file(network, _candidate(folder, self.key))
         result = TrainedResponse(
-            partner=self._entry.member.name,
+            partner=self._partner,
             steps=tuple(steps),
             curve=tuple(self.curve),
             best=self._best,
-            score=score,
-            random=chance,
+            score=self._skill(score),
+            random=self._skill(chance),
             policy=network.content_id,
         )
         path = folder / JOBS_FOLDER / f"{self.key}.json"
         write_sealed_json(path, result.model_dump(mode="json"), kind=_RESULT_KIND)
 
-    def _scores(self, played: PairEpisodes) -> Any:
-        metric = _metric(self._plan.config, self._plan.played)
-        return played.scores if metric == "success" else played.returns
-
     def _skill(self, played: PairEpisodes) -> Skill:
-        metric = _metric(self._plan.config, self._plan.played)
-        return replace(played, successes=None).skill() if metric == "return" else played.skill()
-
-    def _play(self, ego: PairPolicy, purpose: str) -> PairEpisodes:
-        """Play the episodes of a purpose, the same for every response."""
-        config = self._plan.played
-        name = f"zoo.response.{purpose}"
-        seed = derive_substream(name, root_seed=config.seed).integer_seed()
-        partner = SeatedPartner(self._stage, self._entry, self._stage.num_envs)
-        partner.begin(seed)
-        return play(
-            self._stage,
-            ego,
-            partner.act,
-            horizon=config.horizon,
-            events=events_of(config.task),
-            seed=seed,
-        )
-
-
-def _acting(env: PairEnv, policy: PortableNetwork) -> PairPolicy:
-    return lambda states: policy.act(states[0][:, : env.observation_dims[0]])
+        return (played if self._metric == "success" else replace(played, successes=None)).skill()
 
 
 class Responses:
@@ -531,7 +557,7 @@ class Responses:
         size = len(keys) * config.num_envs
         env = open_pairs(config, size, stride=config.num_envs)
         self._env = open_now.enter_context(closing(env))
-        self._width = env.observation_dims[0]
+        self._width = env.observation_dim  # padded to the wider robot's
         self._learner = StackedPPO(
             config.ppo,
             observation_dim=self._width,
@@ -544,7 +570,7 @@ class Responses:
         self._rollout = self._learner.new_rollout(
             steps=config.ppo.rollout_length, rows=config.num_envs
         )
-        self._partners = [SeatedPartner(env, entry, config.num_envs) for entry in entries]
+        self._partners = SeatedPartners(env, entries, config.num_envs)
 
     def _seed(self, key: str, purpose: str) -> int:
         name = f"zoo.response.{key}.{purpose}"
@@ -556,64 +582,46 @@ class Responses:
         shape = len(self._keys), config.num_envs
         seeds = [self._seed(key, f"rollout.{iteration}") for key in self._keys]
         states = env.reset([seed + row for seed in seeds for row in range(shape[1])])
-        for partner, seed in zip(self._partners, seeds, strict=True):
-            partner.begin(seed)
+        self._partners.begin(seeds)
         for moment in range(config.ppo.rollout_length):
-            seen = learner.scale(states[0][:, : self._width].reshape(*shape, -1), learn=True)
+            seen = learner.scale(states[0].reshape(*shape, -1), learn=True)
             rollout.observations[:, moment] = seen
             rollout.critic_observations[:, moment] = _both(states).reshape(*shape, -1)
             decided = rollout.decisions[:, moment] = learner.act(seen)
             unit = decided.reshape(shape[0] * shape[1], *decided.shape[2:])
-            step = env.step([env.scaled(0, unit), self._partners_act(states)])
+            step = env.step([env.scaled(0, unit), self._partners.act(states)])
             rollout.rewards[:, moment] = step.rewards.reshape(shape)
             rollout.terminated[:, moment] = step.terminated.reshape(shape)
             rollout.boundaries[:, moment] = step.boundaries.reshape(shape)
             cut = np.zeros(shape, dtype=np.bool_)
             cut.reshape(-1)[step.cut] = True
             last = _both(step.following).reshape(*shape, -1)
-            for k, partner in enumerate(self._partners):
-                partner.begin_rows(np.flatnonzero(rollout.boundaries[k, moment]))
-                if cut[k].any():
-                    rows = np.flatnonzero(cut[k])
-                    rollout.cuts.append(Cut(k, moment, rows, last[k, rows]))
+            for k in np.flatnonzero(cut.any(axis=1)).tolist():
+                rows = np.flatnonzero(cut[k])
+                rollout.cuts.append(Cut(k, moment, rows, last[k, rows]))
+            self._partners.begin_rows(np.flatnonzero(step.boundaries))
             states = step.states
         rollout.critic_observations[:, -1] = _both(states).reshape(*shape, -1)
         steps = config.ppo.rollout_length * config.num_envs
         learner.update(rollout, done=iteration * steps, total=config.iterations * steps)
 
-    def _partners_act(self, states: Float32Array) -> Float32Array:
-        each = np.split(states, len(self._partners), axis=1)
-        pairs = zip(self._partners, each, strict=True)
-        return np.concatenate([partner.act(own) for partner, own in pairs])
-
     def policies(self) -> list[PortableNetwork]:
         """Return what the egos would play now."""
-        return [self._policy(k) for k in range(len(self._keys))]
+        task, facts = {"id": self._config.task}, {"algorithm": "best response"}
+        return [
+            replace(self._policy(k), task=task, seat="ego", facts=facts)
+            for k in range(len(self._keys))
+        ]
 
     def _policy(self, member: int) -> PortableNetwork:
-        env, network = self._env, self._learner.policy(member)
-        low, high = env.low[0], env.high[0]
-        actor = cast("OrthogonalMlp", network.actor)
-        weights = [p.detach() for layer in actor.layers for p in layer.parameters()]
-        if env.choices is None:
-            half, middle = torch.tensor(high - low) / 2.0, torch.tensor(high + low) / 2.0
-            weights[-2], weights[-1] = weights[-2] * half[:, None], weights[-1] * half + middle
-            deviation = cast("DiagonalGaussianHead", network.head).log_std.detach() + half.log()
-            output = Output(kind="mean", low=low, high=high, log_std=deviation)
-        else:
-            choices = np.arange(env.choices, dtype=np.float32)[:, None] + low
-            output = Output(kind="choice", choices=choices)
         moments = self._learner.observation_moments(member)
-        spread = None if moments is None else np.sqrt(moments[1] + EPSILON)
-        return perceptron(
-            weights,
-            self._config.ppo.activation,
-            output,
-            standardised=moments and (torch.tensor(moments[0]), torch.tensor(spread)),
-            contract=env.contracts[0],
-            task={"id": self._config.task},
-            seat="ego",
-            facts={"algorithm": "best response", "seed": self._config.seed},
+        return plain_policy(
+            self._learner.policy(member),
+            self._env,
+            0,
+            np.zeros(self._width - self._env.observation_dims[0]),
+            activation=self._config.ppo.activation,
+            moments=None if moments is None else np.stack(moments),
         )
 
     def states(self) -> list[dict[str, Any]]:
