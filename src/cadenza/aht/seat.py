@@ -8,6 +8,7 @@ Seeds:     the first episode takes the run's seed itself, episode k >= 1 the int
 Restored:  environments and partners are not asked to save their state. What is stored is the seed
            of the last reset and every ego action executed since; from them the same episode
            unfolds, the partner acting for itself. A digest of the observation proves that it did.
+         What a sampler of partners knew then is stored, too, so that it draws the same ones.
            The record of a batch goes back to the start of the run.
 Cost:      actions take ``4 A`` bytes per frame in memory and in every training state.
 """
@@ -25,7 +26,13 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import SafetyStation
-from cadenza.aht.types import EpisodeRecord, EvaluationRecord, RewardCurve, RowResettablePartner
+from cadenza.aht.types import (
+    EpisodeRecord,
+    EvaluationRecord,
+    RewardCurve,
+    RowResettablePartner,
+    ScoredPartner,
+)
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.seeding import derive_substream
@@ -118,6 +125,9 @@ class Seat:
         self._ego_uid, self._partner_uid = config.env.agent_uids
         self._obs: Observation = {}
         self._actions: list[NDArray[Any]] = []
+        self._scored = partner if isinstance(partner, ScoredPartner) else None
+        self._sampled: dict[str, Any] | None = None  # the sampler's state before the first draw
+        self._returns: FloatArray = np.zeros(self._count)
         self.episode_index: int = 0
         self.is_between_episodes: bool = False
         self.seed: int = config.seed
@@ -156,6 +166,7 @@ class Seat:
     def state_dict(self) -> dict[str, Any]:
         """Return where the running episodes are: plain values and the actions as a tensor."""
         actions = np.stack(self._actions) if self._actions else np.zeros((0, 0), dtype=np.float32)
+        sampler = None if self._scored is None else self._scored.sampler.state_dict()
         return {
             "episode_index": self.episode_index,
             "awaiting_reset": self.is_between_episodes,
@@ -163,7 +174,9 @@ class Seat:
                 "seed": self.seed,
                 "actions": torch.as_tensor(actions),
                 "first_episode": self.first_episode,
+                **({} if sampler is None else {"sampler": self._sampled}),
             },
+            **({} if sampler is None else {"sampler": sampler}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -174,6 +187,10 @@ class Seat:
         self.seed = int(record["seed"])
         self.first_episode = int(record.get("first_episode", 0))
         self._actions = list(cast("torch.Tensor", record["actions"]).numpy())
+        if self._scored is not None:
+            self._sampled = record["sampler"]
+            known = state["sampler"] if self.is_between_episodes else self._sampled
+            self._scored.sampler.load_state_dict(known)
 
     def digest(self) -> str | None:
         """Return the digest of what the ego sees; None between episodes."""
@@ -203,11 +220,23 @@ class Seat:
         self.seed = episode_seed(self._run_seed, self.episode_index)
         self.first_episode, self._actions = self.episode_index, []
         self.is_between_episodes = False
+        if self._scored is not None:
+            self._sampled = self._scored.sampler.state_dict()
         self._reset()
         if self._station is not None:
             self._station.driver.begin_episode()
 
+    def _score(self, step: SeatStep) -> None:
+        """Tell the sampler of partners how the episodes went that a step ended."""
+        self._returns += step.reward
+        for row, success in zip(step.ended, step.successes(), strict=True):
+            if self._scored is not None:
+                score = self._returns[row] if success is None else success
+                self._scored.score(row, float(score))
+            self._returns[row] = 0.0
+
     def _reset(self) -> None:
+        self._returns[:] = 0.0
         self._obs = self._env.reset(seed=self.seed)[0]
         self._partner.reset(seed=self.seed)
 
@@ -219,12 +248,15 @@ class Seat:
             reward, terminated = finite_reward(raw_reward), bool(raw_terminated)
             truncated = bool(raw_truncated) and not terminated
             self.is_between_episodes = (terminated or truncated) and not is_replay
-            return SeatStep(self._obs, reward, 0.0, terminated, truncated, info)
+            step = SeatStep(self._obs, reward, 0.0, terminated, truncated, info)
+            self._score(step)
+            return step
         reward = batch_of("reward", raw_reward, self._count, np.float64)
         require_finite("train: rewards", reward)
         terminated = batch_of("terminated", raw_terminated, self._count, np.bool_)
         truncated = batch_of("truncated", raw_truncated, self._count, np.bool_) & ~terminated
         step = SeatStep(self._obs, reward, 0.0, terminated, truncated, info)
+        self._score(step)
         ended = step.ended
         if ended and self._station is not None and not is_replay:
             self._station.driver.begin_rows(ended)

@@ -141,6 +141,23 @@ class RowResettablePartner(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoredPartner(Protocol):
+    """A partner that another one plays in every episode, drawn by how the last ones went.
+
+    ``sampler`` has ``state_dict`` and ``load_state_dict``.
+    """
+
+    @property
+    def sampler(self) -> Any:
+        """What draws them."""
+        ...
+
+    def score(self, row: int, score: float) -> None:
+        """Note how the last episode of ``row`` went: its success, 0 or 1, or else its return."""
+        ...
+
+
 class TrainerFactory(Protocol):
     """Builds the learner; the loop calls it once, before the first reset."""
 

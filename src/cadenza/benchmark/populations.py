@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from cadenza.aht.config import PartnerConfig, ZooRecord
+from cadenza.aht.config import EnvConfig, PartnerConfig, ZooRecord
+from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.files import sha256_file
 from cadenza.partners.registry import list_registered
@@ -78,6 +79,36 @@ def population(task: str, members: Members) -> Population:
         refuse(ConfigurationError, "partners", expected=expected, got=told)
     options, length = settings[0] if settings else (None, None)
     return Population(tuple(partners), tuple(record for record, _ in zoos), options, length)
+
+
+def beside_zoos(settings: Mapping[str, Any], zoos: Sequence[str | Path]) -> dict[str, Any]:
+    """Return the settings of a training, unchecked, beside the public members of ``zoos``.
+
+    They replace the one partner of the settings, or join several. The task has the zoos' options
+    where the settings name none.
+
+    Raises:
+        ConfigurationError: As `population`; or the task has other options than the zoos.
+    """
+    env, agreed = dict(settings.get("env") or {}), dict(settings)
+    crowd = population(str(env.get("task")), list(zoos))
+    spec = get_task(str(env.get("task")))
+    told = spec.complete_options(crowd.options or {})
+    own = env.get("options") or told
+    if spec.complete_options(own) != told:
+        do = "remove env.options, or choose a zoo of this task's settings"
+        refuse(
+            ConfigurationError, "env.options", expected=f"{told}, as the zoo has", got=own, do=do
+        )
+    uid = tuple(env.get("agent_uids") or EnvConfig.model_fields["agent_uids"].default)[1]
+    members = [p.model_copy(update={"extra": {"uid": uid, **p.extra}}) for p in crowd.partners]
+    agreed.pop("partner", None)
+    return {
+        **agreed,
+        "env": {**env, "options": dict(crowd.options or {})},
+        "partners": [*(settings.get("partners") or ()), *(m.model_dump() for m in members)],
+        "zoos": [record.model_dump() for record in crowd.zoos],
+    }
 
 
 def refuse_held_out(partners: Sequence[PartnerConfig]) -> None:

@@ -124,7 +124,7 @@ def run_training(
     validated = cfg.evaluation.validation
     for each in (*cfg.trained_with, *validated):
         require_player(get_task(cfg.env.task), each.class_name)
-    partner = build_partners(cfg.trained_with, env=env)
+    partner = build_partners(cfg.trained_with, env=env, sampler=cfg.sampler)
     with closing(env), single_torch_thread(), flushed_denormals():
         result = train(
             cfg,

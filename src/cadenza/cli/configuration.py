@@ -25,10 +25,13 @@ Settings: TypeAlias = Annotated[
 ]
 
 
-def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig":
+def read_training_config(
+    path: Path, overrides: Sequence[str], zoos: Sequence[Path] = ()
+) -> "EgoAHTConfig":
     """Return the training configuration ``path``, a file or a shipped one, with ``overrides``.
 
-    ``pettingzoo:module:env`` is the shipped configuration ``train/pettingzoo`` with that task.
+    ``pettingzoo:module:env`` is the shipped configuration ``train/pettingzoo`` with that task. With
+    ``zoos`` the partners are their public members; held-out members are refused.
 
     Raises:
         ConfigurationError: The file, an override or a value cannot be used.
@@ -36,8 +39,20 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
     from cadenza.aht.config import EgoAHTConfig, load_config
 
     path, changes = training_file(path, overrides)
-    read = partial(load_config, config_path=path, overrides=changes)
-    return explained(path, EgoAHTConfig, read, overrides)
+    if not zoos:
+        read = partial(load_config, config_path=path, overrides=changes)
+        return explained(path, EgoAHTConfig, read, overrides)
+    from cadenza.aht.config import SWEEP_SECTION, read_settings
+    from cadenza.benchmark.populations import beside_zoos, refuse_held_out
+
+    def read_beside() -> EgoAHTConfig:
+        settings = read_settings(config_path=path, overrides=changes)
+        settings.pop(SWEEP_SECTION, None)
+        return EgoAHTConfig.model_validate(beside_zoos(settings, zoos))
+
+    config = explained(path, EgoAHTConfig, read_beside, overrides)
+    refuse_held_out(config.partners)
+    return config
 
 
 def training_file(path: Path, overrides: Sequence[str]) -> tuple[Path, list[str]]:

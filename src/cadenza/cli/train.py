@@ -34,6 +34,10 @@ def train(
         Path, typer.Argument(help="YAML file, the name of a shipped one, or pettingzoo:module:env.")
     ],
     settings: Settings = None,
+    zoo: Annotated[
+        list[Path] | None,
+        typer.Option("--zoo", help="Zoo whose public members are the partners; repeat it."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint of this run.")
     ] = False,
@@ -73,6 +77,9 @@ def train(
 ) -> None:
     """Train an ego policy beside one partner or several.
 
+    With --zoo, every episode is played beside a public member of a zoo, drawn as the setting
+    sampler says: uniform, rank, maximin or learnability.
+
     With --seeds, several trainings run side by side and are one result: what each has learned last
     is evaluated on the task and with the filter of the training, beside its partners and all others
     of the task, from the same starts. Every interval holds the luck of training.
@@ -84,7 +91,7 @@ def train(
         from cadenza.benchmark.training_seeds import EPISODES_PER_SEED, SeedRunner, parse_seeds
 
         changes, judged = settings or [], None
-        training = read_training_config(config, changes)
+        training = read_training_config(config, changes, zoo or ())
         cluster, folder = cluster_of(executor, resources or []), out or Path("runs") / training.algo
         results: Sequence[TrainingResult | TrainedSeed]
         with stage_bars(quiet=quiet or as_json) as report:
@@ -106,6 +113,7 @@ def train(
             else:
                 played = EPISODES_PER_SEED if episodes is None else episodes
                 words = ["cadenza", "train", shown_config(config, "train"), *changes]
+                words += [word for folder in zoo or () for word in ("--zoo", str(folder))]
                 words += ["--seeds", seeds, "--episodes", str(played)]
                 runner = SeedRunner(out=folder, workers=workers, cluster=cluster, progress=report)
                 results, judged = runner.run(
