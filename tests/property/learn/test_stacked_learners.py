@@ -364,3 +364,31 @@ def test_bonuses_multiply_the_entropy_coefficient_of_each_member(kind):
         if isinstance(value, torch.Tensor):
             assert torch.equal(value, more.member_state(1)[name])
     assert not torch.equal(both.member_state(0)["parameters"], more.member_state(0)["parameters"])
+
+
+def test_member_begun_anew_learns_beside_the_others_as_on_its_own():
+    both, anew = (stacked(config(), "choice", seeds) for seeds in ([4, 5], [6]))
+    own = stacked(config(), "choice", [4])
+    for rollout in (0, 1):
+        if rollout:
+            both.load_member_state(1, anew.member_state(0))
+        played_both = played(both, rollout)
+        for stack, member in ((own, 0), (anew, 1)):
+            if member == 0 or rollout:
+                alone = stack.new_rollout(steps=T, rows=R)
+                for name in ("observations", "critic_observations", "decisions", "rewards"):
+                    getattr(alone, name)[0] = getattr(played_both, name)[member]
+                for name in ("terminated", "boundaries"):
+                    getattr(alone, name)[0] = getattr(played_both, name)[member]
+                alone.cuts = [c._replace(member=0) for c in played_both.cuts if c.member == member]
+                stack.update(alone)
+        both.update(played_both)
+    for member, stack in enumerate((own, anew)):
+        state, expected = both.member_state(member), stack.member_state(0)
+        assert state["steps"] == expected["steps"]
+        assert torch.equal(state["parameters"], expected["parameters"])
+
+
+def test_normalised_values_are_refused():
+    with pytest.raises(ConfigurationError, match="normalize_values: expected False"):
+        stacked(config(normalize_values=True), "choice", [1])

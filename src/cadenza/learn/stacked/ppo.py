@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import InputError, refuse
+from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.advantages import step_backwards
 from cadenza.learn.agents.on_policy import (
@@ -303,7 +303,7 @@ class StackedPPO:
 
     Raises:
         ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
-            are to be squashed.
+            are to be squashed, or values to be normalised.
     """
 
     #: Layout version of `member_state`.
@@ -322,6 +322,14 @@ class StackedPPO:
         names: Sequence[str] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
+        if config.normalize_values:
+            refuse(
+                ConfigurationError,
+                "ppo.normalize_values",
+                expected="False where policies train as a stack",
+                got=True,
+                do="normalise rewards",
+            )
         self.config = config
         self.members: int = len(seeds)
         self.names: list[str] = list(names or (f"member {k}" for k in range(self.members)))
