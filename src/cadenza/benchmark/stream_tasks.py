@@ -118,6 +118,8 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._observation: Mapping[str, Any] | None = None
         self._ages: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
         self._record: list[NDArray[Any]] = []  # the ego's actions of the longest running episode
+        self._player: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+        self._swapped: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
 
     @property
     def env(self) -> Any:
@@ -139,6 +141,16 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """Identity of everyone whom the ego of each environment meets in this episode, (E,)."""
         playing = [pool.playing_ids for pool in self._pools.values()]
         return ["+".join(ids) for ids in zip(*playing, strict=True)]
+
+    def play_partner(self, act: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        """Let ``act`` play the partner's seat instead of the pool, from the next episodes on.
+
+        It is asked once in every step for what the partner sees, (E, P), and returns actions,
+        (E, *shape). Where both seats have equal spaces, who sits where is drawn for every episode;
+        nobody notices but the task. Episodes that are done again ask for all steps since the
+        longest running one began.
+        """
+        self._player = act
 
     def reset(
         self,
@@ -162,7 +174,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         elif seed is not None:
             self._next_seeds = np.array(seed, dtype=np.int64)
         self._begin(range(self.num_envs))
-        return self._ego_state(observation), dict(info)
+        return self._state(observation), dict(info)
 
     def step(
         self, actions: NDArray[Any]
@@ -179,35 +191,45 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """
         if self._observation is None:
             raise NotReadyError("EgoVectorEnv.step: expected episodes in progress; call reset().")
-        before = self._observation["agent"][self._partner_uid]["state"]
+        before = self._state(self._observation, partner=True)
         (observation, reward, terminated, truncated, said), did = self._move(actions)
         self._record.append(np.array(actions))
         self._ages += 1
         self._returns += reward
         ended = np.flatnonzero(terminated | truncated)
         scores = said.get("success", self._returns)
-        for row in ended.tolist():
+        finals = {key: self._state(said[key]) for key in _FINAL_KEYS if key in said}
+        for row in ended.tolist() if self._player is None else ():
             self.sampler.report(int(self.pool.chosen[row]), float(scores[row]))
         self._begin(ended.tolist())
         del self._record[: len(self._record) - int(self._ages.max())]
         if isinstance(self.partner_action_space, Discrete):
             did = did[:, 0].astype(np.int64)
         told = {"partner_observation": before, "partner_action": did}
-        info: dict[str, Any] = {**said, **told}
-        info |= {key: self._ego_state(info[key]) for key in _FINAL_KEYS if key in info}
+        info: dict[str, Any] = {**said, **told, **finals}
         if "final_info" in info:
             info["final_info"] = {**info["final_info"], **told}
-        return self._ego_state(observation), reward, terminated, truncated, info
+        return self._state(observation), reward, terminated, truncated, info
 
     def _move(self, actions: NDArray[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
         """Step the batch; return what it answers and what the partner did."""
         seen = cast("Mapping[str, Any]", self._observation)
         commands: dict[str, NDArray[Any]] = {self.ego_uid: actions}
         for uid, pool in self._pools.items():
-            commands[uid] = pool.act({"agent": {uid: {"state": seen["agent"][uid]["state"]}}})
+            if uid != self._partner_uid or self._player is None:
+                commands[uid] = pool.act({"agent": {uid: {"state": seen["agent"][uid]["state"]}}})
+        if self._player is None:
+            did = commands[self._partner_uid]
+        else:
+            played = self._player(self._state(seen, partner=True))
+            did = np.asarray(played, dtype=np.float32).reshape(self.num_envs, -1)
+            own, swapped = np.reshape(actions, did.shape), self._swapped[:, None]
+            commands[self._partner_uid] = np.where(swapped, own, did).astype(np.float32)
+            taken = np.where(swapped, did, own).reshape(np.shape(actions))
+            commands[self.ego_uid] = taken.astype(actions.dtype)
         answer = self.env.step(commands)
         self._observation = answer[0]
-        return answer, commands[self._partner_uid]
+        return answer, did
 
     def state_dict(self) -> dict[str, Any]:
         """Return what outlives episodes: what the sampler knows."""
@@ -308,9 +330,22 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             is_partner = uid == self._partner_uid
             seeds = [e if is_partner else background_seed(uid, e) for e in episodes]
             pool.begin(rows, [chosen[uid][row] for row in rows], seeds)
+        alike = self.single_observation_space == self.partner_observation_space
+        alike &= self.single_action_space == self.partner_action_space
+        if self._player is None or not alike:
+            return
+        for row, episode in zip(rows, episodes, strict=True):
+            seats = derive_substream("benchmark.stream.seats", root_seed=episode).default_rng()
+            self._swapped[row] = seats.random() < 0.5
 
-    def _ego_state(self, observation: Mapping[str, Any]) -> NDArray[Any]:
-        return observation["agent"][self.ego_uid]["state"]
+    def _state(self, observation: Mapping[str, Any], *, partner: bool = False) -> NDArray[Any]:
+        """Return what the ego sees, (E, D), or the partner."""
+        agents = observation["agent"]
+        seats: list[NDArray[Any]] = [
+            agents[uid]["state"] for uid in (self.ego_uid, self._partner_uid)
+        ]
+        own, other = reversed(seats) if partner else seats
+        return np.where(self._swapped[:, None], other, own) if self._swapped.any() else own
 
 
 def _pool(env: Any, uid: str, partners: Sequence[PartnerConfig]) -> PartnerPool:

@@ -11,7 +11,7 @@ Source:      Yan et al., NeurIPS 2023, https://openreview.net/forum?id=6ePsuwXUw
              that of its port in ZSC-Eval, arXiv:2310.05208. The paper's partner is the ego itself.
 Axes:        N = environments, B = batch, O = observation of either seat, A = what is remembered of
              an action, S = window, P = what is told of the partner.
-Limits:      both seats observe and act alike; the ego keeps its own.
+Limits:      both seats observe and act alike; who sits where is the environment's to draw.
 """
 
 import copy
@@ -218,11 +218,10 @@ class E3T(AdaptingAgent[E3TConfig]):
 
     def _take_seat(self) -> None:
         vector: Any = self.envs.vector
-        whole = getattr(vector, "play_partner", None)
-        each: list[Any] = [] if whole else [*getattr(vector.unwrapped, "envs", ())]
+        each: list[Any] = [*getattr(vector.unwrapped, "envs", ())]
         seats = [env.get_wrapper_attr("play_partner") for env in each if _has_seat(env)]
-        if whole is not None:
-            whole(partial(self._play, range(self.envs.num_envs)))
+        if _steps_as_one(self.envs):
+            vector.play_partner(partial(self._play, range(self.envs.num_envs)))
         elif seats and len(seats) == len(each):
             for row, seat in enumerate(seats):
                 seat(partial(self._play_alone, row))
@@ -265,8 +264,8 @@ class E3T(AdaptingAgent[E3TConfig]):
 
     def _resume_episodes(self) -> None:
         # Vector environments do steps of all rows again since the oldest episode's first one.
-        longest = 0 if not _steps_as_one(self.envs) else max(map(len, self._moves))
-        self._again = [[*moves[:1] * (longest - len(moves)), *moves] for moves in self._moves]
+        longest = max(self._moves, key=len) if _steps_as_one(self.envs) else []
+        self._again = [[*longest[: len(longest) - len(each)], *each] for each in self._moves]
         try:
             super()._resume_episodes()
         finally:
@@ -290,5 +289,9 @@ def _has_seat(env: Any) -> bool:
 
 
 def _steps_as_one(envs: Any) -> bool:
-    """Return whether environments are asked together."""
-    return envs.is_made and hasattr(envs.vector, "play_partner")
+    """Return whether environments ask for the partner's actions together.
+
+    A wrapper around them has no seat to give: a safety filter in it knows one.
+    """
+    kind = cast("type[Any]", type(envs.vector)) if envs.is_made else object
+    return hasattr(kind, "play_partner")
