@@ -41,6 +41,8 @@ ALGORITHMS = {
     "GRPO": "grpo",
     "LIAM": "liam",
     "E3T": "e3t",
+    "UPD": "upd",
+    "CEC": "cec",
     "MAPPO": "mappo",
     "HAPPO": "happo-for-a-team",
     "HATD3": "hatd3",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from . import stream as stream
     from .envs.registration import register_envs as register_envs
     from .learn.agents.bc import BC as BC
+    from .learn.agents.cec import CEC as CEC
     from .learn.agents.dagger import DAgger as DAgger
     from .learn.agents.dqn import DQN as DQN
     from .learn.agents.e3t import E3T as E3T
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .learn.agents.ppo import PPO as PPO
     from .learn.agents.sac import SAC as SAC
     from .learn.agents.td3 import TD3 as TD3
+    from .learn.agents.upd import UPD as UPD
     from .safety.wrappers.guard import guard as guard
 else:
     __dir__, __getattr__ = lazy_names(__name__)

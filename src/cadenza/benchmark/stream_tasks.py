@@ -45,6 +45,7 @@ from cadenza.benchmark.builders import (
     require_player,
     seat_players,
 )
+from cadenza.benchmark.open_seat import OpenSeatEnv, Variation, open_seat
 from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.populations import Members
 from cadenza.benchmark.scripted_egos import carry
@@ -66,6 +67,8 @@ from cadenza.partners.registry import load_partner, outside_modules
 from cadenza.partners.sampling import PartnerSampler, SamplerConfig, sampler_config
 from cadenza.stream.config import OnlineDataEngineCfg
 
+#: The partner of `ego_envs` whose seat is left open.
+OPEN: Final = "open"
 #: Keys of a batch's info that hold the observation before an automatic reset.
 _FINAL_KEYS: Final = ("final_observation", "final_obs")
 
@@ -393,13 +396,22 @@ def ego_envs(
     sampler: str | Mapping[str, Any] | SamplerConfig | None = None,
     episode_length: int | None = None,
     root_seed: int = 0,
+    vary: Mapping[str, Any] | None = None,
     **options: OptionValue,
-) -> EgoVectorEnv:
+) -> "EgoVectorEnv | OpenSeatEnv":
     """Return a batch of what `cadenza.benchmark.builders.ego_env` returns one of.
 
     It is what ``gymnasium.make_vec("cadenza/Crossing-v1", num_envs=8, ...)`` calls. ``sampler``
-    says how ``partners`` are drawn; see `cadenza.partners.sampling`.
+    says how ``partners`` are drawn; see `cadenza.partners.sampling`. The partner ``"open"`` leaves
+    its seat to whoever takes it, in episodes that ``vary``, fields of
+    `cadenza.benchmark.open_seat.Variation`, if it is given.
     """
+    if partner == OPEN:
+        variation = None if vary is None else Variation.model_validate(vary)
+        given: dict[str, Any] = {"task": task, "episode_length": episode_length}
+        return open_seat(
+            num_envs, root_seed=root_seed, variation=variation, options=options, **given
+        )
     found = get_task(task)
     crowd = seat_players(found, partner, partner_options, partners)
     drawn = sampler_config(sampler)

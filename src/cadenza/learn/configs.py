@@ -2,6 +2,7 @@
 
 from cadenza.learn.agents.adapting import AdaptingConfig, AdaptingSettings
 from cadenza.learn.agents.bc import BCConfig, BCSettings
+from cadenza.learn.agents.cec import CECConfig, CECSettings
 from cadenza.learn.agents.dagger import DAggerConfig, DAggerSettings
 from cadenza.learn.agents.dqn import DQNConfig, DQNSettings
 from cadenza.learn.agents.e3t import E3TConfig, E3TSettings
@@ -13,7 +14,9 @@ from cadenza.learn.agents.liam import LIAMConfig, LIAMSettings
 from cadenza.learn.agents.mbpo import MBPOConfig, MBPOSettings
 from cadenza.learn.agents.ppo import MAPPOConfig, MAPPOSettings, PPOConfig, PPOSettings
 from cadenza.learn.agents.sac import SACConfig, SACSettings, SoftConfig, SoftSettings
+from cadenza.learn.agents.self_play import SelfPlayConfig, SelfPlaySettings
 from cadenza.learn.agents.td3 import TD3Config, TD3Settings
+from cadenza.learn.agents.upd import UPDConfig, UPDSettings
 from cadenza.learn.settings import (
     SHARED_DEFAULTS,
     Activation,
@@ -53,6 +56,8 @@ __all__ = [
     "AdaptingSettings",
     "BCConfig",
     "BCSettings",
+    "CECConfig",
+    "CECSettings",
     "ChoosingConfig",
     "ChoosingSettings",
     "Count",
@@ -95,12 +100,16 @@ __all__ = [
     "Rate",
     "SACConfig",
     "SACSettings",
+    "SelfPlayConfig",
+    "SelfPlaySettings",
     "SoftConfig",
     "SoftSettings",
     "SoloReplayConfig",
     "SoloReplaySettings",
     "TD3Config",
     "TD3Settings",
+    "UPDConfig",
+    "UPDSettings",
     "Weight",
     "Width",
     "Widths",

@@ -123,31 +123,36 @@ ELSEWHERE: Final = {
 }
 #: Settings that not all algorithms have, by those that do.
 OWNERS: Final = {
-    "SAC, HLGauss, TD3, MBPO, PPO, LIAM, E3T, MAPPO, HAPPO and HATD3": "critic_sizes",
+    "SAC, HLGauss, TD3, MBPO, PPO, LIAM, E3T, UPD, CEC, MAPPO, HAPPO and HATD3": "critic_sizes",
     "SAC, HLGauss, TD3, DQN, MBPO and HATD3": "tau warmup_steps train_every",
-    "SAC, HLGauss, TD3, DQN, MBPO, PPO, LIAM and HATD3": "memory_size",
+    "SAC, HLGauss, TD3, DQN, MBPO, PPO, LIAM, UPD, CEC and HATD3": "memory_size",
     "SAC, HLGauss, TD3, DQN, MBPO, DAgger and HATD3": "updates",
     "SAC, HLGauss, TD3, DQN and MBPO": "compile precision hindsight",
     "SAC, HLGauss, TD3 and DQN": "n_step priority_exponent importance_exponent",
     "SAC, HLGauss and MBPO": "initial_alpha max_alpha target_entropy",
     "TD3 and HATD3": "policy_delay target_noise noise_clip exploration_noise",
     "DQN": "action_bins epsilon_start epsilon_end epsilon_frames double huber_delta target_period",
-    "DQN, PPO, GRPO, LIAM and E3T": "action_masks",
-    "MBPO, PPO, GRPO, LIAM, E3T, MAPPO and HAPPO": "rollout_length",
-    "PPO, GRPO, LIAM, E3T, MAPPO and HAPPO": (
+    "DQN, PPO, GRPO, LIAM, E3T, UPD and CEC": "action_masks",
+    "MBPO, PPO, GRPO, LIAM, E3T, UPD, CEC, MAPPO and HAPPO": "rollout_length",
+    "PPO, GRPO, LIAM, E3T, UPD, CEC, MAPPO and HAPPO": (
         "epochs decay_learning_rate clip_epsilon entropy_coefficient"
     ),
-    "PPO, LIAM, E3T, MAPPO and HAPPO": "gae_lambda",
-    "PPO, GRPO, LIAM, E3T and MAPPO": "squash_actions initial_log_std",
-    "PPO, LIAM, E3T and MAPPO": (
+    "PPO, LIAM, E3T, UPD, CEC, MAPPO and HAPPO": "gae_lambda",
+    "PPO, GRPO, LIAM, E3T, UPD, CEC and MAPPO": "squash_actions initial_log_std",
+    "PPO, LIAM, E3T, UPD, CEC and MAPPO": (
         "clip_value value_loss value_coefficient normalize_advantages normalize_values target_kl"
     ),
-    "PPO, GRPO, LIAM and E3T": "factored_choices",
-    "PPO and LIAM": "memory",
-    "PPO, LIAM and E3T": "sequence_length",
+    "PPO, GRPO, LIAM, E3T, UPD and CEC": "factored_choices",
+    "PPO, LIAM, UPD and CEC": "memory",
+    "PPO, LIAM, E3T, UPD and CEC": "sequence_length",
     "MBPO, LIAM and E3T": "model_learning_rate",
     "LIAM": "belief_size freeze_encoder",
     "E3T": "history random_share copy_share",
+    "UPD": (
+        "candidates copies copy_every uniform_share remembered_scores concentration noise "
+        "noise_memory"
+    ),
+    "CEC": "ranges layouts",
     "GRPO": "group_size kl_coefficient",
 }
 

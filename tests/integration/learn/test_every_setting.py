@@ -21,6 +21,7 @@ from cadenza.core.payloads import serialise
 from cadenza.learn import configs
 from cadenza.learn.configs import (
     BCConfig,
+    CECConfig,
     DAggerConfig,
     E3TConfig,
     GRPOConfig,
@@ -29,11 +30,13 @@ from cadenza.learn.configs import (
     LIAMConfig,
     MAPPOConfig,
     PPOConfig,
+    UPDConfig,
 )
 from tests.campaigns import size
 from tests.demonstrations import demonstrations
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
+from tests.unit.learn.open_games import Near
 from tests.unit.learn.partner_envs import Matching, Meeting
 from tests.unit.learn.sign_envs import SignEnv
 
@@ -46,10 +49,13 @@ OTHER = {
     "batch_size": 4,
     "belief_size": 3,
     "bins": 31,
+    "candidates": 3,
     "chunk_length": 3,
     "clip_eps": 1e-4,
     "clip_epsilon": 1e-4,
     "clip_value": 0.01,
+    "copies": 1,
+    "copy_every": 1,
     "copy_share": 0.9,
     "compile": True,
     "critic_max_grad_norm": 1e-3,
@@ -96,7 +102,9 @@ OTHER = {
     "model_updates": 9,
     "n_epochs": 2,
     "n_step": 3,
+    "noise": 0.9,
     "noise_clip": 0.01,
+    "noise_memory": 0.0,
     "noise_share": 1.0,
     "normalize_advantages": False,
     "normalize_observations": True,
@@ -109,6 +117,7 @@ OTHER = {
     "random_share": 0.9,
     "real_share": 0.75,
     "refresh_reference_every": 1,
+    "remembered_scores": 8,
     "reset_every_rollout": False,
     "rollout_every": 1,
     "rollout_length": 4,
@@ -123,6 +132,7 @@ OTHER = {
     "tau": 0.5,
     "train_every": 2,
     "truncate_at_first_done": False,
+    "uniform_share": 1.0,
     "updates": 2,
     "value_coefficient": 0.1,
     "value_loss": "huber",
@@ -233,6 +243,14 @@ def team(name, base, **changes):
     return trained.steps, np.array(trained.predict(joint)).tobytes()
 
 
+def self_played(name, **changes):
+    """Return what an ego beside copies of itself has learned after a short training."""
+    base = {**ON_POLICY, "memory_size": 8, "sequence_length": 5}
+    base |= {"candidates": 4, "copy_every": 2} if name == "UPD" else {}
+    trained = getattr(cadenza, name)(Near(8), **{**base, **changes}).learn(512, progress=False)
+    return trained.steps, serialise(trained.learner.state_dict())
+
+
 #: Every way to an algorithm: the class of its settings, and a short training with changed ones.
 TRAININGS = {
     **{
@@ -243,18 +261,20 @@ TRAININGS = {
     "GRPO": (GRPOConfig, partial(signs, "GRPO")),
     "LIAM": (LIAMConfig, partial(adapted, "LIAM")),
     "E3T": (E3TConfig, partial(adapted, "E3T")),
+    "UPD": (UPDConfig, partial(self_played, "UPD")),
+    "CEC": (CECConfig, partial(self_played, "CEC")),
     "DAgger": (DAggerConfig, imitated),
     "BC": (BCConfig, cloned),
     "MAPPO": (MAPPOConfig, partial(team, "MAPPO", ON_POLICY)),
     "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
-#: What the training loop reads; what concerns choices, memories, goals and priorities is compared
-#: in `test_choices.py`, `test_memory_policies.py`, `test_hindsight.py` and
-#: `test_replay_settings.py` of the unit tests.
+#: What the training loop reads; what concerns choices, memories, goals, priorities and worlds that
+#: vary is compared in `test_self_play.py`, `test_open_seat.py`, `test_choices.py`,
+#: `test_memory_policies.py`, `test_hindsight.py` and `test_replay_settings.py` of the unit tests.
 ELSEWHERE = {
     *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length"),
-    *("hindsight", "importance_exponent"),
+    *("hindsight", "importance_exponent", "concentration", "ranges", "layouts"),
 }
 
 

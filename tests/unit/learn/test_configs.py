@@ -33,12 +33,15 @@ AGENTS = sorted(
 
 
 #: Keywords of agents that are no settings.
-COMMON = {"seed", "num_envs", "network", "demonstrations", "demonstration_share", "device"}
+COMMON = {
+    *("seed", "num_envs", "network", "demonstrations", "demonstration_share", "device"),
+    *("partners", "sampler"),
+}
 
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_constructor_shows_every_setting_with_its_type_and_default(kind):
-    assert len(AGENTS) == 14
+    assert len(AGENTS) == 16
     typed = get_type_hints(*get_args(get_type_hints(kind.__init__)["settings"]))
     hints = get_type_hints(kind.Config)
     settings = {name: hints[name] for name in kind.Config.model_fields}
@@ -149,9 +152,13 @@ def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
         ("PPO", "tensorboard_log", "; here it is learn(log='tensorboard')"),
         ("SAC", "policy_kwargs", "; here it is hidden_sizes, critic_sizes, activation"),
         ("SAC", "lr", "; here it is learning_rate"),
-        ("SAC", "memory", "; only PPO and LIAM have it"),
-        ("HAPPO", "action_masks", "; only DQN, PPO, GRPO, LIAM and E3T have it"),
-        ("HAPPO", "action_mask", " (did you mean 'action_masks' of DQN, PPO, GRPO, LIAM and E3T?)"),
+        ("SAC", "memory", "; only PPO, LIAM, UPD and CEC have it"),
+        ("HAPPO", "action_masks", "; only DQN, PPO, GRPO, LIAM, E3T, UPD and CEC have it"),
+        (
+            "HAPPO",
+            "action_mask",
+            " (did you mean 'action_masks' of DQN, PPO, GRPO, LIAM, E3T, UPD and CEC?)",
+        ),
         ("PPO", "action_noise", "; only TD3 and HATD3 have exploration_noise"),
         ("PPO", "epoch", " (did you mean 'epochs'?)"),
         (

@@ -10,6 +10,7 @@ from cadenza.core.environments import made_by_id
 from cadenza.core.errors import CheckpointError
 from cadenza.core.files import is_safetensors
 from cadenza.learn.agents.bc import BC
+from cadenza.learn.agents.cec import CEC
 from cadenza.learn.agents.dagger import DAgger
 from cadenza.learn.agents.dqn import DQN
 from cadenza.learn.agents.e3t import E3T
@@ -25,6 +26,7 @@ from cadenza.learn.agents.sac import SAC
 from cadenza.learn.agents.solo import SoloAgent
 from cadenza.learn.agents.td3 import TD3
 from cadenza.learn.agents.team import TeamAgent
+from cadenza.learn.agents.upd import UPD
 from cadenza.learn.env.making import contract_of
 from cadenza.learn.loaded_state import found_at
 from cadenza.learn.nn.portable import (
@@ -44,6 +46,8 @@ _KINDS: Final = (
     GRPO,
     LIAM,
     E3T,
+    UPD,
+    CEC,
     MAPPO,
     HAPPO,
     HATD3,
