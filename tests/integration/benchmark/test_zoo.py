@@ -14,7 +14,7 @@ from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import episode_seed
 from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
-from cadenza.benchmark.zoo.pairs import open_pairs, play
+from cadenza.benchmark.zoo.pairs import open_pairs, play, play_pairs
 from cadenza.benchmark.zoo.selecting import family_diversity, select_members
 from cadenza.benchmark.zoo.stacked import PairPlayers, shared_reward
 from cadenza.core.errors import ConfigurationError
@@ -189,6 +189,21 @@ def test_skill_is_the_mean_return_of_the_pair_it_names(fcp):
     )
     assert member.skill.value == played.returns.mean()
     assert member.features["waits"] == pytest.approx(played.events[:, 2].mean())
+
+
+def test_pairs_in_one_batch_play_what_each_plays_alone():
+    config = tiny(task="foraging", options={"size": 5}, episode_length=25)
+    policies = [
+        (lambda states, r=robot, s=shift: (np.abs(states[r, :, :1]) + s) % 6 // 1)
+        for robot, shift in ((0, 1), (1, 2), (0, 4))
+    ]
+    pairs = [(policies[0], policies[1]), (policies[2], policies[1]), (policies[2], policies[2])]
+    settings = {"horizon": 25, "events": events_of("foraging"), "seed": 3}
+    together = play_pairs(open_pairs(config, 3 * 7), pairs, **settings)
+    for (ego, partner), episodes in zip(pairs, together, strict=True):
+        alone = play(open_pairs(config, 7), ego, partner, **settings)
+        for name in ("returns", "successes", "events", "states"):
+            assert np.array_equal(getattr(episodes, name), getattr(alone, name)), name
 
 
 @pytest.mark.parametrize(("robot", "identity"), [(0, 0), (1, 2)])
