@@ -16,15 +16,22 @@ from cadenza.evaluation.report.analysis import Numbers, analyse
 from cadenza.evaluation.report.figures.outcomes import Figure
 from cadenza.evaluation.report.pages import StoryPage, render_page
 from cadenza.evaluation.report.render import (
-    Section,
+    Tile,
     leaderboard_tables,
     method_figures,
     render_json,
     render_leaderboards,
     verdict,
 )
-from cadenza.evaluation.report.svg import MISSING, count, score_change, score_text
-from cadenza.evaluation.report.view import ReportView
+from cadenza.evaluation.report.svg import (
+    MISSING,
+    count,
+    score,
+    score_change,
+    score_interval,
+    score_text,
+)
+from cadenza.evaluation.report.view import ReportView, Section
 
 REPORT_NAME: Final = "report.html"
 LEADERBOARD_NAME: Final = "leaderboard.md"
@@ -72,7 +79,8 @@ def suite_page(played: Sequence[JudgedTask]) -> StoryPage:
         kind="suite",
         title=suite.title,
         subtitle=suite.summary,
-        verdict=" ".join(f"{task.plan.name}: {_told(task)}" for task in played),
+        verdict=" ".join(_lead(task) for task in played),
+        tiles=tuple(_tile(task) for task in played),
         measured=(
             f"Every ego was trained {suite.seeds} times, with equal budgets of environment frames, "
             "and judged beside partners that no ego trained with, all from the same starts.",
@@ -88,15 +96,46 @@ def suite_page(played: Sequence[JudgedTask]) -> StoryPage:
             "Commit": commit,
             "Package": f"cadenza {bundle.package_version}",
             "Training seeds": ", ".join(map(str, range(suite.seeds))),
+            "Bundles": _verified(played),
             "Platform": f"{bundle.platform.os}, Python {bundle.platform.python}, "
             f"torch {bundle.platform.torch}",
         },
     )
 
 
-def _told(task: JudgedTask) -> str:
+def _lead(task: JudgedTask) -> str:
+    """Return how far each ego is ahead of the first reference, over all partners of a task."""
+    view, reference = view_of(task), next(iter(task.plan.suite.references), None)
+    numbers = analyse(view)
+    if reference is None:
+        return f"{task.plan.name}: {verdict(view, numbers)}"
+    rows = _differences(numbers, [reference], rate=view.has_success)
+    others = "; ".join(f"{ego} {ahead}" for ego, _, ahead in rows if ego != reference)
+    unit = ", points" if view.has_success else ""
+    return f"{task.plan.name}, ahead of {reference}{unit}: {others}."
+
+
+def _tile(task: JudgedTask) -> Tile:
+    """Return the best score of a task."""
     view = view_of(task)
-    return verdict(view, analyse(view))
+    best = analyse(view).methods.rows[0]  # a view has its methods in order
+    what = "solved" if view.has_success else "mean return"
+    return Tile(
+        value=score(best.score.value, view.has_success),
+        label=f"{task.plan.name}: {best.condition.label}",
+        detail=f"{what}, the highest of {len(view.conditions)} egos; "
+        f"{score_interval(best.score, view.has_success)}",
+        css="plain",
+    )
+
+
+def _verified(played: Sequence[JudgedTask]) -> str:
+    """Return how many bundles there are, and what does not hold of them."""
+    runs = [run for task in played for run in task.runs]
+    failed = dict.fromkeys(
+        f"{check.name}: {check.detail}" for run in runs for check in run.checks if not check.ok
+    )
+    return f"{len(runs)} verified; {'; '.join(failed) or 'every check passed'}"
 
 
 def _section(task: JudgedTask) -> Section:

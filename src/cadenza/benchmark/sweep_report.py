@@ -15,8 +15,9 @@ from cadenza.evaluation.report.figures.searches import (
     settings_figure,
 )
 from cadenza.evaluation.report.pages import StoryPage, render_page
-from cadenza.evaluation.report.render import Section, Tile
+from cadenza.evaluation.report.render import Tile
 from cadenza.evaluation.report.svg import plural, score
+from cadenza.evaluation.report.view import Section
 
 REPORT_NAME: Final = "report.html"
 RESULT_NAME: Final = "result.json"

@@ -10,12 +10,12 @@ from markupsafe import Markup
 from cadenza.core.tables import LATEX_HEAD, markdown_text
 from cadenza.evaluation.report.render import (
     Format,
-    Section,
     Tile,
     asset,
     policy_hash,
     template_environment,
 )
+from cadenza.evaluation.report.view import Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
