@@ -34,6 +34,7 @@ from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import InputError, refuse
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.agents.liam import LIAM
 from cadenza.learn.agents.ppo import PPO
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.portable import PortableNetwork
@@ -41,7 +42,7 @@ from cadenza.learn.nn.portable import PortableNetwork
 #: Layout version of `AgentTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1
 #: Class of the agent of each algorithm; it reads the section of that name.
-_AGENTS: Final[dict[str, Callable[..., Any]]] = {"recurrent_ppo": PPO}
+_AGENTS: Final[dict[str, Callable[..., Any]]] = {"liam": LIAM, "recurrent_ppo": PPO}
 #: What a replay is asked for, and told: the run brings the seat's episodes back.
 _REPLAYED: Final[dict[str, Any]] = {
     "has_wrapper_attr": True,

@@ -18,6 +18,7 @@ _ENTRIES: Final[dict[str, str]] = {
     "happo": "cadenza.aht.ego_ppo:EgoPPOTrainer.from_config",
     "hatd3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "hlgauss": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "liam": "cadenza.aht.agents:AgentTrainer.from_config",
     "mappo": "cadenza.aht.ego_ppo:EgoOnPolicyTrainer.from_config",
     "mbpo": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "ppo": "cadenza.aht.ego_ppo:EgoOnPolicyTrainer.from_config",

@@ -37,6 +37,7 @@ from cadenza.learn.configs import (
     DQNConfig,
     HATD3Config,
     HLGaussConfig,
+    LIAMConfig,
     MBPOConfig,
     SACConfig,
     TD3Config,
@@ -198,8 +199,8 @@ class RuntimeConfig(FrozenModel):
     """Where and how exactly torch computes.
 
     ``auto`` takes CUDA, then MPS, then the CPU; algorithms with a replay memory and agents of the
-    front door (``recurrent_ppo``) stay on the CPU then. A named device (``cpu``, ``mps``, ``cuda``,
-    ``cuda:1``) must exist; these do not learn on MPS.
+    front door (``liam``, ``recurrent_ppo``) stay on the CPU then. A named device (``cpu``, ``mps``,
+    ``cuda``, ``cuda:1``) must exist; these do not learn on MPS.
     """
 
     device: str = "auto"
@@ -411,7 +412,7 @@ _HAPPO: Final = ("happo", "ppo_extras")
 #: Keys that the training loop reads, whatever it trains.
 _LOOP: Final = {"happo.rollout_length", "ppo_extras.flush_partial_rollout"}
 #: Agents of the front door, see `cadenza.aht.agents`, which read the section of their name.
-_AGENTS: Final = ("recurrent_ppo",)
+_AGENTS: Final = ("liam", "recurrent_ppo")
 #: Further sections and keys that each built-in algorithm reads.
 _READS: Final[dict[str, tuple[str, ...]]] = {
     "ego_aht_happo": _HAPPO,
@@ -450,6 +451,7 @@ class EgoAHTConfig(FrozenModel):
             often algorithms other than PPO and MAPPO report.
         ppo_extras: Opt-in departures from the upstream update.
         ppo: Settings of ``ppo`` and ``mappo``.
+        liam: Settings of LIAM, an ego that adapts.
         recurrent_ppo: Settings of PPO with a memory, for actions of every kind.
     """
 
@@ -494,6 +496,7 @@ class EgoAHTConfig(FrozenModel):
     hatd3: HATD3Config = Field(default_factory=HATD3Config, json_schema_extra=extension())
     dqn: DQNConfig = Field(default_factory=DQNConfig, json_schema_extra=extension())
     mbpo: MBPOConfig = Field(default_factory=MBPOConfig, json_schema_extra=extension())
+    liam: LIAMConfig = Field(default_factory=LIAMConfig, json_schema_extra=extension())
     recurrent_ppo: RecurrentPPOConfig = Field(
         default_factory=RecurrentPPOConfig, json_schema_extra=extension()
     )

@@ -60,10 +60,12 @@ def alone(task):
     return {**task, "env": {**task["env"], "num_envs": 1}}
 
 
+@pytest.mark.parametrize("algorithm", ["recurrent_ppo", "liam"])
 @pytest.mark.parametrize("task", [PUSH, alone(PUSH)], ids=["three", "one"])
-def test_an_interrupted_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path, task):
-    whole = run_training(config_in(tmp_path / "whole", task=task))
-    broken = config_in(tmp_path / "broken", task=task)
+def test_an_interrupted_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path, task, algorithm):
+    own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: SMALL}
+    whole = run_training(config_in(tmp_path / "whole", task=task, **own))
+    broken = config_in(tmp_path / "broken", task=task, **own)
     for frames in (90, 150):  # within rollouts and episodes
         with pytest.raises(StopError):
             run_training(broken, resume=True, progress=stopping_at(frames))
@@ -125,11 +127,16 @@ def test_learning_is_told_what_the_partner_saw_and_did(tmp_path, count):
         np.testing.assert_array_equal(seen, np.reshape(view.rows(seat.observe()), seen.shape))
 
 
-@pytest.mark.parametrize("memory", ["gru", None])
-def test_the_policy_file_plays_as_the_trained_ego(tmp_path, memory):
-    small = SMALL if memory else {**SMALL, "memory": None}
-    small = {key: value for key, value in small.items() if memory or key != "memory_size"}
-    config = config_in(tmp_path, recurrent_ppo=small)
+PLAIN = {key: value for key, value in SMALL.items() if key != "memory_size"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [("recurrent_ppo", SMALL), ("recurrent_ppo", {**PLAIN, "memory": None}), ("liam", SMALL)],
+)
+def test_the_policy_file_plays_as_the_trained_ego(tmp_path, algorithm, settings):
+    own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: settings}
+    config = config_in(tmp_path, **own)
     result = run_training(config)
     env = build_env(config.env.model_copy(update={"num_envs": 1}), root_seed=9)
     partner = build_partner(config.partner, env=env)
@@ -150,16 +157,18 @@ def test_the_policy_file_plays_as_the_trained_ego(tmp_path, memory):
     assert np.std(actions) > 0.0
     facts = load_policy_file(path)
     assert (facts.task["id"], facts.seat) == ("mpe_cooperative_push", "ego")
-    assert facts.facts["algorithm"] == "recurrent_ppo"
+    assert facts.facts["algorithm"] == algorithm
 
 
-def test_choices_are_played_as_numbers_of_the_seat(tmp_path):
+@pytest.mark.parametrize("algorithm", ["recurrent_ppo", "liam"])
+def test_choices_are_played_as_numbers_of_the_seat(tmp_path, algorithm):
     pytest.importorskip("lbforaging")
     foraging = {
         "env": {"task": "foraging", "episode_length": 10, "num_envs": 2},
         "partner": {"class_name": "forager_lexicographic", "extra": {"uid": "partner"}},
     }
-    result = run_training(config_in(tmp_path, task=foraging))
+    own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: SMALL}
+    result = run_training(config_in(tmp_path, task=foraging, **own))
     network = load_policy_file(policy_path(result.curve.checkpoint_paths[-1]))
     np.testing.assert_array_equal(network.output.choices, np.arange(6.0)[:, None])
     assert network.num_choices == 6

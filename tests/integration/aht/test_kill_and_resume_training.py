@@ -70,6 +70,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "hlgauss": {"hlgauss": REPLAY},
     "td3": {"td3": REPLAY},
     "hatd3": {"hatd3": REPLAY},
+    "liam": {
+        "algo": "liam",
+        "env": {"num_envs": 4},
+        "liam": {**ON_POLICY["ppo"], "memory_size": 8, "belief_size": 4},
+    },
     "recurrent_ppo": {
         "algo": "recurrent_ppo",
         "env": {"num_envs": 4},
@@ -77,7 +82,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
 }
 #: Algorithms without a configuration of their own, and whose they take without its section.
-BORROWED = {"recurrent_ppo": "ppo"}
+BORROWED = {"liam": "ppo", "recurrent_ppo": "ppo"}
 #: The one whose memory outlives its updates; `make nightly` kills every one.
 QUICK = ("sac",)
 ALGORITHMS = [

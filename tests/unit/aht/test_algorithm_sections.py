@@ -28,6 +28,7 @@ def config(algo, **sections):
         ("mbpo", {"dqn": {"double": False}}, "dqn.double"),
         ("recurrent_ppo", {"ppo": {"gamma": 0.5}}, "ppo.gamma"),
         ("ppo", {"recurrent_ppo": {"memory": "lstm"}}, "recurrent_ppo.memory"),
+        ("liam", {"recurrent_ppo": {"memory": "lstm"}}, "recurrent_ppo.memory"),
     ],
 )
 def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, dead):
@@ -45,6 +46,7 @@ def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, de
         ("mbpo", {"mbpo": {"initial_alpha": 0.1, "real_share": 0.5}}),
         ("dqn", {"dqn": {"action_bins": 3}}),
         ("recurrent_ppo", {"recurrent_ppo": {"memory_size": 8}}),
+        ("liam", {"liam": {"belief_size": 8}}),
     ],
 )
 def test_settings_that_an_algorithm_reads_enter_the_identity(algo, sections):

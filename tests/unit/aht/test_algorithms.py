@@ -15,6 +15,7 @@ def test_registry_lists_the_built_in_algorithms():
         "happo",
         "hatd3",
         "hlgauss",
+        "liam",
         "mappo",
         "mbpo",
         "ppo",
