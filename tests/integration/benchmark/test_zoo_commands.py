@@ -117,6 +117,9 @@ def test_selection_and_matrix_are_written(zoo, tmp_path):
     bundle = out / "bundles" / "fcp-s0-0-final"
     assert all_ok(verify_bundle_dir(bundle, allow_dirty=True))
     assert cadenza(f"matrix {zoo} --episodes 5 --out {out}").exit_code == 2  # it is in use
+    assert cadenza(f"matrix {zoo} --episodes 5 --out {out} --resume -j 1 --json").exit_code == 0
+    assert "--seen among the zoos" in cadenza(f"matrix {zoo} --seen {out} --out {out}").stderr
+    assert "at least 2, or 0 for none" in cadenza(f"matrix {zoo} --encounters 1").stderr
     assert "a multiple of 5" in cadenza(f"matrix {zoo} --episodes 7 --out {out}").stderr
 
 

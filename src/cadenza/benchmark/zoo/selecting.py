@@ -112,6 +112,7 @@ def family_diversity(folders: Sequence[Path], *, seed: int = 0) -> dict[str, dic
 
     The measure is the Jensen-Shannon divergence of as many members of each family, nats, with its
     95 % interval over probe states; ``minus_fcp`` is the paired difference to the family ``fcp``.
+    Nothing without a learned member.
     """
     manifest, entries = open_zoos(folders)
     entries = [entry for entry in entries if entry.member.tier == "final"]
@@ -119,8 +120,8 @@ def family_diversity(folders: Sequence[Path], *, seed: int = 0) -> dict[str, dic
     for index, entry in enumerate(entries):
         families.setdefault(entry.member.family, []).append(index)
     size = min(map(len, families.values()))
-    if size < 2:
-        return {}
+    if size < 2 or all(entry.member.counterpart is None for entry in entries):
+        return {}  # nobody to compare, or no learned ego beside whom they would be met
     densities = log_densities(probed(manifest, entries, seed=seed, probe=True), root_seed=seed)
     scores = {name: densities.diversity(k[:size], "jsd") for name, k in families.items()}
 

@@ -83,7 +83,7 @@ class Verdict:
 
 
 def read_verdict(folder: Path) -> Verdict | None:
-    """Return what is in a folder; None if it is not that of a matrix.
+    """Return what is in a folder; None if it is not that of a matrix, or of an earlier version's.
 
     Raises:
         IntegrityError: A file is damaged.
@@ -93,6 +93,8 @@ def read_verdict(folder: Path) -> Verdict | None:
     if not path.is_file():
         return None
     content = parse_json_object(path.read_bytes(), source=str(path))
+    if "judged" not in content:
+        return None
     best, met = folder / RESPONSES_JSON, folder / ENCOUNTERS_JSON
     try:
         known = Encounters.model_validate_json(met.read_bytes()) if met.is_file() else None
@@ -112,7 +114,7 @@ def judged_bundles(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         verdict = read_verdict(path)
-        if verdict is None or "judged" not in verdict.matrix:
+        if verdict is None:
             found += find_bundles([path])
         else:
             found += (path / BUNDLES_FOLDER / name for name in verdict.matrix["judged"])
