@@ -1,13 +1,14 @@
-"""Episodes as pictures: a strip of moments, or a film.
+"""Episodes as pictures: a strip of moments, or a film; or, of any task, as numbers.
 
 Formats:  ``.png`` holds a few moments side by side, ``.gif`` every second tick; ``.mp4`` every
-          tick and needs the package imageio-ffmpeg.
+          tick and needs the package imageio-ffmpeg. ``.json`` holds what everybody saw and did at
+          each tick, of any task.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,14 @@ from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.extras import load_extra
-from cadenza.core.files import atomic_writer
+from cadenza.core.files import atomic_write_json, atomic_writer
 
 #: Moments of a strip.
 MOMENTS: Final = 4
 #: Ticks from one picture of a GIF to the next.
 GIF_STRIDE: Final = 2
-_FORMATS: Final = (".png", ".gif", ".mp4")
+_FORMATS: Final = (".png", ".gif", ".mp4", ".json")
+_TRACE: Final = ".json"
 
 
 def film(
@@ -46,7 +48,7 @@ def film(
 
     Raises:
         ConfigurationError: Task, partner or policy do not fit, or MP4 cannot be written.
-        InputError: The ending is none of ``.png``, ``.gif`` and ``.mp4``.
+        InputError: The ending is none of ``.png``, ``.gif``, ``.mp4`` and ``.json``.
     """
     config = EnvConfig(
         task=task, episode_length=get_task(task).episode_length, options=dict(options or {})
@@ -73,41 +75,87 @@ def film_cell(
     )
 
 
+def has_pictures(plan: EvaluationPlan) -> bool:
+    """Return whether the task of an evaluation can be drawn; builds and closes it."""
+    partner = plan.conditions[0].partner_of(plan.partners[0].partner)
+    config = plan.conditions[0].env_of(plan.env)
+    try:
+        env = build_env(config, root_seed=0, render_mode="rgb_array", partner=partner)
+    except ConfigurationError:
+        return False
+    env.close()
+    return True
+
+
 def _film(
     out: Path, config: EnvConfig, ego: str, partner: PartnerConfig, seed: int, root: Path
 ) -> dict[str, Any]:
     if out.suffix not in _FORMATS:
         raise InputError(f"film: expected a file ending in {', '.join(_FORMATS)}, got {out.name}.")
-    frames, info, rate = _play(config, ego, partner, seed, root)
+    drawn = out.suffix != _TRACE
+    kept: list[Any] = []
+    info: Mapping[str, Any] = {}
+    rate = 0.0
+    for step in _steps(config, ego, partner, seed, root, "rgb_array" if drawn else None):
+        info = step.info
+        if drawn:
+            kept.append(step.env.render())
+            rate = 1.0 / step.env.control_timestep
+        else:
+            kept.append(step.told())
+    if not drawn:
+        atomic_write_json(out, kept)
+        return {"steps": len(kept) - 1, "info": dict(info)}
     with atomic_writer(out) as file:
         if out.suffix == ".png":
-            last = len(frames) - 1
-            moments = [frames[round(last * k / (MOMENTS - 1))] for k in range(MOMENTS)]
+            last = len(kept) - 1
+            moments = [kept[round(last * k / (MOMENTS - 1))] for k in range(MOMENTS)]
             _images([np.hstack(moments)])[0].save(file, "PNG")
         elif out.suffix == ".gif":
-            _write_gif(frames[::GIF_STRIDE], file, round(1000.0 * GIF_STRIDE / rate))
+            _write_gif(kept[::GIF_STRIDE], file, round(1000.0 * GIF_STRIDE / rate))
         else:
-            _write_mp4(frames, file, rate)
-    return {"steps": len(frames) - 1, "info": info}
+            _write_mp4(kept, file, rate)
+    return {"steps": len(kept) - 1, "info": dict(info)}
 
 
-def _play(
-    config: EnvConfig, ego_source: str, partner_config: PartnerConfig, seed: int, root: Path
-) -> tuple[list[NDArray[np.uint8]], dict[str, Any], float]:
-    """Return pictures, last info and pictures per second of what a cell would play."""
+class _Step(NamedTuple):
+    """What one step led to; the first has no actions."""
+
+    env: Any
+    obs: Mapping[str, Any]
+    actions: Mapping[str, NDArray[Any]]
+    reward: float
+    info: Mapping[str, Any]
+
+    def told(self) -> dict[str, Any]:
+        """Return what everybody saw after it, what they did before, and the reward."""
+        seen = {uid: np.asarray(told["state"]).tolist() for uid, told in self.obs["agent"].items()}
+        done = {uid: np.asarray(action).tolist() for uid, action in self.actions.items()}
+        return {"states": seen, "actions": done, "reward": self.reward}
+
+
+def _steps(
+    config: EnvConfig,
+    ego_source: str,
+    partner_config: PartnerConfig,
+    seed: int,
+    root: Path,
+    render_mode: str | None,
+) -> Iterator[_Step]:
+    """Yield the steps of what a cell would play."""
 
     def make_policy(seat: EgoSeat) -> EgoPolicy:
         return load_policy(ego_source, seat=seat, artifacts_root=root)
 
-    env = build_env(config, root_seed=0, render_mode="rgb_array", partner=partner_config)
+    env = build_env(config, root_seed=0, render_mode=render_mode, partner=partner_config)
     with closing(env):
         obs, info = env.reset(seed=seed)
-        frames: list[NDArray[np.uint8]] = [env.render()]
+        yield _Step(env, obs, {}, 0.0, info)
         if has_lanes(get_task(config.task), config, partner_config):
             for actions in _actions_in_lanes(config, partner_config, seed, make_policy):
-                info = env.step(actions)[-1]
-                frames.append(env.render())
-            return frames, dict(info), 1.0 / env.control_timestep
+                obs, reward, _, _, info = env.step(actions)
+                yield _Step(env, obs, actions, float(reward), info)
+            return
         partner = build_partner(partner_config, env=env)
         ego = make_policy(ego_seat(env, env.ego_uid))
         partner.reset(seed=seed)
@@ -115,10 +163,9 @@ def _play(
         over = False
         while not over:
             actions = {env.ego_uid: ego.act(obs), env.partner_uid: partner.act(obs)}
-            obs, _, terminated, truncated, info = env.step(actions)
-            frames.append(env.render())
+            obs, reward, terminated, truncated, info = env.step(actions)
+            yield _Step(env, obs, actions, float(reward), info)
             over = terminated or truncated
-        return frames, dict(info), 1.0 / env.control_timestep
 
 
 def _actions_in_lanes(

@@ -315,7 +315,7 @@ def freeze(
 
 def film(
     task: _Task,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File: .png, .gif or .mp4.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File: .png, .gif, .mp4 or .json.")],
     ego: Annotated[str, typer.Option("--ego", help="Policy: a name or local:// address.")],
     partner: Annotated[str, typer.Option("--partner", help="Registered partner class.")],
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episode.")] = 0,

@@ -418,7 +418,7 @@ def film(
     matrix: Annotated[Path, typer.Argument(help="Folder of a matrix.")],
     ego: Annotated[str, typer.Argument(help="One of its egos.")],
     partner: Annotated[str, typer.Argument(help="One of its partners.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File: .png, .gif or .mp4.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File: .png, .gif, .mp4 or .json.")],
     start: Annotated[int, typer.Option("--start", min=0, help="Which start of the cell.")] = 0,
 ) -> None:
     """Play an episode of a matrix's cell again and write pictures of it."""

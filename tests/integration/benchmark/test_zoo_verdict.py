@@ -97,6 +97,12 @@ def test_cell_is_filmed(judged, tmp_path):
     told = run(f"zoo film {out} goal_pd scripted-s0-1 --out {tmp_path / 'film.png'}")
     assert "10 steps" in told
     assert (tmp_path / "film.png").read_bytes()[:4] == b"\x89PNG"
+    run(f"zoo film {out} goal_pd scripted-s0-1 --out {tmp_path / 'film.json'}")
+    steps = json.loads((tmp_path / "film.json").read_text())
+    rows = (out / "bundles" / "goal_pd" / "episodes_seed0.jsonl").read_text().splitlines()
+    (played,) = (e for e in map(json.loads, rows) if e["partner"] == "scripted-s0-1")
+    assert len(steps) == played["n_steps"] + 1
+    assert sum(step["reward"] for step in steps) == pytest.approx(played["episode_return"])
 
 
 def test_memory_is_carried_to_the_next_encounter_of_the_same_row(gru):

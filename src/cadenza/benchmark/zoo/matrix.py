@@ -25,6 +25,7 @@ from cadenza.benchmark.evaluation_run import (
     run_evaluation,
 )
 from cadenza.benchmark.executor import JobProgress
+from cadenza.benchmark.films import has_pictures
 from cadenza.benchmark.policies import policy_names, saved_policies
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.core.arrays import FloatArray
@@ -390,6 +391,7 @@ def write_matrix(
     paths = folder / MATRIX_JSON, folder / MATRIX_PNG
     root = os.path.relpath(result.artifacts_root, folder)
     content = {**result.as_json(), "diversity": dict(diversity), "artifacts_root": root}
+    content["pictures"] = has_pictures(result.plan)
     atomic_write_json(paths[0], content)
     figure = _heat_map(result)
     with atomic_writer(paths[1]) as file:
@@ -440,7 +442,7 @@ def matrix_figure(content: Mapping[str, Any], place: str = "MATRIX") -> Figure:
             n_clusters=len(content["seeds"]),
         )
         share = (skill.value - low) / (high - low)
-        tip = f"{egos[i]} with {partners[j]}: {film_command(place, egos[i], partners[j])}"
+        tip = f"{egos[i]} with {partners[j]}: {film_command(content, place, egos[i], partners[j])}"
         return GridCell(score(skill.value, rate), score_interval(ends, rate), "heat", share, tip)
 
     rows = [(partners[j], [cell(i, j) for i in order]) for j in map(int, content["column_order"])]
@@ -454,9 +456,10 @@ def matrix_figure(content: Mapping[str, Any], place: str = "MATRIX") -> Figure:
     )
 
 
-def film_command(place: str, ego: str, partner: str) -> str:
-    """Return the command that films an episode of a cell."""
-    return f"cadenza zoo film {shlex.join([place, ego, partner])} --out film.gif"
+def film_command(content: Mapping[str, Any], place: str, ego: str, partner: str) -> str:
+    """Return the command that films an episode of a cell, or writes it down without pictures."""
+    ending = "gif" if content.get("pictures", True) else "json"
+    return f"cadenza zoo film {shlex.join([place, ego, partner])} --out film.{ending}"
 
 
 def _heat_map(result: CrossPlay) -> Any:

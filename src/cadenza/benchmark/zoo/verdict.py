@@ -267,7 +267,7 @@ def _commands(matrix: Mapping[str, Any], place: str) -> Table:
         title="Commands",
         columns=("Ego", "Partner", "Command"),
         rows=tuple(
-            (str(ego), str(partner["name"]), film_command(place, ego, partner["name"]))
+            (str(ego), str(partner["name"]), film_command(matrix, place, ego, partner["name"]))
             for ego in matrix["egos"]
             for partner in matrix["partners"]
         ),
