@@ -42,6 +42,7 @@ from cadenza.benchmark.zoo.responses import (
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.fork_server import preload
+from cadenza.core.key_values import merged
 from cadenza.core.progress import StageReport
 from cadenza.core.shipped_configs import find_config, source_checkout
 from cadenza.core.signals import ends_on_signals
@@ -256,7 +257,8 @@ class TaskPlan:
             "options": env.options,
             "seed": seeds[kind],
         }
-        return ZooConfig.model_validate({**common, **own})
+        plain = ZooConfig.model_validate({"method": own["method"], **common}).model_dump()
+        return ZooConfig.model_validate(merged(plain, own))
 
     def configuration(self, name: str) -> EgoAHTConfig:
         """Return the training of an ego; its population must be there."""
@@ -274,7 +276,9 @@ class TaskPlan:
     @property
     def responses(self) -> ResponseConfig:
         """What is spent on each best response."""
-        return ResponseConfig.model_validate(self.task.best_responses or {})
+        return ResponseConfig.model_validate(
+            merged(ResponseConfig().model_dump(), self.task.best_responses or {})
+        )
 
     def cast(self) -> ZooManifest:
         """Return all partners of the judgement as one zoo, in the options of the judgement."""
