@@ -22,6 +22,7 @@ BENCHMARKS = (
     "oscbf",
     "training",
     "zoo",
+    "population",
     "sac",
     "memory",
     "stream",
