@@ -101,6 +101,13 @@ class DiverseMembers(Population):
         """Return member ``index`` as it is now, before its turn as it was drawn."""
         return MemberPolicies(self._policy(index, 0), self._policy(index, 1))
 
+    def report(self) -> dict[str, Any]:
+        """Return ``cross_play`` and ``chosen`` below the diagonal, a list per member."""
+        return {
+            "cross_play": [self.cross_play[k, :k].tolist() for k in range(self.count)],
+            "chosen": [self.chosen[k, :k].tolist() for k in range(self.count)],
+        }
+
     def state_dict(self, place: int) -> dict[str, Any]:
         """Return everything later iterations depend on."""
         del place

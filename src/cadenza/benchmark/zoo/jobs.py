@@ -367,6 +367,7 @@ class _Course:
                 "members": [member.model_dump(mode="json") for member in stored[place]],
                 "steps": self._steps,
                 "curves": [self._curve(place, index) for index in range(count)],
+                **self._population.report(),
             }
             self._runner.save_result(key, facts)
 

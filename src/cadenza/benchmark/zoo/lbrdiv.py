@@ -140,6 +140,21 @@ class LagrangianConfederates(Population):
         """Return confederate ``index``, its best response in the ego's place."""
         return MemberPolicies(self._policy(index, 0), self._policy(self.count + index, 1))
 
+    def report(self) -> dict[str, Any]:
+        """Return R, v and h of the last rollout, and the share of constraints that it violates."""
+        own = np.diag(self.returns)[:, None]
+        apart = ~np.eye(self.count, dtype=np.bool_)
+        slack = [
+            own - returns - self.config.tolerance for returns in (self.returns.T, self.returns)
+        ]
+        violated = [each[apart] < 0.0 for each in slack]
+        return {
+            "returns": self.returns.tolist(),
+            "v": self.multipliers.v.tolist(),
+            "h": self.multipliers.h.tolist(),
+            "violated": float(np.mean(violated)),
+        }
+
     def state_dict(self, place: int) -> dict[str, Any]:
         """Return everything later iterations depend on."""
         del place
@@ -148,6 +163,7 @@ class LagrangianConfederates(Population):
             "rewards": self._scaler.member_state(0),
             "v": self.multipliers.v.tolist(),
             "h": self.multipliers.h.tolist(),
+            "returns": self.returns.tolist(),
         }
 
     def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
@@ -157,6 +173,7 @@ class LagrangianConfederates(Population):
             self.learner.load_member_state(k, saved)
         self._scaler.load_member_state(0, state["rewards"])
         self.multipliers = Multipliers(np.array(state["v"]), np.array(state["h"]))
+        self.returns = np.array(state["returns"])
 
     def _drawn(self, purposes: Sequence[str]) -> StackedPPO:
         """Return new networks, one per purpose of its seed."""

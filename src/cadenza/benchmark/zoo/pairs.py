@@ -20,7 +20,7 @@ from cadenza.benchmark.zoo.events import TaskEvents
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.checks import WIDEST_RANGE, is_scalable
 from cadenza.core.contracts import TaskContract, contract_at
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.vector_base import Snapshot
@@ -190,8 +190,23 @@ def open_pairs(config: ZooConfig, num_envs: int, *, stride: int | None = None) -
     )
     env = build_env(settings, root_seed=config.seed)
     if stride is not None:
+        _require_service(env, config, "stride")
         env.stride = stride
+    if config.method == "comedi":
+        _require_service(env, config, "restore")
     return PairEnv(env)
+
+
+def _require_service(env: Any, config: ZooConfig, name: str) -> None:
+    """Raise unless a batch, perhaps one of somebody else's, has what the training needs."""
+    if not hasattr(env, name):
+        refuse(
+            ConfigurationError,
+            f"zoo {config.method} on {config.task!r}",
+            expected=f"a batch with {name!r}, as cadenza.envs.vector_base.EpisodeBatch has it",
+            got=type(env).__name__,
+            do="derive it from that, or leave batches to processes: supports_batches=False",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

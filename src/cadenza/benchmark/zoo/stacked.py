@@ -297,6 +297,10 @@ class Population(ABC):
     def member(self, index: int) -> MemberPolicies:
         """Return member ``index`` as it is now."""
 
+    def report(self) -> dict[str, Any]:
+        """Return what a finished job tells of its training besides its members, as JSON values."""
+        return {}
+
     @abstractmethod
     def state_dict(self, place: int) -> dict[str, Any]:
         """Return everything later iterations of ``keys[place]`` depend on."""
