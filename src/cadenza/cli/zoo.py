@@ -290,7 +290,7 @@ def best_response(
                 _shown(one.random),
                 _shown(one.score),
                 f"{one.steps[one.best]} of {one.steps[-1]}",
-                "" if one.score.value > one.random.value else "not above chance: no bound",
+                "" if one.score.value > one.random.value else "a random ego does as well: no bound",
             )
             for name, one in trained.items()
         ]

@@ -13,7 +13,7 @@ from cadenza.benchmark.zoo.build import train_zoo
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import episode_seed
-from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
+from cadenza.benchmark.zoo.matrix import cross_play, family_of, write_matrix
 from cadenza.benchmark.zoo.pairs import open_pairs, play, play_pairs
 from cadenza.benchmark.zoo.selecting import family_diversity, select_members
 from cadenza.benchmark.zoo.stacked import PairPlayers, shared_reward
@@ -285,6 +285,15 @@ def test_ray_cluster_gives_the_bytes_of_one_process(fcp, tmp_path):
     with quiet_ray(), running_cluster():
         train_zoo(tiny("fcp"), out=tmp_path, executor="ray")
     assert bytes_of(tmp_path) == bytes_of(fcp)
+
+
+def test_foragers_are_a_family_each_and_have_no_other_bodies(tmp_path):
+    manifest = train_zoo(ZooConfig(method="scripted", task="foraging", population=11), out=tmp_path)
+    families = [family_of(member) for member in manifest.members]
+    assert len(set(families)) == 11
+    assert families[4] == "forager_nearest"
+    with pytest.raises(ConfigurationError, match="physical: expected a task among crossing"):
+        train_zoo(ZooConfig(method="physical", task="foraging"), out=tmp_path / "physical")
 
 
 def test_wrong_settings_are_named():

@@ -38,6 +38,7 @@ from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
+from cadenza.partners.foraging import FORAGERS
 from cadenza.partners.varied_body import INNER, VARIED_BODY
 from cadenza.partners.zoo_manifest import (
     MEMBERS_FOLDER,
@@ -69,10 +70,13 @@ RANGES: Final[Mapping[str, Mapping[str, Box]]] = {
             "max_speed": (0.3, 1.0),
         }
     },
+    "foraging": {name: {} for name in FORAGERS},
     # These draw speed, delay, path, gain and lag anew for every episode.
     "cocarry_mj": {"cocarry_leader": {}, "cocarry_shared": {}, "cocarry_follower": {}},
     "handover_mj": {"handover_presenter": {}, "handover_biased": {}, "handover_late": {}},
 }
+#: Tasks of choices, which have no size that a body could cut.
+_CHOOSING: Final = frozenset({"foraging"})
 #: How bodies vary: control rate, packet loss, delay and action limits.
 BODIES: Final[Box] = {
     "hold_steps": (1, 4),
@@ -101,13 +105,14 @@ def draw_options(box: Box, name: str, *, seed: int) -> dict[str, str]:
 
 def scripted_members(config: ZooConfig) -> Sequence[ZooMember]:
     """Return the population of ``scripted`` or ``physical``, classes in turn."""
-    ranges = RANGES.get(config.task, {})
     physical = config.method == "physical"
+    known = {task: own for task, own in RANGES.items() if not (physical and task in _CHOOSING)}
+    ranges = known.get(config.task, {})
     # A class without options is one partner, so it comes once; the others go on in turn.
     varied = [name for name in ranges if physical or ranges[name]]
     if not ranges or (not varied and config.population > len(ranges)):
         raise ConfigurationError(
-            f"{config.method}: expected a task among {', '.join(RANGES)} and a population of at "
+            f"{config.method}: expected a task among {', '.join(known)} and a population of at "
             f"most {len(ranges)}, got {config.task!r} and {config.population}; declare ranges for "
             "its partners in cadenza.benchmark.zoo.build.RANGES."
         )
