@@ -30,17 +30,17 @@ ACTIONS = {
 
 
 def test_ego_and_copy_find_a_convention_that_is_foretold():
-    settings = {"rollout_length": 24, "num_envs": 16, "batch_size": 96, "epochs": 4, "history": 2}
     agent = cadenza.E3T(
         Matching,
-        **settings,
-        learning_rate=3e-3,
-        model_learning_rate=3e-3,
+        **{**SMALL, "num_envs": 8, "batch_size": 96, "epochs": 4, "history": 2},
+        seed=0,
+        learning_rate=1e-2,
+        model_learning_rate=1e-2,
         clip_epsilon=0.2,
         copy_share=0.5,
-        random_share=cadenza.schedules.linear(0.6, 0.0, steps=16 * 24 * 16),
+        random_share=cadenza.schedules.linear(0.6, 0.0, steps=10 * 8 * 24),
     )
-    agent.learn(16 * 24 * 20, progress=False)
+    agent.learn(20 * 8 * 24, progress=False)
     assert agent.mean_return > 5.0  # of 6; 2 by chance
     assert agent.scalar_logs["training/action_accuracy"] > 0.85
 
