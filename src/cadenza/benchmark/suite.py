@@ -22,13 +22,13 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from cadenza.aht.config import EgoAHTConfig, PartnerConfig, load_config
+from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.cells import ConditionEntry, Name, PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
 from cadenza.benchmark.executor import Job, Note, NotingRunner, default_workers, run_jobs
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
-from cadenza.benchmark.populations import population
+from cadenza.benchmark.populations import beside_zoos
 from cadenza.benchmark.reporting import SealedRun, load_run
 from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.benchmark.training_seeds import SeedRunner, SeedTrainer, TrainedSeed
@@ -266,12 +266,9 @@ class TaskPlan:
         config = _training(self.task, ego.algo, ego.settings)
         if ego.partners == "one":
             told = {"partner": config.trained_with[0], "partners": ()}
-        else:
-            met = population(config.env.task, self.folder / "zoo").partners
-            uid = {"uid": config.env.agent_uids[1]}
-            seated = tuple(m.model_copy(update={"extra": {**m.extra, **uid}}) for m in met)
-            told = {"partner": PartnerConfig(), "partners": seated}
-        return EgoAHTConfig.model_validate(config.model_dump() | told)
+            return EgoAHTConfig.model_validate(config.model_dump() | told)
+        alone = config.model_dump(mode="json") | {"partners": ()}
+        return EgoAHTConfig.model_validate(beside_zoos(alone, [self.folder / "zoo"]))
 
     @property
     def responses(self) -> ResponseConfig:

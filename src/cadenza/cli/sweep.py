@@ -32,6 +32,10 @@ def sweep(
             show_default=False,
         ),
     ] = None,
+    zoo: Annotated[
+        list[Path] | None,
+        typer.Option("--zoo", help="Zoo whose public members are the partners; repeat it."),
+    ] = None,
     trials: Annotated[int, typer.Option("--trials", "-n", min=1, help="Trials in all.")] = 20,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder; runs/sweep-ALGORITHM by default.")
@@ -69,6 +73,7 @@ def sweep(
         asked = _asked(
             config,
             settings or [],
+            zoo or (),
             seeds=seeds,
             sampler=sampler,
             pruner=pruner,
@@ -90,7 +95,9 @@ def sweep(
             _print(found, page)
 
 
-def _asked(path: Path, words: Sequence[str], *, seeds: str | None, **how: Any) -> "SweepConfig":
+def _asked(
+    path: Path, words: Sequence[str], zoos: Sequence[Path], *, seeds: str | None, **how: Any
+) -> "SweepConfig":
     """Return what the command line and the file's section ``sweep`` ask for."""
     from cadenza.aht.config import SWEEP_SECTION, read_settings
     from cadenza.benchmark.sweep import SweepConfig, section_ranges, split_ranges
@@ -98,7 +105,7 @@ def _asked(path: Path, words: Sequence[str], *, seeds: str | None, **how: Any) -
     from cadenza.cli.configuration import explained
 
     changes, ranges = split_ranges(words)
-    training = read_training_config(path, changes)
+    training = read_training_config(path, changes, zoos)
     file, changes = training_file(path, changes)
     section: Any = read_settings(config_path=file, overrides=changes).get(SWEEP_SECTION, {})
     if not isinstance(section, dict):

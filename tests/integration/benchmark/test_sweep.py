@@ -206,6 +206,20 @@ def test_settings_that_do_not_fit_together_fail_their_trial_alone(tmp_path):
     assert "strictly less than saturation_threshold" in reason
 
 
+def test_trials_beside_a_zoo_meet_its_public_members(tmp_path):
+    made = here(
+        *("zoo", "train", "scripted", "--task", "mpe_cooperative_push", "--out", "zoo"),
+        *("population=2", "episode_length=8"),
+        cwd=tmp_path,
+    )
+    assert made.code == 0, made.err
+    swept("out", "--zoo", "zoo", "--trials", "1", "-j", "1", cwd=tmp_path)
+    config = load_config(config_path=tmp_path / "out/best.yaml")
+    members = json.loads((tmp_path / "zoo/manifest.json").read_text())["members"]
+    met = [{k: v for k, v in p.extra.items() if k != "uid"} for p in config.partners]
+    assert met == [member["options"] for member in members]
+
+
 def test_declared_validation_partners_are_who_trials_are_judged_beside(tmp_path):
     slow = "{class_name: scripted_heuristic, extra: {uid: partner, max_speed: '0.1'}}"
     values = []
