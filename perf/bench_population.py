@@ -1,8 +1,8 @@
 """An ego in training beside a population: partners in one forward pass, beside row by row.
 
-Task:     `crossing` (numbers) and `foraging` (choices), `cadenza.PPO` with rollouts of 64 steps and
-          its other defaults, 160 environments, 20 members of a zoo, one drawn per episode; whole
-          iterations: steps and update.
+Task:     `crossing` (numbers) and `foraging` (choices): iterations of `cadenza.PPO`, 160
+          environments, rollouts of 64 steps, epochs and minibatches of `cadenza zoo train`; 20
+          members of a zoo, one drawn per episode.
 Peer:     the same training with a partner of its own behind every environment, asked one by one.
 Protocol: steps per processor second, one torch thread, by turns in one process; medians. Processor
           time, as other processes take the wall's.
@@ -34,8 +34,8 @@ from perf.timing import Row, print_table
 REPEATS = 3
 ENVIRONMENTS = 160
 MEMBERS = 20
-#: Steps of every environment in a repeat: one rollout and its update.
-ROLLOUT = 64
+#: A repeat is one rollout and its update.
+SETTINGS = {"rollout_length": 64, "epochs": 8, "batch_size": 1024, "learning_rate": 1e-3}
 #: Least ratio to partners asked one by one that we promise.
 AIM = 3.0
 #: Name of the peer's class of partners.
@@ -77,11 +77,11 @@ def bench(task: str, folder: Path, environments: int, repeats: int) -> Row:
         cadenza.PPO(
             gymnasium.make_vec("cadenza/Ego-v1", environments, task=task, partners=partners),
             seed=0,
-            rollout_length=ROLLOUT,
+            **SETTINGS,
         )
         for partners in (members, plain)
     ]
-    steps = environments * ROLLOUT
+    steps = environments * SETTINGS["rollout_length"]
     spent: list[list[float]] = [[], []]
     for _ in range(repeats + 1):
         for agent, seconds in zip(agents, spent, strict=True):

@@ -271,17 +271,20 @@ class RowGenerators:
 
     def __init__(self, episode: Substream) -> None:
         self._episode = episode
+        self._streams: dict[int, Substream] = {}
         self._generators: dict[int, np.random.Generator] = {}
 
     def __getitem__(self, row: int) -> np.random.Generator:
         """Return the generator of ``row``, as far as it has been drawn from."""
         if row not in self._generators:
-            self.restart(row, self._episode if row == 0 else self._episode.child(row))
+            begun = self._episode if row == 0 else self._episode.child(row)
+            self._generators[row] = self._streams.get(row, begun).default_rng()
         return self._generators[row]
 
     def restart(self, row: int, stream: Substream) -> None:
         """Let ``row`` draw from the beginning of ``stream``."""
-        self._generators[row] = stream.default_rng()
+        self._streams[row] = stream
+        self._generators.pop(row, None)
 
 
 class DrawingPartner(PartnerBase):

@@ -77,7 +77,8 @@ class PartnerPool:
         self._content_ids = [member.spec.content_id for member in members]
         self._players: dict[int, NetworkPlayer] = {}
         self._groups: list[_Group] = []
-        self._place: NDArray[np.int64] = np.full(len(members), -1)  # in its group; -1: in none
+        self._group: NDArray[np.int64] = np.full(len(members), -1)  # -1: in none
+        self._place: NDArray[np.int64] = np.full(len(members), -1)  # in its group
         self._is_open = False
 
     @property
@@ -134,13 +135,12 @@ class PartnerPool:
     def act(self, observation: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the actions of all rows, (N, A), for a batch of observations."""
         parts: list[tuple[NDArray[np.intp], Float32Array]] = []
-        grouped = np.zeros(len(self.members), np.bool_)
-        for group in self._groups:
-            grouped[group.members] = True
-            rows = np.flatnonzero(np.isin(self.chosen, group.members))
+        groups = self._group[self.chosen]
+        for number, group in enumerate(self._groups):
+            rows = np.flatnonzero(groups == number)
             if len(rows):
                 parts.append((rows, self._stacked(group, rows, observation, deterministic)))
-        alone: list[int] = np.unique(self.chosen[~grouped[self.chosen]]).tolist()
+        alone: list[int] = np.unique(self.chosen[groups < 0]).tolist()
         for number in alone:
             rows = np.flatnonzero(self.chosen == number)
             player = self.members[number]
@@ -194,7 +194,7 @@ class PartnerPool:
         players: dict[int, NetworkPlayer] = {
             k: member for k, member in enumerate(self.members) if isinstance(member, NetworkPlayer)
         }
-        self._players, self._groups, self._place[:] = players, [], -1
+        self._players, self._groups, self._group[:] = players, [], -1
         if not players:
             return
         from cadenza.learn.nn.portable_stack import PolicyStack, stack_key  # imports torch
@@ -205,6 +205,7 @@ class PartnerPool:
             if key is not None:
                 alike.setdefault((player.uid, key), []).append(number)
         for numbers in alike.values():
+            self._group[numbers] = len(self._groups)
             self._place[numbers] = np.arange(len(numbers))
             stack = PolicyStack([players[number].network for number in numbers])
             self._groups.append(_Group(stack, np.array(numbers)))
@@ -222,7 +223,7 @@ class PartnerPool:
                         "loaded (ADR-009); find what trains them."
                     )
         for number in members:
-            if self._place[number] < 0:
+            if self._group[number] < 0:
                 self.members[number].verify_weights()
 
 

@@ -22,9 +22,9 @@ from cadenza.core.files import canonical_json
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.portable import KINDS, PortableNetwork
 
-#: Rows of a block. At 32 an action of usual widths was, bit for bit, the one that a policy takes
+#: Rows of a block. At 16 an action of usual widths was, bit for bit, the one that a policy takes
 #: alone (`BLOCK_ROWS`); 20 policies beside 160 rows fill about one block each.
-STACK_ROWS: Final = 32
+STACK_ROWS: Final = 16
 _ELEMENTWISE: Final = {"relu", "tanh", "silu", "elu", "gelu", "sigmoid", "leaky_relu"} | {
     *("selu", "hardswish", "scale_by", "clamp")
 }
