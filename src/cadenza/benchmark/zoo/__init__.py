@@ -5,5 +5,5 @@ Start at:    `build.train_zoo` (a configuration in, a sealed zoo out), `matrix.c
 Promise:     a zoo is a pure function of its configuration: workers, executor and kills change no
              byte.
 May import:  everything below `loop`.
-Adding one:  a method is one file with a `training.Population`, and one entry in `methods.py`.
+Adding one:  a method is one file with a `stacked.Population`, and its name in `config` and `jobs`.
 """
