@@ -1,6 +1,7 @@
 """Settings of a zoo's training: the only place where their defaults stand."""
 
-from typing import Any, Final, Literal, Self, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import Field, model_validator
 
@@ -16,8 +17,13 @@ Method: TypeAlias = Literal[
 UNTRAINED: Final = frozenset({"scripted", "physical"})
 
 
+#: Settings that differ from the defaults of `ZooConfig`, by task. Robots of `foraging` are paid for
+#: loading at once only: four members succeed in 85 52 46 87 of 100 episodes after 1 030 400 steps.
+SUITED: Final[Mapping[str, Mapping[str, Any]]] = {"foraging": {"steps": 1_500_000}}
+
+
 def default_ppo() -> MAPPOConfig:
-    """Return settings with which both planar tasks are learned within 300 000 steps."""
+    """Return settings with which `crossing` is learned within 300 000 steps."""
     return MAPPOConfig(
         rollout_length=200,
         batch_size=1024,
@@ -31,7 +37,7 @@ def default_ppo() -> MAPPOConfig:
 
 
 class ZooConfig(FrozenModel):
-    """One population.
+    """One population; what is not given is what `SUITED` says of the task, else the default.
 
     Attributes:
         method: ``fcp``, ``mep``, ``brdiv``, ``lbrdiv``, ``comedi``, ``behavior``, ``scripted`` or
@@ -58,8 +64,8 @@ class ZooConfig(FrozenModel):
         mixed_weight: Weight β of self-play from mixed play in ``comedi``; at least twice α keeps
             members from sabotage.
         preferences: Weights that ``behavior`` draws from; None takes the task's.
-        ppo: The learner; every rollout begins with new episodes, so states after
-            ``rollout_length`` steps are met only if an episode ended before.
+        ppo: The learner; actions are clipped, not squashed. Every rollout begins with new episodes,
+            so states after ``rollout_length`` steps are met only if an episode ended before.
     """
 
     method: Method
@@ -85,8 +91,18 @@ class ZooConfig(FrozenModel):
     preferences: tuple[float, ...] | None = Field(default=None, min_length=1)
     ppo: MAPPOConfig = Field(default_factory=default_ppo)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _suit_the_task(cls, given: Any) -> Any:
+        if not isinstance(given, dict):  # settings that are complete
+            return given
+        own = cast("dict[str, Any]", given)
+        return {**SUITED.get(str(own.get("task")), {}), **own}
+
     @model_validator(mode="after")
     def _population_is_a_population(self) -> Self:
+        if self.ppo.squash_actions:
+            raise ValueError("ppo.squash_actions: expected False, got True")
         if self.method in ("brdiv", "lbrdiv") and self.population < 2:
             raise ValueError(
                 f"population: expected at least 2 for {self.method}, got {self.population}"

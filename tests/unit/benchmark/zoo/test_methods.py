@@ -9,10 +9,12 @@ import torch
 from cadenza.benchmark.zoo.behavior import draw_preferences
 from cadenza.benchmark.zoo.brdiv import draw_pairs, pair_weights, reward_factors
 from cadenza.benchmark.zoo.build import BODIES, RANGES, scripted_members
+from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import crossing_events, events_of, push_events
 from cadenza.benchmark.zoo.fcp import halfway
 from cadenza.benchmark.zoo.mep import mixture_log_density
 from cadenza.core.errors import ConfigurationError
+from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.partners import PartnerSpec, load_partner
 from tests.zoo_samples import tiny
 
@@ -133,3 +135,18 @@ def test_physical_family_puts_the_same_partners_on_bodies_that_differ(task):
         load_partner(PartnerSpec(member.class_name, 0, extra=options))
         assert 0 <= int(member.options["delay_steps"]) <= 5
         assert 0.5 <= float(member.options["reach"]) <= 1.0
+
+
+def test_foraging_has_a_budget_of_its_own_unless_another_is_given():
+    assert [ZooConfig(method="fcp", task=t).steps for t in ("foraging", "crossing")] == [
+        1_500_000,
+        300_000,
+    ]
+    given = ZooConfig(method="fcp", task="foraging", steps=5_000)
+    assert ZooConfig.model_validate(given.model_dump()).steps == 5_000
+
+
+def test_squashed_actions_are_refused():
+    ppo = MAPPOConfig(squash_actions=True)
+    with pytest.raises(ConfigurationError, match=r"squash_actions: expected False, got True"):
+        ZooConfig(method="fcp", task="crossing", ppo=ppo)
