@@ -1,7 +1,6 @@
 """Read configuration files for commands; every failure is one readable `ConfigurationError`."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
@@ -36,21 +35,17 @@ def read_training_config(
     Raises:
         ConfigurationError: The file, an override or a value cannot be used.
     """
-    from cadenza.aht.config import EgoAHTConfig, load_config
-
-    path, changes = training_file(path, overrides)
-    if not zoos:
-        read = partial(load_config, config_path=path, overrides=changes)
-        return explained(path, EgoAHTConfig, read, overrides)
-    from cadenza.aht.config import SWEEP_SECTION, read_settings
+    from cadenza.aht.config import SWEEP_SECTION, EgoAHTConfig, read_settings
     from cadenza.benchmark.populations import beside_zoos, refuse_held_out
 
-    def read_beside() -> EgoAHTConfig:
+    path, changes = training_file(path, overrides)
+
+    def read() -> EgoAHTConfig:
         settings = read_settings(config_path=path, overrides=changes)
         settings.pop(SWEEP_SECTION, None)
-        return EgoAHTConfig.model_validate(beside_zoos(settings, zoos))
+        return EgoAHTConfig.model_validate(beside_zoos(settings, zoos) if zoos else settings)
 
-    config = explained(path, EgoAHTConfig, read_beside, overrides)
+    config = explained(path, EgoAHTConfig, read, overrides)
     refuse_held_out(config.partners)
     return config
 

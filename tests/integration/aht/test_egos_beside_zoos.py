@@ -112,6 +112,13 @@ def test_held_out_members_and_other_tasks_are_refused(place, tmp_path):
     write_manifest(tmp_path, manifest.model_copy(update={"members": held}))
     told = CliRunner().invoke(app, ["train", PUSH, "--zoo", str(tmp_path)])
     assert told.exit_code == 2
+    address = f"local://{tmp_path.name}/{held[0].file}"
+    member = {"class_name": "zoo_member", "weights_uri": address}
+    listed = {"env": {"task": "mpe_cooperative_push"}}
+    listed["partners"] = [{**member, "extra": {"root": str(tmp_path.parent)}}]
+    (tmp_path / "listed.yaml").write_text(json.dumps(listed))
+    with pytest.raises(ConfigurationError, match="expected a public member, got one that is held"):
+        read_training_config(tmp_path / "listed.yaml", [])
     assert "expected a zoo with public members, got 6 that are held out" in told.output
 
 
