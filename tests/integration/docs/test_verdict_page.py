@@ -1,6 +1,5 @@
 """The page from nothing to a verdict: every command runs as printed, at small size."""
 
-import json
 from pathlib import Path
 
 from tests.integration.docs.pages import blocks, run_line
@@ -24,7 +23,6 @@ def test_page_goes_from_nothing_to_a_verdict(tmp_path, monkeypatch):
         for line in block.splitlines():
             code, told = run_line(line, SMALLER)
             assert code == 0, f"{line}\n{told}"
-    judged = json.loads(Path("runs/verdict/matrix.json").read_text("utf-8"))
-    assert {"behavior", "fcp"} <= set(json.dumps(judged).replace('"', " ").split())
     page = Path("verdict.html").read_text("utf-8")
-    assert "best-response proximity" in page.lower()
+    assert "What it loses beside strangers" in page
+    assert "behavior-s0-0" in page
