@@ -287,8 +287,8 @@ def best_response(
         rows = [
             (
                 name,
-                _shown(one.random),
-                _shown(one.score),
+                _shown(one.random, digits=2),
+                _shown(one.score, digits=2),
                 f"{one.steps[one.best]} of {one.steps[-1]}",
                 "" if one.score.value > one.random.value else "a random ego does as well: no bound",
             )
@@ -481,10 +481,11 @@ def _described(member: "ZooMember") -> str:
     return ", ".join(f"{name} {count:.2g}" for name, count in member.features.items())
 
 
-def _shown(skill: "Skill | None") -> str:
+def _shown(skill: "Skill | None", digits: int = 1) -> str:
+    """Return a skill with its interval, returns with so many ``digits``."""
     if skill is None:
         return "-"
-    scale, digits = (100.0, 0) if skill.metric == "success" else (1.0, 1)
+    scale, digits = (100.0, 0) if skill.metric == "success" else (1.0, digits)
     unit = " %" if skill.metric == "success" else ""
     text = f"{scale * skill.value:.{digits}f}{unit}"
     if skill.low is None or skill.high is None:

@@ -296,6 +296,16 @@ def test_foragers_are_a_family_each_and_have_no_other_bodies(tmp_path):
         train_zoo(ZooConfig(method="physical", task="foraging"), out=tmp_path / "physical")
 
 
+def test_scripted_partners_that_choose_are_as_diverse_as_their_choices_differ(tmp_path):
+    task = {"task": "foraging", "episode_length": 5}
+    made(tmp_path / "learned", population=2, **task)
+    made(tmp_path / "scripted", "scripted", **task)
+    found = family_diversity([tmp_path / "learned", tmp_path / "scripted"])
+    # two sure choosers: ln 2 nats where they differ, 0 where they agree
+    assert 0.1 < found["scripted"]["jsd"][0] < np.log(2.0)
+    assert found["scripted"]["jsd"][0] > found["fcp"]["jsd"][0]
+
+
 def test_wrong_settings_are_named():
     with pytest.raises(ConfigurationError, match="population: expected at least 2 for brdiv"):
         ZooConfig(method="brdiv", task="crossing", population=1)

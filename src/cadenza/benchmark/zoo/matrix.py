@@ -456,6 +456,17 @@ def matrix_figure(content: Mapping[str, Any], place: str = "MATRIX") -> Figure:
     )
 
 
+def partner_labels(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return what partners are called for people: the class of a scripted one that is alone."""
+    told = {str(p["name"]): str(p.get("family", p["name"])) for p in content["partners"]}
+    families = list(told.values())
+    alone = {name for name in told if families.count(told[name]) == 1}
+    return {
+        name: family if name in alone and not name.startswith(family) else name
+        for name, family in told.items()
+    }
+
+
 def film_command(content: Mapping[str, Any], place: str, ego: str, partner: str) -> str:
     """Return the command that films an episode of a cell, or writes it down without pictures."""
     ending = "gif" if content.get("pictures", True) else "json"

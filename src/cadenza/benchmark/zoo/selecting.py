@@ -48,6 +48,8 @@ from cadenza.partners.zoo_member import ZOO_MEMBER, load_member
 #: Probe states in all, about, and episodes that they are drawn from, for each candidate.
 PROBE_STATES: Final = 512
 _EPISODES: Final = 16
+#: Logit of what a scripted partner chooses, beside 0 of everything else.
+_CERTAIN: Final = 20.0
 
 
 def select_members(
@@ -216,6 +218,9 @@ def _distribution(
         acted = partner.intention(seen)
     else:
         acted = partner.act(seen)
+    if env.choices is not None:
+        chosen = acted - low == np.arange(env.choices)
+        return np.where(chosen, _CERTAIN, 0.0), None, True
     return (acted - middle) / half, None, False
 
 

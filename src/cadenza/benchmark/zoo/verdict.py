@@ -19,7 +19,7 @@ from cadenza.benchmark.bundle import BUNDLE_NAME
 from cadenza.benchmark.evaluation_run import BUNDLES_FOLDER
 from cadenza.benchmark.reporting import SealedRun, find_bundles, load_run, report_view
 from cadenza.benchmark.zoo.encounters import ENCOUNTERS_JSON
-from cadenza.benchmark.zoo.matrix import MATRIX_JSON, film_command, matrix_figure
+from cadenza.benchmark.zoo.matrix import MATRIX_JSON, film_command, matrix_figure, partner_labels
 from cadenza.benchmark.zoo.responses import RESPONSES_FOLDER, RESPONSES_JSON
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import atomic_write_json
@@ -143,9 +143,11 @@ def verdict_report(folder: Path, *, repository: Path | None = None) -> ReportVie
 def with_verdict(view: ReportView, runs: Sequence[SealedRun], found: Verdict) -> ReportView:
     """Return the view with families, what was seen, and the parts of the verdict."""
     told = {str(one["name"]): one for one in found.matrix["partners"]}
+    labels = partner_labels(found.matrix)
     partners = tuple(
         replace(
             partner,
+            label=labels[partner.partner_id],
             family=str(told[partner.partner_id]["family"]),
             seen=bool(told[partner.partner_id]["seen"]),
         )
@@ -235,13 +237,19 @@ def family_table(matrix: Mapping[str, Any]) -> Table:
         name: [Skill.model_validate(cell) for cell in cells]
         for name, cells in matrix["families"].items()
     }
-    rows = [
-        (str(ego), *(_skill(skills[i], len(matrix["seeds"])) for skills in families.values()))
-        for i, ego in enumerate(matrix["egos"])
-    ]
+    cells = {
+        name: [_skill(one, len(matrix["seeds"])) for one in own] for name, own in families.items()
+    }
+    egos = [str(ego) for ego in matrix["egos"]]
+    columns, rows = (
+        ("Ego", *families),
+        [(e, *(own[i] for own in cells.values())) for i, e in enumerate(egos)],
+    )
+    if len(families) > len(egos):  # the narrower way
+        columns, rows = ("Family", *egos), [(name, *own) for name, own in cells.items()]
     return Table(
         title="Score by family of partners",
-        columns=("Ego", *families),
+        columns=columns,
         rows=tuple(rows),
         caption="Mean over the family's partners and all seeds, 95 % intervals over seeds.",
         text_columns=(0,),
