@@ -5,6 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import nn
 
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
@@ -335,3 +336,32 @@ def test_a_critic_of_normalised_values_starts_at_the_returns_unit():
         assert scaled["training/value_mean"] > 1_500.0
         assert plain["training/value_mean"] < 50.0
         assert scaled["training/value_loss"] < 2.0 < plain["training/value_loss"]
+
+
+class Narrow(HiddenTypes):
+    """Says that the third thing must not be done."""
+
+    def told(self):
+        return {**super().told(), "action_mask": np.array([1, 1, 0], np.int8)}
+
+    def reset(self, **options):
+        return super().reset(**options)[0], {"action_mask": np.array([1, 1, 0], np.int8)}
+
+
+def test_masks_and_encoders_stand_before_the_belief(tmp_path):
+    network = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
+    agent = loosened(cadenza.LIAM(Narrow, **SMALL, network=network, action_masks=True))
+    agent.learn(96, progress=False)
+    assert set(np.unique(agent.batch().actions)) == {0, 1}
+    (path,) = agent.export_policy(tmp_path / "ego")
+    policy, rng, state = load_policy_file(path), np.random.default_rng(0), None
+    mine = np.zeros((5, agent.state_width), np.float32)
+    mask = rng.integers(0, 2, (5, 3)).astype(np.int8)
+    mask[:, 1] = 1
+    for _ in range(4):
+        seen = rng.random((5, 4)).astype(np.float32)
+        action, state = agent.predict(seen, state=state, action_mask=mask)
+        played, mine = policy.predict(seen, state=mine, action_mask=mask)
+        assert np.array_equal(played, action)
+        assert mask[range(5), played].all()
+        np.testing.assert_allclose(mine, state, rtol=1e-4, atol=1e-5)

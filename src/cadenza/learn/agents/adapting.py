@@ -170,6 +170,7 @@ class AdaptingLearner(PPOLearner):
         self.model_optimizer: torch.optim.Adam = torch.optim.Adam(
             [*self.belief.parameters(), *self.predictions.parameters()],
             lr=value_at(config.model_learning_rate, 0),
+            fused=True,
         )
         #: Moments of the numbers that are told of the partner.
         self.partner_moments: RunningNormalizer = RunningNormalizer(partner.scaled)

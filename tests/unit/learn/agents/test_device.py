@@ -12,11 +12,14 @@ from gymnasium import spaces
 
 import cadenza
 from cadenza.core.errors import DeviceUnavailableError, InputError
+from cadenza.learn.agents.adapting import Partner
 from cadenza.learn.agents.bc import BCConfig
+from cadenza.learn.agents.e3t import E3TConfig, E3TLearner
 from cadenza.learn.agents.grpo import GRPOConfig, GRPOLearner
 from cadenza.learn.agents.happo import ActorBatch, HAPPOConfig, HAPPOLearner
 from cadenza.learn.agents.hatd3 import HATD3Config, HATD3Learner
 from cadenza.learn.agents.imitation import ImitationLearner, TorchAdam
+from cadenza.learn.agents.liam import LIAMConfig, LIAMLearner
 from cadenza.learn.agents.mbpo import MBPOConfig, MBPOLearner
 from cadenza.learn.agents.off_policy import TD_ERRORS
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
@@ -191,6 +194,18 @@ ON_POLICY = {
         {"memory": ("gru", 8)},
         {"states": 16},
     ),
+    "liam": (
+        partial(LIAMLearner, partner=Partner(3, (2,), 1), bounds=None),
+        LIAMConfig(hidden_sizes=(8,), memory="gru", memory_size=8, sequence_length=4),
+        {},
+        {"states": 10, "told": 4},
+    ),
+    "e3t": (
+        partial(E3TLearner, partner=Partner(3, (2,), 1), bounds=None, seed=0),
+        E3TConfig(hidden_sizes=(8,), history=2, sequence_length=4),
+        {},
+        {"states": 12, "told": 4},
+    ),
 }
 
 
@@ -206,8 +221,9 @@ def test_minibatch_on_a_device_reads_nothing_back(name):
     with Watched() as watched:
         figures = learner._step(parts.rows(torch.arange(3, device=parts.device)))
     assert figures.device.type == "meta"
-    assert watched.read == ["_local_scalar_dense"] * (name == "recurrent")  # the longest sequence
-    if name != "recurrent":  # which the host unrolls
+    remembers = name not in ("ppo", "grpo")
+    assert watched.read == ["_local_scalar_dense"] * remembers  # the longest sequence
+    if not remembers:  # which the host unrolls
         assert watched.on_cpu == []
 
 
