@@ -139,6 +139,10 @@ def _is_zoo(place: str | Path) -> bool:
 
 
 def _manifest(folder: Path, task: str) -> ZooManifest:
+    if not _is_zoo(folder):
+        made = "make one with `cadenza zoo train`, or name the folder of another"
+        got = "no manifest.json in it" if folder.is_dir() else "no such folder"
+        refuse(ConfigurationError, str(folder), expected="a zoo", got=got, do=made)
     manifest = read_manifest(folder)
     if manifest.task != task:
         got = f"one of {manifest.task!r}"

@@ -81,6 +81,9 @@ def test_documented_command_reaches_its_work_without_a_checkout(line, installed,
     if "best.yaml" in line:  # what a sweep writes
         Path("runs/sweep").mkdir(parents=True)
         shutil.copy(ROOT / "configs/train/crossing.yaml", "runs/sweep/best.yaml")
+    for zoo in re.findall(r"--zoo (\S+)", line):  # what `zoo train` writes
+        made = CliRunner().invoke(app, ["zoo", "train", "scripted", "--out", zoo, "--quiet"])
+        assert made.exit_code == 0, made.output
     command = line.replace("crossing_polite", "crossing_chaser")  # the page defines the former
     ended = CliRunner().invoke(app, shlex.split(command)[1:])
     if "doctor" in line:  # looks at this machine, which need not have LeRobot
