@@ -59,7 +59,7 @@ _KIND: Final = "cadenza-suite"
 #: Seeds of the judgement, the starts of all egos; apart from those of trainings and validation.
 _SEEDS: Final = tuple(range(200, 205))
 #: Fields of a budget that ``--scale`` multiplies, and the least they come to.
-_FEWEST: Final = {"steps": 1, "episodes": 5, "total_frames": 1}
+_FEWEST: Final = {"steps": 1, "episodes": 2 * len(_SEEDS), "total_frames": 1}
 Beside: TypeAlias = Literal["self", "one", "zoo"]
 
 
@@ -119,7 +119,8 @@ class SuiteConfig(FrozenModel):
         title: What it is, in one line.
         summary: What it tells, in one or two sentences.
         seeds: Training seeds of each ego, from 0.
-        episodes: Episodes of the judgement, of each ego and seed beside each partner.
+        episodes: Episodes of the judgement, of each ego and seed beside each partner; two or more
+            from each of five evaluation seeds.
         references: Egos that the others are compared with.
         egos: Kinds of ego, by name.
         tasks: Tasks, by name.
@@ -128,7 +129,7 @@ class SuiteConfig(FrozenModel):
     title: str
     summary: str
     seeds: Count = Field(default=3, ge=1)
-    episodes: Count = Field(default=50, ge=1)
+    episodes: Count = Field(default=50, ge=2 * len(_SEEDS))
     references: tuple[str, ...] = ()
     egos: dict[Name, Ego] = Field(min_length=1)
     tasks: dict[Name, SuiteTask] = Field(min_length=1)
@@ -540,7 +541,7 @@ def evaluation_of(plan: TaskPlan, trained: Mapping[str, Sequence[TrainedSeed]]) 
             ),
         ),
         seeds=_SEEDS,
-        episodes_per_seed=max(1, plan.suite.episodes // len(_SEEDS)),
+        episodes_per_seed=plan.suite.episodes // len(_SEEDS),
         artifacts_root=plan.folder,
     )
 

@@ -15,7 +15,7 @@ TINY = {
     "title": "A tiny suite",
     "summary": "Two egos.",
     "seeds": 2,
-    "episodes": 5,
+    "episodes": 10,
     "references": ["self-play"],
     "egos": {
         "self-play": {"partners": "self"},
@@ -91,7 +91,7 @@ def test_every_ego_and_seed_is_judged_beside_partners_it_never_met(played):
         for e in report["estimates"]
         if (e["row"], e["condition"], e["statistic"]) == ("All partners", "population", "return")
     )
-    assert (score["n"], score["n_clusters"]) == (2 * 5 * 2, 2)  # seeds, episodes, partners
+    assert (score["n"], score["n_clusters"]) == (2 * 10 * 2, 2)  # seeds, episodes, partners
     plan = json.loads((folder / "out/push/evaluation/plan.json").read_text())
     assert [p["name"] for p in plan["partners"]] == ["slow", "behavior-s2-0"]
     assert plan["partners"][0]["partner"]["extra"]["max_speed"] == "0.3"
@@ -174,7 +174,7 @@ def test_scale_shrinks_every_budget_of_the_shipped_suite():
     plans = [each.plan("crossing", Path("x")) for each in (suite, small)]
     for whole, less in zip(*(plan.steps() for plan in plans), strict=True):
         assert less.frames <= 0.011 * whole.frames
-    assert (small.seeds, small.episodes) == (2, 5)
+    assert (small.seeds, small.episodes) == (2, 10)
 
 
 def test_shipped_suites_are_listed_and_shown(tmp_path):
