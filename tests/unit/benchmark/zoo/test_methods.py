@@ -139,9 +139,10 @@ def test_physical_family_puts_the_same_partners_on_bodies_that_differ(task):
 
 def test_foraging_has_a_budget_of_its_own_unless_another_is_given():
     assert [ZooConfig(method="fcp", task=t).steps for t in ("foraging", "crossing")] == [
-        1_500_000,
+        1_000_000,
         300_000,
     ]
+    assert ZooConfig(method="fcp", task="foraging").ppo.gamma == 0.99
     given = ZooConfig(method="fcp", task="foraging", steps=5_000)
     assert ZooConfig.model_validate(given.model_dump()).steps == 5_000
 
