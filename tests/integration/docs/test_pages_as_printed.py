@@ -144,14 +144,19 @@ def test_task_of_the_page_is_trained_and_judged(tmp_path):
 ALGORITHMS = "how-to/train-with-another-algorithm.md"
 
 
+def test_program_on_algorithms_trains_beside_a_population_and_goes_on(capsys):
+    execute(ALGORITHMS, blocks(ALGORITHMS)[0])
+    assert re.match(r"\S+ \[\S+, \S+\]", capsys.readouterr().out)
+
+
 def test_program_on_algorithms_trains_and_gives_the_policy_away(capsys):
-    names = execute(ALGORITHMS, blocks(ALGORITHMS)[0])
+    names = execute(ALGORITHMS, blocks(ALGORITHMS)[1])
     assert capsys.readouterr().out == "8 episodes\n"  # 400 frames, 50 steps each
     assert names["policy"].observation_dim == 10
 
 
 def test_program_on_algorithms_trains_any_agent_beside_a_partner_behind_the_filter(capsys):
-    execute(ALGORITHMS, blocks(ALGORITHMS)[1])
+    execute(ALGORITHMS, blocks(ALGORITHMS)[2])
     printed = r"\S+ \[\S+, \S+\]; success \d+ % \[\d+, \d+\]\n"
     assert re.fullmatch(printed, capsys.readouterr().out)
 
