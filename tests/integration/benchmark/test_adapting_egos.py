@@ -19,10 +19,17 @@ def learned(agent, steps=144):
     return agent.learn(steps, progress=False)
 
 
-@pytest.mark.parametrize("name", ["LIAM", "E3T"])
-def test_an_ego_beside_a_population_goes_on_bit_for_bit(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "task", "beside"),
+    [
+        ("LIAM", "foraging", {"partners": FORAGERS}),
+        ("E3T", "foraging", {"partners": FORAGERS}),
+        ("E3T", "cadenza/Crossing-v1", {}),
+    ],
+)
+def test_an_ego_goes_on_bit_for_bit(name, task, beside, tmp_path):
     def agent():
-        return getattr(cadenza, name)("foraging", num_envs=6, partners=FORAGERS, **SMALL)
+        return getattr(cadenza, name)(task, num_envs=6, **beside, **SMALL)
 
     whole = learned(learned(agent()))
     learned(agent()).save(tmp_path / "half")
@@ -69,6 +76,25 @@ def test_the_copy_moves_the_robot_it_sits_in():
     assert 0 < swapped.sum() < 8
     assert np.array_equal(own, np.where(swapped, 2, 4))
     assert np.array_equal(other, np.where(swapped, 4, 2))
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_the_copy_keeps_to_the_bounds_of_a_weaker_robot(squash):
+    chance = {"random_share": 1.0, "squash_actions": squash}
+    envs, did = gymnasium.make_vec("cadenza/Crossing-v1", 4), []
+    step = envs.step
+
+    def noted(actions):
+        answer = step(actions)
+        did.append(answer[-1]["partner_action"])
+        return answer
+
+    envs.step = noted
+    learned(cadenza.E3T(envs, **chance, **SMALL), 64)
+    partner, did = envs.partner_action_space, np.concatenate(did)
+    assert partner.high[0] < envs.single_action_space.high[0]
+    assert np.abs(did).max() <= partner.high[0]
+    assert np.quantile(np.abs(did), 0.5) < 0.7 * partner.high[0]  # uniform, not clipped to bounds
 
 
 @pytest.mark.parametrize("name", ["LIAM", "E3T"])

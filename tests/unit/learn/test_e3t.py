@@ -134,7 +134,7 @@ def test_seats_that_are_not_alike_are_refused():
     class Taller(Matching):
         def __init__(self):
             super().__init__()
-            self.partner_observation_space = spaces.Box(0.0, 2.0, (4,), np.float32)
+            self.partner_observation_space = spaces.Box(0.0, 1.0, (5,), np.float32)
 
     with pytest.raises(ConfigurationError, match="observes and acts as the ego does"):
         cadenza.E3T(Taller, **SMALL)

@@ -11,7 +11,8 @@ Source:      Yan et al., NeurIPS 2023, https://openreview.net/forum?id=6ePsuwXUw
              that of its port in ZSC-Eval, arXiv:2310.05208. The paper's partner is the ego itself.
 Axes:        N = environments, B = batch, O = observation of either seat, A = what is remembered of
              an action, S = window, P = what is told of the partner.
-Limits:      both seats observe and act alike; who sits where is the environment's to draw.
+Limits:      both seats observe and act alike; who sits where is the environment's to draw. Actions
+             that are numbers keep to the bounds of the partner's seat, U draws within them.
 """
 
 import copy
@@ -38,6 +39,7 @@ from cadenza.learn.agents.adapting import (
 from cadenza.learn.agents.on_policy import Sizes
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.ppo import PPOLearner
+from cadenza.learn.agents.self_play import are_alike
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import VectorStep
@@ -83,8 +85,17 @@ class E3TLearner(AdaptingLearner):
         "model_grad_norm",
     )
 
-    def __init__(self, config: E3TConfig, *, seed: int, **sizes: Any) -> None:
+    def __init__(
+        self,
+        config: E3TConfig,
+        *,
+        seed: int,
+        seat: tuple[NDArray[Any], NDArray[Any]] | None,
+        **sizes: Any,
+    ) -> None:
         self._e3t = config
+        #: Bounds of the partner's actions where they are numbers, in the units of decisions.
+        self._seat = None if seat is None else (torch.tensor(seat[0]), torch.tensor(seat[1]))
         self._foretells = sizes["partner"].head()
         super().__init__(config, belief_size=self._foretells.outputs, seed=seed, **sizes)
         seeded = derive_substream(f"{self.STREAM}.partner", root_seed=seed).integer_seed()
@@ -138,10 +149,10 @@ class E3TLearner(AdaptingLearner):
     def _uniform(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """Return decisions drawn uniformly, of the shape of ``like``."""
         share = torch.rand(like.shape, generator=generator)
-        if self._bounds is None:
+        if self._seat is None:
             counts = torch.tensor(self._counts if like.ndim > 1 else self._counts[0])
             return (share * counts).long().clamp_max(counts - 1)
-        low, high = self._bounds
+        low, high = self._seat
         drawn = low + share * (high - low)
         return torch.atanh(drawn.clamp(-0.999999, 0.999999)) if self._e3t.squash_actions else drawn
 
@@ -192,16 +203,21 @@ class E3T(AdaptingAgent[E3TConfig]):
 
     def _learner(self, sizes: Sizes) -> E3TLearner:
         own = self.envs.space, self.envs.action_space
-        if own != self.envs.partner_spaces or self.envs.masks:
+        other = cast("tuple[Any, Any]", self.envs.partner_spaces)
+        if not are_alike(own, other) or self.envs.masks:
             expected = f"a partner that observes and acts as the ego does, {own}, without masks"
-            got = f"one of {self.envs.partner_spaces}"
-            refuse(ConfigurationError, self.name, expected=expected, got=got)
-        bounds = self._action_bounds
-        if bounds is not None and not is_scalable(*bounds):
-            expected = "actions with finite bounds, for some are drawn uniformly"
-            refuse(ConfigurationError, self.name, expected=expected, got=str(own[1]))
-        given = cast("dict[str, Any]", sizes)
-        return E3TLearner(self.config, partner=self._partner, bounds=bounds, **given)
+            refuse(ConfigurationError, self.name, expected=expected, got=f"one of {other}")
+        bounds, seat, told = self._action_bounds, None, cast("dict[str, Any]", sizes)
+        if bounds is not None:
+            seat = other[1].low.ravel(), other[1].high.ravel()
+            if not (is_scalable(*bounds) and is_scalable(*seat)):
+                expected = "actions with finite bounds, for some are drawn uniformly"
+                refuse(ConfigurationError, self.name, expected=expected, got=str(own[1]))
+            seat = np.clip(seat[0], *bounds), np.clip(seat[1], *bounds)
+            if self.config.squash_actions:
+                middle, half = (bounds[1] + bounds[0]) / 2, (bounds[1] - bounds[0]) / 2
+                seat = (seat[0] - middle) / half, (seat[1] - middle) / half
+        return E3TLearner(self.config, partner=self._partner, bounds=bounds, seat=seat, **told)
 
     def _build(self) -> None:
         super()._build()
@@ -241,7 +257,9 @@ class E3T(AdaptingAgent[E3TConfig]):
         share = value_at(self.config.random_share, self.steps)
         state = self._partner_state[rows]
         decided, self._partner_state[rows] = self.learner.play(seen, state, random_share=share)
-        actions = self._port.to_env(decided)
+        actions, space = self._port.to_env(decided), cast("Any", self.envs.partner_spaces)[1]
+        if self._action_bounds is not None:
+            actions = np.clip(actions, space.low, space.high)
         for row, action in zip(rows, actions, strict=True):
             self._moves[row].append(np.array(action))
         return actions

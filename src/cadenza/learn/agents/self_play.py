@@ -187,7 +187,7 @@ class SelfPlayPPO(PPO):
         other = tuple(
             getattr(vector.unwrapped, f"partner_{what}_space") for what in ("observation", "action")
         )
-        if any(_kind(one) != _kind(two) for one, two in zip(own, other, strict=True)):
+        if not are_alike(own, other):
             expected = f"a partner's seat like the ego's, of {own[0]} and {own[1]}"
             refuse(ConfigurationError, self.name, expected=expected, got=f"{other[0]}, {other[1]}")
         seat(self.partner)
@@ -235,11 +235,13 @@ class OpenWorlds(Environments):
         self.id, self.can_make, self._make = task, True, lambda: made_by_id(task)
 
 
-def _kind(space: Any) -> Any:
-    """Return what two seats must share: choices and their number, or the number of numbers."""
-    if isinstance(space, spaces.Discrete):
-        return int(cast("Any", space).n), int(cast("Any", space).start)
-    return cast("Any", type(space)), space.shape
+def are_alike(own: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether one policy can play both seats: their spaces differ in bounds at most."""
+    kinds = [
+        [space.shape if isinstance(space, spaces.Box) else space for space in seat]
+        for seat in (own, other)
+    ]
+    return kinds[0] == kinds[1]
 
 
 def variances(scores: FloatArray) -> FloatArray:

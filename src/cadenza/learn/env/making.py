@@ -101,7 +101,8 @@ class Environments:
     it.
 
     With ``partners`` they are made as one batch, whose maker takes them and how they are drawn
-    (``sampler``): ``gymnasium.make_vec(id, partners=..., sampler=...)``.
+    (``sampler``): ``gymnasium.make_vec(id, partners=..., sampler=...)``. So are those of an id that
+    makes batches where something is asked of a ``partner``, with whom they have.
 
     Attributes:
         id: Gymnasium's id of each, if it was made by id.
@@ -192,8 +193,11 @@ class Environments:
                 "learn: expected environments, but the agent was loaded without; write "
                 "load(path, env) with an environment, or a function that makes one."
             )
+        makes_batches = getattr(gymnasium.registry.get(str(source)), "vector_entry_point", None)
         if self._partners is not None:
             source = _made_beside(str(source), self._count, self._company)
+        elif self._asks and isinstance(source, str) and makes_batches:
+            source = _made_beside(source, self._count, {})  # where infos tell of partners
         if isinstance(source, VectorEnv):
             batch = cast("Any", source)
             self._describe(batch.single_observation_space, batch.single_action_space)
