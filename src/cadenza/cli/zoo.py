@@ -395,7 +395,7 @@ def matrix(
                     progress=partial(report, "encounters"),
                 )
         diversity = family_diversity(zoos, seed=seed)
-        table, picture = write_matrix(out, result, diversity)
+        table = write_matrix(out, result, diversity)
         if best is not None:
             keep_responses(out, best)
         view = verdict_report(out)
@@ -411,7 +411,7 @@ def matrix(
         if diversity:
             found = diversity_table(diversity)
             print_table(found.title, found.columns, found.rows)
-        print_text(f"matrix: {table}\nheat map: {picture}\nreport: {out / REPORT_HTML}")
+        print_text(f"matrix: {table}\nreport: {out / REPORT_HTML}")
 
 
 def film(

@@ -124,8 +124,12 @@ def test_matrix_takes_folders_and_built_in_egos(agents, tmp_path):
     for seed in (0, 1):
         shutil.copy(agents / f"ppo{SUFFIX}", tmp_path / "seeds" / "policies" / f"x{seed}{SUFFIX}")
     egos = [tmp_path / "agent", tmp_path / "seeds", "goal_pd"]
+    for run in ("a", "b"):  # two trainings by one method
+        (tmp_path / run / "policies").mkdir(parents=True)
+        shutil.copy(agents / f"ppo{SUFFIX}", tmp_path / run / "policies" / f"ppo_seed0{SUFFIX}")
+        egos.append(tmp_path / run)
     result = cross_play([zoo], egos=egos, episodes=5, out=tmp_path / "matrix", workers=1)
-    assert result.egos == ("agent", "x0", "x1", "goal_pd")
+    assert result.egos == ("agent", "x0", "x1", "a-ppo", "b-ppo", "goal_pd")
     with pytest.raises(CheckpointError, match="expected a policy, an agent, or a folder"):
         cross_play([zoo], egos=[tmp_path / "nothing"], episodes=5, out=tmp_path / "other")
 

@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 import cadenza
 from cadenza.benchmark.policies import EgoSeat, load_policy
+from cadenza.benchmark.reporting import load_run
 from cadenza.benchmark.zoo.encounters import CarriedMemory
 from cadenza.cli.main import app
 from cadenza.evaluation.encounters import Encounters
+from cadenza.evaluation.statistics.estimate import rate_estimate
 from tests.zoo_samples import made
 
 
@@ -30,7 +32,19 @@ def gru(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def judged(gru, tmp_path_factory):
+def seeds(tmp_path_factory):
+    """Return a folder with policies where `cadenza train --seeds 2` puts them."""
+    folder = tmp_path_factory.mktemp("seeds")
+    (folder / "policies").mkdir()
+    for seed in (0, 1):
+        settings = {"memory": "gru", "memory_size": 4, "hidden_sizes": (8,)}
+        agent = cadenza.PPO("cadenza/Crossing-v1", seed=seed, **settings)
+        agent.export_policy(folder / "policies" / f"ppo_seed{seed}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def judged(gru, seeds, tmp_path_factory):
     """Return the folder of a matrix with a seen and an unseen zoo, and what the command printed."""
     root = tmp_path_factory.mktemp("judged")
     made(root / "public", population=1, task="crossing")
@@ -49,14 +63,16 @@ def judged(gru, tmp_path_factory):
     (folder / "best-responses.json").write_text(json.dumps(content))
     out = root / "matrix"
     line = f"zoo matrix {root / 'public'} {root / 'other'} --seen {root / 'public'} --ego {gru}"
-    told = run(f"{line} --ego goal_pd --encounters 2 --episodes 5 --out {out} -j 1 -q")
+    line += f" --ego {seeds} --ego goal_pd"
+    told = run(f"{line} --encounters 2 --episodes 5 --out {out} -j 1 -q")
     return out, told
 
 
 def test_matrix_tells_families_and_the_egos_it_judges(judged):
     out, told = judged
     matrix = json.loads((out / "matrix.json").read_text())
-    assert matrix["judged"][1:] == ["goal_pd"]
+    assert matrix["judged"][1:] == ["ppo", "goal_pd"]
+    assert matrix["policies"]["ppo"] == ["ppo_seed0", "ppo_seed1"]
     assert matrix["egos"][0] == "fcp-s0-0-final"
     seen = {one["name"]: one["seen"] for one in matrix["partners"]}
     assert (seen["fcp-s0-0-mid"], seen["scripted-s0-0"]) == (True, False)
@@ -81,10 +97,35 @@ def test_report_of_the_folder_has_every_part(judged, tmp_path):
     assert (tmp_path / "again.html").read_text() == page
 
 
+def test_training_seeds_are_one_ego_and_the_clusters_of_its_intervals(judged):
+    out, _ = judged
+    matrix = json.loads((out / "matrix.json").read_text())
+    cells = matrix["cells"][matrix["egos"].index("ppo")]
+    played = [load_run(out / "bundles" / f"ppo_seed{seed}").episodes for seed in (0, 1)]
+    for partner, cell in zip(matrix["partners"], cells, strict=True):
+        own = {
+            seed: [float(e.success) for e in episodes if e.partner == partner["name"]]
+            for seed, episodes in enumerate(played)
+        }
+        found = rate_estimate(own)
+        assert (cell["episodes"], cell["low"], cell["high"]) == (10, found.low, found.high)
+    text = (out / "bundles" / "ppo_seed1" / "bundle.json").read_text()
+    told = json.loads(text)["metadata"]
+    assert (told["method"], told["training_seed"]) == ("ppo", 1)
+    page = (out / "report.html").read_text()
+    assert "ppo was trained 2 times, with the training seeds 0, 1." in page
+    assert "trained once" not in page
+    assert f"cadenza zoo film {out} ppo_seed0 scripted-s0-0 --out film.gif" in page
+    met = Encounters.model_validate_json((out / "encounters.json").read_bytes())
+    assert {one.seeds for one in met.of("ppo")} == {(0,) * 20, (1,) * 20}
+    assert met.by_encounter("ppo", "kept")[1].n_clusters == 2
+    assert met.by_encounter("goal_pd", "reset")[1].n_clusters == 5
+
+
 def test_encounters_are_paired_and_the_first_ones_equal(judged):
     out, _ = judged
     met = Encounters.model_validate_json((out / "encounters.json").read_bytes())
-    assert (met.metric, met.times[-1], len(met.egos)) == ("success", 10, 2)
+    assert (met.metric, met.times[-1], len(met.egos)) == ("success", 10, 3)
     for one in met.series:
         assert np.shape(one.reset) == (20, 2)
         if one.kept is not None:

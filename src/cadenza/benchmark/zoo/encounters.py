@@ -22,6 +22,7 @@ from cadenza.benchmark.executor import Job, JobProgress, default_workers, run_jo
 from cadenza.benchmark.lanes import has_lanes, open_lanes, play_lanes
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, NetworkPolicy, load_policy
 from cadenza.benchmark.tasks import TaskSpec, adopt, get_task
+from cadenza.benchmark.zoo.matrix import cluster_of, policies_of
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import atomic_write_json, make_folder, remove_temporaries
@@ -252,7 +253,7 @@ def play_encounters(
 
     Args:
         plan: The matrix's.
-        egos: Names of its policies.
+        egos: Some of its egos.
         out: Folder of the matrix.
         artifacts_root: Folder that the plan's addresses are relative to.
         encounters: E, at least 2.
@@ -262,7 +263,8 @@ def play_encounters(
     folder = out / ENCOUNTERS_FOLDER
     make_folder(folder)
     task = get_task(plan.env.task, plan.task_version)
-    keys = [f"{ego}/{entry.name}" for ego in egos for entry in plan.partners]
+    policies = [policy for ego in egos for policy in policies_of(plan)[ego]]
+    keys = [f"{policy}/{entry.name}" for policy in policies for entry in plan.partners]
     missing = [key for key in keys if _stored(folder, key, encounters) is None]
     factory = EncounterFactory(
         folder=folder,
@@ -291,7 +293,9 @@ def play_encounters(
         task=task.slug,
         metric="success" if task.has_success else "return",
         times=times_of(plan),
-        series=tuple(s for key in keys if (s := _stored(folder, key, encounters)) is not None),
+        series=tuple(
+            _told(plan, s) for key in keys if (s := _stored(folder, key, encounters)) is not None
+        ),
     )
     atomic_write_json(out / ENCOUNTERS_JSON, found.model_dump(mode="json"))
     return found
@@ -305,6 +309,13 @@ def _stored(folder: Path, key: str, encounters: int) -> EncounterSeries | None:
         return None
     found = EncounterSeries.model_validate(facts)
     return found if len(found.reset[0]) == encounters else None
+
+
+def _told(plan: EvaluationPlan, series: EncounterSeries) -> EncounterSeries:
+    """Return the series of a policy as its method's, whose clusters may be its training seeds."""
+    policy, training = plan.policy(series.ego), cluster_of(plan, series.ego)
+    seeds = series.seeds if training is None else (training,) * len(series.seeds)
+    return series.model_copy(update={"ego": policy.method or policy.name, "seeds": seeds})
 
 
 def _file_of(key: str) -> str:

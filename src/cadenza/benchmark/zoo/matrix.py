@@ -1,13 +1,15 @@
 """Everybody with everybody: the cross-play matrix of zoos, with an interval for every cell.
 
 Cell (i, j): mean score of ego i beside partner j, success where the task has it, else the return;
-             every cell plays the same starts.
+             every cell plays the same starts. Trainings of one method that differ in their seed are
+             one ego, and the clusters of its intervals; else the episodes' seeds are.
 Played by:   the evaluation of `evaluation_run`: a killed matrix goes on, every row is sealed.
 Order:       rows and columns by average-linkage clustering of what they score.
 Axes:        I = egos, J = partners, M = episodes.
 """
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan, PolicyChoice
 from cadenza.benchmark.evaluation_run import (
@@ -32,7 +33,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.extras import load_extra
-from cadenza.core.files import atomic_write_json, atomic_writer
+from cadenza.core.files import atomic_write_json
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.figures.methods import GridCell, grid
 from cadenza.evaluation.report.svg import Figure, make_figure, score, score_interval
@@ -57,11 +58,9 @@ DEFAULT_EPISODES: Final = 50
 CONDITION: Final = "plain"
 #: Agents that a training with a folder saves there.
 _AGENTS: Final = frozenset({"best", "last"})
+#: Policies that `cadenza train --seeds` made: method and training seed.
+_SEEDED: Final = re.compile(r"(.+)_seed(\d+)")
 MATRIX_JSON: Final = "matrix.json"
-MATRIX_PNG: Final = "matrix.png"
-#: Inches of the heat map per cell and for its labels.
-_CELL_INCHES: Final = 0.42
-_LABEL_INCHES: Final = 2.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +116,11 @@ class CrossPlay:
     """The matrix.
 
     Attributes:
-        egos: Names of the rows, (I,): members, and files by their stem or, if shared, path.
+        egos: Names of the rows, (I,): members, methods, and files by their stem or, if shared,
+            path.
         partners: Members of the columns, (J,).
         skills: Cells, I rows of J.
-        seeds: Of the episodes, the clusters of the intervals.
+        seeds: Of the episodes.
         row_order: Rows by clustering.
         column_order: Columns by clustering.
         judged: Rows that a report compares: the further egos, else the first ones.
@@ -151,6 +151,7 @@ class CrossPlay:
         """Return the matrix as JSON values."""
         return {
             "egos": list(self.egos),
+            "policies": policies_of(self.plan),
             "partners": [
                 {
                     "name": m.name,
@@ -200,7 +201,7 @@ def cross_play(
         folders: Zoos of one task; egos are their learned members as they were at the end.
         out: Folder of plan, cells and bundles.
         egos: Further egos: files or folders of any kind that `cadenza.benchmark.policies` reads,
-            or names of built-in policies.
+            or names of built-in policies. The seeds of a training in a folder are one.
         seen: Zoos that the egos trained with; without any, they may have met every public member.
         episodes: M of every cell, a multiple of `SEEDS`.
         seed: Chooses the seeds of the episodes.
@@ -225,7 +226,7 @@ def cross_play(
         repro_command="cadenza zoo matrix",
         progress=progress,
     )
-    names = [entry.name for entry in config.policies]
+    names = list(policies_of(played.plan))
     rows = [_skills(played, name, entries) for name in names]
     values = np.array([[skill.value for skill in cells] for cells, _ in rows])
     judged = [name for name in names if name not in members] or names
@@ -255,16 +256,19 @@ def _evaluation(
     """Return the rows that are members, and what is played: ``count`` episodes a cell, seed."""
     episodes, seed = count
     learned = [e for e in entries if e.member.class_name == ZOO_MEMBER and e.member.tier == "final"]
-    files = {e.member.name: e.folder / e.member.file for e in learned}
-    members = set(files)
-    scripted, further = sorted_egos(egos)
-    files |= dict(zip(_names_of(further, files), further, strict=True))
-    if not (files or scripted) or episodes < 1 or episodes % SEEDS:
+    policies = [
+        PolicyChoice(name=e.member.name, source=str(e.folder / e.member.file)) for e in learned
+    ]
+    members = {choice.name for choice in policies}
+    scripted = [str(ego) for ego in egos if not Path(ego).exists() and str(ego) in policy_names()]
+    policies += _saved([Path(ego) for ego in egos if str(ego) not in scripted], members)
+    if not (policies or scripted) or episodes < 1 or episodes % SEEDS:
         raise ConfigurationError(
             "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
-            f"{SEEDS} episodes, got {len(files) + len(scripted)} egos and {episodes}."
+            f"{SEEDS} episodes, got {len(policies) + len(scripted)} egos and {episodes}."
         )
-    places = [Path(os.path.realpath(path)) for path in (*folders, *(p.parent for p in further))]
+    files = [Path(choice.source) for choice in policies]
+    places = [Path(os.path.realpath(path)) for path in (*folders, *(f.parent for f in files))]
     root = Path(os.path.relpath(os.path.commonpath(places)))
     known = {folder.resolve() for folder in seen}
     unknown = known - {folder.resolve() for folder in folders}
@@ -279,13 +283,14 @@ def _evaluation(
     def address(path: Path) -> str:
         return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
 
-    sources = {name: address(path) for name, path in files.items()}
-    sources |= {name: name for name in scripted}
+    pairs = zip(policies, files, strict=True)
+    choices = [choice.model_copy(update={"source": address(file)}) for choice, file in pairs]
+    choices += [PolicyChoice(name=name, source=name) for name in scripted]
     return members, EvaluationConfig(
         task=manifest.task,
         episode_length=settings_of(manifest, seed).horizon,
         options=manifest.options,
-        policies=tuple(PolicyChoice(name=n, source=source) for n, source in sources.items()),
+        policies=tuple(choices),
         partners=tuple(_partner(entry, address, is_seen(entry)) for entry in entries),
         conditions=(ConditionEntry(name=CONDITION),),
         seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
@@ -294,27 +299,50 @@ def _evaluation(
     )
 
 
-def sorted_egos(egos: Sequence[str | Path]) -> tuple[list[str], list[Path]]:
-    """Return the names of built-in policies among ``egos``, and the files of the others."""
-    scripted = [str(ego) for ego in egos if not Path(ego).exists() and str(ego) in policy_names()]
-    others = [Path(ego) for ego in egos if str(ego) not in scripted]
-    return scripted, [file for path in others for file in saved_policies(path)]
+def _saved(egos: Sequence[Path], taken: Iterable[str]) -> list[PolicyChoice]:
+    """Return what is in egos' files, with their paths as sources.
 
-
-def _names_of(egos: Sequence[Path], taken: Iterable[str]) -> list[str]:
-    """Return a name for each file: its own or, of an agent in a folder, the folder's.
-
-    Where another has the same, the folder's name comes first.
+    Each is called by its own name or, as an agent in a folder, by the folder's; seeds in a folder
+    are their method's. Where another has the same name, the folder's comes first.
     """
-    stems = [
-        path.resolve().parent.name if path.name in _AGENTS else path.stem.removesuffix(".policy")
-        for path in egos
-    ]
-    known = [*taken, *stems]
-    return [
-        stem if known.count(stem) == 1 else f"{path.resolve().parent.name}-{path.stem}"
-        for path, stem in zip(egos, stems, strict=True)
-    ]
+    found: list[tuple[Path, Path, str, str | None]] = []
+    for ego in egos:
+        for file in saved_policies(ego):
+            folder, name, seed = file.resolve().parent, file.stem.removesuffix(".policy"), None
+            if file.name in _AGENTS:
+                name = folder.name
+            elif ego.is_dir() and (told := _SEEDED.fullmatch(name)):
+                name, seed = told.groups()
+                folder = folder.parent if folder.name == "policies" else folder
+            found.append((file, folder, name, seed))
+    owners = {(folder, name, file if seed is None else None) for file, folder, name, seed in found}
+    known = [*taken, *(name for _, name, _ in owners)]
+    choices: list[PolicyChoice] = []
+    for file, folder, own, seed in found:
+        name = own if known.count(own) == 1 else f"{folder.name}-{own}"
+        choices.append(
+            PolicyChoice(
+                name=name if seed is None else f"{name}_seed{seed}",
+                source=str(file),
+                method=None if seed is None else name,
+                training_seed=None if seed is None else int(seed),
+            )
+        )
+    return choices
+
+
+def policies_of(plan: EvaluationPlan) -> dict[str, list[str]]:
+    """Return the policies of every ego: one, or those of a method's training seeds."""
+    found: dict[str, list[str]] = {}
+    for policy in plan.policies:
+        found.setdefault(policy.method or policy.name, []).append(policy.name)
+    return found
+
+
+def cluster_of(plan: EvaluationPlan, policy: str) -> int | None:
+    """Return the training seed of a policy if its method has several; None if episodes' count."""
+    one = plan.policy(policy)
+    return one.training_seed if len(policies_of(plan)[one.method or one.name]) > 1 else None
 
 
 def _partner(entry: ZooEntry, address: Callable[[Path], str], seen: bool) -> PartnerChoice:
@@ -340,10 +368,13 @@ def _skills(
     groups: dict[str, list[EpisodeResult]] = {}
     families: dict[str, list[EpisodeResult]] = {}
     family = {entry.member.name: family_of(entry.member) for entry in entries}
-    for episode in played.episodes[ego]:
-        partner = episode.partner or ""
-        groups.setdefault(partner, []).append(episode)
-        families.setdefault(family[partner], []).append(episode)
+    for policy in policies_of(played.plan)[ego]:
+        training = cluster_of(played.plan, policy)
+        clustered = {} if training is None else {"seed": training}
+        for episode in played.episodes[policy]:
+            partner, own = episode.partner or "", episode.model_copy(update=clustered)
+            groups.setdefault(partner, []).append(own)
+            families.setdefault(family[partner], []).append(own)
 
     def skill(episodes: Sequence[EpisodeResult]) -> Skill:
         if played.has_success:
@@ -384,19 +415,14 @@ def clustered(values: FloatArray) -> tuple[int, ...]:
     return tuple(int(k) for k in hierarchy.leaves_list(tree))
 
 
-def write_matrix(
-    folder: Path, result: CrossPlay, diversity: Mapping[str, Any]
-) -> tuple[Path, Path]:
-    """Write the matrix as JSON, the families' ``diversity`` in it, and as a heat map."""
-    paths = folder / MATRIX_JSON, folder / MATRIX_PNG
+def write_matrix(folder: Path, result: CrossPlay, diversity: Mapping[str, Any]) -> Path:
+    """Write the matrix as JSON, the families' ``diversity`` in it."""
+    path = folder / MATRIX_JSON
     root = os.path.relpath(result.artifacts_root, folder)
     content = {**result.as_json(), "diversity": dict(diversity), "artifacts_root": root}
     content["pictures"] = has_pictures(result.plan)
-    atomic_write_json(paths[0], content)
-    figure = _heat_map(result)
-    with atomic_writer(paths[1]) as file:
-        figure.savefig(file, format="png", metadata={"Software": None})
-    return paths
+    atomic_write_json(path, content)
+    return path
 
 
 def diversity_table(diversity: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -470,33 +496,5 @@ def partner_labels(content: Mapping[str, Any]) -> dict[str, str]:
 def film_command(content: Mapping[str, Any], place: str, ego: str, partner: str) -> str:
     """Return the command that films an episode of a cell, or writes it down without pictures."""
     ending = "gif" if content.get("pictures", True) else "json"
-    return f"cadenza zoo film {shlex.join([place, ego, partner])} --out film.{ending}"
-
-
-def _heat_map(result: CrossPlay) -> Any:
-    """Return a figure with egos as rows and partners as columns, in clustered order."""
-    figures = load_extra("matplotlib.figure")
-    rows, columns = list(result.row_order), list(result.column_order)
-    values: NDArray[Any] = result.values[np.ix_(rows, columns)]
-    success = result.skills[0][0].metric == "success"
-    width = max(6.0, _CELL_INCHES * len(columns) + _LABEL_INCHES + 1.2)
-    height = max(3.6, _CELL_INCHES * len(rows) + _LABEL_INCHES)
-    figure = figures.Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    low, high = (0.0, 1.0) if success else (float(values.min()), float(values.max()))
-    image = axes.imshow(values, cmap="viridis", vmin=low, vmax=high, aspect="auto")
-    middle = 0.5 * (low + high)
-    for y, x in np.ndindex(*values.shape):
-        text = f"{100 * values[y, x]:.0f}" if success else f"{values[y, x]:.0f}"
-        color = "black" if values[y, x] > middle else "white"
-        axes.text(x, y, text, ha="center", va="center", fontsize=7, color=color)
-    labels = [f"{result.partners[k].name}" for k in columns]
-    axes.set_xticks(range(len(columns)), labels, rotation=90, fontsize=7)
-    axes.set_yticks(range(len(rows)), [result.egos[k] for k in rows], fontsize=7)
-    axes.set_xlabel("partner")
-    axes.set_ylabel("ego")
-    episodes = result.skills[0][0].episodes
-    kind = "success, %" if success else "mean return"
-    axes.set_title(f"Cross-play: {kind} of {episodes} episodes", fontsize=10, loc="left")
-    figure.colorbar(image, ax=axes, label="success" if success else "mean return")
-    return figure
+    policy = content.get("policies", {}).get(ego, [ego])[0]
+    return f"cadenza zoo film {shlex.join([place, policy, partner])} --out film.{ending}"

@@ -93,7 +93,7 @@ def read_verdict(folder: Path) -> Verdict | None:
     if not path.is_file():
         return None
     content = parse_json_object(path.read_bytes(), source=str(path))
-    if "judged" not in content:
+    if "policies" not in content:
         return None
     best, met = folder / RESPONSES_JSON, folder / ENCOUNTERS_JSON
     try:
@@ -117,7 +117,12 @@ def judged_bundles(paths: Sequence[Path]) -> list[Path]:
         if verdict is None:
             found += find_bundles([path])
         else:
-            found += (path / BUNDLES_FOLDER / name for name in verdict.matrix["judged"])
+            policies = verdict.matrix["policies"]
+            found += (
+                path / BUNDLES_FOLDER / policy
+                for ego in verdict.matrix["judged"]
+                for policy in policies[ego]
+            )
     missing = [path for path in found if not (path / BUNDLE_NAME).is_file()]
     if missing:
         raise ConfigurationError(f"{missing[0]}: expected a bundle of the matrix, got none there.")
@@ -155,7 +160,7 @@ def with_verdict(view: ReportView, runs: Sequence[SealedRun], found: Verdict) ->
     )
     several = len({partner.seen for partner in partners}) > 1
     partners = partners if several else tuple(replace(p, seen=None) for p in partners)
-    shown = {run.bundle.policy_id for run in runs}
+    shown = {run.method for run in runs}
     left_out = [ego for ego in found.matrix["egos"] if ego not in shown]
     statements = [*view.statements]
     if several:
