@@ -445,7 +445,7 @@ class EgoAHTConfig(FrozenModel):
         log_dir: Folder of the run logs.
         partners: Instead of ``partner``: every episode is played beside one of these. Robots after
             the first two are driven by copies of the first.
-        sampler: How they are drawn; see `cadenza.partners.sampling`.
+        sampler: How they are drawn; see `cadenza.learn.sampling`.
         zoos: Where they are from, for the run's card.
         happo: Settings of ``happo`` and ``ego_aht_happo``; its ``rollout_length`` also says how
             often algorithms other than PPO and MAPPO report.

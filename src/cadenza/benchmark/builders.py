@@ -37,6 +37,7 @@ from cadenza.core.provenance import source_digest
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
 from cadenza.core.types import ActionDict, Observation
 from cadenza.envs.adapters import EgoGymEnv
+from cadenza.learn.sampling import SamplerConfig
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.mixture import PartnerMixture
 from cadenza.partners.registry import (
@@ -45,7 +46,6 @@ from cadenza.partners.registry import (
     partner_card,
     partner_class,
 )
-from cadenza.partners.sampling import SamplerConfig
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP

@@ -590,7 +590,7 @@ class SamplerConfig(FrozenModel):
     """How training partners are drawn; a kind alone is enough.
 
     Attributes:
-        kind: See `cadenza.partners.sampling`.
+        kind: See `cadenza.learn.sampling`.
         beta: Exponent of ``rank``.
     """
 

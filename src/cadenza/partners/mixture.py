@@ -14,9 +14,9 @@ from gymnasium.spaces import Box, Discrete
 from cadenza.core.arrays import Float32Array
 from cadenza.core.contracts import TaskContract
 from cadenza.core.errors import InputError
+from cadenza.learn.sampling import PartnerSampler, SamplerConfig
 from cadenza.partners.interface import DrawingPartner, PartnerBase, batch_rows
 from cadenza.partners.pool import PartnerPool
-from cadenza.partners.sampling import PartnerSampler, SamplerConfig
 from cadenza.partners.spec import PartnerSpec
 
 

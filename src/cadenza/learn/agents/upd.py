@@ -6,8 +6,8 @@ A training partner z = (ε, b, a) acts by a frozen copy of the ego, a copies old
     numbers    clip(m + h (b + σ x_t)), x_t = ρ x_{t−1} + √(1 − ρ²) ξ_t, b uniform in [−1, 1]^A,
                m and h middle and half width of the box
 A partner is drawn per episode, with the chance (1 − u) s_z / Σ s + u / Z, where s_z is the variance
-of its last n scores; of successes that is p (1 − p). Below n = 8 it is the mean of the known ones:
-the variance of few returns rewards noise.
+of its last n scores; of successes that is p (1 − p). Below n = 8 it counts as the largest of the
+known ones: the variance of few returns rewards noise.
 Source:      arXiv:2508.06336 (learnability of biased partners); the uniform share u, bias and
              correlation of numbers are ours.
 Axes:        Z = candidates, N = environments, A = action, n = remembered scores.
@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Never, Unpack, cast
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
@@ -32,11 +31,11 @@ from cadenza.learn.agents.self_play import (
     SelfPlayConfig,
     SelfPlayPPO,
     SelfPlaySettings,
-    variances,
 )
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.env.making import EnvLike
-from cadenza.learn.settings import Count, refuse_idle_settings
+from cadenza.learn.sampling import PartnerSampler
+from cadenza.learn.settings import Count, SamplerConfig, refuse_idle_settings
 
 #: Scores that a candidate needs for a variance of its own.
 LEAST_SCORES: Final = 8
@@ -79,21 +78,6 @@ class UPDSettings(SelfPlaySettings, total=False):
     noise_memory: float
 
 
-def learnability(scores: FloatArray) -> FloatArray:
-    """Return s, (Z,), of remembered scores, (Z, n), NaN where there is none yet."""
-    found = variances(scores)
-    known = np.isfinite(scores).sum(axis=1) >= LEAST_SCORES
-    usual = float(found[known].mean()) if known.any() else 1.0
-    return np.where(known, found, usual)
-
-
-def draw_chances(scores: FloatArray, uniform_share: float) -> FloatArray:
-    """Return the chance of every candidate, (Z,), of its score s; where none varies, all alike."""
-    even, total = np.full(len(scores), 1.0 / len(scores)), scores.sum()
-    chosen = scores / total if total > 0.0 else even
-    return (1.0 - uniform_share) * chosen + uniform_share * even
-
-
 class BiasedCopies(CopyPlayer):
     """Plays every episode by one candidate.
 
@@ -102,7 +86,7 @@ class BiasedCopies(CopyPlayer):
         bias: b, (Z, choices) or (Z, A).
         ages: a, (Z,).
         chosen: Who plays each row, (N,).
-        scores: The last ones of each, (Z, n), NaN where there is none yet.
+        sampler: Draws them.
     """
 
     def __init__(
@@ -121,19 +105,17 @@ class BiasedCopies(CopyPlayer):
             self.bias = made.uniform(-1.0, 1.0, (count, space.shape[0]))
             self._noise: FloatArray = np.zeros((rows, space.shape[0]))
         self.chosen: NDArray[np.int64] = np.zeros(rows, np.int64)
-        self.scores: FloatArray = np.full((count, config.remembered_scores), np.nan)
-        self._episodes: NDArray[np.int64] = np.zeros(count, np.int64)
-
-    @property
-    def chances(self) -> FloatArray:
-        """Chance of every candidate in the next episode, (Z,)."""
-        return draw_chances(learnability(self.scores), self._config.uniform_share)
+        self.sampler: PartnerSampler = PartnerSampler(
+            count,
+            SamplerConfig(kind="learnability"),
+            window=config.remembered_scores,
+            least=LEAST_SCORES,
+            uniform_share=config.uniform_share,
+        )
 
     def begin(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         """Draw the candidates of new episodes."""
-        if not len(rows):
-            return
-        self.chosen[rows] = self.draws.choice(len(self.epsilon), size=len(rows), p=self.chances)
+        self.chosen[rows] = [self.sampler.draw(self.draws) for _ in rows]
         if not self._chooses:
             self._noise[rows] = self.draws.standard_normal((len(rows), self._noise.shape[1]))
         super().begin(rows, episodes)
@@ -165,18 +147,14 @@ class BiasedCopies(CopyPlayer):
     def end(self, rows: Sequence[int], scores: Sequence[float]) -> None:
         """Remember how episodes went beside their candidates."""
         for row, score in zip(rows, scores, strict=True):
-            candidate = self.chosen[row]
-            place = self._episodes[candidate] % self.scores.shape[1]
-            self.scores[candidate, place] = score
-            self._episodes[candidate] += 1
+            self.sampler.report(int(self.chosen[row]), score)
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies, scores and draws."""
         return {
             **super().state_dict(),
             "chosen": self.chosen.tolist(),
-            "scores": torch.tensor(self.scores),
-            "episodes": self._episodes.tolist(),
+            **self.sampler.state_dict(),
             **({} if self._chooses else {"noise": self._noise.tolist()}),
         }
 
@@ -184,8 +162,7 @@ class BiasedCopies(CopyPlayer):
         """Take over what `state_dict` returned."""
         super().load_state_dict(state)
         self.chosen = np.array(state["chosen"], np.int64)
-        self.scores = state["scores"].numpy().copy()
-        self._episodes = np.array(state["episodes"], np.int64)
+        self.sampler.load_state_dict(state)
         if "noise" in state:
             self._noise = np.array(state["noise"], np.float64).reshape(self._noise.shape)
 

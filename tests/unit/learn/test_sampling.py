@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.partners.sampling import (
+from cadenza.learn.sampling import (
     UNIFORM_SHARE,
     WINDOW,
     PartnerSampler,
@@ -53,6 +53,18 @@ def test_learnability_of_successes_is_p_times_one_minus_p():
     sampler = scored("learnability", [0, 1] * 4, [1] * 8, [0, 0, 0, 1] * 2)
     weights = np.array([0.25, 0.0, 0.1875]) / 0.4375
     expected = (1 - UNIFORM_SHARE) * weights + UNIFORM_SHARE / 3
+    assert sampler.probabilities == pytest.approx(expected)
+
+
+def test_few_scores_are_no_variance_and_unknown_partners_are_worth_as_much_as_any():
+    sampler = PartnerSampler(
+        4, SamplerConfig(kind="learnability"), window=8, least=8, uniform_share=0.2
+    )
+    told = [[0, 100, 0, 100, 0, 100, 0], [5] * 8 + [0, 1] * 4, [1] * 8, []]
+    for partner, scores in enumerate(told):
+        for score in scores:
+            sampler.report(partner, score)
+    expected = 0.8 * np.array([1, 1, 0, 1]) / 3 + 0.05
     assert sampler.probabilities == pytest.approx(expected)
 
 

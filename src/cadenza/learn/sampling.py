@@ -10,8 +10,9 @@ maximin       the partner of the lowest J alone
 learnability  p_k ∝ variance of the last scores; of successes that is p (1 - p)
               (arXiv:2408.15099, section 5)
 
-The last two are mixed with `UNIFORM_SHARE` of uniform draws, so that no score grows stale. A
-partner without a score is taken for one as hard, or as worth learning, as any.
+The last two are mixed with a share of uniform draws, so that no score grows stale. A partner
+without a score, or with too few for a variance, is taken for one as hard, or as worth learning, as
+any.
 
 Random:  a draw takes one number of the generator that the caller opened for the episode. Scores are
          state: equal scores, reported in equal order, give equal draws.
@@ -54,7 +55,7 @@ def maximin_probabilities(means: FloatArray) -> FloatArray:
 
 
 def learnability_probabilities(variances: FloatArray) -> FloatArray:
-    """Return p_k ∝ variance, (K,); NaN, of partners without two scores, counts as the largest.
+    """Return p_k ∝ variance, (K,); NaN, of partners with too few scores, counts as the largest.
 
     Where nothing varies, all are equally likely.
     """
@@ -65,12 +66,25 @@ def learnability_probabilities(variances: FloatArray) -> FloatArray:
 
 
 class PartnerSampler:
-    """Draws one of ``count`` partners per episode, and learns from the episodes' scores."""
+    """Draws one of ``count`` partners per episode, and learns from the episodes' scores.
 
-    def __init__(self, count: int, config: SamplerConfig | None = None) -> None:
+    The last ``window`` scores count, ``least`` of them are a variance, and ``uniform_share`` of the
+    draws of maximin and learnability are uniform.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        config: SamplerConfig | None = None,
+        *,
+        window: int = WINDOW,
+        least: int = 2,
+        uniform_share: float = UNIFORM_SHARE,
+    ) -> None:
         self.count: int = count
         self.config: SamplerConfig = SamplerConfig() if config is None else config
-        self._scores: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(count)]
+        self._least, self._share = least, uniform_share
+        self._scores: list[deque[float]] = [deque(maxlen=window) for _ in range(count)]
         self._means: FloatArray = np.full(count, np.nan)
         self._variances: FloatArray = np.full(count, np.nan)
 
@@ -86,7 +100,7 @@ class PartnerSampler:
             chosen = learnability_probabilities(self._variances)
         else:
             chosen = maximin_probabilities(self._means)
-        return (1.0 - UNIFORM_SHARE) * chosen + UNIFORM_SHARE * uniform
+        return (1.0 - self._share) * chosen + self._share * uniform
 
     def draw(self, rng: np.random.Generator) -> int:
         """Return the number of the partner that an episode is played beside."""
@@ -121,13 +135,14 @@ class PartnerSampler:
             do = "load it beside the partners that it was saved with"
             refuse(CheckpointError, "PartnerSampler", expected=expected, got=got, do=do)
         for partner, scores in enumerate(told):
-            self._scores[partner] = deque(map(float, scores), maxlen=WINDOW)
+            self._scores[partner].clear()
+            self._scores[partner].extend(map(float, scores))
             self._count(partner)
 
     def _count(self, partner: int) -> None:
         scores = np.array(self._scores[partner])
         self._means[partner] = scores.mean() if len(scores) else np.nan
-        self._variances[partner] = scores.var() if len(scores) > 1 else np.nan
+        self._variances[partner] = scores.var() if len(scores) >= self._least else np.nan
 
 
 def sampler_config(given: str | Mapping[str, Any] | SamplerConfig | None) -> SamplerConfig:
