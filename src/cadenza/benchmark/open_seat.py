@@ -12,7 +12,7 @@ Resume:    what both robots did since the longest running episode began is kept;
 Axes:      E = environments, D = entries of a state, A = action.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
@@ -190,29 +190,16 @@ def open_seat(
     )
     if variation is not None:
         make = partial(VariedTask, task, request, variation)
-        return OpenSeatEnv(ProcessBatch(make, num_envs, workers=workers))
-    return OpenSeatEnv(found.make_env(replace(request, num_envs=num_envs, batched=True)))
-
-
-class _Acting:
-    """A `PartnerPlayer` that is not told of episodes."""
-
-    def __init__(self, act: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        self._act = act
-
-    def begin(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
-        """Begin nothing."""
-
-    def act(self, states: NDArray[Any]) -> NDArray[np.float32]:
-        """See `PartnerPlayer`."""
-        return np.asarray(self._act(states), np.float32).reshape(len(states), -1)
-
-    def end(self, rows: Sequence[int], scores: Sequence[float]) -> None:
-        """Learn nothing."""
+        return OpenSeatEnv(ProcessBatch(make, num_envs, workers=workers), swaps=True)
+    batch = found.make_env(replace(request, num_envs=num_envs, batched=True))
+    return OpenSeatEnv(batch, swaps=True)
 
 
 class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     """The ego's seat in E environments; a `PartnerPlayer` sits beside it.
+
+    With ``swaps``, for robots that observe and act alike, who sits where is drawn for every episode
+    from the stream ``benchmark.stream.seats`` of its number; nobody notices but the task.
 
     Attributes:
         partner_observation_space: What the partner sees in one environment.
@@ -222,7 +209,7 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         ConfigurationError: There are more than two robots.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, *, swaps: bool = False) -> None:
         if len(env.agent_uids) > 2:
             expected, got = "two robots", f"{len(env.agent_uids)} of them"
             refuse(ConfigurationError, "open seat", expected=expected, got=got)
@@ -236,6 +223,9 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.partner_observation_space: Any = seen[self._partner_uid]["state"]
         self.partner_action_space: Any = done[self._partner_uid]
+        self._swaps = swaps and seen[self.ego_uid] == seen[self._partner_uid]
+        self._swaps &= done[self.ego_uid] == done[self._partner_uid]
+        self._swapped: NDArray[np.bool_] = np.zeros((self.num_envs, 1), np.bool_)
         self._partner: PartnerPlayer | None = None
         self._seen: Mapping[str, Any] | None = None
         self._episodes: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
@@ -252,10 +242,6 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """Let ``partner`` play the other seat, from the next `reset` on."""
         self._partner = partner
 
-    def play_partner(self, act: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        """Let ``act`` play it: from states, (E, P), to actions, (E, A) or choices (E,)."""
-        self._partner = _Acting(act)
-
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: Any = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
@@ -270,10 +256,11 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             self._episodes = rows if self._seen is None else self._episodes + self._env.stride
         else:
             self._episodes = rows + seed if isinstance(seed, int) else np.array(seed, np.int64)
-        self._seen, info = self._env.reset(seed=self._episodes.tolist())
+        observation, info = self._env.reset(seed=self._episodes.tolist())
+        self._seen = observation
         self._record.clear()
         self._begin(rows)
-        return self._state(self.ego_uid), dict(info)
+        return self._state(observation), dict(info)
 
     def step(
         self, actions: Any
@@ -283,7 +270,8 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         Raises:
             NotReadyError: Nobody sits beside the ego, or `reset` was never called.
         """
-        partner, told = self._seated(), self._state(self._partner_uid).copy()
+        partner = self._seated()
+        told = self._state(cast("Mapping[str, Any]", self._seen), partner=True).copy()
         move = partner.act(told)
         observation, reward, ended, cut, info = self._moved(np.asarray(actions), move)
         self._seen = observation
@@ -294,10 +282,10 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         if len(over):
             scores = np.asarray(info.get("success", self._returns), np.float64)[over]
             partner.end(over.tolist(), scores.tolist())
+            info = {**info, "final_obs": self._state(info["final_observation"])}
+            del info["final_observation"]
             self._episodes[over] += self._env.stride
             self._begin(over)
-            info = {**info, "final_obs": info["final_observation"]["agent"][self.ego_uid]["state"]}
-            del info["final_observation"]
         del self._record[: len(self._record) - int(self._ages.max())]
         did = (
             move[:, 0].astype(np.int64) if isinstance(self.partner_action_space, Discrete) else move
@@ -305,7 +293,7 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         info = {**info, "partner_observation": told, "partner_action": did}
         if "final_info" in info:
             del info["final_info"]  # the rest is of the step itself
-        return self._state(self.ego_uid), reward, ended, cut, info
+        return self._state(observation), reward, ended, cut, info
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: what the partner's player remembers is its own to keep."""
@@ -347,6 +335,7 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         record = list(zip(state["actions"].numpy(), state["moves"].numpy(), strict=True))
         begins = len(record) - self._ages  # steps before the episode of each row
         self._seen, _ = self._env.reset(seed=self._episodes.tolist())
+        self._take_seats(np.arange(self.num_envs))
         first = self._env.snapshot(range(self.num_envs))
         for number in range(len(record) + 1):
             rows = np.flatnonzero(begins == number)
@@ -370,9 +359,17 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return self._partner
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
-        """Let the partner begin the episodes of ``rows``."""
+        """Draw seats, and let the partner begin the episodes of ``rows``."""
         self._ages[rows], self._returns[rows] = 0, 0.0
+        self._take_seats(rows)
         self._seated().begin(rows.tolist(), self._episodes[rows].tolist())
+
+    def _take_seats(self, rows: NDArray[np.int64]) -> None:
+        """Draw who sits where in the running episodes of ``rows``."""
+        for row in rows.tolist() if self._swaps else ():
+            name, episode = "benchmark.stream.seats", int(self._episodes[row])
+            drawn = derive_substream(name, root_seed=episode).default_rng().random()
+            self._swapped[row] = drawn < 0.5
 
     def _moved(self, actions: NDArray[Any], move: NDArray[Any]) -> Any:
         """Return what the batch answers to both robots' actions."""
@@ -380,11 +377,21 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             expected, got = f"actions of {self.num_envs} environments", f"{actions.shape}"
             refuse(InputError, "OpenSeatEnv.step", expected=expected, got=got)
         mine = actions.reshape(self.num_envs, -1).astype(np.float32)
+        if self._swaps:
+            mine, move = (
+                np.where(self._swapped, one, two) for one, two in ((move, mine), (mine, move))
+            )
         return self._env.step({self.ego_uid: mine, self._partner_uid: move})
 
-    def _state(self, uid: str) -> NDArray[Any]:
-        return cast("Mapping[str, Any]", self._seen)["agent"][uid]["state"]
+    def _state(self, observation: Mapping[str, Any], *, partner: bool = False) -> NDArray[Any]:
+        """Return what the ego sees, (E, D), or the partner, (E, P)."""
+        uids = self.ego_uid, self._partner_uid
+        own, other = (np.asarray(observation["agent"][uid]["state"]) for uid in uids)
+        if partner:
+            own, other = other, own
+        return np.where(self._swapped, other, own) if self._swaps else own
 
     def _digest(self) -> str:
-        states = [np.ascontiguousarray(self._state(u)) for u in (self.ego_uid, self._partner_uid)]
+        seen = cast("Mapping[str, Any]", self._seen)
+        states = [np.ascontiguousarray(self._state(seen, partner=who)) for who in (False, True)]
         return sha256_bytes(b"".join(state.tobytes() for state in states))

@@ -62,9 +62,9 @@ from cadenza.core.errors import (
 from cadenza.core.files import sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
+from cadenza.learn.sampling import PartnerSampler, SamplerConfig, sampler_config
 from cadenza.partners.pool import PartnerPool
 from cadenza.partners.registry import load_partner, outside_modules
-from cadenza.partners.sampling import PartnerSampler, SamplerConfig, sampler_config
 from cadenza.stream.config import OnlineDataEngineCfg
 
 #: The partner of `ego_envs` whose seat is left open.
@@ -121,8 +121,6 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._observation: Mapping[str, Any] | None = None
         self._ages: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
         self._record: list[NDArray[Any]] = []  # the ego's actions of the longest running episode
-        self._player: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-        self._swapped: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
 
     @property
     def env(self) -> Any:
@@ -144,16 +142,6 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """Identity of everyone whom the ego of each environment meets in this episode, (E,)."""
         playing = [pool.playing_ids for pool in self._pools.values()]
         return ["+".join(ids) for ids in zip(*playing, strict=True)]
-
-    def play_partner(self, act: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        """Let ``act`` play the partner's seat instead of the pool, from the next episodes on.
-
-        It is asked once in every step for what the partner sees, (E, P), and returns actions,
-        (E, *shape). Where both seats have equal spaces, who sits where is drawn for every episode;
-        nobody notices but the task. Episodes that are done again ask for all steps since the
-        longest running one began.
-        """
-        self._player = act
 
     def reset(
         self,
@@ -202,7 +190,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         ended = np.flatnonzero(terminated | truncated)
         scores = said.get("success", self._returns)
         finals = {key: self._state(said[key]) for key in _FINAL_KEYS if key in said}
-        for row in ended.tolist() if self._player is None else ():
+        for row in ended.tolist():
             self.sampler.report(int(self.pool.chosen[row]), float(scores[row]))
         self._begin(ended.tolist())
         del self._record[: len(self._record) - int(self._ages.max())]
@@ -219,20 +207,10 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         seen = cast("Mapping[str, Any]", self._observation)
         commands: dict[str, NDArray[Any]] = {self.ego_uid: actions}
         for uid, pool in self._pools.items():
-            if uid != self._partner_uid or self._player is None:
-                commands[uid] = pool.act({"agent": {uid: {"state": seen["agent"][uid]["state"]}}})
-        if self._player is None:
-            did = commands[self._partner_uid]
-        else:
-            played = self._player(self._state(seen, partner=True))
-            did = np.asarray(played, dtype=np.float32).reshape(self.num_envs, -1)
-            own, swapped = np.reshape(actions, did.shape), self._swapped[:, None]
-            commands[self._partner_uid] = np.where(swapped, own, did).astype(np.float32)
-            taken = np.where(swapped, did, own).reshape(np.shape(actions))
-            commands[self.ego_uid] = taken.astype(actions.dtype)
+            commands[uid] = pool.act({"agent": {uid: {"state": seen["agent"][uid]["state"]}}})
         answer = self.env.step(commands)
         self._observation = answer[0]
-        return answer, did
+        return answer, commands[self._partner_uid]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what outlives episodes: what the sampler knows."""
@@ -333,22 +311,10 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             is_partner = uid == self._partner_uid
             seeds = [e if is_partner else background_seed(uid, e) for e in episodes]
             pool.begin(rows, [chosen[uid][row] for row in rows], seeds)
-        alike = self.single_observation_space == self.partner_observation_space
-        alike &= self.single_action_space == self.partner_action_space
-        if self._player is None or not alike:
-            return
-        for row, episode in zip(rows, episodes, strict=True):
-            seats = derive_substream("benchmark.stream.seats", root_seed=episode).default_rng()
-            self._swapped[row] = seats.random() < 0.5
 
     def _state(self, observation: Mapping[str, Any], *, partner: bool = False) -> NDArray[Any]:
         """Return what the ego sees, (E, D), or the partner."""
-        agents = observation["agent"]
-        seats: list[NDArray[Any]] = [
-            agents[uid]["state"] for uid in (self.ego_uid, self._partner_uid)
-        ]
-        own, other = reversed(seats) if partner else seats
-        return np.where(self._swapped[:, None], other, own) if self._swapped.any() else own
+        return observation["agent"][self._partner_uid if partner else self.ego_uid]["state"]
 
 
 def _pool(env: Any, uid: str, partners: Sequence[PartnerConfig]) -> PartnerPool:
@@ -402,7 +368,7 @@ def ego_envs(
     """Return a batch of what `cadenza.benchmark.builders.ego_env` returns one of.
 
     It is what ``gymnasium.make_vec("cadenza/Crossing-v1", num_envs=8, ...)`` calls. ``sampler``
-    says how ``partners`` are drawn; see `cadenza.partners.sampling`. The partner ``"open"`` leaves
+    says how ``partners`` are drawn; see `cadenza.learn.sampling`. The partner ``"open"`` leaves
     its seat to whoever takes it, in episodes that ``vary``, fields of
     `cadenza.benchmark.open_seat.Variation`, if it is given.
     """

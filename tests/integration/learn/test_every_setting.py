@@ -37,7 +37,7 @@ from tests.demonstrations import demonstrations
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
 from tests.unit.learn.open_games import Near
-from tests.unit.learn.partner_envs import Matching, Meeting
+from tests.unit.learn.partner_envs import Matchings, Meeting
 from tests.unit.learn.sign_envs import SignEnv
 
 #: Another value for each setting, by name; nothing here is what `SMALL` or a default says.
@@ -227,8 +227,10 @@ def cloned(**changes):
 
 def adapted(name, **changes):
     """Return what an ego that models its partner decides after a short training, and remembers."""
-    base = {**ON_POLICY, "num_envs": 4, "sequence_length": 5}
-    world = partial(Matching if name == "E3T" else Meeting, Box(-1.0, 3.0, (2,)))
+    base, space = {**ON_POLICY, "num_envs": 4, "sequence_length": 5}, Box(-1.0, 3.0, (2,))
+    world = partial(Meeting, space)
+    if name == "E3T":
+        base["num_envs"], world = None, Matchings(space)
     trained = getattr(cadenza, name)(world, **{**base, **changes}).learn(96, progress=False)
     seen = np.eye(4, dtype=np.float32)
     action, state = trained.predict(seen, state=None)

@@ -3,6 +3,8 @@
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 
 class HiddenTypes(gym.Env):
@@ -68,18 +70,15 @@ class Meeting(HiddenTypes):
 class Matching(gym.Env):
     """Both seats see what the other did last, and are rewarded for doing the same at once.
 
-    The partner always does what was drawn for the episode, unless somebody plays it. ``space`` is
-    that of both seats' actions; an action's first number is told.
+    The partner does ``move`` if it is set, else what was drawn for the episode. ``space``
+    is that of both seats' actions; an action's first number is told.
     """
 
     def __init__(self, space=None, *, lengths=(6,)):
         self.action_space = self.partner_action_space = space or spaces.Discrete(3)
         self.observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)
         self.partner_observation_space = self.observation_space
-        self.lengths, self.partner = lengths, None
-
-    def play_partner(self, act):
-        self.partner = act
+        self.lengths, self.move = lengths, None
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -94,9 +93,49 @@ class Matching(gym.Env):
 
     def step(self, action):
         told = {"partner_observation": self.seen(0)}
-        did = self.kind if self.partner is None else self.partner(self.seen(0))
+        did = self.kind if self.move is None else self.move
         self.last = [int(np.clip(np.ravel(each)[0], 0, 2)) for each in (action, did)]
         self.count += 1
         reward = float(self.last[0] == self.last[1])
         over = self.count == self.length
         return self.seen(1), reward, over, False, {**told, "partner_action": did}
+
+
+class Matchings(VectorEnv):
+    """``num_envs`` times `Matching`, whose second seat is open."""
+
+    def __init__(self, space=None, *, num_envs=4, **options):
+        self._games = [Matching(space, **options) for _ in range(num_envs)]
+        self.num_envs, first = num_envs, self._games[0]
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        self.partner_observation_space = first.partner_observation_space
+        self.partner_action_space = first.partner_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def seat_partner(self, partner):
+        self._partner = partner
+
+    def reset(self, *, seed=None, options=None):
+        seeds = [None] * self.num_envs if seed is None else range(seed, seed + self.num_envs)
+        seen = [game.reset(seed=each)[0] for game, each in zip(self._games, seeds, strict=True)]
+        self._partner.begin(range(self.num_envs), range(self.num_envs))
+        return np.stack(seen), {}
+
+    def step(self, actions):
+        states = np.stack([game.seen(0) for game in self._games])
+        moves = self._partner.act(states)
+        steps = []
+        for game, action, move in zip(self._games, actions, moves, strict=True):
+            game.move = move.reshape(game.action_space.shape)
+            steps.append(game.step(action))
+        seen, rewards, over, cut = (np.stack([step[k] for step in steps]) for k in range(4))
+        info = {"partner_observation": states, "partner_action": moves, "final_obs": seen.copy()}
+        rows = np.flatnonzero(over).tolist()
+        self._partner.end(rows, rewards[rows].tolist())
+        self._partner.begin(rows, rows)
+        for row in rows:
+            seen[row] = self._games[row].reset()[0]
+        return seen, rewards, over, cut, info

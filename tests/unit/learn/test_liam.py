@@ -13,7 +13,7 @@ from cadenza.learn.agents import ppo
 from cadenza.learn.agents.liam import observation_error
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.nn.portable import load_policy_file
-from tests.unit.learn.partner_envs import HiddenTypes, Matching, Meeting
+from tests.unit.learn.partner_envs import HiddenTypes, Matchings, Meeting
 
 SMALL = {
     "hidden_sizes": (16,),
@@ -39,14 +39,21 @@ BELIEF = {"model_learning_rate": 1e-3, "memory": "gru", "memory_size": 32, "beli
 STEPS = 32 * 20 * 8
 #: Without a memory.
 SHORT = {k: SMALL[k] for k in ("hidden_sizes", "rollout_length", "batch_size", "num_envs")}
+
+
+def beside_itself(lengths, *, num_envs, **settings):
+    """Return an E3T in episodes of these lengths."""
+    return cadenza.E3T(Matchings(lengths=lengths, num_envs=num_envs), **settings)
+
+
 #: Every agent with a memory.
 REMEMBERING = {
     "PPO, gru": lambda env, **more: cadenza.PPO(env, **{**SMALL, "memory": "gru", **more}),
     "PPO, lstm": lambda env, **more: cadenza.PPO(env, **{**SMALL, "memory": "lstm", **more}),
     "LIAM, gru": lambda env, **more: cadenza.LIAM(env, **{**SMALL, "memory": "gru", **more}),
     "LIAM, lstm": lambda env, **more: cadenza.LIAM(env, **{**SMALL, **more}),
-    "E3T": lambda env, **more: cadenza.E3T(
-        lambda: Matching(lengths=env().lengths), **{**SHORT, "sequence_length": 10, **more}
+    "E3T": lambda env, **more: beside_itself(
+        env().lengths, **{**SHORT, "sequence_length": 10, **more}
     ),
 }
 BOUNDED = spaces.Box(

@@ -11,13 +11,7 @@ import cadenza
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 from cadenza.learn.agents.cec import CEC
-from cadenza.learn.agents.upd import (
-    UPD,
-    BiasedCopies,
-    UPDConfig,
-    draw_chances,
-    learnability,
-)
+from cadenza.learn.agents.upd import UPD, BiasedCopies, UPDConfig
 from tests.unit.learn.open_games import LABELS, Labels, cross_play
 
 SMALL = {"rollout_length": 8, "batch_size": 16, "epochs": 2, "memory_size": 8, "hidden_sizes": (8,)}
@@ -43,20 +37,10 @@ def test_candidates_of_success_half_are_drawn_most():
         drawn += player.chosen.tolist()
         success = np.where(player.chosen == 1, rng.random(8) < 0.5, player.chosen == 2)
         player.end(range(8), success.astype(float).tolist())
-    np.testing.assert_allclose(player.chances[[0, 2]], 0.2 / 3)
+    np.testing.assert_allclose(player.sampler.probabilities[[0, 2]], 0.2 / 3)
     shares = np.bincount(drawn[800:], minlength=3) / 800
     assert shares[1] > 0.8
     assert min(shares[0], shares[2]) > 0.03  # no score goes stale
-
-
-def test_few_scores_are_no_variance_and_unknown_candidates_count_as_usual():
-    scores = np.full((4, 32), np.nan)
-    scores[0, :7] = [0, 100, 0, 100, 0, 100, 0]  # would win if seven scores counted
-    scores[1, :8] = [0, 1] * 4
-    scores[2, :8] = 1.0
-    np.testing.assert_allclose(learnability(scores), [0.125, 0.25, 0.0, 0.125])
-    np.testing.assert_allclose(draw_chances(learnability(scores), 0.2), [0.25, 0.45, 0.05, 0.25])
-    np.testing.assert_allclose(draw_chances(np.zeros(4), 0.2), 0.25)
 
 
 def test_a_share_of_choices_follows_the_bias_of_the_candidate_alone():

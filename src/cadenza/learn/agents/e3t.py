@@ -16,8 +16,7 @@ Limits:      both seats observe and act alike; who sits where is the environment
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Never, Unpack, cast
 
 import numpy as np
@@ -39,10 +38,9 @@ from cadenza.learn.agents.adapting import (
 from cadenza.learn.agents.on_policy import Sizes
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.ppo import PPOLearner
-from cadenza.learn.agents.self_play import are_alike
+from cadenza.learn.agents.self_play import SelfPlaying
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.env.making import EnvLike
-from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import set_torch_state
 from cadenza.learn.nn.belief import Foretold, believed
 from cadenza.learn.nn.policy_networks import OrthogonalMlp
@@ -178,138 +176,84 @@ class E3TLearner(AdaptingLearner):
         set_torch_state(self.partner_generator, state["partner_generator"])
 
 
+#: From states, (N, P), and what is remembered, to actions, and what is remembered then.
+_Deciding = Callable[[NDArray[Any], Float32Array], tuple[NDArray[Any], Float32Array]]
+
+
 class _E3TKeywords(SoloKeywords, E3TSettings, total=False): ...
 
 
-class E3T(AdaptingAgent[E3TConfig]):
+class NoisyCopy:
+    """Plays the partner's seat as ``decide`` does, of what rows see, (N, P), and remember."""
+
+    def __init__(self, decide: _Deciding, rows: int, width: int) -> None:
+        self._decide = decide
+        self._memory: Float32Array = np.zeros((rows, width), np.float32)
+
+    def begin(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        """Forget the last episodes of ``rows``; see `PartnerPlayer`."""
+        del episodes
+        self._memory[rows] = 0.0
+
+    def act(self, states: NDArray[Any]) -> Float32Array:
+        """Return the copy's draws, and random ones in their place; see `PartnerPlayer`."""
+        actions, self._memory = self._decide(states, self._memory)
+        return np.asarray(actions, np.float32).reshape(len(states), -1)
+
+    def end(self, rows: Sequence[int], scores: Sequence[float]) -> None:
+        """Learn nothing; see `PartnerPlayer`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is remembered."""
+        return {"memory": torch.tensor(self._memory)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self._memory = state["memory"].numpy().copy()
+
+
+class E3T(SelfPlaying, AdaptingAgent[E3TConfig]):
     """Efficient end-to-end training beside a noisy copy; `cadenza.learn.agents.e3t`, `E3TConfig`.
 
-    Environments let the copy take the partner's seat: ``play_partner(act)``, where ``act`` returns
-    an action for what the partner sees, asked once in every step; of a vector environment for all
-    rows. They tell of the partner as `AdaptingAgent` says. `evaluate` plays beside whoever sits
-    there otherwise.
+    Environments leave the partner's seat open, see `SelfPlaying`, and tell of it as `AdaptingAgent`
+    says.
+
+    Raises:
+        ConfigurationError: Actions are numbers without finite bounds.
     """
 
     Config = E3TConfig
     learner: E3TLearner
-    #: Actions of the partner in the running episode of every row, for files.
-    _moves: list[list[NDArray[Any]]]
-    #: Those of a file that are done again, by row; None while nothing is.
-    _again: list[list[NDArray[Any]]] | None = None
-    _is_seated: bool = False
 
     def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_E3TKeywords]) -> None:
         super().__init__(env, *others, **settings)
 
     def _learner(self, sizes: Sizes) -> E3TLearner:
-        own = self.envs.space, self.envs.action_space
-        other = cast("tuple[Any, Any]", self.envs.partner_spaces)
-        if not are_alike(own, other) or self.envs.masks:
-            expected = f"a partner that observes and acts as the ego does, {own}, without masks"
-            refuse(ConfigurationError, self.name, expected=expected, got=f"one of {other}")
         bounds, seat, told = self._action_bounds, None, cast("dict[str, Any]", sizes)
         if bounds is not None:
-            seat = other[1].low.ravel(), other[1].high.ravel()
+            other = cast("Any", self.envs.partner_spaces)[1]
+            seat = other.low.ravel(), other.high.ravel()
             if not (is_scalable(*bounds) and is_scalable(*seat)):
                 expected = "actions with finite bounds, for some are drawn uniformly"
-                refuse(ConfigurationError, self.name, expected=expected, got=str(own[1]))
+                got = str(self.envs.action_space)
+                refuse(ConfigurationError, self.name, expected=expected, got=got)
             seat = np.clip(seat[0], *bounds), np.clip(seat[1], *bounds)
             if self.config.squash_actions:
                 middle, half = (bounds[1] + bounds[0]) / 2, (bounds[1] - bounds[0]) / 2
                 seat = (seat[0] - middle) / half, (seat[1] - middle) / half
         return E3TLearner(self.config, partner=self._partner, bounds=bounds, seat=seat, **told)
 
-    def _build(self) -> None:
-        super()._build()
-        count = self.envs.num_envs
-        self._moves = [[] for _ in range(count)]
-        self._partner_state = np.zeros((count, self.learner.state_width), np.float32)
+    def _new_partner(self) -> NoisyCopy:
+        return NoisyCopy(self._played, self.envs.num_envs, self.learner.state_width)
 
-    def begin(self, steps: int) -> None:
-        """Let the copy take its seat, and go on; see `Agent.begin`."""
-        if not self._is_seated:
-            self._take_seat()
-            self._is_seated = True
-        super().begin(steps)
-
-    def _take_seat(self) -> None:
-        vector: Any = self.envs.vector
-        each: list[Any] = [*getattr(vector.unwrapped, "envs", ())]
-        seats = [env.get_wrapper_attr("play_partner") for env in each if _has_seat(env)]
-        if _steps_as_one(self.envs):
-            vector.play_partner(partial(self._play, range(self.envs.num_envs)))
-        elif seats and len(seats) == len(each):
-            for row, seat in enumerate(seats):
-                seat(partial(self._play_alone, row))
-        else:
-            expected, got = "environments with play_partner(act)", str(vector)
-            refuse(ConfigurationError, self.name, expected=expected, got=got)
-
-    def _play_alone(self, row: int, observation: Any) -> Any:
-        """Return the partner's action in one environment."""
-        return self._play([row], np.asarray(observation)[None])[0]
-
-    def _play(self, rows: Sequence[int], observations: NDArray[Any]) -> NDArray[Any]:
-        """Return the partner's actions in ``rows``, for what it sees there."""
-        if self._again is not None:
-            return np.stack([self._again[row].pop(0) for row in rows])
-        seen = self._seen(self.envs.rows(observations), learn=False)
+    def _played(
+        self, states: NDArray[Any], memory: Float32Array
+    ) -> tuple[NDArray[Any], Float32Array]:
+        """Return the partner's actions, and what it remembers."""
+        seen = self._seen(self.envs.rows(states), learn=False)
         share = value_at(self.config.random_share, self.steps)
-        state = self._partner_state[rows]
-        decided, self._partner_state[rows] = self.learner.play(seen, state, random_share=share)
+        decided, memory = self.learner.play(seen, memory, random_share=share)
         actions, space = self._port.to_env(decided), cast("Any", self.envs.partner_spaces)[1]
         if self._action_bounds is not None:
             actions = np.clip(actions, space.low, space.high)
-        for row, action in zip(rows, actions, strict=True):
-            self._moves[row].append(np.array(action))
-        return actions
-
-    def step(self) -> VectorStep:
-        """Take a step in every environment, the copy in the partner's seat, and remember it."""
-        step = super().step()
-        over = step.boundaries | ~step.valid
-        self._partner_state[over] = 0.0
-        for row in np.flatnonzero(over).tolist():
-            self._moves[row].clear()
-        return step
-
-    def forget(self) -> None:
-        """Begin new episodes with the next step, and forget those that have not ended."""
-        super().forget()
-        self._partner_state[:] = 0.0
-        for moves in self._moves:
-            moves.clear()
-
-    def _resume_episodes(self) -> None:
-        # Vector environments do steps of all rows again since the oldest episode's first one.
-        longest = max(self._moves, key=len) if _steps_as_one(self.envs) else []
-        self._again = [[*longest[: len(longest) - len(each)], *each] for each in self._moves]
-        try:
-            super()._resume_episodes()
-        finally:
-            self._again = None
-
-    def _learned_state(self) -> dict[str, Any]:
-        moves = [torch.tensor(np.array(moves)) for moves in self._moves]
-        seat = {"state": torch.tensor(self._partner_state), "moves": moves}
-        return {**super()._learned_state(), "partner": seat}
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        seat = state["partner"]
-        if len(seat["moves"]) == self.envs.num_envs:
-            self._partner_state[...] = seat["state"].numpy()
-            self._moves = [[*moves.numpy()] for moves in seat["moves"]]
-        super()._load_learned_state(state)
-
-
-def _has_seat(env: Any) -> bool:
-    return env.has_wrapper_attr("play_partner")
-
-
-def _steps_as_one(envs: Any) -> bool:
-    """Return whether environments ask for the partner's actions together.
-
-    A wrapper around them has no seat to give: a safety filter in it knows one.
-    """
-    kind = cast("type[Any]", type(envs.vector)) if envs.is_made else object
-    return hasattr(kind, "play_partner")
+        return actions, memory

@@ -1,4 +1,4 @@
-"""Egos that train beside frozen copies of themselves: what UPD and CEC share.
+"""Egos that bring their own partner, copies of themselves: what E3T, UPD and CEC share.
 
 The environments leave the partner's seat open: ``seat_partner`` takes a `PartnerPlayer`, which then
 begins, acts and ends with every episode. Only the ego's rows are learned from.
@@ -9,6 +9,7 @@ Axes:        N = environments, P = partner's state, W = numbers that a copy deci
 Randomness:  one generator, ``learn.self_play``, in the order of the rows; part of the state.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -18,13 +19,14 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.arrays import Float32Array
 from cadenza.core.environments import made_by_id
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.ppo import PPO, PPOConfig, PPOSettings
-from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds
+from cadenza.learn.agents.rollout import RolloutAgent
+from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, known_id
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.nn.recurrent import MemoryKind
@@ -46,6 +48,18 @@ class PartnerPlayer(Protocol):
 
     def end(self, rows: Sequence[int], scores: Sequence[float]) -> None:
         """Take in how the episodes of ``rows`` went: success, 0 or 1, or else the return."""
+        ...
+
+
+class SavedPlayer(PartnerPlayer, Protocol):
+    """One that goes on where its state was taken."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it knows and remembers: tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
         ...
 
 
@@ -132,16 +146,16 @@ class CopyPlayer:
         set_generator_state(self.draws, state["draws"])
 
 
-class SelfPlayPPO(PPO):
-    """PPO whose environments leave the partner's seat to it.
+class SelfPlaying(RolloutAgent[Any]):
+    """An agent whose environments leave the partner's seat to it.
 
     Its `learn` refuses environments without ``seat_partner``, or whose partner's seat has other
     spaces than the ego's.
     """
 
     default_envs = 8
-    #: Updates between two copies of the ego.
-    copy_every: int = 1
+    #: Who plays the partner's seat.
+    partner: Any
     _saved_partner: Mapping[str, Any] | None = None
 
     def _build(self) -> None:
@@ -150,8 +164,11 @@ class SelfPlayPPO(PPO):
             refuse(ConfigurationError, self.name, expected=expected, got="True")
         super()._build()
         self.partner = self._new_partner()
-        self.partner.add(self.networks()[""])
         self._is_seated = False
+
+    @abstractmethod
+    def _new_partner(self) -> SavedPlayer:
+        """Return who plays the partner's seat."""
 
     def _environments(self, env: Any, count: int | None) -> Environments:
         if any(given is not None for given in self._company.values()):
@@ -161,18 +178,12 @@ class SelfPlayPPO(PPO):
         task = cast("Any", env).id if isinstance(env, SavedWorlds) else env
         if not (task and isinstance(task, str)):
             return super()._environments(cast("EnvLike", env), count)
-        return OpenWorlds(task, count or self.default_envs, self._task_options())
+        asks = self._models_partner
+        return OpenWorlds(task, count or self.default_envs, self._task_options(), asks=asks)
 
     def _task_options(self) -> dict[str, Any]:
         """Return what makes the task's environments beside their number."""
         return {}
-
-    def _new_partner(self) -> CopyPlayer:
-        """Return who plays the partner's seat."""
-        return CopyPlayer(self.envs.num_envs, keep=1, draws=self._partner_draws())
-
-    def _partner_draws(self) -> np.random.Generator:
-        return derive_substream("learn.self_play", root_seed=self.seed).default_rng()
 
     def _sit(self) -> None:
         """Take the partner's seat."""
@@ -198,25 +209,45 @@ class SelfPlayPPO(PPO):
         self._sit()
         super().begin(steps)
 
-    def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
-        figures = super()._update(batch)
-        if (self.updates + 1) % self.copy_every == 0:
-            self.partner.add(self.networks()[""])
-        return figures
-
     def _learned_state(self) -> dict[str, Any]:
         player = self.partner.state_dict() if self._saved_partner is None else self._saved_partner
         return {**super()._learned_state(), "player": dict(player)}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         super()._load_learned_state(state)
-        self._saved_partner = state["player"]
+        fits = len(state["returns"]) == self.envs.num_envs
+        self._saved_partner = state["player"] if fits else None
 
     def _resume_episodes(self) -> None:
         super()._resume_episodes()  # which may begin episodes that the saved ones replace
         saved, self._saved_partner = self._saved_partner, None
-        if saved is not None and len(saved["playing"]) == self.envs.num_envs:
+        if saved is not None:
             self.partner.load_state_dict(saved)
+
+
+class SelfPlayPPO(SelfPlaying, PPO):
+    """PPO beside copies of itself."""
+
+    #: Updates between two copies of the ego.
+    copy_every: int = 1
+
+    partner: CopyPlayer
+
+    def _build(self) -> None:
+        super()._build()
+        self.partner.add(self.networks()[""])
+
+    def _new_partner(self) -> CopyPlayer:
+        return CopyPlayer(self.envs.num_envs, keep=1, draws=self._partner_draws())
+
+    def _partner_draws(self) -> np.random.Generator:
+        return derive_substream("learn.self_play", root_seed=self.seed).default_rng()
+
+    def _update(self, batch: OnPolicyBuffer) -> Mapping[str, float]:
+        figures = super()._update(batch)
+        if (self.updates + 1) % self.copy_every == 0:
+            self.partner.add(self.networks()[""])
+        return figures
 
 
 class OpenWorlds(Environments):
@@ -225,14 +256,16 @@ class OpenWorlds(Environments):
     Agents are judged in what the id makes: beside the task's own partner.
     """
 
-    def __init__(self, task: str, count: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, count: int, options: Mapping[str, Any], *, asks: bool) -> None:
+        name, named = known_id(task)
         try:
-            vector = gymnasium.make_vec(task, num_envs=count, partner="open", **options)
+            given: dict[str, Any] = {**named, **options, "partner": "open"}
+            vector = gymnasium.make_vec(name, num_envs=count, **given)
         except TypeError as error:
             expected, got = "a task that can leave the partner's seat open", f"{task!r} ({error})"
             refuse(ConfigurationError, "env", expected=expected, got=got)
-        super().__init__(vector, count=None, default=count, seed=0)
-        self.id, self.can_make, self._make = task, True, lambda: made_by_id(task)
+        super().__init__(vector, count=None, default=count, seed=0, partner=asks)
+        self.id, self.can_make, self._make = task, True, lambda: made_by_id(name, **named)
 
 
 def are_alike(own: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -242,11 +275,3 @@ def are_alike(own: Sequence[Any], other: Sequence[Any]) -> bool:
         for seat in (own, other)
     ]
     return kinds[0] == kinds[1]
-
-
-def variances(scores: FloatArray) -> FloatArray:
-    """Return the variance of every row of scores, (Z, n), NaN where there is none yet: (Z,)."""
-    counts = np.isfinite(scores).sum(axis=1)
-    known = np.where(counts > 0, np.nansum(scores, axis=1) / np.maximum(counts, 1), 0.0)
-    squares = np.nansum((scores - known[:, None]) ** 2, axis=1)
-    return np.where(counts > 0, squares / np.maximum(counts, 1), np.nan)

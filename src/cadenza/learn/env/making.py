@@ -344,7 +344,7 @@ class Environments:
         """Return what makes one environment; None if ``source`` cannot be made again."""
         if self._partners is None:
             return _maker(source)
-        known, keywords = _named(str(source))
+        known, keywords = known_id(str(source))
         keywords |= self._company
         del keywords["sampler"]  # judged beside all of them alike
         return lambda: made_by_id(known, **keywords)
@@ -659,7 +659,7 @@ def _told(value: Any) -> str:
     return kind.__name__ if kind.__str__ is object.__str__ else str(value)
 
 
-def _named(name: str) -> tuple[str, dict[str, Any]]:
+def known_id(name: str) -> tuple[str, dict[str, Any]]:
     """Return the id of a task's seat, which may be the task's own name, and further keywords."""
     is_id = "/" in name or name in gymnasium.registry
     return (name, {}) if is_id else (_EGO_ID, {"task": name})
@@ -667,7 +667,7 @@ def _named(name: str) -> tuple[str, dict[str, Any]]:
 
 def _made_beside(name: str, count: int, company: Mapping[str, Any]) -> AnyVectorEnv:
     """Return a batch of ``count`` environments beside partners."""
-    known, keywords = _named(name)
+    known, keywords = known_id(name)
     try:
         return gymnasium.make_vec(known, num_envs=count, **keywords, **company)
     except (gymnasium.error.Error, TypeError) as error:  # that of an unknown keyword

@@ -201,7 +201,7 @@ ON_POLICY = {
         {"states": 10, "told": 4},
     ),
     "e3t": (
-        partial(E3TLearner, partner=Partner(3, (2,), 1), bounds=None, seed=0),
+        partial(E3TLearner, partner=Partner(3, (2,), 1), bounds=None, seat=None, seed=0),
         E3TConfig(hidden_sizes=(8,), history=2, sequence_length=4),
         {},
         {"states": 12, "told": 4},
