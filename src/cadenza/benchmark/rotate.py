@@ -246,7 +246,9 @@ class _Stage:
 
     def update(self, number: int, total: int) -> None:
         """Play the rollouts of one update, and learn from them."""
-        counts: dict[str, Any] = {"done": number, "total": total}
+        rollouts = 1 if self.config.minimax else 3
+        steps = rollouts * self.config.num_envs * self.config.partner_ppo.rollout_length
+        counts: dict[str, Any] = {"done": number * steps, "total": total * steps}
         across, _, kept = self._rollout(f"xp.{number}", beside_ego=True)
         learned = [self._signed(self.partners, across, -1.0)]
         if not self.config.minimax:

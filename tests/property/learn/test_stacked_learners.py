@@ -21,7 +21,6 @@ D, S = 9, 15
 SETTINGS = {
     "choice": {"choices": 5},
     "normal": {"action_dim": 2},
-    "squashed": {"action_dim": 2, "squash_actions": True},
 }
 
 
@@ -31,20 +30,15 @@ def _one_thread():
         yield
 
 
-def sizes(kind):
-    return {k: v for k, v in SETTINGS[kind].items() if k != "squash_actions"}
-
-
-def config(kind="choice", **changes):
-    squash = SETTINGS[kind].get("squash_actions", False)
+def config(**changes):
     shape = {"rollout_length": 12, "batch_size": 30, "epochs": 3, "hidden_sizes": (16, 16)}
-    return MAPPOConfig(**{**shape, "squash_actions": squash, **changes})
+    return MAPPOConfig(**{**shape, **changes})
 
 
 def drawn_policies(settings, kind, members):
     """Policies whose decisions differ clearly, and log-deviations that do."""
     learners = [
-        PPOLearner(settings, observation_dim=D, critic_dim=S, seed=seed, **sizes(kind))
+        PPOLearner(settings, observation_dim=D, critic_dim=S, seed=seed, **SETTINGS[kind])
         for seed in range(members)
     ]
     generator = torch.Generator().manual_seed(1)
@@ -98,14 +92,14 @@ def plain_gradients(policy, settings, parts, bonus):
         ("choice", {}),
         ("choice", {"value_loss": "huber", "clip_value": 0.5, "activation": "elu"}),
         ("normal", {"clip_value": 0.2, "activation": "relu"}),
-        ("squashed", {"value_loss": "huber", "activation": "silu"}),
-        ("squashed", {"activation": "gelu", "hidden_sizes": (16,)}),
+        ("normal", {"value_loss": "huber", "activation": "silu"}),
+        ("normal", {"activation": "gelu", "hidden_sizes": (16,)}),
     ],
 )
 @pytest.mark.parametrize(("members", "rows"), [(1, 512), (4, 512), (20, 1074)])
 def test_written_gradients_are_those_of_autograd(kind, changes, members, rows):
     bonus = 0.05 if members < 20 else 0.0
-    chosen = config(kind, **changes)
+    chosen = config(**changes)
     policies = drawn_policies(chosen, kind, members)
     parts = minibatch(policies, rows)
     stack = StackedPolicies(policies, activation=chosen.activation)
@@ -174,7 +168,7 @@ def played(learner, seed, *, kind="choice", members=None):
 
 
 def stacked(chosen, kind, seeds):
-    return StackedPPO(chosen, observation_dim=D, critic_dim=S, seeds=seeds, **sizes(kind))
+    return StackedPPO(chosen, observation_dim=D, critic_dim=S, seeds=seeds, **SETTINGS[kind])
 
 
 def learned_alone(learner, rollout, member):
@@ -201,7 +195,6 @@ def learned_alone(learner, rollout, member):
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_two_updates_are_those_of_the_plain_learner(kind):
     chosen = config(
-        kind,
         normalize_rewards=True,
         normalize_observations=True,
         value_loss="huber",
@@ -212,7 +205,7 @@ def test_two_updates_are_those_of_the_plain_learner(kind):
     seeds = [3, 8]
     stack = stacked(chosen, kind, seeds)
     alone = [
-        PPOLearner(chosen, observation_dim=D, critic_dim=S, seed=s, **sizes(kind)) for s in seeds
+        PPOLearner(chosen, observation_dim=D, critic_dim=S, seed=s, **SETTINGS[kind]) for s in seeds
     ]
     for iteration in range(2):
         rollout = played(stack, 10 * iteration, kind=kind)
@@ -234,7 +227,6 @@ def test_bytes_of_a_member_do_not_depend_on_its_group(data, kind, scaled):
     marks = sorted(data.draw(st.sets(st.integers(1, members - 1))))
     groups = [order[a:b] for a, b in zip([0, *marks], [*marks, members], strict=True)]
     chosen = config(
-        kind,
         hidden_sizes=(18, 64),
         normalize_rewards=scaled,
         normalize_observations=scaled,
@@ -318,9 +310,8 @@ def test_rollouts_of_one_update_are_learned_from_as_one():
     assert both.member_state(0)["steps"] == 2 * one.member_state(0)["steps"] == 4
 
 
-@pytest.mark.parametrize("kind", ["normal", "squashed"])
-def test_densities_are_those_of_each_policy(kind):
-    stack = stacked(config(kind), kind, [1, 2, 3])
+def test_densities_are_those_of_each_policy():
+    stack = stacked(config(), "normal", [1, 2, 3])
     rows = np.random.default_rng(0).normal(size=(7, D)).astype(np.float32)
     acted = np.random.default_rng(1).normal(size=(7, 2)).astype(np.float32)
     densities = stack.log_density(rows, acted)
@@ -354,11 +345,11 @@ def test_advantages_put_in_place_of_others_count_as_weights_do():
     assert torch.equal(weighted.policies.flat, replaced.policies.flat)
 
 
-@pytest.mark.parametrize("kind", ["choice", "squashed"])
+@pytest.mark.parametrize("kind", SETTINGS)
 def test_bonuses_multiply_the_entropy_coefficient_of_each_member(kind):
-    both = stacked(config(kind, entropy_coefficient=0.1), kind, [4, 5])
+    both = stacked(config(entropy_coefficient=0.1), kind, [4, 5])
     both.update(played(both, 0), bonuses=np.array([1.0, 3.0]))
-    more = stacked(config(kind, entropy_coefficient=0.1 * 3.0), kind, [4, 5])
+    more = stacked(config(entropy_coefficient=0.1 * 3.0), kind, [4, 5])
     more.update(played(more, 0))
     for name, value in both.member_state(1).items():
         if isinstance(value, torch.Tensor):
@@ -389,6 +380,8 @@ def test_member_begun_anew_learns_beside_the_others_as_on_its_own():
         assert torch.equal(state["parameters"], expected["parameters"])
 
 
-def test_normalised_values_are_refused():
+def test_normalised_values_and_squashed_actions_are_refused():
     with pytest.raises(ConfigurationError, match="normalize_values: expected False"):
         stacked(config(normalize_values=True), "choice", [1])
+    with pytest.raises(ConfigurationError, match="squash_actions: expected False"):
+        stacked(config(squash_actions=True), "normal", [1])

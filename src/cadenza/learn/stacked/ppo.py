@@ -302,7 +302,7 @@ class StackedPPO:
         device: Where parameters and batches are.
 
     Raises:
-        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
+        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or actions
             are to be squashed, or values to be normalised.
     """
 
@@ -329,6 +329,14 @@ class StackedPPO:
                 expected="False where policies train as a stack",
                 got=True,
                 do="normalise rewards",
+            )
+        if config.squash_actions:
+            refuse(
+                ConfigurationError,
+                "ppo.squash_actions",
+                expected="False where policies train as a stack",
+                got=True,
+                do="actions are clipped",
             )
         self.config = config
         self.members: int = len(seeds)
