@@ -41,6 +41,7 @@ from cadenza.benchmark.builders import (
     require_player,
 )
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
+from cadenza.benchmark.populations import refuse_held_out
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.device import flushed_denormals, single_torch_thread
@@ -105,7 +106,8 @@ def run_training(
         Reward curve and trained learner; unpacks as ``curve, trainer``.
 
     Raises:
-        ConfigurationError: The parts do not fit, or the run has results already.
+        ConfigurationError: The parts do not fit, the run has results already, or a partner of the
+            training or of its validation is a held-out member of a zoo.
         CheckpointError: ``resume`` found only damaged training states.
         StorageError: The file system refused.
         IntegrityError: The training has changed the partner's weights.
@@ -119,9 +121,10 @@ def run_training(
         "safety_emergency_controllers": safety_emergency_controllers,
     }
     of_parts = any(part is not None for part in parts.values())
+    validated = cfg.evaluation.validation
+    refuse_held_out((*cfg.trained_with, *validated))
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.trained_with[0])
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
-    validated = cfg.evaluation.validation
     for each in (*cfg.trained_with, *validated):
         require_player(get_task(cfg.env.task), each.class_name)
     partner = build_partners(cfg.trained_with, env=env, sampler=cfg.sampler)

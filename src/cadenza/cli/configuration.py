@@ -30,13 +30,13 @@ def read_training_config(
     """Return the training configuration ``path``, a file or a shipped one, with ``overrides``.
 
     ``pettingzoo:module:env`` is the shipped configuration ``train/pettingzoo`` with that task. With
-    ``zoos`` the partners are their public members; held-out members are refused.
+    ``zoos`` the partners are their public members.
 
     Raises:
         ConfigurationError: The file, an override or a value cannot be used.
     """
     from cadenza.aht.config import SWEEP_SECTION, EgoAHTConfig, read_settings
-    from cadenza.benchmark.populations import beside_zoos, refuse_held_out
+    from cadenza.benchmark.populations import beside_zoos
 
     path, changes = training_file(path, overrides)
 
@@ -45,9 +45,7 @@ def read_training_config(
         settings.pop(SWEEP_SECTION, None)
         return EgoAHTConfig.model_validate(beside_zoos(settings, zoos) if zoos else settings)
 
-    config = explained(path, EgoAHTConfig, read, overrides)
-    refuse_held_out(config.partners)
-    return config
+    return explained(path, EgoAHTConfig, read, overrides)
 
 
 def training_file(path: Path, overrides: Sequence[str]) -> tuple[Path, list[str]]:

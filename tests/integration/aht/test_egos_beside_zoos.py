@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cadenza.aht.config import config_fingerprint
+from cadenza.aht.config import EgoAHTConfig, config_fingerprint
 from cadenza.benchmark.training import run_training
 from cadenza.cli.configuration import read_training_config
 from cadenza.cli.main import app
@@ -114,11 +114,12 @@ def test_held_out_members_and_other_tasks_are_refused(place, tmp_path):
     assert told.exit_code == 2
     address = f"local://{tmp_path.name}/{held[0].file}"
     member = {"class_name": "zoo_member", "weights_uri": address}
-    listed = {"env": {"task": "mpe_cooperative_push"}}
-    listed["partners"] = [{**member, "extra": {"root": str(tmp_path.parent)}}]
-    (tmp_path / "listed.yaml").write_text(json.dumps(listed))
-    with pytest.raises(ConfigurationError, match="expected a public member, got one that is held"):
-        read_training_config(tmp_path / "listed.yaml", [])
+    named = {**member, "extra": {"root": str(tmp_path.parent)}}
+    sections = ({"partners": [named]}, {"partner": named}, {"evaluation": {"validation": [named]}})
+    for section in sections:
+        listed = EgoAHTConfig.model_validate({"env": {"task": "mpe_cooperative_push"}, **section})
+        with pytest.raises(ConfigurationError, match="expected a public member, got one that is"):
+            run_training(listed)
     assert "expected a zoo with public members, got 6 that are held out" in told.output
 
 
