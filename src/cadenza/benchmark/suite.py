@@ -157,7 +157,7 @@ class SuiteConfig(FrozenModel):
         if scale != 1.0:
             changes["episodes"] = _scaled("episodes", self.episodes, scale)
             changes["tasks"] = {
-                name: _scaled_task(task, scale) for name, task in changes["tasks"].items()
+                name: _scaled_task(self.plan(name, Path()), scale) for name in chosen
             }
         return self.model_copy(update=changes)
 
@@ -170,26 +170,25 @@ def _scaled(key: str, value: int, scale: float) -> int:
     return max(_FEWEST[key], ceil(value * scale))
 
 
-def _scaled_task(task: SuiteTask, scale: float) -> SuiteTask:
+def _scaled_task(plan: "TaskPlan", scale: float) -> SuiteTask:
     """Return the task with budgets times ``scale``."""
 
-    def less(budget: Mapping[str, Any] | None, whole: type[FrozenModel]) -> dict[str, Any] | None:
-        if budget is None:
-            return None
-        defaults = {key: whole.model_fields[key].default for key in ("steps", "episodes")}
-        told = {key: _scaled(key, budget.get(key, n), scale) for key, n in defaults.items()}
-        return {**budget, **told}
-
-    frames = _training(task, "ppo", ()).total_frames
-    words = (*task.settings, f"total_frames={_scaled('total_frames', frames, scale)}")
-    return task.model_copy(
-        update={
-            "settings": words,
-            "zoo": less(task.zoo, ZooConfig),
-            "judges": less(task.judges, ZooConfig),
-            "best_responses": less(task.best_responses, ResponseConfig),
+    def less(budget: Mapping[str, Any], whole: ZooConfig | ResponseConfig) -> dict[str, Any]:
+        return {
+            **budget,
+            **{k: _scaled(k, getattr(whole, k), scale) for k in ("steps", "episodes")},
         }
-    )
+
+    task, frames = plan.task, _scaled("total_frames", plan.training.total_frames, scale)
+    changes: dict[str, Any] = {
+        "settings": (*task.settings, f"total_frames={frames}"),
+        "zoo": less(task.zoo, plan.zoo("zoo")),
+    }
+    if task.judges is not None:
+        changes["judges"] = less(task.judges, plan.zoo("judges"))
+    if task.best_responses is not None:
+        changes["best_responses"] = less(task.best_responses, plan.responses)
+    return task.model_copy(update=changes)
 
 
 def load_suite(path: Path) -> SuiteConfig:
