@@ -34,7 +34,7 @@ from cadenza.aht.types import (
     ScoredPartner,
 )
 from cadenza.core.arrays import FloatArray, require_finite
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError, InputError, NonFiniteError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 
@@ -445,7 +445,7 @@ def finite_reward(reward: Any) -> float:
     """
     value = float(reward)
     if not math.isfinite(value):
-        raise InputError(
+        raise NonFiniteError(
             f"train: expected a finite reward from the environment, got {value}; look for a "
             "division by zero or an exploding state in its step."
         )

@@ -45,7 +45,7 @@ from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
 from cadenza.benchmark.tasks import TaskSpec, adopt, get_task
 from cadenza.benchmark.training import HeldOutEvaluator, run_training
 from cadenza.benchmark.training_seeds import seed_config
-from cadenza.core.errors import ConfigurationError, NotReadyError, refuse
+from cadenza.core.errors import ConfigurationError, NonFiniteError, NotReadyError, refuse
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_text
 from cadenza.core.fork_server import preload
@@ -66,10 +66,6 @@ _REQUEST_KIND: Final = "cadenza-sweep"
 _TRIAL_KIND: Final = "cadenza-sweep-trial"
 #: Evaluations of a trial where the configuration evaluates its end only.
 EVALUATIONS: Final = 5
-#: Errors that say of a trial that its settings do not work; others end the sweep.
-_FAILURES: Final = frozenset(
-    {"ConfigurationError", "InputError", "ValueError", "FloatingPointError", "ArithmeticError"}
-)
 Sampler: TypeAlias = Literal["tpe", "random"]
 Pruner: TypeAlias = Literal["median", "none"]
 State: TypeAlias = Literal["complete", "pruned", "failed"]
@@ -307,14 +303,16 @@ class TrialRunner(NotingRunner):
     def __call__(self, key: str, /) -> bytes:
         """Train to the end, or until it is pruned; return what a `Trial` holds, as JSON.
 
+        A trial fails by settings that do not fit together and by figures that are not finite; what
+        else goes wrong may be wrong with all, so that nothing is kept of it.
+
         Raises:
-            ConfigurationError: The settings do not fit together, or an evaluation is not finite.
             CadenzaError: As `run_training`.
         """
         try:
             config = self._config.configuration(self._parameters[int(key)])
         except ValidationError as error:
-            raise ConfigurationError(error.errors()[0]["msg"]) from error
+            return json.dumps({"state": "failed", "reason": error.errors()[0]["msg"]}).encode()
         trial = study_of(self._config, self._earlier).ask()
         points: list[tuple[int, float]] = []
         values: list[float] = []
@@ -335,6 +333,8 @@ class TrialRunner(NotingRunner):
                 values.append(self._train(key, config, seed, len(values), watch))
         except _PrunedError:
             state = "pruned"
+        except (NonFiniteError, FloatingPointError, OverflowError) as error:
+            return json.dumps({"state": "failed", "reason": str(error)}).encode()
         told = {"state": state, "values": values, "evaluations": points}
         return json.dumps(told | {"value": fmean(values) if values else None}).encode()
 
@@ -363,7 +363,7 @@ class TrialRunner(NotingRunner):
     def _value(self, record: EvaluationRecord) -> float:
         value = record.results[self._config.objective]
         if not math.isfinite(value):
-            refuse(ConfigurationError, self._config.objective, expected="a number", got=value)
+            refuse(NonFiniteError, self._config.objective, expected="a number", got=value)
         return value
 
 
@@ -536,17 +536,18 @@ class SweepRunner:
         asked = {
             "config": config.model_dump(mode="json"),
             "code_sha256": code_digest(config.task, dict.fromkeys(names)),
+            "optuna": load_extra("optuna").__version__,  # which proposes
         }
         if not path.exists():
             write_sealed_json(path, asked, kind=_REQUEST_KIND)
             return
         stored = read_sealed_json(path, kind=_REQUEST_KIND)
-        if {key: stored[key] for key in asked} != asked:
+        if {key: stored.get(key) for key in asked} != asked:
             refuse(
                 ConfigurationError,
                 f"{self.out}",
                 expected="the sweep of this folder",
-                got="another one (other settings, ranges or code)",
+                got="another one (other settings, ranges or code, or another Optuna)",
                 do="choose another --out, or start over with --overwrite",
             )
 
@@ -563,15 +564,13 @@ class SweepRunner:
         shares = dict.fromkeys(map(str, wanted), 0.0)
         finished = len(done) - sum(number in done for number in wanted)
 
-        def keep(number: int, told: Mapping[str, Any]) -> None:
-            trial = Trial(number=number, parameters=dict(wanted[number]), **told)
+        def store(key: str, data: bytes) -> None:
+            number = int(key)
+            trial = Trial(number=number, parameters=dict(wanted[number]), **json.loads(data))
             path = self.out / _TRIALS / f"{number:05d}.json"
             write_sealed_json(path, {"trial": trial.model_dump(mode="json")}, kind=_TRIAL_KIND)
             done[number] = trial
             rmtree(work_of(self.out, number), ignore_errors=True)
-
-        def store(key: str, data: bytes) -> None:
-            keep(int(key), json.loads(data))
 
         def report(last: str) -> None:
             if self.progress is not None:
@@ -609,9 +608,7 @@ class SweepRunner:
             workers = self.workers or default_workers()
             failures = run_jobs(jobs, factory, workers=workers, notes=listen, **common)
         for failure in failures:
-            if failure.error not in _FAILURES:
-                raise failure.as_exception()
-            keep(int(failure.key), {"state": "failed", "reason": failure.message})
+            raise failure.as_exception()
 
 
 def _so_far(done: Mapping[int, Trial]) -> str:

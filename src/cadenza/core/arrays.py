@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError, refuse
+from cadenza.core.errors import InputError, NonFiniteError, refuse
 
 #: Quantities in SI units.
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -62,7 +62,7 @@ def require_finite(name: str, array: NDArray[Any]) -> None:
     if finite.all():
         return
     first = tuple(int(i) for i in np.argwhere(~finite)[0])
-    raise InputError(
+    raise NonFiniteError(
         f"{name}: expected finite numbers, got {array[first]} at index {first} "
         f"({int(finite.size - finite.sum())} of {finite.size} entries are not finite)."
     )

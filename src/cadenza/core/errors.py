@@ -25,6 +25,10 @@ class InputError(CadenzaError, ValueError):
     """An array or argument is malformed: wrong shape, not finite, out of range."""
 
 
+class NonFiniteError(InputError):
+    """A reward, loss or other figure is NaN or infinite."""
+
+
 class GroupResetError(InputError):
     """Environments that are compared with one another do not start from the same state."""
 

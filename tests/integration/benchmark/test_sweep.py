@@ -1,8 +1,10 @@
 """`cadenza sweep`: what it proposes, what it keeps, and what it must not touch."""
 
 import json
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +20,7 @@ from cadenza.benchmark.sweep import (
     section_ranges,
 )
 from cadenza.benchmark.tasks import get_task
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, NonFiniteError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.partners.zoo_manifest import ZooManifest, ZooMember, write_manifest
 from tests.campaigns import nightly
@@ -204,6 +206,16 @@ def test_settings_that_do_not_fit_together_fail_their_trial_alone(tmp_path):
     assert {t.state for t in found.trials} == {"failed", "complete"}
     (reason,) = {t.reason for t in found.trials if t.state == "failed"}
     assert "strictly less than saturation_threshold" in reason
+
+
+def test_errors_that_are_not_of_the_settings_alone_fail_no_trial(tmp_path, monkeypatch):
+    config, task = sweep_of().model_dump(mode="json"), get_task("mpe_cooperative_push")
+    runner = TrialRunner(config, tmp_path, {0: {"ppo.epochs": 2}}, [], task, ())
+    for error, is_failed in ((NonFiniteError, True), (ConfigurationError, False)):
+        training = Mock(side_effect=error("told"))
+        monkeypatch.setattr("cadenza.benchmark.sweep.run_training", training)
+        with nullcontext() if is_failed else pytest.raises(ConfigurationError):
+            assert json.loads(runner("0")) == {"state": "failed", "reason": "told"}
 
 
 def test_trials_beside_a_zoo_meet_its_public_members(tmp_path):

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError, NonFiniteError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.staging import on_device
@@ -211,7 +211,7 @@ def descend(
     if max_gradient_norm is not None:
         nn.utils.clip_grads_with_norm_(parameters, max_gradient_norm, norm, foreach=True)
     if norm.is_cpu and not np.isfinite((loss.detach() + norm).numpy()):
-        raise InputError(
+        raise NonFiniteError(
             f"descend: expected finite numbers, got loss = {loss.item()} and gradient norm = "
             f"{norm.item()}; lower the learning rate, or normalise observations and rewards."
         )
@@ -562,9 +562,9 @@ def anneal(
 
 
 def require_finite_figures(owner: str, figures: Mapping[str, float]) -> None:
-    """Raise `InputError` unless every figure of an update is finite."""
+    """Raise `NonFiniteError` unless every figure of an update is finite."""
     if not np.isfinite(list(figures.values())).all():
-        raise InputError(
+        raise NonFiniteError(
             f"{owner}.update: expected finite numbers, got {dict(figures)}; lower the learning "
             "rate, or normalise observations and rewards."
         )

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, cast
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, NonFiniteError
 from cadenza.learn.optimizers import NORM_MARGIN, may_look
 
 Precision = Literal["float32", "bf16"]
@@ -270,7 +270,7 @@ def require_finite(figures: Mapping[str, Tensor]) -> None:
         name = key.removesuffix("_loss")
         norm = figures[f"{name}_gradient_norm"]
         if not math.isfinite(float(loss) + float(norm)):
-            raise InputError(
+            raise NonFiniteError(
                 f"{name}: expected a finite loss and gradient, got {float(loss)} and "
                 f"{float(norm)}; lower the learning rate, or look for extremes in the batch."
             )
