@@ -320,7 +320,6 @@ class _Stage:
             for rollout in (mine, theirs):
                 rollout.critic_observations[:, t] = self._judged(states, beside_ego)
                 rollout.rewards[:, t] = step.rewards.reshape(-1, count)
-                rollout.terminated[:, t] = step.terminated.reshape(-1, count)
                 rollout.boundaries[:, t] = step.boundaries.reshape(-1, count)
                 final = self._judged(step.following, beside_ego)
                 for member in np.unique(step.cut // count).tolist():

@@ -10,7 +10,7 @@ from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.agents.on_policy import RolloutBatch, policy_terms, total_loss
 from cadenza.learn.agents.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.agents.ppo import MAPPOConfig, PPOLearner, value_error
+from cadenza.learn.agents.ppo import MAPPOConfig, PPOLearner
 from cadenza.learn.nn.policy_networks import FactoredHead, Policy
 from cadenza.learn.stacked.networks import StackedPolicies
 from cadenza.learn.stacked.ppo import StackedPPO, surrogate_terms, value_terms
@@ -63,24 +63,16 @@ def minibatch(policies, rows, seed=0):
             p.head.log_prob(out, a) + 0.3 * torch.randn(rows, generator=rng)
             for p, out, a in zip(policies, outputs, acted, strict=True)
         ]
-    scalars = (
-        torch.randn(3, members, rows, generator=rng) * torch.tensor([1.0, 8.0, 8.0])[:, None, None]
-    )
+    scalars = torch.randn(2, members, rows, generator=rng) * torch.tensor([1.0, 8.0])[:, None, None]
     return seen, judged, torch.stack(acted), torch.stack(old), *scalars
 
 
 def plain_gradients(policy, settings, parts, bonus):
     """Autograd's, of `policy_terms` and `value_error`, by layer as the stack lays them out."""
-    seen, judged, acted, old, advantages, returns, old_values = parts
+    seen, judged, acted, old, advantages, returns = parts
     batch = RolloutBatch(observations=seen, actions=acted, old_log_probs=old, advantages=advantages)
     terms = policy_terms(policy, batch, advantages, settings.clip_epsilon)
-    error = value_error(
-        policy.value(judged),
-        returns,
-        old_values,
-        kind=settings.value_loss,
-        clip_value=settings.clip_value,
-    )
+    error = (policy.value(judged) - returns).square().mean()
     loss = total_loss(terms, error, settings.value_coefficient, bonus)
     gradients = torch.autograd.grad(loss, list(policy.parameters()))
     return {name: g for (name, _), g in zip(policy.named_parameters(), gradients, strict=True)}
@@ -88,13 +80,7 @@ def plain_gradients(policy, settings, parts, bonus):
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [
-        ("choice", {}),
-        ("choice", {"value_loss": "huber", "clip_value": 0.5, "activation": "elu"}),
-        ("normal", {"clip_value": 0.2, "activation": "relu"}),
-        ("normal", {"value_loss": "huber", "activation": "silu"}),
-        ("normal", {"activation": "gelu", "hidden_sizes": (16,)}),
-    ],
+    [("choice", {}), ("normal", {"activation": "relu"}), ("normal", {"hidden_sizes": (16,)})],
 )
 @pytest.mark.parametrize(("members", "rows"), [(1, 512), (4, 512), (20, 1074)])
 def test_written_gradients_are_those_of_autograd(kind, changes, members, rows):
@@ -103,17 +89,10 @@ def test_written_gradients_are_those_of_autograd(kind, changes, members, rows):
     policies = drawn_policies(chosen, kind, members)
     parts = minibatch(policies, rows)
     stack = StackedPolicies(policies, activation=chosen.activation)
-    seen, judged, acted, old, advantages, returns, old_values = parts
+    seen, judged, acted, old, advantages, returns = parts
     terms = stack.head.terms(stack.act(seen), acted)
-    known = old - stack.head.offset(acted)
-    surrogate = surrogate_terms(terms.log_probs, known, advantages, chosen.clip_epsilon)
-    _, slope = value_terms(
-        stack.judge(judged),
-        returns,
-        old_values,
-        kind=chosen.value_loss,
-        clip_value=chosen.clip_value,
-    )
+    surrogate = surrogate_terms(terms.log_probs, old, advantages, chosen.clip_epsilon)
+    _, slope = value_terms(stack.judge(judged), returns)
     stack.differentiate(
         seen,
         judged,
@@ -139,7 +118,7 @@ def test_written_gradients_are_those_of_autograd(kind, changes, members, rows):
 T, R = 12, 5
 
 
-def played(learner, seed, *, kind="choice", members=None):
+def played(learner, seed, *, members=None):
     """Fill a rollout with what each member's own generator draws; return it and each step's rows.
 
     Member k's part depends on ``seed`` + k alone.
@@ -156,10 +135,9 @@ def played(learner, seed, *, kind="choice", members=None):
         rollout.decisions[:, t] = learner.act(rollout.observations[:, t])
         rollout.rewards[:, t] = draw(R)
         ends = np.stack([rng.random((2, R)) < 0.15 for rng in rngs])
-        rollout.terminated[:, t] = ends[:, 0]
         rollout.boundaries[:, t] = ends.any(axis=1)
         for k in range(count):
-            rows = np.flatnonzero(rollout.boundaries[k, t] & ~rollout.terminated[k, t])
+            rows = np.flatnonzero(ends[k, 1] & ~ends[k, 0])
             final = rngs[k].normal(2.0, 3.0, (len(rows), S)).astype(np.float32)
             if len(rows):
                 rollout.cuts.append(Cut(k, t, rows, final))
@@ -188,7 +166,10 @@ def learned_alone(learner, rollout, member):
         final = (
             (cut.rows, learner.scale_critic(cut.critic_observations, learn=False)) if cut else ()
         )
-        buffer.commit(Outcome(rewards, rollout.terminated[member, t], ends), following, *final)
+        terminated = ends.copy()
+        if cut:
+            terminated[cut.rows] = False
+        buffer.commit(Outcome(rewards, terminated, ends), following, *final)
     return learner.update(buffer)
 
 
@@ -197,8 +178,6 @@ def test_two_updates_are_those_of_the_plain_learner(kind):
     chosen = config(
         normalize_rewards=True,
         normalize_observations=True,
-        value_loss="huber",
-        clip_value=0.3,
         entropy_coefficient=0.01,
         learning_rate=1e-3,
     )
@@ -208,7 +187,7 @@ def test_two_updates_are_those_of_the_plain_learner(kind):
         PPOLearner(chosen, observation_dim=D, critic_dim=S, seed=s, **SETTINGS[kind]) for s in seeds
     ]
     for iteration in range(2):
-        rollout = played(stack, 10 * iteration, kind=kind)
+        rollout = played(stack, 10 * iteration)
         expected = [learned_alone(learner, rollout, k) for k, learner in enumerate(alone)]
         figures = stack.update(rollout)
         for k, learner in enumerate(alone):
@@ -236,7 +215,7 @@ def test_bytes_of_a_member_do_not_depend_on_its_group(data, kind, scaled):
     def trained(group):
         stack = stacked(chosen, kind, [100 + k for k in group])
         for iteration in range(2):
-            stack.update(played(stack, 50 * iteration, kind=kind, members=group))
+            stack.update(played(stack, 50 * iteration, members=group))
         return {k: stack.member_state(i)["parameters"] for i, k in enumerate(group)}
 
     together, parts = trained(list(range(members))), [trained(group) for group in groups]
@@ -277,30 +256,16 @@ def test_what_is_not_finite_names_the_member_and_changes_nothing():
     stack = StackedPPO(config(), observation_dim=D, seeds=[1, 2], choices=5, names=["a", "b"])
     before = stack.policies.flat.clone()
     rollout = stack.new_rollout(steps=T, rows=R)
-    rollout.weights = np.ones((2, T, R))
-    rollout.weights[1] = np.inf  # only the gradient is not finite
     rollout.rewards[:, ::2] = 1.0
+    estimate = stack.estimate(rollout)
+    advantages = estimate.advantages
+    advantages[1] = np.inf  # only the gradient is not finite
     with pytest.raises(InputError, match="b: expected finite numbers"):
-        stack.update(rollout)
+        stack.update(estimate.with_advantages(advantages))
     assert torch.equal(stack.policies.flat, before)
     rollout.rewards[0, 0, 0] = np.nan
     with pytest.raises(InputError, match="a: expected finite numbers"):
         stack.update(rollout)
-
-
-def test_weights_of_zero_leave_the_policy_to_the_entropy_bonus():
-    stack = StackedPPO(config(), observation_dim=D, seeds=[1, 2], choices=5)
-    rollout = stack.new_rollout(steps=T, rows=R)
-    rollout.rewards[...] = np.random.default_rng(0).normal(size=(2, T, R))
-    rollout.weights = np.ones((2, T, R))
-    rollout.weights[0] = 0.0
-    before = [stack.policy(k).actor.state_dict() for k in range(2)]
-    stack.update(rollout)
-    moved = [
-        any(not torch.equal(stack.policy(k).actor.state_dict()[n], w) for n, w in before[k].items())
-        for k in range(2)
-    ]
-    assert moved == [False, True]
 
 
 def test_rollouts_of_one_update_are_learned_from_as_one():
@@ -332,20 +297,21 @@ def test_policies_of_several_choices_are_refused():
         StackedPolicies([policy])
 
 
-def test_advantages_put_in_place_of_others_count_as_weights_do():
-    plain = config(normalize_advantages=False)
-    weighted, replaced = (stacked(plain, "choice", [4, 5]) for _ in range(2))
-    first, second = played(weighted, 0), played(replaced, 0)
-    factors = np.where(np.arange(R) % 2, -2.0, 3.0)
-    first.weights = np.broadcast_to(factors, first.rewards.shape)
-    estimate = replaced.estimate(second)
-    assert weighted.update(first) == replaced.update(
-        estimate.with_advantages(estimate.advantages * factors)
+def test_advantages_put_in_place_of_others_are_learned_from():
+    stack = stacked(config(normalize_advantages=False), "choice", [4, 5])
+    before = [stack.policy(k).actor.state_dict() for k in range(2)]
+    estimate = stack.estimate(played(stack, 0))
+    stack.update(
+        estimate.with_advantages(estimate.advantages * np.array([0.0, 1.0])[:, None, None])
     )
-    assert torch.equal(weighted.policies.flat, replaced.policies.flat)
+    moved = [
+        any(not torch.equal(stack.policy(k).actor.state_dict()[n], w) for n, w in before[k].items())
+        for k in range(2)
+    ]
+    assert moved == [False, True]
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("kind", sorted(SETTINGS))
 def test_bonuses_multiply_the_entropy_coefficient_of_each_member(kind):
     both = stacked(config(entropy_coefficient=0.1), kind, [4, 5])
     both.update(played(both, 0), bonuses=np.array([1.0, 3.0]))
@@ -367,9 +333,13 @@ def test_member_begun_anew_learns_beside_the_others_as_on_its_own():
         for stack, member in ((own, 0), (anew, 1)):
             if member == 0 or rollout:
                 alone = stack.new_rollout(steps=T, rows=R)
-                for name in ("observations", "critic_observations", "decisions", "rewards"):
-                    getattr(alone, name)[0] = getattr(played_both, name)[member]
-                for name in ("terminated", "boundaries"):
+                for name in (
+                    "observations",
+                    "critic_observations",
+                    "decisions",
+                    "rewards",
+                    "boundaries",
+                ):
                     getattr(alone, name)[0] = getattr(played_both, name)[member]
                 alone.cuts = [c._replace(member=0) for c in played_both.cuts if c.member == member]
                 stack.update(alone)
@@ -380,8 +350,16 @@ def test_member_begun_anew_learns_beside_the_others_as_on_its_own():
         assert torch.equal(state["parameters"], expected["parameters"])
 
 
-def test_normalised_values_and_squashed_actions_are_refused():
-    with pytest.raises(ConfigurationError, match="normalize_values: expected False"):
-        stacked(config(normalize_values=True), "choice", [1])
-    with pytest.raises(ConfigurationError, match="squash_actions: expected False"):
-        stacked(config(squash_actions=True), "normal", [1])
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("normalize_values", True, "False"),
+        ("squash_actions", True, "False"),
+        ("value_loss", "huber", "mse"),
+        ("clip_value", 0.2, "None"),
+        ("activation", "elu", "tanh or relu"),
+    ],
+)
+def test_settings_that_a_stack_cannot_have_are_refused(setting, value, expected):
+    with pytest.raises(ConfigurationError, match=f"ppo.{setting}: expected {expected}, got"):
+        stacked(config(**{setting: value}), "choice", [1])

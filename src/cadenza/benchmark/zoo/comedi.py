@@ -226,7 +226,6 @@ class _Play:
             rollout.critic_observations[0, t] = self._judged(states, seats, beside)
             step = env.step([env.scaled(robot, decided[robot]) for robot in _BOTH])
             rollout.rewards[0, t] = np.tile(step.rewards, len(seats))
-            rollout.terminated[0, t] = np.tile(step.terminated, len(seats))
             rollout.boundaries[0, t] = np.tile(step.boundaries, len(seats))
             if len(step.cut):
                 places = (np.arange(len(seats))[:, None] * count + step.cut).reshape(-1)

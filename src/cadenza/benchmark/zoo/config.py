@@ -9,6 +9,7 @@ from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.learn.settings import Count, FrozenModel
+from cadenza.learn.stacked.ppo import require_stackable
 
 Method: TypeAlias = Literal[
     "fcp", "mep", "brdiv", "lbrdiv", "comedi", "behavior", "scripted", "physical"
@@ -116,8 +117,7 @@ class ZooConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _population_is_a_population(self) -> Self:
-        if self.ppo.squash_actions:
-            raise ValueError("ppo.squash_actions: expected False, got True")
+        require_stackable(self.ppo)
         if self.method in ("brdiv", "lbrdiv") and self.population < 2:
             raise ValueError(
                 f"population: expected at least 2 for {self.method}, got {self.population}"

@@ -38,7 +38,7 @@ from cadenza.benchmark.zoo.stacked import Population, plain_policy
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.stacked.ppo import Estimate, StackedPPO
-from cadenza.learn.stacked.rollout import Cut, StackedRewardScaler
+from cadenza.learn.stacked.rollout import Cut, StackedMoments, scale_rewards
 from cadenza.partners.zoo_member import MemberPolicies
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class LagrangianConfederates(Population):
         self._rollout = self.learner.new_rollout(
             steps=config.ppo.rollout_length, rows=count * self._copies
         )
-        self._scaler = StackedRewardScaler(1, config.ppo.gamma)
+        self._rewards = StackedMoments(1, 1)
         self._warned = False
         #: Whom every row of a network is beside, (K m, K).
         self._others = np.repeat(np.eye(count, dtype=np.float32), self._copies, axis=0)
@@ -160,7 +160,7 @@ class LagrangianConfederates(Population):
         del place
         return {
             "learners": [self.learner.member_state(k) for k in range(2 * self.count)],
-            "rewards": self._scaler.member_state(0),
+            "rewards": self._rewards.member_state(0),
             "v": self.multipliers.v.tolist(),
             "h": self.multipliers.h.tolist(),
             "returns": self.returns.tolist(),
@@ -171,7 +171,7 @@ class LagrangianConfederates(Population):
         del place
         for k, saved in enumerate(state["learners"]):
             self.learner.load_member_state(k, saved)
-        self._scaler.load_member_state(0, state["rewards"])
+        self._rewards.load_member_state(0, state["rewards"])
         self.multipliers = Multipliers(np.array(state["v"]), np.array(state["h"]))
         self.returns = np.array(state["returns"])
 
@@ -221,13 +221,13 @@ class LagrangianConfederates(Population):
             decided = self._by_robot(rollout.decisions[:, t])
             step = env.step([env.scaled(robot, rows) for robot, rows in enumerate(decided)])
             shared[t], ended[t] = step.rewards, step.boundaries
-            rollout.terminated[:, t] = self._by_network(step.terminated)
             rollout.boundaries[:, t] = self._by_network(step.boundaries)
             self._cut(t, step)
             states = step.states
         self._judged(rollout.critic_observations[:, -1], states)
         if self.config.ppo.normalize_rewards:
-            shared = self._scaler.scale(shared[None], ended[None], fresh=True)[0]
+            gamma = self.config.ppo.gamma
+            shared = scale_rewards(shared[None], ended[None], self._rewards, gamma)[0]
         for t, rewards in enumerate(shared):
             rollout.rewards[:, t] = self._by_network(rewards)
 
@@ -268,7 +268,7 @@ class LagrangianConfederates(Population):
     def _move_multipliers(self, told: Float32Array, estimate: Estimate) -> None:
         """Compare pairs by the best responses' critics, whose rows ``told`` are (K, T, K m, S)."""
         count, tolerance = self.count, self.config.tolerance
-        spread = self._scaler.spread[0] if self.config.ppo.normalize_rewards else 1.0
+        spread = self._rewards.spread[0, 0] if self.config.ppo.normalize_rewards else 1.0
         rows = told.reshape(count, -1, count, self._copies, told.shape[-1])  # (j, T, i, m, S)
         by_pair = rows.transpose(2, 0, 1, 3, 4).reshape(count, count, -1, told.shape[-1])
         drawn_to = estimate.returns[:count].reshape(count, -1, count, self._copies)

@@ -591,7 +591,6 @@ class Responses:
             unit = decided.reshape(shape[0] * shape[1], *decided.shape[2:])
             step = env.step([env.scaled(0, unit), self._partners.act(states)])
             rollout.rewards[:, moment] = step.rewards.reshape(shape)
-            rollout.terminated[:, moment] = step.terminated.reshape(shape)
             rollout.boundaries[:, moment] = step.boundaries.reshape(shape)
             cut = np.zeros(shape, dtype=np.bool_)
             cut.reshape(-1)[step.cut] = True

@@ -117,10 +117,7 @@ class PairPlayers:
         if labels is not None:
             self._identify(labels)
         rows = self._by_block(self.rows)
-        results = [
-            self._by_block(each)
-            for each in (rollout.rewards, rollout.terminated, rollout.boundaries)
-        ]
+        results = [self._by_block(each) for each in (rollout.rewards, rollout.boundaries)]
         states = env.reset(seeds)
         for t in range(self._config.ppo.rollout_length):
             self._states[t] = states
@@ -133,7 +130,7 @@ class PairPlayers:
             actions = [env.scaled(robot, each) for robot, each in enumerate(decided)]
             step = env.step(actions)
             rewards = rule(Moment(states, decided, actions, step))
-            both = (self._block(each) for each in (rewards, step.terminated, step.boundaries))
+            both = (self._block(each) for each in (rewards, step.boundaries))
             for result, values in zip(results, both, strict=True):
                 result[:, :, t] = values
             self._cut(t, step, labels)

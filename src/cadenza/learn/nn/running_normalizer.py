@@ -26,6 +26,23 @@ EPSILON: Final = 1e-8
 CLIP: Final = 10.0
 
 
+def merged(
+    mean: FloatArray, variance: FloatArray, known: Any, rows: NDArray[Any]
+) -> tuple[FloatArray, FloatArray, Any]:
+    """Return moments (..., D) of ``known`` rows and these, (..., N, D), and how many they are."""
+    exact, count = rows.astype(np.float64), rows.shape[-2]
+    total = known + count
+    shift = exact.mean(axis=-2) - mean
+    between = shift**2 * (known * count / total)
+    spread = (variance * known + exact.var(axis=-2) * count + between) / total
+    return mean + shift * (count / total), spread, total
+
+
+def standardized(rows: NDArray[Any], mean: FloatArray, variance: FloatArray) -> Float32Array:
+    """Return (rows − mean) / deviation, within ±`CLIP`."""
+    return np.clip((rows - mean) / np.sqrt(variance + EPSILON), -CLIP, CLIP).astype(np.float32)
+
+
 class RunningNormalizer:
     """Mean and variance of ``dim`` components, in float64."""
 
@@ -36,22 +53,16 @@ class RunningNormalizer:
 
     def update(self, rows: NDArray[Any]) -> None:
         """Take in ``rows``, shape (N, D), N >= 1."""
-        exact = rows.astype(np.float64)
-        mean, variance, count = exact.mean(axis=0), exact.var(axis=0), len(exact)
         if self.count == 0:
-            self.mean, self.variance, self.count = mean, variance, count
-            return
-        total = self.count + count
-        shift = mean - self.mean
-        between = shift**2 * (self.count * count / total)
-        self.variance = (self.variance * self.count + variance * count + between) / total
-        self.mean = self.mean + shift * (count / total)
-        self.count = total
+            exact = rows.astype(np.float64)
+            self.mean, self.variance, self.count = exact.mean(axis=0), exact.var(axis=0), len(rows)
+        else:
+            known = self.mean, self.variance, self.count
+            self.mean, self.variance, self.count = merged(*known, rows)
 
     def normalize(self, rows: NDArray[Any]) -> Float32Array:
         """Return scaled rows, float32; before the first update only clipped."""
-        scaled = (rows - self.mean) / np.sqrt(self.variance + EPSILON)
-        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+        return standardized(rows, self.mean, self.variance)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics, JSON scalars and lists only."""

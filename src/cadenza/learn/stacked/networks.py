@@ -7,9 +7,7 @@ Equations, for layers x_{i+1} = φ(x_i W_i + b_i) with g the gradient of what a 
     W: x^T g      b: Σ_B g      x: (g W^T) φ'
     softmax:  ∂ log π(a) / ∂ logit_j = 1[j = a] − π_j      ∂H / ∂ logit_j = −π_j (log π_j + H)
     normal:   z = (a − μ) / σ;  ∂ log π / ∂μ = z / σ       ∂ log π / ∂ log σ = z² − 1
-    squashed: the same, as log(1 − tanh² u) of a given u is constant; its H has
-              ∂H / ∂μ = −2 E[tanh u]                       ∂H / ∂ log σ = 1 − 2 E[tanh(u) σ ε]
-Source:  heads, first weights and quadrature: `cadenza.learn.nn.policy_networks`.
+Source:  heads and first weights: `cadenza.learn.nn.policy_networks`.
 Axes:    K = members, B = rows, D = inputs, A = outputs of the actor (choices or components).
 Layout:  parameter by parameter, each one block (K, in, out) or (K, 1, out) of ``flat``.
 Bytes:   a member must not notice whom it is stacked with. Therefore
@@ -37,7 +35,6 @@ from cadenza.learn.nn.policy_networks import (
     DiagonalGaussianHead,
     OrthogonalMlp,
     Policy,
-    SquashedGaussianHead,
 )
 
 #: Entries after the last block.
@@ -50,8 +47,6 @@ _OUTPUT_WIDTH: Final = 16
 #: Rows of each member that a pass over a whole rollout takes at a time.
 _CHUNK: Final = 1024
 _HALF_LOG_2PI: Final = 0.5 * math.log(2.0 * math.pi)
-_LOG_TWO: Final = math.log(2.0)
-
 
 _aten: Any = torch.ops.aten
 _vector_norm: Callable[..., Tensor] = cast("Any", torch.linalg).vector_norm
@@ -66,29 +61,16 @@ def _tanh(x: Tensor) -> Tensor:
     return x
 
 
-#: What an activation makes of a layer's output, in place where its slope can be had of the result.
-_ACTIVATE: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
-    "tanh": _tanh,
-    "relu": _aten.relu_,
-    "elu": _aten.elu_,
-    "silu": _aten.silu,
-    "gelu": _aten.gelu,
-}
+#: What an activation makes of a layer's output, in place.
+ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {"tanh": _tanh, "relu": _aten.relu_}
 
 
-def _multiply_by_slope(activation: str, g: Tensor, x: Tensor, y: Tensor) -> None:
+def _multiply_by_slope(activation: str, g: Tensor, y: Tensor) -> None:
     """Turn the gradient of y = φ(x) into that of x, in place."""
-    match activation:
-        case "tanh":
-            _aten.tanh_backward.grad_input(g, y, grad_input=g)
-        case "relu":
-            _aten.threshold_backward.grad_input(g, y, 0, grad_input=g)
-        case "elu":
-            _aten.elu_backward.grad_input(g, 1, 1, 1, True, y, grad_input=g)
-        case "silu":
-            _aten.silu_backward.grad_input(g, x, grad_input=g)
-        case _:
-            _aten.gelu_backward.grad_input(g, x, grad_input=g)
+    if activation == "tanh":
+        _aten.tanh_backward.grad_input(g, y, grad_input=g)
+    else:
+        _aten.threshold_backward.grad_input(g, y, 0, grad_input=g)
 
 
 class _Pass(NamedTuple):
@@ -108,7 +90,7 @@ class _Trunk:
         self._weights, self._biases = parameters[::2], parameters[1::2]
         self._weight_gradients, self._bias_gradients = gradients[::2], gradients[1::2]
         self._activation = activation
-        self._activate = _ACTIVATE[activation]
+        self._activate = ACTIVATIONS[activation]
         self._kept: dict[int, _Pass] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +119,7 @@ class _Trunk:
             torch.sum(g, 1, keepdim=True, out=self._bias_gradients[i])
             if i:
                 below = torch.bmm(g, self._weights[i].transpose(1, 2), out=kept.gradients[i - 1])
-                _multiply_by_slope(self._activation, below, kept.before[i - 1], entered)
+                _multiply_by_slope(self._activation, below, entered)
 
     def of_member(self, member: int, x: Tensor) -> Tensor:
         """Return what comes out of one member's own rows, (B, in) to (B, out)."""
@@ -159,7 +141,7 @@ class _Trunk:
 class Terms(NamedTuple):
     """What a head says of decisions: log π(a|s) and the entropy, (K, B) each, nats.
 
-    Log-densities are up to `_Head.offset`; ``kept`` is for the gradient.
+    ``kept`` is for the gradient.
     """
 
     log_probs: Tensor
@@ -174,16 +156,7 @@ class _Head(Protocol):
 
     def sample(self, output: Tensor, noise: Tensor) -> Tensor: ...
 
-    def mode(self, output: Tensor) -> Tensor: ...
-
     def terms(self, output: Tensor, actions: Tensor) -> Terms: ...
-
-    def offset(self, actions: Tensor) -> Tensor | float:
-        """Return what log-densities lack that no policy changes, (n,), for actions of one member.
-
-        It cancels in every ratio.
-        """
-        ...
 
     def differentiate(
         self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
@@ -205,9 +178,6 @@ class _Choice:
     def sample(self, output: Tensor, noise: Tensor) -> Tensor:
         return torch.argmax(output - noise, dim=-1)
 
-    def mode(self, output: Tensor) -> Tensor:
-        return torch.argmax(output, dim=-1)
-
     def terms(self, output: Tensor, actions: Tensor) -> Terms:
         # Choices before rows, (K, A, B): loops over the last axis are long.
         logs = torch.log_softmax(output.transpose(1, 2).contiguous(), dim=1)
@@ -215,10 +185,6 @@ class _Choice:
         taken = actions.unsqueeze(1)
         entropy = -(probabilities * logs).sum(1)
         return Terms(logs.gather(1, taken).squeeze(1), entropy, (logs, probabilities, taken))
-
-    def offset(self, actions: Tensor) -> Tensor | float:
-        del actions
-        return 0.0
 
     def differentiate(
         self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
@@ -244,64 +210,23 @@ class _Normal:
     def sample(self, output: Tensor, noise: Tensor) -> Tensor:
         return self._log_std.exp() * noise + output
 
-    def mode(self, output: Tensor) -> Tensor:
-        return output
-
     def terms(self, output: Tensor, actions: Tensor) -> Terms:
         inverse = torch.exp(-self._log_std)
         z = (actions - output) * inverse
         log_probs = (-0.5 * z.square() - self._log_std - _HALF_LOG_2PI).sum(-1)
         entropy = (self._log_std + (0.5 + _HALF_LOG_2PI)).sum(-1).expand_as(log_probs)
-        return Terms(log_probs, entropy, (z, inverse, output))
-
-    def offset(self, actions: Tensor) -> Tensor | float:
-        del actions
-        return 0.0
+        return Terms(log_probs, entropy, (z, inverse))
 
     def differentiate(
         self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
     ) -> None:
-        z, inverse, _ = terms.kept
+        z, inverse = terms.kept
         slope = slope.unsqueeze(-1)
         torch.mul(z, inverse, out=gradient)
         gradient *= slope
         torch.sum((z.square() - 1.0) * slope, 1, keepdim=True, out=self._gradient)
         if bonus is not None:
             self._gradient -= bonus * slope.shape[1]
-
-
-class _Squashed(_Normal):
-    """Normal components squashed by tanh; decisions are those before it."""
-
-    def __init__(self, log_std: Tensor, gradient: Tensor, head: SquashedGaussianHead) -> None:
-        super().__init__(log_std, gradient)
-        device = log_std.device
-        self._nodes = head.get_buffer("_nodes").to(device)
-        self._node_weights = head.get_buffer("_weights").to(device)
-
-    def terms(self, output: Tensor, actions: Tensor) -> Terms:
-        normal = super().terms(output, actions)
-        at = output.unsqueeze(-1) + self._log_std.exp().unsqueeze(-1) * self._nodes  # (K, B, A, Q)
-        spread = (_log_slope(at) * self._node_weights).sum((-1, -2))
-        return normal._replace(entropy=normal.entropy + spread)
-
-    def offset(self, actions: Tensor) -> Tensor | float:
-        return -_log_slope(actions).sum(-1)
-
-    def differentiate(
-        self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
-    ) -> None:
-        super().differentiate(terms, slope, bonus, gradient)
-        if bonus is not None:
-            epsilon = self._log_std.exp().unsqueeze(-1) * self._nodes
-            bent = 2.0 * torch.tanh(terms.kept[2].unsqueeze(-1) + epsilon) * self._node_weights
-            gradient += bonus * bent.sum(-1)
-            self._gradient += bonus * (bent * epsilon).sum(-1).sum(1, keepdim=True)
-
-
-def _log_slope(u: Tensor) -> Tensor:
-    """Return log(1 − tanh² u)."""
-    return 2.0 * (_LOG_TWO - u - nn.functional.softplus(-2.0 * u))
 
 
 class StackedPolicies:
@@ -383,10 +308,7 @@ class StackedPolicies:
         return self._critic.of_member(member, rows)[:, 0]
 
     def log_prob(self, rows: Tensor, actions: Tensor) -> Tensor:
-        """Return log π_k(a|s), (K, n), of rows (K, n, D) and actions (K, n) or (K, n, A).
-
-        They are up to the head's ``offset``.
-        """
+        """Return log π_k(a|s), (K, n), of rows (K, n, D) and actions (K, n) or (K, n, A)."""
         parts = zip(_chunks(rows), _chunks(actions), strict=True)
         return torch.cat([self.head.terms(self.act(s), a).log_probs for s, a in parts], 1)
 
@@ -471,13 +393,11 @@ def _head_of(policy: Policy, log_std: Tensor, gradient: Tensor) -> _Head:
     head = policy.head
     if isinstance(head, CategoricalHead):
         return _Choice()
-    if isinstance(head, SquashedGaussianHead):
-        return _Squashed(log_std, gradient, head)
     if not isinstance(head, DiagonalGaussianHead):
         refuse(
             ConfigurationError,
             "stacked policies",
-            expected="one choice, or normal components, squashed or not",
+            expected="one choice, or normal components",
             got=type(head).__name__,
             do="train policies of several choices one by one",
         )

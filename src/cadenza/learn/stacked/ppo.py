@@ -13,7 +13,7 @@ first weights, shuffles and rounding, up to 1e-6 an update; gradients are writte
     learner.update(rollout, done=0, total=1_000_000)
 
 A single ego is K = 1. Several rollouts of one update, such as self-play and cross-play, are
-concatenated: each has estimates of its own, and ``weights`` say what its advantages count.
+concatenated: each has estimates of its own, see `StackedPPO.estimate`.
 
 Axes:        K = members, T = steps, R = rows of a step, n = transitions of all rollouts, D =
              observation, S = critic observation, A = action components, B = minibatch.
@@ -29,12 +29,12 @@ Device:      parameters, kept arrays and the batch of an update are there; draws
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import ConfigurationError, InputError, refuse
@@ -46,12 +46,7 @@ from cadenza.learn.agents.on_policy import (
     k3_divergence,
     minibatch_bounds,
 )
-from cadenza.learn.agents.ppo import (
-    ADVANTAGE_EPSILON,
-    HUBER_DELTA,
-    MAPPOConfig,
-    PPOLearner,
-)
+from cadenza.learn.agents.ppo import ADVANTAGE_EPSILON, MAPPOConfig, PPOLearner
 from cadenza.learn.agents.staging import on_device
 from cadenza.learn.agents.updates import BETAS
 from cadenza.learn.loaded_state import (
@@ -64,12 +59,12 @@ from cadenza.learn.loaded_state import (
 from cadenza.learn.nn.policy_networks import Policy
 from cadenza.learn.optimizers import NORM_MARGIN
 from cadenza.learn.settings import value_at
-from cadenza.learn.stacked.networks import StackedPolicies
+from cadenza.learn.stacked.networks import ACTIVATIONS, StackedPolicies
 from cadenza.learn.stacked.rollout import (
     StackedMoments,
-    StackedRewardScaler,
     StackedRollout,
     scale_critic_rows,
+    scale_rewards,
 )
 
 
@@ -102,36 +97,10 @@ def surrogate_terms(
     )
 
 
-def value_terms(
-    values: Tensor,
-    returns: Tensor,
-    old_values: Tensor,
-    *,
-    kind: Literal["mse", "huber"] = "mse",
-    clip_value: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return L_V, (K,), and ∂L_V / ∂V, (K, B); arguments are (K, B)."""
-    error, slope = _pointwise(values, returns, kind)
-    if clip_value is not None:
-        moved = values - old_values
-        near = old_values + torch.clamp(moved, -clip_value, clip_value)
-        clipped_error, clipped_slope = _pointwise(near, returns, kind)
-        slope = torch.where(
-            clipped_error > error, clipped_slope * (moved.abs() <= clip_value), slope
-        )
-        error = torch.maximum(error, clipped_error)
-    return error.mean(1), slope / values.shape[1]
-
-
-def _pointwise(
-    values: Tensor, returns: Tensor, kind: Literal["mse", "huber"]
-) -> tuple[Tensor, Tensor]:
-    """Return ℓ(V − R) and its slope."""
+def value_terms(values: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return L_V, the squared error, (K,), and ∂L_V / ∂V, (K, B); arguments are (K, B)."""
     distance = values - returns
-    if kind == "huber":
-        error = nn.functional.huber_loss(values, returns, reduction="none", delta=HUBER_DELTA)
-        return error, distance.clamp(-HUBER_DELTA, HUBER_DELTA)
-    return distance.square(), 2.0 * distance
+    return distance.square().mean(1), 2.0 * distance / values.shape[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,10 +111,8 @@ class _Batch:
     critic_observations: Tensor
     actions: Tensor
     old_log_probs: Tensor
-    old_values: Tensor
     advantages: Tensor
     returns: Tensor
-    weights: Tensor | None
 
     def rows(self, indices: Tensor) -> Self:
         """Return the transitions ``indices``, (K, B)."""
@@ -161,22 +128,20 @@ class _Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         columns = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return replace(self, **{k: change(rows) for k, rows in columns if rows is not None})
+        return replace(self, **{name: change(rows) for name, rows in columns})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Estimate:
-    """What an update learns from one rollout, before advantages are normalised and weighted.
+    """What an update learns from one rollout, before advantages are normalised.
 
     Attributes:
         columns: Transitions of each member by name, (K, T R, ...).
         shape: (K, T, R).
-        is_plain: Whether all weights are 1.
     """
 
     columns: Mapping[str, Tensor]
     shape: tuple[int, int, int]
-    is_plain: bool
 
     @property
     def advantages(self) -> Float32Array:
@@ -224,19 +189,11 @@ class _Stack:
         if config.normalize_advantages and advantages.shape[1] > 1:
             centred = advantages - advantages.mean(1, keepdim=True)
             advantages = centred / (advantages.std(1, keepdim=True) + ADVANTAGE_EPSILON)
-        if batch.weights is not None:
-            advantages = advantages * batch.weights
         terms = policies.head.terms(policies.act(batch.observations), batch.actions)
         surrogate = surrogate_terms(
             terms.log_probs, batch.old_log_probs, advantages, config.clip_epsilon
         )
-        error, value_slope = value_terms(
-            policies.judge(batch.critic_observations),
-            batch.returns,
-            batch.old_values,
-            kind=config.value_loss,
-            clip_value=config.clip_value,
-        )
+        error, value_slope = value_terms(policies.judge(batch.critic_observations), batch.returns)
         policies.differentiate(
             batch.observations,
             batch.critic_observations,
@@ -288,6 +245,34 @@ def _require_finite(figures: NDArray[Any], names: Sequence[str]) -> None:
         )
 
 
+#: Settings that a stack has in one way only.
+_FIXED: Final[Mapping[str, Any]] = {
+    "normalize_values": False,
+    "squash_actions": False,
+    "value_loss": "mse",
+    "clip_value": None,
+}
+
+
+def require_stackable(config: MAPPOConfig) -> None:
+    """Refuse settings that policies cannot be trained with as a stack.
+
+    Raises:
+        ConfigurationError: A setting is one of those.
+    """
+    allowed = {name: (value,) for name, value in _FIXED.items()} | {"activation": (*ACTIVATIONS,)}
+    for name, values in allowed.items():
+        got = getattr(config, name)
+        if got not in values:
+            refuse(
+                ConfigurationError,
+                f"ppo.{name}",
+                expected=" or ".join(map(str, values)),
+                got=got,
+                do="train policies with other settings one by one",
+            )
+
+
 class StackedPPO:
     """K PPO learners with equal settings; see the head of this page.
 
@@ -302,8 +287,8 @@ class StackedPPO:
         device: Where parameters and batches are.
 
     Raises:
-        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or actions
-            are to be squashed, or values to be normalised.
+        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or
+            `require_stackable` refuses a setting.
     """
 
     #: Layout version of `member_state`.
@@ -322,22 +307,7 @@ class StackedPPO:
         names: Sequence[str] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if config.normalize_values:
-            refuse(
-                ConfigurationError,
-                "ppo.normalize_values",
-                expected="False where policies train as a stack",
-                got=True,
-                do="normalise rewards",
-            )
-        if config.squash_actions:
-            refuse(
-                ConfigurationError,
-                "ppo.squash_actions",
-                expected="False where policies train as a stack",
-                got=True,
-                do="actions are clipped",
-            )
+        require_stackable(config)
         self.config = config
         self.members: int = len(seeds)
         self.names: list[str] = list(names or (f"member {k}" for k in range(self.members)))
@@ -365,9 +335,7 @@ class StackedPPO:
         scaled, dims = config.normalize_observations, self._sizes
         self._seen = StackedMoments(self.members, dims[0]) if scaled else None
         self._judged = StackedMoments(self.members, dims[1]) if scaled else None
-        self._rewards = (
-            StackedRewardScaler(self.members, config.gamma) if config.normalize_rewards else None
-        )
+        self._rewards = StackedMoments(self.members, 1) if config.normalize_rewards else None
         self._noise: Tensor | None = None
         self._drawn = 0
 
@@ -376,7 +344,7 @@ class StackedPPO:
         """The networks."""
         return self._stack.policies
 
-    def new_rollout(self, *, steps: int, rows: int, fresh: bool = True) -> StackedRollout:
+    def new_rollout(self, *, steps: int, rows: int) -> StackedRollout:
         """Return arrays for T steps of R rows, see `StackedRollout`; they may be used again."""
         return StackedRollout(
             self.members,
@@ -385,7 +353,6 @@ class StackedPPO:
             observation_dim=self._sizes[0],
             critic_dim=self._sizes[1],
             action_dim=self._action_dim,
-            fresh=fresh,
         )
 
     def scale(self, rows: NDArray[Any], *, learn: bool) -> Float32Array:
@@ -399,19 +366,14 @@ class StackedPPO:
             self._seen.update(rows)
         return self._seen.normalize(rows)
 
-    def act(
-        self, rows: Float32Array, *, deterministic: bool = False, noise: Tensor | None = None
-    ) -> NDArray[Any]:
+    def act(self, rows: Float32Array, *, noise: Tensor | None = None) -> NDArray[Any]:
         """Return decisions of scaled rows (K, R, D): int64 (K, R), or float32 (K, R, A).
 
-        Deterministic ones are the most probable choice or the mean; they draw nothing, and neither
-        does who brings ``noise`` of `draw_noise`, (K, R, A). Actions are those before squashing or
+        Who brings ``noise`` of `draw_noise`, (K, R, A), draws nothing. Actions are those before
         clipping.
         """
         head = self.policies.head
         output = self.policies.act(self._there(rows))
-        if deterministic:
-            return head.mode(output).cpu().numpy().copy()
         if noise is not None:
             return head.sample(output, noise).cpu().numpy().copy()
         drawn, length = self._noise, self.config.rollout_length
@@ -446,7 +408,7 @@ class StackedPPO:
         densities = self.policies.log_prob(
             self._there(seen), taken.expand(self.members, *taken.shape)
         )
-        return (densities + self.policies.head.offset(taken)).cpu().numpy()
+        return densities.cpu().numpy()
 
     def estimate(self, rollout: StackedRollout) -> Estimate:
         """Return what `update` learns from one rollout, whose cuts are then forgotten.
@@ -457,7 +419,7 @@ class StackedPPO:
         _require_finite(rollout.rewards.sum(axis=(1, 2)), self.names)
         rewards: NDArray[Any] = rollout.rewards
         if self._rewards is not None:
-            rewards = self._rewards.scale(rewards, rollout.boundaries, fresh=rollout.fresh)
+            rewards = scale_rewards(rewards, rollout.boundaries, self._rewards, config.gamma)
         if judged is not None:
             scale_critic_rows(rollout, judged)
         values, following = self._values(rollout)
@@ -470,15 +432,12 @@ class StackedPPO:
 
         backwards = step_backwards(by_step(deltas), by_step(decays))
         advantages = backwards.reshape(steps, members, -1).swapaxes(0, 1).astype(np.float32)
-        weights = np.ones_like(advantages) if rollout.weights is None else rollout.weights
         columns: dict[str, NDArray[Any]] = {
             "observations": rollout.observations,
             "critic_observations": rollout.critic_observations[:, :-1],
             "actions": rollout.decisions,
-            "old_values": values,
             "advantages": advantages,
             "returns": advantages + values,
-            "weights": weights.astype(np.float32),
         }
         rollout.cuts.clear()
         tensors = {
@@ -488,9 +447,7 @@ class StackedPPO:
         tensors["old_log_probs"] = self.policies.log_prob(
             tensors["observations"], tensors["actions"]
         )
-        return Estimate(
-            columns=tensors, shape=(members, steps, rows), is_plain=rollout.weights is None
-        )
+        return Estimate(columns=tensors, shape=(members, steps, rows))
 
     def update(
         self,
@@ -579,7 +536,7 @@ class StackedPPO:
                 part.load_member_state(member, state[name])
         self._noise = None
 
-    def _scalers(self) -> dict[str, StackedMoments | StackedRewardScaler]:
+    def _scalers(self) -> dict[str, StackedMoments]:
         named = {
             "observation_moments": self._seen,
             "critic_moments": self._judged,
@@ -662,8 +619,6 @@ class StackedPPO:
         for name in parts[0]:
             found = [part[name] for part in parts]
             columns[name] = (found[0] if len(found) == 1 else torch.cat(found, dim=1)).flatten(0, 1)
-        if all(estimate.is_plain for estimate in estimates):
-            columns["weights"] = None
         return _Batch(**columns), len(columns["returns"]) // self.members
 
     def _values(self, rollout: StackedRollout) -> tuple[Float32Array, Float32Array]:

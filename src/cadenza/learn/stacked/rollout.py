@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.learn.nn.running_normalizer import CLIP, EPSILON
+from cadenza.learn.nn.running_normalizer import CLIP, EPSILON, merged, standardized
 
 
 class Cut(NamedTuple):
@@ -36,7 +36,8 @@ class Cut(NamedTuple):
 class StackedRollout:
     """One rollout of all members, in memory allocated once; the caller writes into the arrays.
 
-    Every row decides in every step, so its environments reset themselves within the step.
+    Every row decides in every step, so its environments reset themselves within the step; every
+    rollout begins with new episodes.
 
     Args:
         members: K.
@@ -45,7 +46,6 @@ class StackedRollout:
         observation_dim: D.
         critic_dim: S.
         action_dim: A; None for choices.
-        fresh: Whether every rollout begins with new episodes, so that running returns do, too.
 
     Attributes:
         observations: What the actor saw, scaled where it is, (K, T, R, D).
@@ -53,10 +53,8 @@ class StackedRollout:
             are what followed the rollout.
         decisions: What `StackedPPO.act` returned, (K, T, R) int64 or (K, T, R, A) float32.
         rewards: Unscaled, (K, T, R).
-        terminated: The task ended the episode, (K, T, R).
-        boundaries: The episode ended in either way, (K, T, R).
+        boundaries: The episode ended, by the task or a time limit, (K, T, R).
         cuts: Rows that time limits ended, in the order of their steps.
-        weights: What each advantage counts after it was normalised, (K, T, R); None is 1.
     """
 
     def __init__(
@@ -68,10 +66,8 @@ class StackedRollout:
         observation_dim: int,
         critic_dim: int,
         action_dim: int | None,
-        fresh: bool = True,
     ) -> None:
         shape = (members, steps, rows)
-        self.fresh = fresh
         self.observations: Float32Array = np.zeros((*shape, observation_dim), np.float32)
         self.critic_observations: Float32Array = np.zeros(
             (members, steps + 1, rows, critic_dim), np.float32
@@ -82,10 +78,8 @@ class StackedRollout:
             else np.zeros((*shape, action_dim), np.float32)
         )
         self.rewards: FloatArray = np.zeros(shape)
-        self.terminated: NDArray[np.bool_] = np.zeros(shape, np.bool_)
         self.boundaries: NDArray[np.bool_] = np.zeros(shape, np.bool_)
         self.cuts: list[Cut] = []
-        self.weights: FloatArray | None = None
 
 
 class StackedMoments:
@@ -96,27 +90,22 @@ class StackedMoments:
         self.variance: FloatArray = np.ones((members, dim))
         self.count: NDArray[np.int64] = np.zeros((members, 1), np.int64)
 
+    @property
+    def spread(self) -> FloatArray:
+        """Standard deviations, (K, D)."""
+        return np.sqrt(self.variance + EPSILON)
+
     def update(self, rows: NDArray[Any]) -> None:
         """Take in rows (K, R, D), R >= 1."""
-        exact = rows.astype(np.float64)
-        mean, variance, count = exact.mean(axis=1), exact.var(axis=1), exact.shape[1]
-        total = self.count + count
-        shift = mean - self.mean
-        between = shift**2 * (self.count * count / total)
-        self.variance = (self.variance * self.count + variance * count + between) / total
-        self.mean = self.mean + shift * (count / total)
-        self.count = total
+        self.mean, self.variance, self.count = merged(self.mean, self.variance, self.count, rows)
 
     def normalize(self, rows: NDArray[Any]) -> Float32Array:
         """Return scaled rows, (K, R, D) float32; before the first update only clipped."""
-        spread = np.sqrt(self.variance + EPSILON)
-        scaled = (rows - self.mean[:, None]) / spread[:, None]
-        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+        return standardized(rows, self.mean[:, None], self.variance[:, None])
 
     def normalize_member(self, member: int, rows: NDArray[Any]) -> Float32Array:
         """Return scaled rows of one member, (C, D) float32."""
-        scaled = (rows - self.mean[member]) / np.sqrt(self.variance[member] + EPSILON)
-        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+        return standardized(rows, self.mean[member], self.variance[member])
 
     def member_state(self, member: int) -> dict[str, Any]:
         """Return one member's statistics, JSON scalars and lists only."""
@@ -133,49 +122,21 @@ class StackedMoments:
         self.count[member] = state["count"]
 
 
-class StackedRewardScaler:
-    """`RewardScaler` of every member, for a whole rollout at once."""
+def scale_rewards(
+    rewards: FloatArray, boundaries: NDArray[np.bool_], moments: StackedMoments, gamma: float
+) -> Float32Array:
+    """Return rewards (K, T, R) scaled as `RewardScaler` does, by moments (K, 1) of returns.
 
-    def __init__(self, members: int, gamma: float) -> None:
-        self._gamma = gamma
-        self._returns: FloatArray = np.zeros((members, 0))
-        self._moments = StackedMoments(members, 1)
-
-    def scale(
-        self, rewards: FloatArray, boundaries: NDArray[np.bool_], *, fresh: bool
-    ) -> Float32Array:
-        """Take in rewards (K, T, R) and where episodes ended; return them scaled.
-
-        ``fresh`` says that every episode began with the rollout.
-        """
-        members, steps, rows = rewards.shape
-        if fresh or self._returns.shape[1] != rows:
-            self._returns = np.zeros((members, rows))
-        spreads = np.empty((members, steps, 1))
-        for t in range(steps):
-            self._returns = self._gamma * self._returns + rewards[:, t]
-            self._moments.update(self._returns[:, :, None])
-            spreads[:, t] = np.sqrt(self._moments.variance + EPSILON)
-            self._returns[boundaries[:, t]] = 0.0
-        return np.clip(rewards / spreads, -CLIP, CLIP).astype(np.float32)
-
-    @property
-    def spread(self) -> FloatArray:
-        """What rewards are divided by at the end of the last rollout, (K,)."""
-        return np.sqrt(self._moments.variance[:, 0] + EPSILON)
-
-    def member_state(self, member: int) -> dict[str, Any]:
-        """Return one member's returns and statistics, JSON scalars and lists only."""
-        statistics = self._moments.member_state(member)
-        return {"returns": self._returns[member].tolist(), "statistics": statistics}
-
-    def load_member_state(self, member: int, state: Mapping[str, Any]) -> None:
-        """Take over one member's state."""
-        returns = np.asarray(state["returns"], dtype=np.float64)
-        if self._returns.shape[1] != len(returns):
-            self._returns = np.zeros((len(self._returns), len(returns)))
-        self._returns[member] = returns
-        self._moments.load_member_state(member, state["statistics"])
+    Episodes began with the rollout, and where ``boundaries`` say.
+    """
+    returns = np.zeros_like(rewards[:, 0])
+    spreads = np.empty((*rewards.shape[:2], 1))
+    for t in range(rewards.shape[1]):
+        returns = gamma * returns + rewards[:, t]
+        moments.update(returns[:, :, None])
+        spreads[:, t] = moments.spread
+        returns[boundaries[:, t]] = 0.0
+    return np.clip(rewards / spreads, -CLIP, CLIP).astype(np.float32)
 
 
 def scale_critic_rows(rollout: StackedRollout, moments: StackedMoments) -> None:

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from cadenza.benchmark.zoo.fcp import SelfPlay
 from cadenza.benchmark.zoo.mep import EntropyPopulation
@@ -74,7 +75,7 @@ def test_plain_policies_choose_as_the_stack_does():
     states = pairs.reset(0)
     players, member = trained.players, trained.member(0)
     chosen = players.learner.act(
-        players.learner.scale(players.rows[:, 0], learn=False), deterministic=True
+        players.learner.scale(players.rows[:, 0], learn=False), noise=torch.zeros(1)
     ).reshape(2, 4)
     assert member.partner.act(states[1])[:, 0].tolist() == (chosen[1] + 5).tolist()
 
