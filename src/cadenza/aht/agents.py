@@ -8,6 +8,8 @@ every ego.
 Adding one:  a line in `_AGENTS`, and its name and section in `cadenza.aht.config`.
 Privileged:  every step's info holds what the partner decided on and what it did, for learning only:
              ``partner_observation`` (N, P) and ``partner_action``, (N, A') or (N,) for choices.
+Partners:    agents that train beside copies of themselves seat them by `SeatView.seat_partner`. The
+             ego never changes seats, because the filter is that of its robot.
 Episodes:    those of the seat. It is begun, and brought back after a kill, by the run: `reset`
              returns what it shows, and what `cadenza.learn.env.stepping` asks of a replay is told
              that it is done.
@@ -34,15 +36,25 @@ from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import InputError, refuse
 from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.agents.cec import CEC
+from cadenza.learn.agents.e3t import E3T
 from cadenza.learn.agents.liam import LIAM
 from cadenza.learn.agents.ppo import PPO
+from cadenza.learn.agents.self_play import PartnerPlayer
+from cadenza.learn.agents.upd import UPD
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.portable import PortableNetwork
 
 #: Layout version of `AgentTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1
 #: Class of the agent of each algorithm; it reads the section of that name.
-_AGENTS: Final[dict[str, Callable[..., Any]]] = {"liam": LIAM, "recurrent_ppo": PPO}
+_AGENTS: Final[dict[str, Callable[..., Any]]] = {
+    "cec": CEC,
+    "e3t": E3T,
+    "liam": LIAM,
+    "recurrent_ppo": PPO,
+    "upd": UPD,
+}
 #: What a replay is asked for, and told: the run brings the seat's episodes back.
 _REPLAYED: Final[dict[str, Any]] = {
     "has_wrapper_attr": True,
@@ -76,11 +88,16 @@ class SeatView(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, count)
         self.chooses: bool = isinstance(own[1], spaces.Discrete)
         self._seat: Seat | None = None
+        self._player: PartnerPlayer | None = None
         self.last: SeatStep | None = None
 
     def sit(self, seat: Seat) -> None:
         """Take the seat that the run has prepared."""
         self._seat = seat
+
+    def seat_partner(self, player: PartnerPlayer) -> None:
+        """Let ``player`` play beside the ego."""
+        self._player = player
 
     def rows(self, obs: Observation, *, partner: bool = False) -> Float32Array:
         """Return the states of the ego, or of the partner, as rows, (N, O) or (N, P)."""
@@ -94,6 +111,8 @@ class SeatView(VectorEnv[Any, Any, Any]):
     ) -> tuple[Float32Array, dict[str, Any]]:
         """Return what the ego sees now; the run has begun the episodes."""
         del seed, options
+        if self._player is not None:
+            self._player.begin(range(self.num_envs), range(self.num_envs))
         return self.rows(self._begun.observe()), {}
 
     def step(
@@ -104,8 +123,10 @@ class SeatView(VectorEnv[Any, Any, Any]):
         """Move with the ego's actions, (N, A) or (N,) for choices."""
         seat, count = self._begun, self.num_envs
         told = self.rows(seat.observe(), partner=True)
-        taken = self.to_seat(np.asarray(actions))
-        self.last = step = seat.step(taken if count > 1 else taken[0])
+        both = [self.to_seat(np.asarray(actions))]
+        if self._player is not None:
+            both.append(self._player.act(told))
+        self.last = step = seat.step(*(each if count > 1 else each[0] for each in both))
         move: Any = np.array(step.move, self.partner_action_space.dtype)
         shape = cast("Any", self.partner_action_space).shape
         info: dict[str, Any] = {
@@ -120,6 +141,11 @@ class SeatView(VectorEnv[Any, Any, Any]):
         elif step.ended:
             info["final_obs"] = following
             following = self.rows(seat.observe())  # begins the next episode
+        if self._player is not None and seat.scores:
+            rows = [*seat.scores]
+            self._player.end(rows, [*seat.scores.values()])
+            newest = seat.episode_index + 1
+            self._player.begin(rows, range(newest - len(rows), newest))
         rewards = np.reshape(step.reward - step.penalty, count).astype(np.float64)
         ends, cuts = (np.reshape(each, count) for each in (step.terminated, step.truncated))
         return following, rewards, ends, cuts, info

@@ -12,7 +12,9 @@ from cadenza.core.errors import ConfigurationError, UnknownNameError, did_you_me
 from cadenza.core.plug_ins import PlugIns
 
 _ENTRIES: Final[dict[str, str]] = {
+    "cec": "cadenza.aht.agents:AgentTrainer.from_config",
     "dqn": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "e3t": "cadenza.aht.agents:AgentTrainer.from_config",
     "ego_aht_happo": "cadenza.aht.ego_ppo:EgoPPOTrainer.from_config",
     "ego_aht_hatd3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "happo": "cadenza.aht.ego_ppo:EgoPPOTrainer.from_config",
@@ -26,6 +28,7 @@ _ENTRIES: Final[dict[str, str]] = {
     "recurrent_ppo": "cadenza.aht.agents:AgentTrainer.from_config",
     "sac": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
     "td3": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
+    "upd": "cadenza.aht.agents:AgentTrainer.from_config",
 }
 
 

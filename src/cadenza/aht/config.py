@@ -34,13 +34,16 @@ from cadenza.core.key_values import apply_settings, merged, resolved
 from cadenza.core.yaml_files import read_yaml
 from cadenza.learn.agents.ppo import MAPPOConfig, PPOConfig
 from cadenza.learn.configs import (
+    CECConfig,
     DQNConfig,
+    E3TConfig,
     HATD3Config,
     HLGaussConfig,
     LIAMConfig,
     MBPOConfig,
     SACConfig,
     TD3Config,
+    UPDConfig,
 )
 from cadenza.learn.nn.recurrent import MemoryKind
 from cadenza.learn.settings import (
@@ -199,8 +202,8 @@ class RuntimeConfig(FrozenModel):
     """Where and how exactly torch computes.
 
     ``auto`` takes CUDA, then MPS, then the CPU; algorithms with a replay memory and agents of the
-    front door (``liam``, ``recurrent_ppo``) stay on the CPU then. A named device (``cpu``, ``mps``,
-    ``cuda``, ``cuda:1``) must exist; these do not learn on MPS.
+    front door (``liam``, ``upd`` and others) stay on the CPU then. A named device (``cpu``,
+    ``mps``, ``cuda``, ``cuda:1``) must exist; these do not learn on MPS.
     """
 
     device: str = "auto"
@@ -411,8 +414,10 @@ _FINGERPRINT_DIGITS: Final = 16
 _HAPPO: Final = ("happo", "ppo_extras")
 #: Keys that the training loop reads, whatever it trains.
 _LOOP: Final = {"happo.rollout_length", "ppo_extras.flush_partial_rollout"}
-#: Agents of the front door, see `cadenza.aht.agents`, which read the section of their name.
-_AGENTS: Final = ("liam", "recurrent_ppo")
+#: Agents of the front door that bring their own partner.
+_SELF_PLAYING: Final = ("e3t", "upd", "cec")
+#: All of them, see `cadenza.aht.agents`; they read the section of their name.
+_AGENTS: Final = ("liam", "recurrent_ppo", *_SELF_PLAYING)
 #: Further sections and keys that each built-in algorithm reads.
 _READS: Final[dict[str, tuple[str, ...]]] = {
     "ego_aht_happo": _HAPPO,
@@ -453,12 +458,18 @@ class EgoAHTConfig(FrozenModel):
         ppo: Settings of ``ppo`` and ``mappo``.
         liam: Settings of LIAM, an ego that adapts.
         recurrent_ppo: Settings of PPO with a memory, for actions of every kind.
+        e3t: Settings of E3T. It, UPD and CEC train beside copies of themselves; ``partner`` is then
+            whom evaluations play beside.
+        upd: Settings of UPD.
+        cec: Settings of CEC.
     """
 
     #: Settings of agents without partners, and why egos have none.
     ABSENT: ClassVar[dict[str, str]] = {
         "action_masks": "egos have no masks",
         "hindsight": "egos have no goals to learn from in hindsight",
+        "ranges": "a run is of one task; options vary with cadenza.CEC in Python",
+        "layouts": "a run is of one task; options vary with cadenza.CEC in Python",
     }
 
     algo: str = "ego_aht_happo"
@@ -500,6 +511,9 @@ class EgoAHTConfig(FrozenModel):
     recurrent_ppo: RecurrentPPOConfig = Field(
         default_factory=RecurrentPPOConfig, json_schema_extra=extension()
     )
+    e3t: E3TConfig = Field(default_factory=E3TConfig, json_schema_extra=extension())
+    upd: UPDConfig = Field(default_factory=UPDConfig, json_schema_extra=extension())
+    cec: CECConfig = Field(default_factory=CECConfig, json_schema_extra=extension())
 
     @model_validator(mode="after")
     def _no_setting_without_effect(self) -> Self:
@@ -522,6 +536,16 @@ class EgoAHTConfig(FrozenModel):
             raise ValueError(
                 "partners: expected partner or partners, got both; to train beside one alone, "
                 f"write 'partners=[{self.partner.class_name}]'."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_partner_at_most(self) -> Self:
+        if self.brings_partner and (self.partners or self.zoos):
+            raise ValueError(
+                f"partners: expected none with algo={self.algo}, which trains beside copies of "
+                f"itself, got {len(self.partners)}; name one as partner to evaluate beside it, or "
+                "several as evaluation.validation."
             )
         return self
 
@@ -575,9 +599,21 @@ class EgoAHTConfig(FrozenModel):
         return resolve_device("cpu" if name == "auto" and self._prefers_cpu else name)
 
     @property
+    def brings_partner(self) -> bool:
+        """Whether the ego trains beside copies of itself."""
+        return self.algo in _SELF_PLAYING
+
+    @property
     def trained_with(self) -> tuple[PartnerConfig, ...]:
-        """Every partner of the training."""
+        """Every partner of the training, or the one that its evaluations play beside."""
         return self.partners or (self.partner,)
+
+    @property
+    def partner_class(self) -> str:
+        """Classes of those whom the ego trains beside, as records name them."""
+        if self.brings_partner:
+            return "itself"
+        return "+".join(partner.class_name for partner in self.trained_with)
 
     @property
     def section(self) -> FrozenModel:

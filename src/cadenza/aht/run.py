@@ -320,7 +320,7 @@ def extra_facts(cfg: EgoAHTConfig, partner: PartnerLike, fingerprint: str) -> di
     """Return the facts that go on every line of the log."""
     facts = {
         "task": cfg.env.task,
-        "partner_class": "+".join(partner.class_name for partner in cfg.trained_with),
+        "partner_class": cfg.partner_class,
         "config_hash": fingerprint,
     }
     partner_id = partner_id_of(partner)

@@ -8,7 +8,8 @@ Seeds:     the first episode takes the run's seed itself, episode k >= 1 the int
 Restored:  environments and partners are not asked to save their state. What is stored is the seed
            of the last reset and every ego action executed since; from them the same episode
            unfolds, the partner acting for itself. A digest of the observation proves that it did.
-         What a sampler of partners knew then is stored, too, so that it draws the same ones.
+         What a sampler of partners knew then is stored, too, so that it draws the same ones; of a
+         partner that the ego brings itself, what it did.
            The record of a batch goes back to the start of the run.
 Cost:      actions take ``4 A`` bytes per frame in memory and in every training state.
 """
@@ -34,7 +35,7 @@ from cadenza.aht.types import (
     ScoredPartner,
 )
 from cadenza.core.arrays import FloatArray, require_finite
-from cadenza.core.errors import CheckpointError, InputError, NonFiniteError
+from cadenza.core.errors import CheckpointError, InputError, NonFiniteError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 
@@ -107,6 +108,24 @@ class SeatStep(NamedTuple):
         return batch_of("success", flags, np.size(self.done), np.bool_)[self.ended].tolist()
 
 
+class OpenPartner:
+    """Stands for a partner that the ego brings itself: it is told what the partner does."""
+
+    spec: Any = None
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Do nothing: who plays is told by `Seat.step`."""
+
+    def act(self, obs: Observation, *, deterministic: bool = True) -> NDArray[Any]:
+        """Refuse to act.
+
+        Raises:
+            NotReadyError: Always.
+        """
+        del obs, deterministic
+        raise NotReadyError("OpenPartner.act: expected the ego's own partner to act.")
+
+
 class Seat:
     """Drives one environment, or a batch, for the ego of a run.
 
@@ -115,6 +134,7 @@ class Seat:
         is_between_episodes: The last episode has ended and the next has not begun; never a batch.
         seed: Given to environment and partner at the last reset of both.
         first_episode: Number of the episode that began with it.
+        scores: Success, or else the return, of the episodes that the last step ended, by row.
     """
 
     def __init__(
@@ -125,6 +145,8 @@ class Seat:
         self._ego_uid, self._partner_uid = config.env.agent_uids
         self._obs: Observation = {}
         self._actions: list[NDArray[Any]] = []
+        self._told: list[NDArray[Any]] = []  # what a partner did that the ego brings itself
+        self.scores: dict[int, float] = {}
         self._scored = partner if isinstance(partner, ScoredPartner) else None
         self._sampled: dict[str, Any] | None = None  # the sampler's state before the first draw
         self._returns: FloatArray = np.zeros(self._count)
@@ -150,13 +172,17 @@ class Seat:
             self.begin_next()
         return self._obs
 
-    def step(self, action: NDArray[Any]) -> SeatStep:
-        """Move with the ego's nominal action, (A,), or (N, A).
+    def step(self, action: NDArray[Any], move: NDArray[Any] | None = None) -> SeatStep:
+        """Move with the ego's nominal action, (A,), or (N, A), and its own partner's ``move``.
 
         Raises:
             InputError: The environment returns a reward that is not finite, or other shapes.
         """
-        move, executed, penalty = self._partner.act(self._obs), action, np.zeros(())
+        executed, penalty = action, np.zeros(())
+        if move is None:
+            move = self._partner.act(self._obs)
+        else:
+            self._told.append(move)
         if self._station is not None:
             executed, penalty = self._station.filter(action)
         step = self._move(executed, move)._replace(penalty=penalty, move=move)
@@ -175,6 +201,7 @@ class Seat:
                 "actions": torch.as_tensor(actions),
                 "first_episode": self.first_episode,
                 **({} if sampler is None else {"sampler": self._sampled}),
+                **({"moves": torch.as_tensor(np.stack(self._told))} if self._told else {}),
             },
             **({} if sampler is None else {"sampler": sampler}),
         }
@@ -187,6 +214,7 @@ class Seat:
         self.seed = int(record["seed"])
         self.first_episode = int(record.get("first_episode", 0))
         self._actions = list(cast("torch.Tensor", record["actions"]).numpy())
+        self._told = list(record["moves"].numpy()) if "moves" in record else []
         if self._scored is not None:
             self._sampled = record["sampler"]
             known = state["sampler"] if self.is_between_episodes else self._sampled
@@ -204,8 +232,9 @@ class Seat:
         """
         reached, self.episode_index = self.episode_index, self.first_episode
         self._reset()
-        for action in self._actions:
-            self._move(action, self._partner.act(self._obs), is_replay=True)
+        for number, action in enumerate(self._actions):
+            move = self._told[number] if self._told else self._partner.act(self._obs)
+            self._move(action, move, is_replay=True)
         self.episode_index = reached
         actual = observation_digest(self._obs)
         if actual != expected_digest:
@@ -218,7 +247,7 @@ class Seat:
 
     def _restart(self) -> None:
         self.seed = episode_seed(self._run_seed, self.episode_index)
-        self.first_episode, self._actions = self.episode_index, []
+        self.first_episode, self._actions, self._told = self.episode_index, [], []
         self.is_between_episodes = False
         if self._scored is not None:
             self._sampled = self._scored.sampler.state_dict()
@@ -229,10 +258,11 @@ class Seat:
     def _score(self, step: SeatStep) -> None:
         """Tell the sampler of partners how the episodes went that a step ended."""
         self._returns += step.reward
+        self.scores = {}
         for row, success in zip(step.ended, step.successes(), strict=True):
+            self.scores[row] = float(self._returns[row] if success is None else success)
             if self._scored is not None:
-                score = self._returns[row] if success is None else success
-                self._scored.score(row, float(score))
+                self._scored.score(row, self.scores[row])
             self._returns[row] = 0.0
 
     def _reset(self) -> None:

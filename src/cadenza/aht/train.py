@@ -325,7 +325,7 @@ def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
         "format": CURVE_FORMAT,
         "run_id": curve.run_id,
         "task": run.config.env.task,
-        "partner_class": "+".join(partner.class_name for partner in run.config.trained_with),
+        "partner_class": run.config.partner_class,
         "per_episode_ego_rewards": curve.per_episode_ego_rewards,
         "episodes": [asdict(record) for record in curve.episodes],
         "evaluations": _told(curve.evaluations),

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig, PartnerConfig, load_config
+from cadenza.aht.seat import OpenPartner
 from cadenza.aht.train import train
 from cadenza.aht.types import (
     EpisodeRecord,
@@ -50,7 +51,7 @@ from cadenza.core.files import sha256_file
 from cadenza.core.proportions import clopper_pearson_interval, student_quantile
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.strict_json import parse_json_object
-from cadenza.core.types import Observation
+from cadenza.core.types import Observation, PartnerLike
 from cadenza.envs.crossing import ACCELERATION_LIMIT_EGO, CONTACT_DISTANCE, CrossingEnv
 from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
 from cadenza.evaluation.results import EpisodeResult
@@ -127,7 +128,9 @@ def run_training(
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
     for each in (*cfg.trained_with, *validated):
         require_player(get_task(cfg.env.task), each.class_name)
-    partner = build_partners(cfg.trained_with, env=env, sampler=cfg.sampler)
+    partner: PartnerLike = OpenPartner()
+    if not cfg.brings_partner:
+        partner = build_partners(cfg.trained_with, env=env, sampler=cfg.sampler)
     with closing(env), single_torch_thread(), flushed_denormals():
         result = train(
             cfg,

@@ -416,5 +416,5 @@ def partners_of(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
         if name == ZOO_MEMBER:  # whose address a training takes relative to the current folder
             facts["extra"] = {"root": ".", **facts["extra"]}
         unique = f"{name}_{index}" if seen.count(name) > 1 else name
-        chosen.append(PartnerChoice(name=unique, seen=True, **facts))
+        chosen.append(PartnerChoice(name=unique, seen=not config.brings_partner, **facts))
     return (*chosen, *(PartnerChoice(name=name, class_name=name) for name in others))

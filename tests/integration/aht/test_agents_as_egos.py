@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from cadenza.aht.agents import SeatView
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import SafetyStation
-from cadenza.aht.seat import Seat
+from cadenza.aht.seat import OpenPartner, Seat
 from cadenza.aht.train import train
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
 from cadenza.benchmark.policies import ego_seat, load_policy
@@ -27,6 +27,17 @@ PUSH = {
     },
 }
 SMALL = {"rollout_length": 8, "batch_size": 12, "epochs": 2, "memory_size": 8}
+
+
+PLAIN = {key: value for key, value in SMALL.items() if key != "memory_size"}
+#: Settings of every agent.
+SETTINGS = {
+    "recurrent_ppo": SMALL,
+    "liam": SMALL,
+    "e3t": {**PLAIN, "history": 3},
+    "upd": {**SMALL, "candidates": 4, "copy_every": 2},
+    "cec": SMALL,
+}
 
 
 class StopError(Exception):
@@ -60,10 +71,10 @@ def alone(task):
     return {**task, "env": {**task["env"], "num_envs": 1}}
 
 
-@pytest.mark.parametrize("algorithm", ["recurrent_ppo", "liam"])
+@pytest.mark.parametrize("algorithm", SETTINGS)
 @pytest.mark.parametrize("task", [PUSH, alone(PUSH)], ids=["three", "one"])
 def test_an_interrupted_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path, task, algorithm):
-    own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: SMALL}
+    own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: SETTINGS[algorithm]}
     whole = run_training(config_in(tmp_path / "whole", task=task, **own))
     broken = config_in(tmp_path / "broken", task=task, **own)
     for frames in (90, 150):  # within rollouts and episodes
@@ -127,12 +138,9 @@ def test_learning_is_told_what_the_partner_saw_and_did(tmp_path, count):
         np.testing.assert_array_equal(seen, np.reshape(view.rows(seat.observe()), seen.shape))
 
 
-PLAIN = {key: value for key, value in SMALL.items() if key != "memory_size"}
-
-
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
-    [("recurrent_ppo", SMALL), ("recurrent_ppo", {**PLAIN, "memory": None}), ("liam", SMALL)],
+    [*SETTINGS.items(), ("recurrent_ppo", {**PLAIN, "memory": None})],
 )
 def test_the_policy_file_plays_as_the_trained_ego(tmp_path, algorithm, settings):
     own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: settings}
@@ -160,19 +168,68 @@ def test_the_policy_file_plays_as_the_trained_ego(tmp_path, algorithm, settings)
     assert facts.facts["algorithm"] == algorithm
 
 
-@pytest.mark.parametrize("algorithm", ["recurrent_ppo", "liam"])
+@pytest.mark.parametrize("algorithm", SETTINGS)
 def test_choices_are_played_as_numbers_of_the_seat(tmp_path, algorithm):
     pytest.importorskip("lbforaging")
     foraging = {
         "env": {"task": "foraging", "episode_length": 10, "num_envs": 2},
         "partner": {"class_name": "forager_lexicographic", "extra": {"uid": "partner"}},
     }
-    own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: SMALL}
+    own = {"algo": algorithm, "recurrent_ppo": {}, algorithm: SETTINGS[algorithm]}
     result = run_training(config_in(tmp_path, task=foraging, **own))
     network = load_policy_file(policy_path(result.curve.checkpoint_paths[-1]))
     np.testing.assert_array_equal(network.output.choices, np.arange(6.0)[:, None])
     assert network.num_choices == 6
     assert result.curve.evaluations[-1].results["n_episodes"] == 2
+
+
+class Noting:
+    """A partner that the ego brings itself, which notes what happens."""
+
+    def __init__(self, rows):
+        self.moves, self.seen, self.ended, self.begun = np.full((rows, 2), 0.5), [], [], []
+
+    def begin(self, rows, episodes):
+        self.begun += rows
+
+    def act(self, states):
+        self.seen.append(states)
+        return self.moves.astype(np.float32)
+
+    def end(self, rows, scores):
+        self.ended += zip(rows, scores, strict=True)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_partner_of_the_ego_s_own_begins_acts_and_ends_with_every_episode(tmp_path, count):
+    config = config_in(tmp_path, task={**PUSH, "env": {**PUSH["env"], "num_envs": count}})
+    env = build_env(config.env, root_seed=0)
+    seat, view, player = (
+        Seat(config, env, OpenPartner(), None),
+        SeatView(env, config),
+        Noting(count),
+    )
+    seat.begin()
+    view.sit(seat)
+    view.seat_partner(player)
+    view.reset()
+    paid = np.zeros(count)
+    for step in range(10):
+        before = np.array(seat.observe()["agent"]["partner"]["state"]).reshape(count, -1)
+        _, rewards, *_, info = view.step(np.zeros((count, 2), np.float32))
+        paid += rewards
+        np.testing.assert_array_equal(player.seen[-1], before)
+        np.testing.assert_array_equal(info["partner_action"], player.moves)
+        assert len(player.ended) == (count if step == 9 else 0)
+    assert [row for row, _ in player.ended] == list(range(count))
+    np.testing.assert_allclose([score for _, score in player.ended], paid)
+    assert [*player.begun] == [*range(count), *range(count)]
+
+
+def test_partners_are_refused_where_the_ego_brings_its_own(tmp_path):
+    task = {"env": PUSH["env"], "partners": ["scripted_heuristic"]}
+    with pytest.raises(ValidationError, match="partners: expected none with algo=upd, which"):
+        config_in(tmp_path, algo="upd", recurrent_ppo={}, task=task)
 
 
 def test_updates_are_logged_where_rollouts_end(tmp_path):

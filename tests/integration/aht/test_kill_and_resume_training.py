@@ -80,9 +80,14 @@ CHANGES: dict[str, dict[str, Any]] = {
         "env": {"num_envs": 4},
         "recurrent_ppo": {**ON_POLICY["ppo"], "memory_size": 8},
     },
+    "upd": {
+        "algo": "upd",
+        "env": {"num_envs": 4},
+        "upd": {**ON_POLICY["ppo"], "memory_size": 8, "candidates": 8, "copy_every": 2},
+    },
 }
 #: Algorithms without a configuration of their own, and whose they take without its section.
-BORROWED = {"liam": "ppo", "recurrent_ppo": "ppo"}
+BORROWED = {"liam": "ppo", "recurrent_ppo": "ppo", "upd": "ppo"}
 #: The one whose memory outlives its updates; `make nightly` kills every one.
 QUICK = ("sac",)
 ALGORITHMS = [

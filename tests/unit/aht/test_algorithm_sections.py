@@ -47,6 +47,7 @@ def test_settings_that_an_algorithm_does_not_read_are_refused(algo, sections, de
         ("dqn", {"dqn": {"action_bins": 3}}),
         ("recurrent_ppo", {"recurrent_ppo": {"memory_size": 8}}),
         ("liam", {"liam": {"belief_size": 8}}),
+        ("upd", {"upd": {"candidates": 8}}),
     ],
 )
 def test_settings_that_an_algorithm_reads_enter_the_identity(algo, sections):

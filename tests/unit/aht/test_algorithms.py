@@ -9,7 +9,9 @@ from cadenza.core.errors import ConfigurationError, UnknownNameError
 
 def test_registry_lists_the_built_in_algorithms():
     assert algorithms.list_algorithms() == (
+        "cec",
         "dqn",
+        "e3t",
         "ego_aht_happo",
         "ego_aht_hatd3",
         "happo",
@@ -23,11 +25,12 @@ def test_registry_lists_the_built_in_algorithms():
         "recurrent_ppo",
         "sac",
         "td3",
+        "upd",
     )
 
 
 def test_load_algorithm_unknown_names_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r"expected one of dqn, .*, td3, got 'sarsa'"):
+    with pytest.raises(UnknownNameError, match=r"expected one of cec, .*, upd, got 'sarsa'"):
         load_algorithm("sarsa")
 
 

@@ -208,7 +208,7 @@ def test_load_config_override_of_a_key_that_the_file_does_not_mention(plus):
         ({"safety": {"saturation_threshold": 1.5}}, "less than or equal to 1"),
         ({"safety": {"predictor_kind": "oracle"}}, "constant_velocity"),
         ({"partner": {"extra": {"k": 1}}}, "valid string"),
-        ({"algo": "ego_aht_sac"}, "expected one of dqn, .*, td3, got 'ego_aht_sac'"),
+        ({"algo": "ego_aht_sac"}, "expected one of cec, .*, upd, got 'ego_aht_sac'"),
         ({"resume": {"keep": 0}}, "greater than or equal to 1"),
         ({"ppo_extras": {"target_kl": 0.0}}, "greater than 0"),
         ({"rollout_recorder": {"enabled": True}}, "cadenza eval run"),
