@@ -7,7 +7,8 @@ Steps:    of each task a population for the egos (``zoo``), one that judges them
           then one page, one leaderboard and ``result.json``.
 Egos:     ``partners: self`` are the ends of self-play runs, ``one`` trains beside the partner of
           the training's file, ``zoo`` beside the population, one member drawn per episode. All
-          take the same number of environment frames.
+          are given the same number of environment frames, of which they take whole rollouts or
+          batches. Self-play learns from the rows of both robots, and without the safety filter.
 Judged:   every ego and training seed from the same starts, under the filter of the training.
 Resume:   every step is a folder that goes on by itself and does nothing twice. The request with
           the digest of the code stands in ``suite.json``: another one is refused.
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from math import ceil
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.benchmark.builders import code_digest
@@ -111,6 +112,13 @@ class SuiteTask(FrozenModel):
     best_responses: dict[str, Any] | None = None
     optional: bool = False
 
+    @field_validator("zoo", "judges")
+    @classmethod
+    def _no_seed(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if "seed" in (value or {}):
+            raise ValueError("seed: expected none, since no two populations may begin alike")
+        return value
+
 
 class SuiteConfig(FrozenModel):
     """A suite.
@@ -133,6 +141,14 @@ class SuiteConfig(FrozenModel):
     references: tuple[str, ...] = ()
     egos: dict[Name, Ego] = Field(min_length=1)
     tasks: dict[Name, SuiteTask] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _references_are_egos(self) -> Self:
+        if unknown := set(self.references) - set(self.egos):
+            raise ValueError(
+                f"references: expected some of {', '.join(self.egos)}, got {', '.join(unknown)}"
+            )
+        return self
 
     def reduced(
         self, *, tasks: Sequence[str] = (), seeds: int | None = None, scale: float = 1.0
@@ -260,15 +276,19 @@ class TaskPlan:
         plain = ZooConfig.model_validate({"method": own["method"], **common}).model_dump()
         return ZooConfig.model_validate(merged(plain, own))
 
+    def alone(self, name: str) -> EgoAHTConfig:
+        """Return the training of an ego beside the partners of its file."""
+        ego = self.suite.egos[name]
+        return _training(self.task, ego.algo, ego.settings)
+
     def configuration(self, name: str) -> EgoAHTConfig:
         """Return the training of an ego; its population must be there."""
-        ego = self.suite.egos[name]
-        config = _training(self.task, ego.algo, ego.settings)
-        if ego.partners == "one":
+        config = self.alone(name)
+        if self.suite.egos[name].partners == "one":
             told = {"partner": config.trained_with[0], "partners": ()}
             return EgoAHTConfig.model_validate(config.model_dump() | told)
-        alone = config.model_dump(mode="json") | {"partners": ()}
-        return EgoAHTConfig.model_validate(beside_zoos(alone, [self.folder / "zoo"]))
+        settings = config.model_dump(mode="json") | {"partners": ()}
+        return EgoAHTConfig.model_validate(beside_zoos(settings, [self.folder / "zoo"]))
 
     @property
     def responses(self) -> ResponseConfig:
@@ -277,11 +297,15 @@ class TaskPlan:
             merged(ResponseConfig().model_dump(), self.task.best_responses or {})
         )
 
+    def finals(self, kind: Literal["judges", "self-play"]) -> list[ZooMember]:
+        """Return the ends of a population's trainings."""
+        return [m for m in read_manifest(self.folder / kind).members if m.tier == "final"]
+
     def cast(self) -> ZooManifest:
         """Return all partners of the judgement as one zoo, in the options of the judgement."""
         env, judges = self.training.env, list[ZooMember]()
         if self.task.judges is not None:
-            judges = [m for m in read_manifest(self.folder / "judges").members if m.tier == "final"]
+            judges = self.finals("judges")
         scripted = [
             ZooMember(name=h.name, family=h.name, class_name=h.class_name, options=h.options)
             for h in self.task.held_out
@@ -304,7 +328,7 @@ class TaskPlan:
 
     def steps(self) -> list[Step]:
         """Return what is done, in order, with the frames that it takes."""
-        zoo, frames = self.zoo("zoo"), self.training.total_frames
+        zoo = self.zoo("zoo")
         found = [Step("zoo", f"{zoo.method}, {zoo.population} policies", _frames(zoo))]
         partners = len(self.task.held_out)
         if self.task.judges is not None:
@@ -314,23 +338,26 @@ class TaskPlan:
             found.append(Step("judges", told, _frames(judges)))
         if self.egos("self"):
             told = f"{self.suite.seeds} egos in self-play"
-            found.append(Step("self-play", told, frames * self.suite.seeds))
+            found.append(Step("self-play", told, _frames(self.zoo("self-play"))))
         for name in (*self.egos("one"), *self.egos("zoo")):
-            ego = self.suite.egos[name]
+            ego, config = self.suite.egos[name], self.alone(name)
             beside = "one partner" if ego.partners == "one" else "the zoo"
             told = f"{ego.algo} beside {beside}, {self.suite.seeds} seeds"
-            found.append(Step(f"egos/{name}", told, frames * self.suite.seeds))
+            frames = config.total_iterations * config.env.num_envs * self.suite.seeds
+            found.append(Step(f"egos/{name}", told, frames))
         if self.task.best_responses is not None:
             spent = self.responses
-            told = f"to {partners} partners"
-            found.append(Step("best-responses", told, spent.steps * spent.seeds * partners))
+            told, rollout = f"to {partners} partners", spent.num_envs * spent.ppo.rollout_length
+            frames = max(1, spent.steps // rollout) * rollout * spent.seeds * partners
+            found.append(Step("best-responses", told, frames))
         each = self.suite.episodes * self.suite.seeds * len(self.suite.egos) * partners
         found.append(Step("evaluation", f"{each} episodes beside {partners} partners", 0))
         return found
 
 
 def _frames(zoo: ZooConfig) -> int:
-    return 0 if zoo.method in UNTRAINED else zoo.steps * zoo.population
+    frames = zoo.iterations * zoo.rollout_steps * zoo.population
+    return 0 if zoo.method in UNTRAINED else frames
 
 
 class EgoTrainer(NotingRunner):
@@ -367,11 +394,13 @@ class SuiteRunner:
         out: Output folder.
         workers: Processes; None for one per core.
         progress: Called with the step, what is done of it and in all, and what was last seen.
+        command: Command line that repeats it, for the sealed results.
     """
 
     out: Path
     workers: int | None = None
     progress: StageReport | None = None
+    command: str = "cadenza suite run"
 
     @ends_on_signals
     def run(self, suite: SuiteConfig, *, mode: OutputMode = "resume") -> list[JudgedTask]:
@@ -429,7 +458,7 @@ class SuiteRunner:
             out=plan.folder / "evaluation",
             workers=self.workers,
             resume=True,
-            repro_command="cadenza suite run",
+            repro_command=self.command,
             progress=self._progress(plan, "evaluation"),
         )
 
@@ -503,15 +532,14 @@ def evaluation_of(plan: TaskPlan, trained: Mapping[str, Sequence[TrainedSeed]]) 
         for each in seeds
     ]
     for name in plan.egos("self"):
-        zoo = plan.zoo("self-play")
         policies += [
             PolicyChoice(
                 name=f"{name}_seed{seed}",
-                source=f"{LOCAL_URI_SCHEME}self-play/members/fcp-s{zoo.seed}-{seed}-final.pt",
+                source=f"{LOCAL_URI_SCHEME}self-play/{member.file}",
                 method=name,
                 training_seed=seed,
             )
-            for seed in plan.seeds
+            for seed, member in zip(plan.seeds, plan.finals("self-play"), strict=True)
         ]
     partners = [
         PartnerChoice(name=member.name, class_name=member.class_name, extra=member.options)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from markupsafe import Markup
 
@@ -32,6 +32,7 @@ from cadenza.evaluation.report.svg import (
     score_text,
 )
 from cadenza.evaluation.report.view import ReportView, Section
+from cadenza.evaluation.statistics.estimate import Estimate
 
 REPORT_NAME: Final = "report.html"
 LEADERBOARD_NAME: Final = "leaderboard.md"
@@ -40,6 +41,12 @@ RESULT_NAME: Final = "result.json"
 _FIGURES: Final = frozenset({"fig-methods", "fig-lead", "fig-heat"})
 #: Label of all partners of a task together.
 _ALL: Final = "all partners"
+_SELF_PLAY: Final = (
+    "Egos in self-play learn from the rows of both robots, twice as many for the same frames, and "
+    "without the safety filter."
+)
+#: Name of an ego, its score, and what it is ahead of each reference.
+_Row: TypeAlias = tuple[str, Estimate, dict[str, Estimate | None]]
 
 
 def write_suite_report(out: Path, played: Sequence[JudgedTask]) -> Path:
@@ -61,12 +68,23 @@ def suite_record(played: Sequence[JudgedTask]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for task in played:
         view = view_of(task)
-        families = family_table(task, view)
         record[task.plan.name] = {
             "report": json.loads(render_json(view)),
-            "differences": [dict(zip(families.columns, row, strict=True)) for row in families.rows],
+            "differences": [
+                {
+                    "family": family,
+                    "ego": ego,
+                    "score": _plain(score),
+                    "ahead_of": {name: _plain(each) for name, each in ahead.items()},
+                }
+                for family, (ego, score, ahead) in _by_family(task, view)
+            ],
         }
     return {"title": played[0].plan.suite.title, "tasks": record}
+
+
+def _plain(found: Estimate | None) -> dict[str, float | None] | None:
+    return found and {"value": found.value, "low": found.low, "high": found.high}
 
 
 def suite_page(played: Sequence[JudgedTask]) -> StoryPage:
@@ -82,14 +100,16 @@ def suite_page(played: Sequence[JudgedTask]) -> StoryPage:
         verdict=" ".join(_lead(task) for task in played),
         tiles=tuple(_tile(task) for task in played),
         measured=(
-            f"Every ego was trained {suite.seeds} times, with equal budgets of environment frames, "
-            "and judged beside partners that no ego trained with, all from the same starts.",
+            f"Every ego was trained {suite.seeds} times, with budgets of environment frames that "
+            "are equal but for the rest of a rollout (see what was spent), and judged beside "
+            "partners that no ego trained with, all from the same starts.",
             "Training seeds are the clusters of every interval, so the luck of training is in it.",
             *((f"Differences are those to {references}, paired by start.",) if references else ()),
         ),
         cautions=(
             "Partners are a choice, too: intervals speak of further training seeds beside these "
             "partners, not of other partners.",
+            *((_SELF_PLAY,) if played[0].plan.egos("self") else ()),
         ),
         sections=(*(_section(task) for task in played), _budgets(played)),
         facts={
@@ -109,8 +129,11 @@ def _lead(task: JudgedTask) -> str:
     numbers = analyse(view)
     if reference is None:
         return f"{task.plan.name}: {verdict(view, numbers)}"
-    rows = _differences(numbers, [reference], rate=view.has_success)
-    others = "; ".join(f"{ego} {ahead}" for ego, _, ahead in rows if ego != reference)
+    others = "; ".join(
+        f"{ego} {_shown(ahead[reference], view.has_success)}"
+        for ego, _, ahead in _differences(numbers, [reference])
+        if ego != reference
+    )
     unit = ", points" if view.has_success else ""
     return f"{task.plan.name}, ahead of {reference}{unit}: {others}."
 
@@ -162,25 +185,37 @@ def _named(figure: Figure, prefix: str) -> Figure:
 
 def family_table(task: JudgedTask, view: ReportView, numbers: Numbers | None = None) -> Table:
     """Return how far each ego is ahead of the references beside each family of partners."""
-    numbers = numbers or analyse(view)
-    references = [r for r in task.plan.suite.references if r in task.plan.suite.egos]
-    families = dict.fromkeys(partner.family for partner in view.partners)
-    groups: list[tuple[str, Numbers]] = [(_ALL, numbers)]
-    groups += [(family, analyse(_only(view, family))) for family in families]
+    rate = view.has_success
     rows = tuple(
-        (family, *cells)
-        for family, found in groups
-        for cells in _differences(found, references, rate=view.has_success)
+        (family, ego, score_text(found, rate), *(_shown(each, rate) for each in ahead.values()))
+        for family, (ego, found, ahead) in _by_family(task, view, numbers)
     )
     return Table(
         title="Beside each family, and ahead of the references",
-        columns=("Family", "Ego", "Score, 95 %", *(f"Ahead of {name}" for name in references)),
+        columns=(
+            "Family",
+            "Ego",
+            "Score, 95 %",
+            *(f"Ahead of {name}" for name in task.plan.suite.references),
+        ),
         rows=rows,
         caption="Differences are paired by start, each with its own 95 % interval over training "
         f"seeds{', in percentage points' if view.has_success else ''}; they are not corrected for "
         "their number.",
         text_columns=(0, 1),
     )
+
+
+def _by_family(
+    task: JudgedTask, view: ReportView, numbers: Numbers | None = None
+) -> Iterator[tuple[str, _Row]]:
+    """Yield each ego beside all partners, then beside each family of them."""
+    families = dict.fromkeys(partner.family for partner in view.partners)
+    groups = [(_ALL, numbers or analyse(view))]
+    groups += [(family, analyse(_only(view, family))) for family in families]
+    for family, found in groups:
+        for ego in _differences(found, task.plan.suite.references):
+            yield family, ego
 
 
 def _only(view: ReportView, family: str) -> ReportView:
@@ -191,28 +226,24 @@ def _only(view: ReportView, family: str) -> ReportView:
     return replace(view, partners=partners, episodes=episodes, best_responses=None)
 
 
-def _differences(
-    found: Numbers, references: Sequence[str], *, rate: bool
-) -> Iterator[tuple[str, ...]]:
-    """Yield, of each ego, its score and what it is ahead of each reference."""
+def _differences(found: Numbers, references: Sequence[str]) -> Iterator[_Row]:
+    """Yield each ego with what it is ahead of the references."""
     ranking = found.methods.ranking
     for row in found.methods.rows:
-        name = row.condition.condition_id
-        cells: list[str] = []
+        name, ahead = row.condition.condition_id, dict[str, Estimate | None]()
         for other in references:
-            pair = None if ranking is None else ranking.comparisons.get((name, other))
-            back = None if ranking is None else ranking.comparisons.get((other, name))
-            told = pair and pair.difference
+            pair = ranking and ranking.comparisons.get((name, other))
+            back = ranking and ranking.comparisons.get((other, name))
+            ahead[other] = pair and pair.difference
             if back is not None:
                 d = back.difference
-                told = replace(
-                    d,
-                    value=None if d.value is None else -d.value,
-                    low=None if d.high is None else -d.high,
-                    high=None if d.low is None else -d.low,
-                )
-            cells.append(MISSING if told is None else score_change(told, rate))
-        yield (row.condition.label, score_text(row.score, rate), *cells)
+                value, low, high = (e and -e for e in (d.value, d.high, d.low))
+                ahead[other] = replace(d, value=value, low=low, high=high)
+        yield row.condition.label, row.score, ahead
+
+
+def _shown(ahead: Estimate | None, rate: bool) -> str:
+    return MISSING if ahead is None else score_change(ahead, rate)
 
 
 def _budgets(played: Sequence[JudgedTask]) -> Section:

@@ -1,12 +1,13 @@
 """`cadenza suite run | list | show`: a declared set of tasks, egos and held-out partners."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cadenza.cli.configuration import explained
-from cadenza.cli.evaluate import Workers
+from cadenza.cli.evaluate import Workers, shown_config
 from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import stage_bars
 
@@ -50,7 +51,13 @@ def run(
         asked = _read(suite).reduced(tasks=task or (), seeds=seeds, scale=scale)
         folder = out or Path("runs") / f"suite-{suite.stem}"
         with stage_bars(quiet=quiet or as_json) as report:
-            runner = SuiteRunner(out=folder, workers=workers, progress=report)
+            words = ["cadenza", "suite", "run", shown_config(suite, "suites")]
+            words += [word for name in task or () for word in ("--task", name)]
+            words += [] if seeds is None else ["--seeds", str(seeds)]
+            words += [] if scale == 1.0 else ["--scale", f"{scale:g}"]
+            runner = SuiteRunner(
+                out=folder, workers=workers, progress=report, command=shlex.join(words)
+            )
             played = runner.run(asked, mode="overwrite" if overwrite else "resume")
         page = write_suite_report(folder, played)
         if as_json:

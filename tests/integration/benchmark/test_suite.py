@@ -1,12 +1,14 @@
 """`cadenza suite`: every step of a tiny one, killed on the way, and what the shipped one says."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from cadenza.benchmark.suite import load_suite
+from cadenza.benchmark.suite import SuiteConfig, SuiteTask, load_suite
 from cadenza.partners.registry import partner_card
 from tests.e2e.commands import LIMIT_S, held_at
 from tests.e2e.in_process import here
@@ -52,6 +54,7 @@ SMALL = {
 }
 for budget in ("zoo", "judges", "best_responses"):
     TINY["tasks"]["push"][budget] |= SMALL
+FORAGING = SuiteTask(training="foraging", zoo={"method": "fcp"})
 WORDS = ("suite", "run", "tiny.yaml", "--out", "out", "-j", "1")
 
 
@@ -94,6 +97,8 @@ def test_every_ego_and_seed_is_judged_beside_partners_it_never_met(played):
     assert (score["n"], score["n_clusters"]) == (2 * 10 * 2, 2)  # seeds, episodes, partners
     plan = json.loads((folder / "out/push/evaluation/plan.json").read_text())
     assert [p["name"] for p in plan["partners"]] == ["slow", "behavior-s2-0"]
+    command = next((folder / "out/push/evaluation/bundles").glob("*/REPRO.txt")).read_text()
+    assert command == "cadenza suite run tiny.yaml\n"
     assert plan["partners"][0]["partner"]["extra"]["max_speed"] == "0.3"
     judge = json.loads((folder / "out/push/judges/manifest.json").read_text())["members"][0]
     assert judge["split"] == "held_out"
@@ -114,9 +119,14 @@ def test_page_has_scores_differences_and_budgets(played):
     folder, told = played
     page = (folder / "out/report.html").read_text()
     assert "A tiny suite" in page
-    for row in told["tasks"]["push"]["differences"]:
-        assert row["Score, 95 %"].partition(" ")[0] in page
-    families = {row["Family"] for row in told["tasks"]["push"]["differences"]}
+    rows = told["tasks"]["push"]["differences"]
+    assert "learn from the rows of both robots" in page
+    scores = {row["ego"]: row["score"] for row in rows if row["family"] == "all partners"}
+    for ego, score in scores.items():
+        assert f"{score['value']:.2f}".replace("-", "−") in page
+        ahead = next(row["ahead_of"]["self-play"] for row in rows if row["ego"] == ego)
+        assert (ahead is None) == (ego == "self-play")
+    families = {row["family"] for row in rows}
     assert families == {"all partners", "scripted_heuristic", "behavior"}
     assert page.count('id="push-fig-methods"') == 1
     again = here("report", "out", "--out", "again.html", cwd=folder)
@@ -168,13 +178,32 @@ def test_shipped_suite_is_what_it_says():
         assert {"self-play", "egos/one-partner", "egos/population"} <= set(folders)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("references",), ["nobody"], "references: expected some of self-play"),
+        (("tasks", "push", "zoo", "seed"), 3, "no two populations may begin alike"),
+    ],
+)
+def test_unknown_reference_and_seed_of_a_population_are_refused(place, value, told):
+    suite = deepcopy(TINY)
+    where = suite
+    for key in place[:-1]:
+        where = where[key]
+    where[place[-1]] = value
+    with pytest.raises(ValidationError, match=told):
+        SuiteConfig.model_validate(suite)
+
+
 def test_scale_shrinks_every_budget_of_the_shipped_suite():
     suite = load_suite(Path("aht-small"))
-    small = suite.reduced(tasks=["crossing"], seeds=2, scale=0.01)
+    small = suite.reduced(tasks=["crossing"], seeds=2, scale=0.1)
     plans = [each.plan("crossing", Path("x")) for each in (suite, small)]
     for whole, less in zip(*(plan.steps() for plan in plans), strict=True):
-        assert less.frames <= 0.011 * whole.frames
+        assert less.frames <= 0.11 * whole.frames
     assert (small.seeds, small.episodes) == (2, 10)
+    suited = suite.model_copy(update={"tasks": {"food": FORAGING}}).reduced(scale=0.01)
+    assert suited.tasks["food"].zoo["steps"] == 10_000  # of what the task has, not of the default
 
 
 def test_shipped_suites_are_listed_and_shown(tmp_path):
