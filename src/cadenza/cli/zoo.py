@@ -12,6 +12,7 @@ from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_tex
 from cadenza.core.progress import progress_bar, stage_bars
 
 if TYPE_CHECKING:
+    from cadenza.benchmark.zoo.build import Executor
     from cadenza.benchmark.zoo.config import ZooConfig
     from cadenza.partners.selection import Criterion
     from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
@@ -52,8 +53,6 @@ def train(
 
         if resume and overwrite:
             raise ConfigurationError("zoo train: expected --resume or --overwrite, got both.")
-        if executor not in ("local", "ray"):
-            raise ConfigurationError(f"--executor: expected local or ray, got {executor!r}.")
         config = _configured(method, task, settings or [])
         folder = out or Path("runs") / f"zoo-{config.task}-{config.method}"
         with progress_bar("training", quiet=quiet or as_json) as report:
@@ -61,7 +60,7 @@ def train(
                 config,
                 out=folder,
                 workers=workers,
-                executor=executor,
+                executor=_executor(executor),
                 mode="resume" if resume else "overwrite" if overwrite else "new",
                 progress=report,
             )
@@ -227,6 +226,9 @@ def best_response(
         int | None,
         typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
     ] = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help="local, or ray: a cluster that sees the folders.")
+    ] = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Continue those there.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete those there.")] = False,
     as_json: AsJson = False,
@@ -277,6 +279,7 @@ def best_response(
                 zoo=zoo,
                 out=folder,
                 workers=workers,
+                executor=_executor(executor),
                 mode=output_mode(resume=resume, overwrite=overwrite),
                 progress=report,
             )
@@ -440,6 +443,14 @@ def film(
             artifacts_root=matrix / found.matrix["artifacts_root"],
         )
         print_text(f"{out}: {result['steps']} steps, success {result['info'].get('success')}")
+
+
+def _executor(text: str) -> "Executor":
+    from cadenza.core.errors import ConfigurationError
+
+    if text not in ("local", "ray"):
+        raise ConfigurationError(f"--executor: expected local or ray, got {text!r}.")
+    return text
 
 
 def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":

@@ -13,14 +13,15 @@ from cadenza.benchmark.zoo.matrix import open_zoos
 from cadenza.benchmark.zoo.pairs import open_pairs
 from cadenza.benchmark.zoo.responses import (
     ResponseConfig,
-    SeatedPartners,
     finished_response,
     train_responses,
 )
+from cadenza.benchmark.zoo.stacked import SeatedPartners
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
 from cadenza.evaluation.best_responses import load_best_responses
 from cadenza.learn.nn.portable import load_policy_file
+from cadenza.partners.registry import load_partner
 from cadenza.partners.zoo_manifest import read_manifest
 from tests.e2e.commands import LIMIT_S, warm
 from tests.zoo_samples import bytes_of, made, tiny
@@ -31,11 +32,11 @@ import os, signal, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path.cwd()))
-from cadenza.benchmark.zoo import responses
+from cadenza.benchmark.zoo import jobs
 from tests.integration.benchmark.test_best_response_training import trained
 
 name, wanted = sys.argv[3], int(sys.argv[4])
-original, calls = getattr(responses, name), []
+original, calls = getattr(jobs, name), []
 
 def fatal(*args, **kwargs):
     calls.append(1)
@@ -43,7 +44,7 @@ def fatal(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
 
-setattr(responses, name, fatal)
+setattr(jobs, name, fatal)
 trained(Path(sys.argv[1]), Path(sys.argv[2]), mode="resume")
 """
 
@@ -87,7 +88,8 @@ def test_killed_at_any_time_and_resumed_gives_the_same_bytes(zoo, whole, tmp_pat
         words = (zoo, tmp_path / "killed", where, count)
         ended = warm(script, *words, cwd=Path.cwd(), timeout=LIMIT_S)
         assert ended.code == -signal.SIGKILL, ended.err
-    again = trained(zoo, tmp_path / "killed", mode="resume")  # others go on together, too
+    # in two processes, and others go on together
+    again = trained(zoo, tmp_path / "killed", mode="resume", workers=2)
     assert again == whole[1]
     assert bytes_of(tmp_path / "killed") == bytes_of(whole[0])
 
@@ -115,7 +117,10 @@ def test_partners_of_an_ego_do_not_depend_on_those_of_others(zoo):
     config = budget().played(read_manifest(zoo))
     with closing(open_pairs(config, 8)) as both, closing(open_pairs(config, 4)) as one:
         states = both.reset(list(range(8)))
-        together, alone = SeatedPartners(both, entries, 4), SeatedPartners(one, entries[1:], 4)
+        partners = [
+            [load_partner(e.spec(both.uids[1])) for e in own] for own in (entries, entries[1:])
+        ]
+        together, alone = SeatedPartners(both, partners[0], 4), SeatedPartners(one, partners[1], 4)
         together.begin([3, 5])
         together.begin_rows(np.array([1, 2, 6]))
         alone.begin([5])

@@ -92,11 +92,10 @@ def test_bytes_of_a_member_do_not_depend_on_those_it_trains_with(tmp_path):
         keys = jobs.job_keys(config)
         for group in ((0,), (5, 0), (1, 2), (3, 4)):
             folder = tmp_path / task / "-".join(map(str, group))
-            runner = jobs.ZooJobRunner(
-                jobs.ZooJobFactory(
-                    folder=folder, config=config, task=config.spec, origin=("", ""), modules=()
-                )
+            make = jobs.ZooJobFactory(
+                folder=folder, config=config, task=config.spec, origin=("", ""), modules=()
             )
+            runner = make()
             assert [key for key, _ in runner.batch([keys[k] for k in group])] == [
                 keys[k] for k in group
             ]

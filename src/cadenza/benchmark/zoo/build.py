@@ -8,6 +8,7 @@ bodies they act with: `cadenza.partners.varied_body`. Draws follow the sorted op
 rounded to four decimals or to whole numbers, from one stream for each member.
 """
 
+import shutil
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import cadenza
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.executor import Job, default_workers, run_jobs
+from cadenza.benchmark.executor import Job, RunnerFactory, default_workers, run_jobs
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.zoo.config import UNTRAINED, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
@@ -171,10 +172,6 @@ def train_zoo(
         StorageError: The file system refused; finished jobs are kept.
     """
     config.spec.complete_options(config.options)
-    if executor == "ray" and workers is not None:
-        raise ConfigurationError(
-            f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs decide."
-        )
     with open_output_folder(out, mode=mode):
         folder = out.resolve()
         code = code_digest(config.spec, ())
@@ -187,9 +184,24 @@ def train_zoo(
             training=TRAINING.get(config.method, 1),
         )
         _require_training(folder, config)
-        _run(folder, config, origin, workers, executor, progress)
-        for name in (JOBS_FOLDER, MEMBERS_FOLDER, WORK_FOLDER):
-            remove_temporaries(folder / name)
+        keys = job_keys(config)
+        factory = ZooJobFactory(
+            folder=folder,
+            config=config,
+            task=config.spec,
+            origin=origin,
+            modules=(events_of(config.task).count.__module__,),
+        )
+        do_jobs(
+            folder,
+            {key: finished_members(folder, key) is not None for key in keys},
+            factory,
+            rollouts=rollouts_of(config),
+            workers=workers,
+            executor=executor,
+            progress=progress,
+        )
+        remove_temporaries(folder / MEMBERS_FOLDER)
         members: list[ZooMember] = (
             list(scripted_members(config)) if config.method in UNTRAINED else []
         )
@@ -210,42 +222,48 @@ def train_zoo(
     return manifest
 
 
-def _run(
+def do_jobs(
     folder: Path,
-    config: ZooConfig,
-    origin: tuple[str, str],
+    jobs: Mapping[str, bool],
+    factory: RunnerFactory,
+    *,
+    rollouts: int,
     workers: int | None,
     executor: Executor,
     progress: ProgressReport | None,
 ) -> None:
-    """Do the jobs that are not finished."""
-    keys = job_keys(config)
-    missing = [key for key in keys if finished_members(folder, key) is None]
-    if executor == "ray":
-        from cadenza.benchmark.ray_executor import free_actors
+    """Do the jobs that are not finished yet, and forget what was stored of unfinished ones.
 
-        size = free_actors() if missing else 1
-    else:
-        size = default_workers() if workers is None else workers
-    jobs = _grouped(missing, size)
-    factory = ZooJobFactory(
-        folder=folder,
-        config=config,
-        task=config.spec,
-        origin=origin,
-        modules=(events_of(config.task).count.__module__,),
-    )
-    with watched(folder, keys, missing, rollouts_of(config), progress):
+    They go in as many batches of equal size as there are processes, each trained as one stack.
+
+    Args:
+        folder: Folder of the zoo or of the best responses.
+        jobs: Keys, and whether each is finished.
+        factory: Builds the runner of one process.
+        rollouts: Of one job.
+        workers: See `train_zoo`.
+        executor: See `train_zoo`.
+        progress: See `train_zoo`.
+    """
+    missing = [key for key, finished in jobs.items() if not finished]
+    with _watched(folder, list(jobs), missing, rollouts, progress):
         if executor == "ray":
-            from cadenza.benchmark.ray_executor import run_jobs_on_ray
+            from cadenza.benchmark.ray_executor import free_actors, run_jobs_on_ray
 
-            run_jobs_on_ray(jobs, factory)
+            if workers is not None:
+                raise ConfigurationError(
+                    f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs "
+                    "decide."
+                )
+            run_jobs_on_ray(_grouped(missing, free_actors() if missing else 1), factory)
         else:
-            run_jobs(jobs, factory, workers=size)
+            size = default_workers() if workers is None else workers
+            run_jobs(_grouped(missing, size), factory, workers=size)
+    shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+    remove_temporaries(folder / JOBS_FOLDER)
 
 
 def _grouped(keys: Sequence[str], groups: int) -> list[Job]:
-    """Return jobs in ``groups`` batches of equal size, each trained as one stack."""
     size = max(1, -(-len(keys) // groups))
     return [
         Job(key=key, label=f"zoo job {key}", batch=str(place // size))
@@ -268,7 +286,7 @@ def _require_training(folder: Path, config: ZooConfig) -> None:
 
 
 @contextmanager
-def watched(
+def _watched(
     folder: Path,
     keys: Sequence[str],
     missing: Sequence[str],

@@ -22,6 +22,7 @@ from cadenza.benchmark.zoo.stacked import (
     Moment,
     PairPlayers,
     Population,
+    SeatedPartners,
     member_of,
     shared_reward,
 )
@@ -51,14 +52,25 @@ def halfway(returns: Sequence[float], *, window: int = 1) -> int:
 
 
 class SelfPlay(Population):
-    """One policy per job, each playing with itself; all of them as one stack."""
+    """One policy per job, all of them as one stack.
 
-    def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
+    Each plays with itself, or with a partner of its own that does not learn.
+    """
+
+    def __init__(
+        self,
+        config: ZooConfig,
+        env: PairEnv,
+        keys: Sequence[str],
+        partners: SeatedPartners | None = None,
+    ) -> None:
         super().__init__(config, env, keys)
         self.count: int = 1
         self.iterations: int = config.iterations
         seeds = [self.seed(key, "learner") for key in keys]
-        self.players: PairPlayers = PairPlayers(config, env, seeds=seeds, names=self.keys)
+        self.players: PairPlayers = PairPlayers(
+            config, env, seeds=seeds, names=self.keys, partners=partners
+        )
 
     def reward(self, moment: Moment) -> NDArray[Any]:
         """Return what both robots learn from, (2, E): the task's rewards."""

@@ -8,12 +8,13 @@ Promise:  a job is a pure function of the request. Its state is stored at every 
           result is one atomic file after its members.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 
 from cadenza.benchmark.tasks import TaskSpec, adopt
 from cadenza.benchmark.zoo.behavior import PreferringSelfPlay, preferences_of
@@ -37,7 +38,6 @@ from cadenza.core.checkpoints import (
     load_checkpoint,
     read_metadata,
     save_checkpoint,
-    sidecar_path,
 )
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, IntegrityError
@@ -68,6 +68,8 @@ STAGE_COPIES: Final = 1024
 _TOGETHER: Final[frozenset[Method]] = frozenset({"mep"})
 #: Methods that keep partners of every skill.
 _TIERED: Final = frozenset({"fcp", "mep"})
+#: What was stored of an unfinished job.
+State: TypeAlias = Mapping[str, Any]
 _BUILDERS: Final[dict[Method, Callable[..., Population]]] = {
     "fcp": SelfPlay,
     "behavior": PreferringSelfPlay,
@@ -111,17 +113,19 @@ class ZooJobFactory:
     def __call__(self) -> "ZooJobRunner":
         """Return the runner."""
         adopt(self.task, self.modules)
-        return ZooJobRunner(self)
+        return ZooJobRunner(self.folder, self.config, self.origin)
 
 
-class ZooJobRunner:
-    """Trains what jobs hold, several as one where their policies train alone; stores the members.
+class TrainingRunner(ABC):
+    """Trains what jobs hold, several as one where their policies train alone; stores the results.
 
     What a job makes does not depend on those that it is trained with.
     """
 
-    def __init__(self, plan: ZooJobFactory) -> None:
-        self._folder, self._config, self._origin = plan.folder, plan.config, plan.origin
+    def __init__(self, folder: Path, config: ZooConfig, origin: tuple[str, str]) -> None:
+        self.folder: Path = folder
+        self.config: ZooConfig = config
+        self._origin = origin
 
     def __call__(self, key: str, /) -> None:
         """Do the job ``key``, from its newest state if it has one."""
@@ -138,57 +142,37 @@ class ZooJobRunner:
         with single_torch_thread():
             while len(marks := sorted(set(begun.values()))) > 1:
                 behind = [key for key in keys if begun[key] == marks[0]]
-                with self._course(behind, states) as course:
+                with closing(self.course(behind, states)) as course:
                     course.run(until=marks[1])
                 states |= {key: self.load_state(key) for key in behind}
                 begun |= dict.fromkeys(behind, marks[1])
-            with self._course(keys, states) as course:
+            with closing(self.course(keys, states)) as course:
                 course.run(until=None)
                 course.publish()
-        for key in keys:
-            state = self.state_path(key)
-            for leftover in (state, sidecar_path(state), progress_path(self._folder, key)):
-                leftover.unlink(missing_ok=True)
-            yield key, b""
+        yield from ((key, b"") for key in keys)
 
-    @contextmanager
-    def _course(
-        self, keys: Sequence[str], states: Mapping[str, Mapping[str, Any] | None]
-    ) -> Generator["_Course"]:
-        config = self._config
-        blocks = config.population if config.method in _TOGETHER else 1
-        copies = config.num_envs * len(keys) * blocks
-        with closing(open_pairs(config, copies, stride=config.num_envs)) as env:
-            population = _BUILDERS[config.method](config, env, keys)
-            with closing(_Stage(config)) as stage:
-                yield _Course(self, population, stage, states)
-
-    def state_path(self, key: str) -> Path:
-        """Return where the state of an unfinished job is."""
-        return self._folder / WORK_FOLDER / f"{key}.pt"
-
-    def progress_path(self, key: str) -> Path:
-        """Return the file that holds one byte per finished rollout of a job."""
-        return progress_path(self._folder, key)
+    @abstractmethod
+    def course(self, keys: Sequence[str], states: Mapping[str, State | None]) -> "Course":
+        """Return the training of ``keys``, which all stand at one mark."""
 
     def metadata(self, run_id: str, step: int, **extra: Any) -> CheckpointMetadata:
         """Return the origin of a file of the zoo."""
         return CheckpointMetadata(
             run_id=run_id,
-            seed=self._config.seed,
+            seed=self.config.seed,
             step=step,
             git_sha=self._origin[0],
             pyproject_hash=self._origin[1],
-            extra={"task": self._config.task, **extra},
+            extra={"task": self.config.task, **extra},
         )
 
     def load_state(self, key: str) -> dict[str, Any] | None:
         """Return the newest state of a job; None if there is none that loads."""
-        if not self.state_path(key).exists():
+        if not (self.folder / WORK_FOLDER / f"{key}.pt").exists():
             return None
         try:
             uri = f"local://{WORK_FOLDER}/{key}.pt"
-            return load_checkpoint(uri=uri, artifacts_root=self._folder)[0]
+            return load_checkpoint(uri=uri, artifacts_root=self.folder)[0]
         except CheckpointError:
             return None  # it begins anew, with the same result
 
@@ -198,12 +182,24 @@ class ZooJobRunner:
             state_dict=state,
             uri=f"local://{WORK_FOLDER}/{key}.pt",
             metadata=self.metadata(key, step),
-            artifacts_root=self._folder,
+            artifacts_root=self.folder,
         )
 
-    def save_result(self, key: str, facts: dict[str, Any]) -> None:
-        """Store what a finished job made, after its members."""
-        write_sealed_json(self._folder / JOBS_FOLDER / f"{key}.json", facts, kind=_RESULT_KIND)
+    def save_result(self, key: str, facts: dict[str, Any], kind: str) -> None:
+        """Store what a finished job made, after its policies."""
+        write_sealed_json(self.folder / JOBS_FOLDER / f"{key}.json", facts, kind=kind)
+
+
+class ZooJobRunner(TrainingRunner):
+    """Trains and stores the members of a population."""
+
+    def course(self, keys: Sequence[str], states: Mapping[str, State | None]) -> "Course":
+        """Return the training of ``keys``."""
+        config = self.config
+        blocks = config.population if config.method in _TOGETHER else 1
+        copies = config.num_envs * len(keys) * blocks
+        env = open_pairs(config, copies, stride=config.num_envs)
+        return _MemberCourse(self, _BUILDERS[config.method](config, env, keys), states)
 
     def store(
         self,
@@ -215,7 +211,7 @@ class ZooJobRunner:
         played: PairEpisodes,
     ) -> ZooMember:
         """Store a member's policies; return what the manifest is to say of it."""
-        config, events = self._config, events_of(self._config.task)
+        config, events = self.config, events_of(self.config.task)
         member = ZooMember(
             name=name,
             family=config.method,
@@ -232,25 +228,25 @@ class ZooJobRunner:
         uri = f"local://{member.file}"
         about = {"algorithm": config.method, "seed": config.seed, "step": step}
         for seat, network in policies.networks(task={"id": config.task}, facts=about).items():
-            save_policy_file(network, policy_path(self._folder / str(member.file), seat))
+            save_policy_file(network, policy_path(self.folder / str(member.file), seat))
         save_checkpoint(
             state_dict=policies.state_dict(),
             uri=uri,
             metadata=self.metadata(name, step, tier=tier),
-            artifacts_root=self._folder,
+            artifacts_root=self.folder,
         )
-        digest = read_metadata(uri=uri, artifacts_root=self._folder).sha256
+        digest = read_metadata(uri=uri, artifacts_root=self.folder).sha256
         return member.model_copy(update={"sha256": digest})
 
     def _preference(self, name: str) -> dict[str, float]:
-        if self._config.method != "behavior":
+        if self.config.method != "behavior":
             return {}
-        weights = preferences_of(self._config)[int(name.rpartition("-")[2])]
-        return dict(zip(events_of(self._config.task).names, weights.tolist(), strict=True))
+        weights = preferences_of(self.config)[int(name.rpartition("-")[2])]
+        return dict(zip(events_of(self.config.task).names, weights.tolist(), strict=True))
 
 
 class _Stage:
-    """Where members are measured: the same episodes for everybody, as many pairs at once as fit."""
+    """Where pairs are measured: the same episodes for everybody, as many at once as fit."""
 
     def __init__(self, config: ZooConfig) -> None:
         self._config = config
@@ -262,55 +258,59 @@ class _Stage:
         for env in self._envs.values():
             env.close()
 
-    def measure(self, pairs: Sequence[tuple[MemberPolicies, MemberPolicies]]) -> list[PairEpisodes]:
-        """Play the episodes that every member of the zoo is measured in: egos, partners."""
+    def play(self, pairs: Sequence[tuple[PairPolicy, PairPolicy]], seed: int) -> list[PairEpisodes]:
+        """Play the episodes of ``seed``: egos, partners."""
         config, played = self._config, list[PairEpisodes]()
         for first in range(0, len(pairs), self._most):
             some = pairs[first : first + self._most]
             if len(some) not in self._envs:
                 self._envs[len(some)] = open_pairs(config, len(some) * config.episodes)
-            env = self._envs[len(some)]
-            dims = env.observation_dims
-            played += play_pairs(
-                env,
-                [(_acting(e.ego, 0, dims[0]), _acting(p.partner, 1, dims[1])) for e, p in some],
-                horizon=config.horizon,
-                events=events_of(config.task),
-                seed=episode_seed(config),
-            )
+            env, events = self._envs[len(some)], events_of(config.task)
+            played += play_pairs(env, some, horizon=config.horizon, events=events, seed=seed)
         return played
 
 
-def _acting(network: PortableNetwork, robot: int, dim: int) -> PairPolicy:
+def acting(network: PortableNetwork, env: PairEnv, robot: int) -> PairPolicy:
+    """Return what a policy does as ``robot`` for states of both."""
+    dim = env.observation_dims[robot]
     return lambda states: network.act(states[robot][:, :dim])
 
 
-class _Course:
+class Course(ABC):
     """The training of jobs that go as one: rollouts, and evaluations at even distances."""
 
     def __init__(
-        self,
-        runner: ZooJobRunner,
-        population: Population,
-        stage: _Stage,
-        states: Mapping[str, Mapping[str, Any] | None],
+        self, runner: TrainingRunner, population: Population, states: Mapping[str, State | None]
     ) -> None:
-        self._runner, self._population, self._stage = runner, population, stage
+        self._runner, self._population = runner, population
+        self._stage = _Stage(population.config)
         self._config, self._keys = population.config, population.keys
         total, marks = population.iterations, self._config.snapshots
         self._marks = sorted({round(k * total / marks) for k in range(marks + 1)})
-        found = [states[key] for key in self._keys]
-        self._begin = 0
-        #: Job by job: at every evaluation the policies of its members, and their mean scores.
-        self._snapshots: list[list[list[dict[str, Any]]]] = [[] for _ in self._keys]
-        self._returns: list[list[list[float]]] = [[] for _ in self._keys]
-        self._began: list[list[dict[str, Any]]] = [[] for _ in self._keys]
-        for place, state in enumerate(found):
+        self._begin = -1  # evaluated already
+        for place, key in enumerate(self._keys):
+            state = states[key]
             if state is not None:
                 population.load_state_dict(place, state["population"])
-                self._snapshots[place], self._returns[place] = state["snapshots"], state["returns"]
-                self._began[place] = state["began"]
+                self._load(place, state)
                 self._begin = int(state["iteration"])
+
+    def close(self) -> None:
+        """Let go of the environments."""
+        self._stage.close()
+        self._population.env.close()
+
+    @abstractmethod
+    def _load(self, place: int, state: State) -> None:
+        """Go on from what `_evaluate` returned for ``keys[place]``."""
+
+    @abstractmethod
+    def _evaluate(self) -> list[dict[str, Any]]:
+        """Measure everybody; return what each job needs to know of it later."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Store what the finished jobs made."""
 
     @property
     def _steps(self) -> list[int]:
@@ -324,14 +324,57 @@ class _Course:
         last = population.iterations if until is None else until
         with ExitStack() as files:
             told = [files.enter_context(self._progress_file(key)) for key in self._keys]
-            for iteration in range(self._begin, last + 1):
-                if iteration in self._marks[len(self._returns[0]) :]:
-                    self._evaluate(iteration)
+            for iteration in range(max(self._begin, 0), last + 1):
+                if iteration in self._marks and iteration > self._begin:
+                    step = self._steps[self._marks.index(iteration)]
+                    for place, facts in enumerate(self._evaluate()):
+                        trained = {
+                            "iteration": iteration,
+                            "population": population.state_dict(place),
+                        }
+                        self._runner.save_state(self._keys[place], step, {**trained, **facts})
                 if iteration < last:
                     population.iterate(iteration)
                     for progress in told:
                         progress.write(b".")
                         progress.flush()
+
+    @contextmanager
+    def _progress_file(self, key: str) -> Generator[BinaryIO]:
+        path = progress_path(self._runner.folder, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as progress:
+            progress.truncate(max(self._begin, 0))
+            yield progress
+
+
+class _MemberCourse(Course):
+    """The training of members, who are measured beside themselves."""
+
+    _runner: ZooJobRunner
+
+    def __init__(
+        self, runner: ZooJobRunner, population: Population, states: Mapping[str, State | None]
+    ) -> None:
+        #: Job by job: at every evaluation the policies of its members, and their mean scores.
+        self._snapshots: list[list[list[dict[str, Any]]]] = [[] for _ in population.keys]
+        self._returns: list[list[list[float]]] = [[] for _ in population.keys]
+        self._began: list[list[dict[str, Any]]] = [[] for _ in population.keys]
+        super().__init__(runner, population, states)
+
+    def _load(self, place: int, state: State) -> None:
+        self._snapshots[place], self._returns[place] = state["snapshots"], state["returns"]
+        self._began[place] = state["began"]
+
+    def _measure(
+        self, pairs: Sequence[tuple[MemberPolicies, MemberPolicies]]
+    ) -> list[PairEpisodes]:
+        """Play the episodes that every member of the zoo is measured in: egos, partners."""
+        env = self._population.env
+        return self._stage.play(
+            [(acting(e.ego, env, 0), acting(p.partner, env, 1)) for e, p in pairs],
+            episode_seed(self._config),
+        )
 
     def publish(self) -> None:
         """Store the members of finished jobs, then what each job made of them."""
@@ -346,9 +389,7 @@ class _Course:
             for tier, position in chosen.items()
         ]
         policies = [self._snapshot(*members[m], position) for m, _, position in entries]
-        played = self._stage.measure(
-            [(finals[e[0]], p) for e, p in zip(entries, policies, strict=True)]
-        )
+        played = self._measure([(finals[e[0]], p) for e, p in zip(entries, policies, strict=True)])
         for (m, tier, position), own, episodes in zip(entries, policies, played, strict=True):
             place, index = members[m]
             base = self._keys[place]
@@ -369,15 +410,7 @@ class _Course:
                 "curves": [self._curve(place, index) for index in range(count)],
                 **self._population.report(),
             }
-            self._runner.save_result(key, facts)
-
-    @contextmanager
-    def _progress_file(self, key: str) -> Generator[BinaryIO]:
-        path = self._runner.progress_path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as progress:
-            progress.truncate(self._begin)
-            yield progress
+            self._runner.save_result(key, facts, _RESULT_KIND)
 
     def _snapshot(self, place: int, index: int, position: int) -> MemberPolicies:
         """Return a member as it was at evaluation ``position``."""
@@ -395,12 +428,13 @@ class _Course:
         middle = halfway(self._curve(place, index), window=self._config.smoothing)
         return {"init": 0, "mid": middle, "final": last}
 
-    def _evaluate(self, iteration: int) -> None:
-        """Play everybody with itself, keep who they are now, and store the states."""
+    def _evaluate(self) -> list[dict[str, Any]]:
+        """Play everybody with itself, and keep who they are now."""
         population, count = self._population, self._population.count
         members = [population.member(k) for k in range(len(self._keys) * count)]
-        played = self._stage.measure([(member, member) for member in members])
-        for place, key in enumerate(self._keys):
+        played = self._measure([(member, member) for member in members])
+        found: list[dict[str, Any]] = []
+        for place in range(len(self._keys)):
             own = slice(place * count, (place + 1) * count)
             snapshots, returns = self._snapshots[place], self._returns[place]
             returns.append([float(episodes.returns.mean()) for episodes in played[own]])
@@ -409,17 +443,9 @@ class _Course:
             if self._config.method not in _TIERED:
                 snapshots[:] = [[]] * len(snapshots)  # only the last one is wanted
             snapshots.append([member.state_dict() for member in members[own]])
-            self._runner.save_state(
-                key,
-                self._steps[len(returns) - 1],
-                {
-                    "iteration": iteration,
-                    "population": population.state_dict(place),
-                    "snapshots": snapshots,
-                    "returns": returns,
-                    "began": self._began[place],
-                },
-            )
+            began = self._began[place]
+            found.append({"snapshots": snapshots, "returns": returns, "began": began})
+        return found
 
 
 def progress_path(folder: Path, key: str) -> Path:

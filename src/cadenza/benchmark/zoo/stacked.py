@@ -1,7 +1,8 @@
 """How a population trains: stacked PPO policies, rollouts of pairs, members as plain policies.
 
 A method is a `Population`: it says which policies there are, who plays a rollout and what rewards
-they learn from. `PairPlayers` are policies of equal sizes that play and learn as one.
+they learn from. `PairPlayers` are policies of equal sizes that play and learn as one, perhaps each
+beside a partner that does not learn (`SeatedPartners`).
 
 Rows:        a policy's row is a robot's state, which robot it is (one-hot) and, where a policy has
              several identities, which one (one-hot). Its critic sees both robots' states, which of
@@ -12,7 +13,8 @@ Bytes:       those of a policy do not depend on the others that it is stacked wi
              `cadenza.learn.stacked`: its environments play the episodes of a batch of their own.
 Resuming:    a state between two rollouts holds everything that later ones depend on.
 Axes:        2 = ego and partner, G = blocks of environments, N = environments of a block, E = G N,
-             K = policies, P = robots that each plays, T = steps, O = state, I = identities.
+             K = policies, P = robots that each plays, R = robots that learn, T = steps, O = state,
+             I = identities.
 """
 
 from abc import ABC, abstractmethod
@@ -32,6 +34,8 @@ from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
 from cadenza.learn.nn.running_normalizer import EPSILON, scaled
 from cadenza.learn.stacked.ppo import StackedPPO
 from cadenza.learn.stacked.rollout import Cut
+from cadenza.partners.interface import FrozenPartner
+from cadenza.partners.pool import PartnerPool
 from cadenza.partners.zoo_member import MemberPolicies
 
 #: Identities of both robots' players, (2, E), for policies that have several.
@@ -43,7 +47,7 @@ class Moment(NamedTuple):
 
     Attributes:
         before: States, (2, E, O).
-        decided: Decisions, (2, E, ...): unit actions before clipping, or numbers of choices.
+        decided: Decisions, (R, E, ...): unit actions before clipping, or numbers of choices.
         actions: What was executed, (E, A_i) for each robot.
         step: What came of it.
     """
@@ -63,8 +67,40 @@ def shared_reward(moment: Moment) -> NDArray[Any]:
     return np.stack((moment.step.rewards, moment.step.rewards))
 
 
+class SeatedPartners:
+    """Partners in the second robot's seat, each in as many environments of its own.
+
+    The draws of one depend on its own rows alone.
+    """
+
+    def __init__(self, env: PairEnv, partners: Sequence[FrozenPartner], each: int) -> None:
+        self._env, self._each, self._count = env, each, len(partners)
+        self._pool = PartnerPool(partners, rows=self._count * each)
+
+    def begin(self, seeds: Sequence[int]) -> None:
+        """Begin episodes in all environments, with a seed for each partner."""
+        streams = [derive_substream("zoo.response.partner", root_seed=seed) for seed in seeds]
+        self._rngs = [stream.default_rng() for stream in streams]
+        self._pool.reset(seed=seeds[0])
+        self.begin_rows(np.arange(self._count * self._each, dtype=np.int64))
+
+    def begin_rows(self, rows: NDArray[np.int64]) -> None:
+        """Begin episodes in some, in ascending order."""
+        members = rows // self._each
+        own: list[int] = np.bincount(members, minlength=self._count).tolist()
+        pairs = zip(self._rngs, own, strict=True)
+        seeds = [int(rng.integers(2**31 - 1)) for rng, n in pairs for _ in range(n)]
+        self._pool.begin(rows.tolist(), members.tolist(), seeds)
+
+    def act(self, states: Float32Array) -> Float32Array:
+        """Return their actions, (E, A), for both robots' states, (2, E, O)."""
+        return self._pool.act(self._env.observation(states))
+
+
 class PairPlayers:
     """K policies that play as one, each both robots of its block, or two of them one robot each.
+
+    Beside ``partners`` each plays the first robot of its block.
 
     Args:
         config: The zoo's.
@@ -73,6 +109,7 @@ class PairPlayers:
             and partner one after the other.
         names: Policies in messages.
         identities: I; 1 for policies without.
+        partners: Who plays the second robot of each block and does not learn.
 
     Attributes:
         learner: All K.
@@ -87,11 +124,13 @@ class PairPlayers:
         seeds: Sequence[int],
         names: Sequence[str],
         identities: int = 1,
+        partners: SeatedPartners | None = None,
     ) -> None:
-        self._config, self._env = config, env
+        self._config, self._env, self._partners = config, env, partners
         self._identities = identities if identities > 1 else 0
         self._blocks = env.num_envs // config.num_envs
-        self._is_one = len(seeds) == self._blocks  # policy for both robots
+        self._learning = 2 if partners is None else 1  # robots
+        self._is_one = len(seeds) < self._learning * self._blocks  # policy for both robots
         dim, length = env.observation_dim, config.ppo.rollout_length
         self.learner: StackedPPO = StackedPPO(
             config.ppo,
@@ -108,7 +147,7 @@ class PairPlayers:
         if config.ppo.normalize_observations:
             self.rows = np.zeros_like(self.rows)
         self._states = np.zeros((length + 1, 2, env.num_envs, dim), np.float32)
-        for robot in range(2):  # which one a row is of
+        for robot in range(self._learning):  # which one a row is of
             self._by_block(self.rows)[:, robot, ..., dim + robot] = 1.0
 
     def play(self, seeds: Sequence[int], rule: RewardRule, labels: Labels | None = None) -> None:
@@ -119,6 +158,8 @@ class PairPlayers:
         rows = self._by_block(self.rows)
         results = [self._by_block(each) for each in (rollout.rewards, rollout.boundaries)]
         states = env.reset(seeds)
+        if self._partners is not None:
+            self._partners.begin(seeds[:: self._config.num_envs])
         for t in range(self._config.ppo.rollout_length):
             self._states[t] = states
             rows[:, :, t, :, : env.observation_dim] = self._block(states)
@@ -128,12 +169,16 @@ class PairPlayers:
             rollout.decisions[:, t] = acted
             decided = self._robots(acted)
             actions = [env.scaled(robot, each) for robot, each in enumerate(decided)]
+            if self._partners is not None:
+                actions.append(self._partners.act(states))
             step = env.step(actions)
             rewards = rule(Moment(states, decided, actions, step))
             both = (self._block(each) for each in (rewards, step.boundaries))
             for result, values in zip(results, both, strict=True):
                 result[:, :, t] = values
             self._cut(t, step, labels)
+            if self._partners is not None:
+                self._partners.begin_rows(np.flatnonzero(step.boundaries))
             states = step.states
         self._states[-1] = states
         self._judge()
@@ -159,25 +204,26 @@ class PairPlayers:
         )
 
     def _by_block(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array of the rollout, (K, T, P N, ...), as a view (G, 2, T, N, ...)."""
+        """Return an array of the rollout, (K, T, P N, ...), as a view (G, R, T, N, ...)."""
         blocks, count, steps = self._blocks, self._config.num_envs, values.shape[1]
         if self._is_one:
             parted = values.reshape(blocks, steps, 2, count, *values.shape[3:])
             return parted.swapaxes(1, 2)
-        return values.reshape(blocks, 2, steps, count, *values.shape[3:])
+        return values.reshape(blocks, self._learning, steps, count, *values.shape[3:])
 
     def _block(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return what both robots have, (2, E, ...), or share, (E,), as (G, 2 or 1, N, ...)."""
+        """Return what both robots have, (2, E, ...), or share, (E,), as (G, R or 1, N, ...)."""
         blocks, count = self._blocks, self._config.num_envs
         if values.ndim == 1:
             return values.reshape(blocks, 1, count)
-        return values.reshape(2, blocks, count, *values.shape[2:]).swapaxes(0, 1)
+        both = values.reshape(2, blocks, count, *values.shape[2:]).swapaxes(0, 1)
+        return both[:, : self._learning]
 
     def _robots(self, decisions: NDArray[Any]) -> NDArray[Any]:
-        """Return decisions, (K, P N, ...), as (2, E, ...)."""
-        shape = decisions.shape[2:]
-        parted = decisions.reshape(self._blocks, 2, self._config.num_envs, *shape)
-        return parted.swapaxes(0, 1).reshape(2, self._env.num_envs, *shape)
+        """Return decisions, (K, P N, ...), as (R, E, ...)."""
+        shape, robots = decisions.shape[2:], self._learning
+        parted = decisions.reshape(self._blocks, robots, self._config.num_envs, *shape)
+        return parted.swapaxes(0, 1).reshape(robots, self._env.num_envs, *shape)
 
     def _identify(self, labels: Labels) -> None:
         """Write who everybody is into the rows of this rollout."""
@@ -196,7 +242,7 @@ class PairPlayers:
         for robot in range(2):
             own = self._states[:, robot].reshape(steps, self._blocks, -1, dim).swapaxes(0, 1)
             judged[..., robot * dim : (robot + 1) * dim] = own[:, None]
-        judged[..., 2 * dim : 2 * dim + 2] = np.eye(2)[:, None, None]
+        judged[..., 2 * dim : 2 * dim + 2] = np.eye(2)[: self._learning, None, None]
 
     def _cut(self, t: int, step: PairStep, labels: Labels | None) -> None:
         """Note what critics would have seen where a time limit ended an episode."""
@@ -216,8 +262,9 @@ class PairPlayers:
                 both = np.concatenate((rows, rows + count))
                 self.rollout.cuts.append(Cut(int(block), t, both, seen.reshape(len(both), -1)))
             else:
-                for robot in range(2):
-                    self.rollout.cuts.append(Cut(2 * int(block) + robot, t, rows, seen[robot]))
+                for robot in range(self._learning):
+                    policy = self._learning * int(block) + robot
+                    self.rollout.cuts.append(Cut(policy, t, rows, seen[robot]))
 
 
 def plain_policy(
