@@ -10,6 +10,7 @@ from gymnasium import spaces
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.portable import save_policy_file
+from cadenza.partners.frozen import FrozenNetworkPartner
 from cadenza.partners.openvla import OpenVLAPartner
 from cadenza.partners.registry import load_partner, partner_card
 from cadenza.partners.remote import close_processes
@@ -20,6 +21,18 @@ from tests.foreign_policies import install_foreign_python
 NETWORKS = ("frozen_harl", "frozen_mappo", "onnx", "policy")
 #: Partners whose actions no task bounds.
 LEARNED = (*NETWORKS, "crossformer_zero_shot", "lerobot_policy", "openvla_lora_specialist")
+
+
+class MemoryPartner(FrozenNetworkPartner):
+    """Plays a network that is in memory."""
+
+    def __init__(self, network, uid):
+        uri = f"memory:{network.content_id}"
+        super().__init__(PartnerSpec("network", 0, weights_uri=uri, extra={"uid": uid}))
+        self.made = network
+
+    def read_network(self):
+        return self.made
 
 
 def state_dim(robots):

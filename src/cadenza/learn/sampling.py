@@ -114,11 +114,6 @@ class PartnerSampler:
         self._scores[partner].append(score)
         self._count(partner)
 
-    def forget(self, partner: int) -> None:
-        """Forget what was scored beside ``partner``, which is another one from now on."""
-        self._scores[partner].clear()
-        self._count(partner)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the last scores beside every partner, oldest first, as plain values."""
         return {"scores": [list(scores) for scores in self._scores]}

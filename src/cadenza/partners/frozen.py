@@ -216,14 +216,6 @@ class FrozenNetworkPartner(StatePolicyPartner):
         """Robot whose state it reads."""
         return self._uid
 
-    def playing(self, network: "PortableNetwork") -> "NetworkPartner":
-        """Return a partner that goes on with ``network`` in every row, its memory fresh."""
-        partner = NetworkPartner(network, self._uid)
-        if self._bound is not None:
-            partner.bind(self._bound)
-        partner.draw_after(self)
-        return partner
-
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
         super().reset_row(row, seed=seed)
@@ -284,20 +276,6 @@ class FrozenNetworkPartner(StatePolicyPartner):
             self._require_kind(network)
             self._network = network
         return self._network
-
-
-class NetworkPartner(FrozenNetworkPartner):
-    """Plays a network that is in memory, e.g. an ego's beside which its next copy trains."""
-
-    def __init__(self, network: "PortableNetwork", uid: str) -> None:
-        uri = f"memory:{network.content_id}"
-        spec = PartnerSpec("network", 0, weights_uri=uri, extra={"uid": uid})
-        super().__init__(replace(spec, weights_sha256=network.content_id))
-        self._network = network
-
-    def read_network(self) -> "PortableNetwork":
-        """Return the network."""
-        return self._loaded()
 
 
 class FrozenActorPartner(FrozenNetworkPartner):

@@ -300,10 +300,6 @@ class DrawingPartner(PartnerBase):
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
         self.generators.restart(row, self.episode_stream(seed))
 
-    def draw_after(self, other: "DrawingPartner") -> None:
-        """Go on with the generators of another partner, in all rows."""
-        self._opened = other.generators
-
     @property
     def generators(self) -> RowGenerators:
         """The rows' generators; acting before the first reset plays automatic episodes."""

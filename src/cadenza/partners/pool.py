@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.contracts import TaskContract
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, refuse
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.partners.interface import FrozenPartner, PartnerBase, read_state
 
 if TYPE_CHECKING:
@@ -42,10 +42,6 @@ class NetworkPlayer(Protocol):
 
     def noise(self, rows: Sequence[int]) -> Float32Array:
         """Return what draws the next actions of ``rows``, one generator each."""
-        ...
-
-    def playing(self, network: "PortableNetwork") -> PartnerBase:
-        """Return a partner that goes on with ``network`` in every row."""
         ...
 
 
@@ -149,21 +145,6 @@ class PartnerPool:
         for rows, told in parts:
             actions[rows] = told
         return actions
-
-    def replace(self, index: int, network: "PortableNetwork") -> None:
-        """Let member ``index``, which plays a network, go on with another one in all its rows.
-
-        Raises:
-            ConfigurationError: The member plays no network.
-        """
-        member = self.members[index]
-        if not isinstance(member, NetworkPlayer):
-            expected, got = "a member that plays a network", type(member).__name__
-            refuse(ConfigurationError, f"pool member {index}", expected=expected, got=got)
-        self.members[index] = member.playing(network)
-        self._content_ids[index] = network.content_id
-        if self._is_open:
-            self._stack()
 
     def _stacked(
         self,

@@ -7,8 +7,8 @@ import pytest
 import cadenza
 from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.learn.nn.portable import SUFFIX, load_policy_file
-from cadenza.partners.frozen import NetworkPartner
 from cadenza.partners.pool import PartnerPool
+from tests.partner_makers import MemoryPartner
 from tests.unit.learn.test_api import assert_same
 
 SMALL = {"seed": 0, "rollout_length": 8, "batch_size": 24, "hidden_sizes": (8,), "epochs": 2}
@@ -107,7 +107,7 @@ def test_files_are_judged_and_frozen_as_they_act_alone(name, beside, tmp_path):
         uid="ego", observation_dim=15, low=np.zeros(1), high=np.full(1, 5.0), chooses=True
     )
     policy = load_policy(f"local://ego{SUFFIX}", seat=seat, artifacts_root=tmp_path)
-    pool = PartnerPool([NetworkPartner(network, "ego")], rows=3)
+    pool = PartnerPool([MemoryPartner(network, "ego")], rows=3)
     rng = np.random.default_rng(0)
     seen, begins = rng.normal(size=(8, 3, 15)).astype(np.float32), np.zeros((8, 3), bool)
     begins[0], begins[3, 1], begins[5, 2] = True, True, True

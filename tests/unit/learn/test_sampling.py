@@ -83,12 +83,6 @@ def test_only_the_last_scores_count():
     assert np.argmax(sampler.probabilities) == 1
 
 
-def test_forgotten_partner_counts_as_unknown():
-    sampler = scored("maximin", [0.0], [1.0])
-    sampler.forget(1)
-    assert np.argmax(sampler.probabilities) == 1
-
-
 @given(
     kind=st.sampled_from(KINDS),
     reports=st.lists(st.tuples(st.integers(0, 3), st.floats(-50, 50)), max_size=80),

@@ -7,13 +7,13 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.portable import Output, flat_network, perceptron
 from cadenza.learn.nn.portable_stack import PolicyStack, stack_key
 from cadenza.partners import PartnerSpec, load_partner
-from cadenza.partners.frozen import NetworkPartner
 from cadenza.partners.pool import PartnerPool
+from tests.partner_makers import MemoryPartner
 
 BOUNDS = {"low": np.full(2, -1, np.float32), "high": np.full(2, 1, np.float32)}
 CHOICES = {"kind": "choice", "choices": np.arange(5)}
@@ -40,7 +40,7 @@ def remembering(seed):
 
 
 def player(made):
-    return NetworkPartner(made, "partner")
+    return MemoryPartner(made, "partner")
 
 
 def scripted(name):
@@ -125,23 +125,6 @@ def test_policies_of_other_shapes_are_not_stacked_together():
     assert len(keys) == 2
     assert stack_key(network(0)) == stack_key(network(1))
     assert stack_key(remembering(0)) is None
-
-
-def test_replaced_member_plays_the_new_network_in_its_rows():
-    pool = pool_of(MAKERS[:3], rows=6)
-    pool.begin(range(6), [0, 1, 2] * 2, range(6))
-    before = pool.act(seen(STATES[:6]))
-    new = network(77)
-    pool.replace(1, new)
-    after = pool.act(seen(STATES[:6]))
-    np.testing.assert_allclose(after[[1, 4]], new.act(STATES[[1, 4]]), atol=1e-6)
-    assert np.array_equal(after[[0, 2, 3, 5]], before[[0, 2, 3, 5]])
-    assert pool.playing_ids[1] == new.content_id
-
-
-def test_replacing_a_scripted_member_is_refused():
-    with pytest.raises(ConfigurationError, match="pool member 0: expected a member that plays a"):
-        pool_of([lambda: scripted("crossing_wanderer")]).replace(0, network(0))
 
 
 def test_weights_changed_after_loading_are_refused_when_an_episode_begins(monkeypatch):
