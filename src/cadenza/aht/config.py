@@ -32,7 +32,7 @@ from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json
 from cadenza.core.key_values import apply_settings, merged, resolved
 from cadenza.core.yaml_files import read_yaml
-from cadenza.learn.agents.ppo import MAPPOConfig, PPOConfig
+from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.learn.configs import (
     CECConfig,
     DQNConfig,
@@ -42,10 +42,10 @@ from cadenza.learn.configs import (
     LIAMConfig,
     MBPOConfig,
     SACConfig,
+    SelfPlayConfig,
     TD3Config,
     UPDConfig,
 )
-from cadenza.learn.nn.recurrent import MemoryKind
 from cadenza.learn.settings import (
     FrozenModel,
     OffPolicyConfig,
@@ -337,12 +337,6 @@ class ResumeConfig(FrozenModel):
     keep: int = Field(default=2, ge=1)
 
 
-class RecurrentPPOConfig(PPOConfig):
-    """`cadenza.learn.agents.ppo.PPOConfig` with a memory of the episode so far by default."""
-
-    memory: MemoryKind | None = "gru"
-
-
 class UpstreamSection(FrozenModel):
     """A section of upstream that has no effect here: only its defaults are accepted."""
 
@@ -508,8 +502,8 @@ class EgoAHTConfig(FrozenModel):
     dqn: DQNConfig = Field(default_factory=DQNConfig, json_schema_extra=extension())
     mbpo: MBPOConfig = Field(default_factory=MBPOConfig, json_schema_extra=extension())
     liam: LIAMConfig = Field(default_factory=LIAMConfig, json_schema_extra=extension())
-    recurrent_ppo: RecurrentPPOConfig = Field(
-        default_factory=RecurrentPPOConfig, json_schema_extra=extension()
+    recurrent_ppo: SelfPlayConfig = Field(
+        default_factory=SelfPlayConfig, json_schema_extra=extension()
     )
     e3t: E3TConfig = Field(default_factory=E3TConfig, json_schema_extra=extension())
     upd: UPDConfig = Field(default_factory=UPDConfig, json_schema_extra=extension())

@@ -31,14 +31,12 @@ from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, r
 from cadenza.core.files import sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.process_batch import ProcessBatch
+from cadenza.learn.agents.cec import Range
 from cadenza.learn.agents.self_play import PartnerPlayer
 from cadenza.learn.settings import FrozenModel
 
 #: Draws that may fall into held-out layouts before a variation is refused.
 _MOST_DRAWS: Final = 1_000
-
-#: Ends of a range, or the values to choose from.
-Range = tuple[float, float] | tuple[str, ...]
 
 
 class Variation(FrozenModel):
@@ -174,12 +172,11 @@ def open_seat(
     episode_length: int | None = None,
     root_seed: int = 0,
     variation: Variation | None = None,
-    workers: int | None = 0,
     options: Mapping[str, OptionValue] | None = None,
 ) -> "OpenSeatEnv":
     """Return ``num_envs`` environments of ``task`` whose partner's seat is open.
 
-    With a ``variation`` they are stepped one by one, in so many ``workers`` (`ProcessBatch`).
+    With a ``variation`` they are stepped one by one, in this process.
     """
     found = get_task(task)
     request = EnvRequest(
@@ -190,7 +187,7 @@ def open_seat(
     )
     if variation is not None:
         make = partial(VariedTask, task, request, variation)
-        return OpenSeatEnv(ProcessBatch(make, num_envs, workers=workers), swaps=True)
+        return OpenSeatEnv(ProcessBatch(make, num_envs, workers=0), swaps=True)
     batch = found.make_env(replace(request, num_envs=num_envs, batched=True))
     return OpenSeatEnv(batch, swaps=True)
 
