@@ -19,6 +19,7 @@ import cadenza
 from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.executor import Job, RunnerFactory, default_workers, run_jobs
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.ray_executor import free_actors, run_jobs_on_ray
 from cadenza.benchmark.zoo.config import UNTRAINED, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import (
@@ -248,8 +249,6 @@ def do_jobs(
     missing = [key for key, finished in jobs.items() if not finished]
     with _watched(folder, list(jobs), missing, rollouts, progress):
         if executor == "ray":
-            from cadenza.benchmark.ray_executor import free_actors, run_jobs_on_ray
-
             if workers is not None:
                 raise ConfigurationError(
                     f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs "

@@ -33,7 +33,6 @@ class StoryPage:
         cautions: Sentences on how far that holds.
         sections: Figures and tables.
         facts: Value of what the provenance says, by label.
-        command: Command line that repeats it.
     """
 
     kind: str
@@ -46,7 +45,6 @@ class StoryPage:
     cautions: tuple[str, ...] = ()
     sections: tuple[Section, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
-    command: str = ""
 
 
 def render_story(page: StoryPage, form: Format, record: Mapping[str, Any]) -> str:
