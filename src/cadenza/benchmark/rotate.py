@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from cadenza.aht.config import EnvConfig
-from cadenza.benchmark.builders import build_env
+from cadenza.benchmark.builders import build_env, code_digest
 from cadenza.benchmark.open_seat import OpenSeatEnv
-from cadenza.benchmark.tasks import OptionValue
+from cadenza.benchmark.output_folder import open_output_folder
+from cadenza.benchmark.tasks import OptionValue, get_task
+from cadenza.benchmark.zoo.build import store_request
 from cadenza.benchmark.zoo.pairs import PairEnv
 from cadenza.benchmark.zoo.stacked import plain_policy
 from cadenza.core.arrays import Float32Array, FloatArray
@@ -40,7 +42,6 @@ from cadenza.core.checkpoints import (
     save_checkpoint,
 )
 from cadenza.core.device import single_torch_thread
-from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.vector_base import Snapshot
 from cadenza.learn.agents.ppo import PPO, MAPPOConfig
@@ -92,7 +93,7 @@ class RotateConfig(FrozenModel):
 class RotateFigures(NamedTuple):
     """What an iteration reached: mean returns, (K,), beside best responses and beside the ego.
 
-    ``after`` are those beside the ego when it has learned, of all partners so far.
+    ``after`` are those of the same partners beside the ego when it has learned.
     """
 
     best: FloatArray
@@ -190,10 +191,16 @@ def train_rotate(config: RotateConfig, folder: Path) -> Rotate:
     """Train to the end, from the last iteration in ``folder`` on; the ego's policy lies there.
 
     Raises:
+        ConfigurationError: The folder is of a training with other settings, but for iterations, or
+            other code.
+        NotReadyError: Another process works there.
         StorageError: The file system refused.
         CheckpointError: What lies there is damaged.
     """
-    with single_torch_thread():
+    with single_torch_thread(), open_output_folder(folder, mode="resume"):
+        asked = {"config": config.model_dump(mode="json", exclude={"iterations"})}
+        code = code_digest(get_task(config.task), ())
+        git_sha, project = store_request(folder, asked, code, kind=_STATE, seed=config.seed)
         training, uri = Rotate(config), f"{LOCAL_URI_SCHEME}{_STATE}.pt"
         if (folder / f"{_STATE}.pt").exists():
             content, _ = load_checkpoint(uri=uri, artifacts_root=folder)
@@ -204,8 +211,8 @@ def train_rotate(config: RotateConfig, folder: Path) -> Rotate:
                 run_id=_STATE,
                 seed=config.seed,
                 step=len(training.figures),
-                git_sha=GIT_SHA_UNKNOWN,
-                pyproject_hash=GIT_SHA_UNKNOWN,
+                git_sha=git_sha,
+                pyproject_hash=project,
             )
             training.ego.export_policy(folder / "ego")
             save_checkpoint(

@@ -5,6 +5,7 @@ import pytest
 
 from cadenza.benchmark.rotate import Rotate, RotateConfig, train_rotate
 from cadenza.core.device import single_torch_thread
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 from tests.pair_games import PairGame
 
@@ -54,7 +55,7 @@ def beside_fixed(agent, action, games=100):
 
 
 def config(**changes):
-    return RotateConfig(task="foraging", seed=0, **{**TINY, **changes})
+    return RotateConfig(**{"task": "foraging", "seed": 0, **TINY, **changes})
 
 
 def test_a_training_goes_on_bit_for_bit_after_an_iteration():
@@ -74,6 +75,8 @@ def test_a_task_is_trained_in_a_folder_and_goes_on_from_there(tmp_path):
     whole = train_rotate(config(), tmp_path / "whole")
     train_rotate(config(iterations=1), tmp_path / "half")
     again = train_rotate(config(), tmp_path / "half")
+    with pytest.raises(ConfigurationError, match="got another one"):
+        train_rotate(config(seed=1), tmp_path / "half")
     policies = [folder / "ego.policy.safetensors" for folder in tmp_path.iterdir()]
     assert policies[0].read_bytes() == policies[1].read_bytes()
     np.testing.assert_array_equal(again.figures[1].after, whole.figures[1].after)
