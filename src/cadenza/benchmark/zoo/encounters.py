@@ -293,9 +293,7 @@ def play_encounters(
         task=task.slug,
         metric="success" if task.has_success else "return",
         times=times_of(plan),
-        series=tuple(
-            _told(plan, s) for key in keys if (s := _stored(folder, key, encounters)) is not None
-        ),
+        series=tuple(_told(plan, _read(folder, key)) for key in keys),
     )
     atomic_write_json(out / ENCOUNTERS_JSON, found.model_dump(mode="json"))
     return found
@@ -304,11 +302,14 @@ def play_encounters(
 def _stored(folder: Path, key: str, encounters: int) -> EncounterSeries | None:
     """Return what was stored of a pair; None if nothing, or of another number of encounters."""
     try:
-        facts = read_sealed_json(folder / _file_of(key), kind=_KIND)
+        found = _read(folder, key)
     except IntegrityError:
         return None
-    found = EncounterSeries.model_validate(facts)
     return found if len(found.reset[0]) == encounters else None
+
+
+def _read(folder: Path, key: str) -> EncounterSeries:
+    return EncounterSeries.model_validate(read_sealed_json(folder / _file_of(key), kind=_KIND))
 
 
 def _told(plan: EvaluationPlan, series: EncounterSeries) -> EncounterSeries:
@@ -319,7 +320,7 @@ def _told(plan: EvaluationPlan, series: EncounterSeries) -> EncounterSeries:
 
 
 def _file_of(key: str) -> str:
-    return f"{key.replace('/', '--')}.json"
+    return f"{key.replace('/', '@')}.json"  # which no name has in it
 
 
 def _table(values: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
