@@ -58,6 +58,7 @@ from cadenza.core.errors import (
     ConfigurationTypeError,
     NotReadyError,
     UnknownNameError,
+    refuse,
 )
 from cadenza.core.files import sha256_bytes
 from cadenza.core.seeding import derive_substream
@@ -371,7 +372,15 @@ def ego_envs(
     says how ``partners`` are drawn; see `cadenza.learn.sampling`. The partner ``"open"`` leaves
     its seat to whoever takes it, in episodes that ``vary``, fields of
     `cadenza.benchmark.open_seat.Variation`, if it is given.
+
+    Raises:
+        ConfigurationError: As `seat_players`; or an argument has no effect beside the others.
     """
+    closed = {"partner_options": partner_options, "partners": partners, "sampler": sampler}
+    for name, value in (closed if partner == OPEN else {"vary": vary}).items():
+        if value is not None:
+            expected = f"{'another partner than' if name in closed else 'the partner'} {OPEN!r}"
+            refuse(ConfigurationError, name, expected=expected, got=f"partner={partner!r}")
     if partner == OPEN:
         variation = None if vary is None else Variation.model_validate(vary)
         given: dict[str, Any] = {"task": task, "episode_length": episode_length}

@@ -185,19 +185,14 @@ def _named(figure: Figure, prefix: str) -> Figure:
 
 def family_table(task: JudgedTask, view: ReportView, numbers: Numbers | None = None) -> Table:
     """Return how far each ego is ahead of the references beside each family of partners."""
-    rate = view.has_success
+    rate, references = view.has_success, task.plan.suite.references
     rows = tuple(
         (family, ego, score_text(found, rate), *(_shown(each, rate) for each in ahead.values()))
         for family, (ego, found, ahead) in _by_family(task, view, numbers)
     )
     return Table(
         title="Beside each family, and ahead of the references",
-        columns=(
-            "Family",
-            "Ego",
-            "Score, 95 %",
-            *(f"Ahead of {name}" for name in task.plan.suite.references),
-        ),
+        columns=("Family", "Ego", "Score, 95 %", *(f"Ahead of {name}" for name in references)),
         rows=rows,
         caption="Differences are paired by start, each with its own 95 % interval over training "
         f"seeds{', in percentage points' if view.has_success else ''}; they are not corrected for "

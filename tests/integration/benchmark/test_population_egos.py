@@ -140,6 +140,19 @@ def test_partners_that_cannot_be_are_refused(name, how, told):
         cadenza.PPO(name, **how)
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"vary": {"ranges": {}}}, "vary: expected the partner 'open', got partner=None"),
+        ({"partner": "open", "sampler": "rank"}, "sampler: expected another partner than 'open'"),
+        ({"partner": "open", "partners": NAMES}, "partners: expected another partner than 'open'"),
+    ],
+)
+def test_arguments_without_effect_are_refused(how, told):
+    with pytest.raises(ConfigurationError, match=told):
+        gymnasium.make_vec("cadenza/Crossing-v1", 2, **how)
+
+
 def test_zoo_of_another_task_is_refused(zoo):
     with pytest.raises(ConfigurationError, match="a zoo of task 'crossing', got one of 'foraging'"):
         cadenza.PPO("crossing", partners=zoo)
