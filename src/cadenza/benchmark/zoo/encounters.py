@@ -54,7 +54,8 @@ class CarriedMemory:
     def reset(self, *, seed: int) -> None:
         """Go into the next encounter."""
         del seed
-        self._settle()
+        for row in self._playing:
+            self._keep(row)
         self._policy.memory = self._carried.copy()
         self._playing, self._over = set[int](), set[int]()
 
@@ -73,10 +74,6 @@ class CarriedMemory:
     def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
         """See `NetworkPolicy`."""
         return self._policy.act_rows(states)
-
-    def _settle(self) -> None:
-        for row in self._playing:
-            self._keep(row)
 
     def _keep(self, row: int) -> None:
         if row not in self._over:
@@ -126,6 +123,7 @@ class EncounterRunner:
     def __init__(self, made: EncounterFactory, plan: EvaluationPlan) -> None:
         self._made, self._plan = made, plan
         self._success = get_task(plan.env.task, plan.task_version).has_success
+        self._times = times_of(plan)
 
     def __call__(self, key: str, /) -> None:
         """Play the pair ``key``, ego and partner by name."""
@@ -193,7 +191,7 @@ class EncounterRunner:
             "make_policy": make_policy,
         }
         scores = np.zeros((len(self._series()), self._made.encounters))
-        progress = np.zeros((len(scores), len(self.times())))
+        progress = np.zeros((len(scores), len(self._times)))
         if has_lanes(get_task(plan.env.task), parts["env"], parts["partner"]):
             with open_lanes(lanes=rows, **parts) as world:
                 for e in range(self._made.encounters):
@@ -217,10 +215,6 @@ class EncounterRunner:
                         progress[row] = self._progress(episode, rewards)
         return scores, progress
 
-    def times(self) -> tuple[int, ...]:
-        """Return the steps at which progress is noted, (T,)."""
-        return times_of(self._plan)
-
     def _score(self, episode: EpisodeResult) -> float:
         return float(episode.success) if self._success else episode.episode_return or 0.0
 
@@ -228,9 +222,9 @@ class EncounterRunner:
         """Return the score so far at each time, (T,)."""
         steps = episode.n_steps or 0
         if self._success:
-            return [float(episode.success and steps <= time) for time in self.times()]
+            return [float(episode.success and steps <= time) for time in self._times]
         so_far = np.cumsum(rewards[:steps])
-        return [float(so_far[min(time, steps) - 1]) for time in self.times()]
+        return [float(so_far[min(time, steps) - 1]) for time in self._times]
 
 
 def times_of(plan: EvaluationPlan) -> tuple[int, ...]:
