@@ -21,7 +21,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.benchmark.builders import code_digest
@@ -112,13 +112,6 @@ class SuiteTask(FrozenModel):
     best_responses: dict[str, Any] | None = None
     optional: bool = False
 
-    @field_validator("zoo", "judges")
-    @classmethod
-    def _no_seed(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if "seed" in (value or {}):
-            raise ValueError("seed: expected none, since no two populations may begin alike")
-        return value
-
 
 class SuiteConfig(FrozenModel):
     """A suite.
@@ -143,7 +136,9 @@ class SuiteConfig(FrozenModel):
     tasks: dict[Name, SuiteTask] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _references_are_egos(self) -> Self:
+    def _fits_together(self) -> Self:
+        if any("seed" in {**task.zoo, **(task.judges or {})} for task in self.tasks.values()):
+            raise ValueError("seed: expected none, since no two populations may begin alike")
         if unknown := set(self.references) - set(self.egos):
             raise ValueError(
                 f"references: expected some of {', '.join(self.egos)}, got {', '.join(unknown)}"
