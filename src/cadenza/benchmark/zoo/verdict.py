@@ -83,7 +83,7 @@ class Verdict:
 
 
 def read_verdict(folder: Path) -> Verdict | None:
-    """Return what is in a folder; None if it is not that of a matrix, or of an earlier version's.
+    """Return what is in a folder; None if it is not that of a matrix.
 
     Raises:
         IntegrityError: A file is damaged.
@@ -93,8 +93,6 @@ def read_verdict(folder: Path) -> Verdict | None:
     if not path.is_file():
         return None
     content = parse_json_object(path.read_bytes(), source=str(path))
-    if "policies" not in content:
-        return None
     best, met = folder / RESPONSES_JSON, folder / ENCOUNTERS_JSON
     try:
         known = Encounters.model_validate_json(met.read_bytes()) if met.is_file() else None
