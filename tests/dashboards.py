@@ -117,7 +117,7 @@ def trained(folder, seed, *, finished=True):
     else:
         events = [
             {"event": "scalar", "step": 100, "mean_episode_return": 0.5},
-            {"event": "eval", "step": 200, **result},
+            {"event": "eval", "step": 200, "condition": "periodic", **result},
         ]
         lines = "".join(json.dumps(event) + "\n" for event in events)
         (folder / "logs" / f"{run}.jsonl").write_text(lines + '{"event": "sca')
