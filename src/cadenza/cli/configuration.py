@@ -30,7 +30,7 @@ def read_training_config(
     """Return the training configuration ``path``, a file or a shipped one, with ``overrides``.
 
     ``pettingzoo:module:env`` is the shipped configuration ``train/pettingzoo`` with that task. With
-    ``zoos`` the partners are their public members.
+    ``zoos`` the partners are their public members, and the task has their options.
 
     Raises:
         ConfigurationError: The file, an override or a value cannot be used.
@@ -43,6 +43,8 @@ def read_training_config(
     def read() -> EgoAHTConfig:
         settings = read_settings(config_path=path, overrides=changes)
         settings.pop(SWEEP_SECTION, None)
+        if zoos and not any(word.lstrip("+~").startswith("env.options") for word in changes):
+            settings.get("env", {}).pop("options", None)  # the file's give way to the zoo's
         return EgoAHTConfig.model_validate(beside_zoos(settings, zoos) if zoos else settings)
 
     return explained(path, EgoAHTConfig, read, overrides)

@@ -20,6 +20,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeAlias
 
+import click
 import typer
 
 from cadenza.core.errors import (
@@ -255,13 +256,13 @@ def exit_code_of(error: BaseException) -> ExitCode | None:
 
 @contextmanager
 def typed_exits(
-    *, as_json: bool = False, go_on: str = _RESUME_HINT, keep_lines: bool = False
+    *, as_json: bool = False, go_on: str | None = None, keep_lines: bool = False
 ) -> Generator[None]:
     """Turn every expected error of the body into one message and its exit code.
 
     SIGTERM ends the body the way Ctrl-C does, so that locks, logs and workers are let go of. With
-    ``as_json`` stdout gets ``{"error": ...}``; ``go_on`` is what to do after a stop; the lines of a
-    message become one unless ``keep_lines``.
+    ``as_json`` stdout gets ``{"error": ...}``; ``go_on`` is what to do after a stop, by default to
+    resume, where the command can; the lines of a message become one unless ``keep_lines``.
 
     Raises:
         typer.Exit: An expected error occurred; unexpected ones pass through with their traceback.
@@ -279,10 +280,18 @@ def typed_exits(
         if code is None:
             raise
         if code is not ExitCode.OUTPUT_CLOSED:
-            message = _message_of(error, code, go_on)
+            message = _message_of(error, code, _hint_to_go_on() if go_on is None else go_on)
             message = message.strip() if keep_lines else " ".join(message.split())
             report_error(type(error).__name__, message, as_json=as_json)
         raise typer.Exit(code) from raised
+
+
+def _hint_to_go_on() -> str:
+    """Return what to do after a stop of the command that runs."""
+    context = click.get_current_context(silent=True)
+    if context is None or any("--resume" in each.opts for each in context.command.params):
+        return _RESUME_HINT
+    return "run the same command again"
 
 
 def report_error(kind: str, message: str, *, as_json: bool) -> None:

@@ -100,6 +100,8 @@ def test_sampler_and_digests_are_part_of_a_run_and_absent_ones_of_none(place, tm
 
 def test_task_takes_the_options_of_the_zoo_and_refuses_others(place, tmp_path):
     assert configuration(tmp_path, "choices").env.options["size"] == 7
+    shipped = read_training_config(Path("foraging"), ["algo=ppo"], [Path("forage")])
+    assert shipped.env.options["size"] == 7  # the file says 8
     with pytest.raises(ConfigurationError, match=r"env.options: expected .*'size': 7.* as the zoo"):
         configuration(tmp_path, "choices", "env.options.size=9")
 

@@ -261,7 +261,7 @@ class OpenWorlds(Environments):
         try:
             given: dict[str, Any] = {**named, **options, "partner": "open"}
             vector = gymnasium.make_vec(name, num_envs=count, **given)
-        except TypeError as error:
+        except (gymnasium.error.Error, TypeError) as error:
             expected, got = "a task that can leave the partner's seat open", f"{task!r} ({error})"
             refuse(ConfigurationError, "env", expected=expected, got=got)
         super().__init__(vector, count=None, default=count, seed=0, partner=asks)
