@@ -86,7 +86,7 @@ def test_train_refuses_to_repeat_a_run_and_says_what_to_do(short_training, copy_
         (["total_frames=0"], "total_frames"),
         (["algo=ego_aht_magic"], "ego_aht_happo"),
         (["env.task=rehearsal"], "crossing"),
-        (["algo=scac"], "sac, td3, got 'scac' (did you mean 'sac'?)."),
+        (["algo=scac"], "sac, td3, upd, got 'scac' (did you mean 'sac'?)."),
     ],
 )
 def test_train_with_a_wrong_value_names_it_and_ends_with_usage_code(words, fragment, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cadenza.benchmark.zoo import jobs
 from cadenza.benchmark.zoo.build import train_zoo
@@ -221,7 +222,8 @@ def test_plain_policy_acts_as_the_network_with_robot_and_identity_told(robot, id
 
     players.play([0, 1, 2, 3], rule, np.full((2, 4), identity))
     rows = players.learner.scale(players.rows[:, -1], learn=False)
-    unit = players.learner.act(rows, deterministic=True)[robot]
+    still = torch.zeros(*rows.shape[:2], env.action_dim)
+    unit = players.learner.act(rows, noise=still)[robot]
     policy = players.policy(robot, robot, identity)
     assert policy.act(moments[-1][robot]) == pytest.approx(env.scaled(robot, unit), abs=1e-5)
     half = float(env.high[robot][0])  # the bounds are symmetric

@@ -133,7 +133,7 @@ def test_film_writes_a_strip_of_moments_and_a_moving_picture(tmp_path):
     with Image.open(strip) as image, Image.open(moving) as frames:
         assert image.size == (4 * 640, 480)
         assert frames.n_frames == steps // 2 + 1
-    with pytest.raises(InputError, match=r"ending in \.png, \.gif, \.mp4, got film\.avi"):
+    with pytest.raises(InputError, match=r"ending in \.png, \.gif, \.mp4, \.json, got film\.avi"):
         film(tmp_path / "film.avi", **request)
 
 

@@ -30,7 +30,6 @@ def test_task_comes_in_the_two_conditions_with_a_flat_state():
         ("stage1_pickplace", {"agent_uids": ("panda_wristcam", "fetch")}, "panda_partner"),
         ("stage1_pickplace", {"render_mode": "rgb_array"}, "make_stage1_pickplace_env"),
         ("stage0_smoke", {"agent_uids": ("a", "b")}, "agent_uids: expected .*panda_wristcam"),
-        ("stage0_smoke", {"num_envs": 2}, "cannot be stepped as a batch"),
     ],
 )
 def test_setting_that_a_simulated_task_does_not_have_is_refused(task, settings, message):
