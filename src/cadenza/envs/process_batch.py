@@ -9,13 +9,13 @@ Processes: workers come from Python's fork server; each steps an equal share of 
            of `cadenza.benchmark.executor` is, may have no children and always does that.
 Orphans:   a worker ends when the batch is closed or forgotten, and when its parent is gone, however
            that ended.
-Snapshots: the environments themselves, pickled in memory; never read them from a file. An
-           environment that cannot be pickled refuses.
+Snapshots: copies of the environments themselves, in memory alone; workers send theirs through
+           their pipes. An environment that cannot be copied refuses.
 """
 
+import copy
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import weakref
@@ -89,14 +89,14 @@ class _Copies:
             [dict(info) for info in infos],
         )
 
-    def pickled(self, places: Sequence[int]) -> list[bytes]:
-        """Return what the copies ``places`` are like."""
-        return [pickle.dumps(self._envs[k], pickle.HIGHEST_PROTOCOL) for k in places]
+    def kept(self, places: Sequence[int]) -> list[Any]:
+        """Return environments like those in ``places``."""
+        return [copy.deepcopy(self._envs[k]) for k in places]
 
-    def unpickle(self, places: Sequence[int], kept: Sequence[bytes]) -> None:
-        """Put the copies ``places`` back."""
+    def put(self, places: Sequence[int], kept: Sequence[Any]) -> None:
+        """Let ``places`` go on as environments that `kept` returned; those stay as they are."""
         for place, one in zip(places, kept, strict=True):
-            self._envs[place] = pickle.loads(one)  # noqa: S301 # made by this batch, never from a file
+            self._envs[place] = copy.deepcopy(one)
 
     def close(self) -> None:
         """Close every environment."""
@@ -196,22 +196,23 @@ class ProcessBatch(EpisodeBatch):
 
         Raises:
             NotReadyError: `reset` was never called.
-            ChamberEnvCompatibilityError: The environment cannot be pickled.
+            ChamberEnvCompatibilityError: The environment cannot be copied.
         """
-        kept = super().snapshot(rows)
+        kept, copies = super().snapshot(rows), np.empty(len(rows), dtype=object)
         try:
-            copies = self._group.pickled(list(rows))
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            for place, one in enumerate(self._group.kept(list(rows))):
+                copies[place] = one
+        except (TypeError, AttributeError) as error:
             raise ChamberEnvCompatibilityError(
-                f"{self.owner}.snapshot: expected an environment that can be pickled, got one that "
+                f"{self.owner}.snapshot: expected an environment that can be copied, got one that "
                 f"cannot ({error})."
             ) from error
-        return {**kept, "copies": np.array(copies, dtype=object)}
+        return {**kept, "copies": copies}
 
     def restore(self, rows: Sequence[int], snapshot: Snapshot) -> dict[str, Any]:
         """Put the copies ``rows`` where `snapshot` was taken; see `EpisodeBatch.restore`."""
         seen = super().restore(rows, snapshot)
-        self._group.unpickle(list(rows), list(snapshot["copies"]))
+        self._group.put(list(rows), list(snapshot["copies"]))
         return seen
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -287,15 +288,15 @@ class _Workers:
             [info for part in infos for info in part],
         )
 
-    def pickled(self, rows: Sequence[int]) -> list[bytes]:
+    def kept(self, rows: Sequence[int]) -> list[Any]:
         """See `_Copies`."""
-        order, parts = self._ask("pickled", rows)
+        order, parts = self._ask("kept", rows)
         kept = [one for part in parts for one in part]
         return [kept[k] for k in order]
 
-    def unpickle(self, rows: Sequence[int], kept: Sequence[bytes]) -> None:
+    def put(self, rows: Sequence[int], kept: Sequence[Any]) -> None:
         """See `_Copies`."""
-        self._ask("unpickle", rows, kept)
+        self._ask("put", rows, kept)
 
     def close(self) -> None:
         """End every worker."""
@@ -369,7 +370,12 @@ def _work(connection: Connection, make: Maker, count: int, variables: Mapping[st
                     answer = getattr(copies, name)(*arguments)
             except Exception as error:  # noqa: BLE001 # the batch raises it
                 answer = _portable(error)
-            connection.send(answer)
+            try:
+                connection.send(answer)
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001 # an environment that cannot be sent
+                connection.send(TypeError(f"{type(error).__name__}: {error}"))
             name, arguments = connection.recv()
     if copies is not None:
         copies.close()

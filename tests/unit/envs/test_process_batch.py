@@ -29,7 +29,7 @@ def maker(length=5, root=3, **options):
     )
 
 
-def unpicklable():
+def uncopyable():
     env = maker()()
     env.watcher = threading.Lock()
     return env
@@ -129,10 +129,11 @@ def test_errors_of_copies_are_those_of_the_scalar_environment(pair):
         pair.reset_rows([0], [1], [2])
 
 
-def test_environment_that_cannot_be_pickled_refuses_a_snapshot_and_plays_on():
-    batch = ProcessBatch(unpicklable, 2, workers=0)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_environment_that_cannot_be_copied_refuses_a_snapshot_and_plays_on(workers):
+    batch = ProcessBatch(uncopyable, 2, workers=workers)
     batch.reset(seed=0)
-    with pytest.raises(ChamberEnvCompatibilityError, match="can be pickled"):
+    with pytest.raises(ChamberEnvCompatibilityError, match="can be copied"):
         batch.snapshot([0])
     assert batch.step({uid: np.ones((2, 1)) for uid in batch.agent_uids})[1].shape == (2,)
 
