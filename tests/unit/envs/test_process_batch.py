@@ -136,6 +136,7 @@ def test_environment_that_cannot_be_copied_refuses_a_snapshot_and_plays_on(worke
     with pytest.raises(ChamberEnvCompatibilityError, match="can be copied"):
         batch.snapshot([0])
     assert batch.step({uid: np.ones((2, 1)) for uid in batch.agent_uids})[1].shape == (2,)
+    batch.close()
 
 
 def test_lost_worker_is_told_and_a_forgotten_batch_leaves_no_process():
