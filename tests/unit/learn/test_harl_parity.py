@@ -1,16 +1,18 @@
 """Our actor step against HARL's: a recorded one everywhere, a live one where it is installed."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from cadenza.learn.agents.happo import ActorBatch, actor_optimizer, update_actor
 from cadenza.learn.nn.gaussian_actor import GaussianActor
-from tests.unit.learn.recordings import HARL_UPDATES
 from tools import record_harl_update as recorder
 
+FIXTURE = Path(__file__).parents[2] / "data" / "harl" / "actor_updates.safetensors"
 BATCH_FIELDS = ("observations", "actions", "old_log_probs", "advantages")
 RESULT_FIELDS = ("policy_loss", "entropy", "gradient_norm", "ratio")
 #: Allowed difference on a machine whose kernels round unlike the recording one's.
@@ -23,6 +25,18 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return load_file(FIXTURE)
+
+
+@pytest.fixture(scope="module")
+def same_kernels(recording):
+    """Whether plain torch gives the recorded bits here, so that ours must as well."""
+    probe = recorder.arithmetic_probe()
+    return all(torch.equal(probe[name], recording[name]) for name in probe)
 
 
 def part(recording, prefix):
@@ -51,8 +65,8 @@ def run_updates(actor, optimizer, batches):
 
 
 def test_fixture_is_small_and_names_its_source():
-    assert HARL_UPDATES.stat().st_size < 300_000
-    with safe_open(HARL_UPDATES, framework="pt") as file:
+    assert FIXTURE.stat().st_size < 300_000
+    with safe_open(FIXTURE, framework="pt") as file:
         facts = json.loads(file.metadata()["facts"])
     assert facts["harl-aht"] == "0.1.0"
     assert facts["arguments"] == recorder.harl_arguments(recorder.HIDDEN_DIM)

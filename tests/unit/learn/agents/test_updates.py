@@ -19,7 +19,7 @@ from tests.campaigns import nightly, size
 from tests.unit.learn.agents.watched import Watched
 
 BATCH, OBSERVATION, ACTION = 32, 3, 2
-#: Allowed difference of figures and weights after 200 updates: none, and where kernels differ.
+#: Allowed difference of figures and weights after 200 updates.
 NEAR = {"rel": 1e-4, "abs": 1e-5}
 SMALL = {"batch_size": BATCH, "hidden_sizes": (16, 16), "max_gradient_norm": 0.5}
 KINDS = {
