@@ -59,9 +59,9 @@ from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.runlog import RunLogger, bind_run_logger, log_eval, log_scalars
 from cadenza.core.signals import ends_on_signals
-from cadenza.core.types import PartnerLike
+from cadenza.core.types import PartnerLike, companions_of
 from cadenza.learn.agents.loop import AgentCallback, Loop
-from cadenza.learn.nn.portable import POLICY_FACT, policy_path, save_policy_file
+from cadenza.learn.nn.portable import POLICY_FACT, TRAINED_WITH, policy_path, save_policy_file
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
@@ -601,13 +601,15 @@ class Keeper(AgentCallback):
 
     def _policy_facts(self, step: int) -> dict[str, Any]:
         """Return what a policy file says of the task, the seat and the run."""
-        env, context = self._run.config.env, self._run.context
+        env, context, partner = self._run.config.env, self._run.context, self._run.partner
+        own = () if self._run.config.brings_partner else (partner,)
+        met = sorted(companions_of(getattr(partner, "members", own)))
         facts = {"algorithm": self._run.config.algo, "run_id": context.run_id, "seed": context.seed}
         return {
             "task": {"id": env.task, "version": self._run.task_version, "options": env.options},
             "seat": env.agent_uids[0],
             "contract": contract_at(self._run.env, env.agent_uids[0]),
-            "facts": {**facts, "step": step},
+            "facts": {**facts, "step": step, TRAINED_WITH: met},
         }
 
     def _metadata(self, step: int) -> CheckpointMetadata:

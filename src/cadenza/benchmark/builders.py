@@ -35,7 +35,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.provenance import source_digest
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
-from cadenza.core.types import ActionDict, Observation
+from cadenza.core.types import ActionDict, Observation, companions_of
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.learn.sampling import SamplerConfig
 from cadenza.partners.interface import FrozenPartner, PartnerBase
@@ -635,6 +635,11 @@ class DrawnSeat(EgoGymEnv):
         self.drawn: int = 0
         self._choices, self._partner_uid = tuple(partners), env.agent_uids[1]
         self._stream = stream
+
+    @property
+    def companions(self) -> list[str]:
+        """How those are known who may play beside the ego."""
+        return companions_of(self._choices)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -235,6 +235,11 @@ class OpenSeatEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """What the ego's numbers mean, if the batch inside says it."""
         return contract_at(self._env, self.ego_uid)
 
+    @property
+    def companions(self) -> list[str]:
+        """Nobody but whoever takes the seat."""
+        return []
+
     def seat_partner(self, partner: PartnerPlayer) -> None:
         """Let ``partner`` play the other seat, from the next `reset` on."""
         self._partner = partner

@@ -58,6 +58,7 @@ from cadenza.learn.nn.portable import (
     POLICY_FACT,
     POLICY_KEY,
     SUFFIX,
+    TRAINED_WITH,
     PortableNetwork,
     load_policy_file,
     policy_path,
@@ -314,6 +315,20 @@ def read_policy(path: Path, *, seat: str = "ego") -> tuple[PortableNetwork | Onn
         )
     actor = actor_from_checkpoint(payload, source=str(path), is_foreign=metadata is None)
     return actor.network(), digest
+
+
+def trained_with(path: Path, *, seat: str = "ego") -> tuple[str, ...] | None:
+    """Return the partners that an ego trained beside, each as `PartnerSpec.known_as`.
+
+    It is none for an ego that trained beside copies of itself alone, and None where its file, a
+    policy file or a checkpoint with one beside it, does not say.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    path = _played(path, seat)
+    told = load_policy_file(path).facts.get(TRAINED_WITH) if is_safetensors(path) else None
+    return None if told is None else tuple(map(str, told))
 
 
 def _played(path: Path, seat: str = "ego") -> Path:

@@ -62,7 +62,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.files import sha256_bytes
 from cadenza.core.seeding import derive_substream
-from cadenza.core.types import Observation
+from cadenza.core.types import Observation, companions_of
 from cadenza.learn.sampling import PartnerSampler, SamplerConfig, sampler_config
 from cadenza.partners.pool import PartnerPool
 from cadenza.partners.registry import load_partner, outside_modules
@@ -137,6 +137,11 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     def stride(self) -> int:
         """By how much the number of an environment's episode grows from one to the next."""
         return getattr(self.env, "stride", self.num_envs)
+
+    @property
+    def companions(self) -> list[str]:
+        """How those are known who may play beside the ego."""
+        return companions_of(self.pool.members)
 
     @property
     def partner_ids(self) -> list[str]:

@@ -5,7 +5,7 @@ and one action array per robot uid. The replay engine speaks agents: one `DictOb
 agent and step, where an agent id names one episode's life and is never used again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -97,6 +97,11 @@ class NamesPlayers(Protocol):
     def playing_ids(self) -> str | Sequence[str]:
         """Identity of whoever plays every row, or of each row drawn so far."""
         ...
+
+
+def companions_of(partners: Iterable[PartnerLike]) -> list[str]:
+    """Return how partners are known; those made by hand, without a spec, by their class."""
+    return [getattr(one.spec, "known_as", type(one).__name__) for one in partners]
 
 
 #: Application-defined id of one agent life (one episode); never used twice.

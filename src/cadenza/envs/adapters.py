@@ -16,7 +16,7 @@ from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.extras import load_extra
 from cadenza.core.lazy_names import lazy_names
-from cadenza.core.types import PartnerLike
+from cadenza.core.types import PartnerLike, companions_of
 from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.spaces import robot_state_space
 
@@ -78,6 +78,11 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
     def task_contract(self) -> TaskContract | None:
         """What the ego's numbers mean, if the env inside says it."""
         return contract_at(self.multi_env, self._ego_uid)
+
+    @property
+    def companions(self) -> list[str]:
+        """How those are known who may play beside the ego."""
+        return companions_of(self.partners.values())
 
     def __getattr__(self, name: str) -> Any:
         """Return a hook of the safety filter from the env inside."""

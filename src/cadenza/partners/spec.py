@@ -34,6 +34,8 @@ ARTIFACTS_VARIABLES: Final = ("CADENZA_ARTIFACTS_ROOT", "CONCERTO_ARTIFACTS_ROOT
 #: How addresses below a folder begin, and those below the artifacts folder.
 _LOCAL_SCHEME: Final = "local://"
 ARTIFACTS_SCHEME: Final = "local://artifacts/"
+#: Options that say where a partner sits, not who it is.
+_SEAT_OPTIONS: Final = frozenset({"uid", "root", "task", "action_dim"})
 #: Hex digits of `PartnerSpec.partner_id`: 64 bits, the width of the wire key ``meta.partner_id``.
 PARTNER_ID_LENGTH: Final = 16
 _SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -150,6 +152,20 @@ class PartnerSpec:
         if code:
             material["code"] = code
         return sha256(canonical_json(material)).hexdigest()
+
+    @property
+    def known_as(self) -> str:
+        """Who it is, wherever it sits and its weights lie; what egos' files name partners by.
+
+        ``name@sha256`` of weights, else the class with its options: ``crossing_wanderer`` or
+        ``crossing_wanderer(max_speed=0.4)``.
+        """
+        if self.weights_uri is not None:
+            digest = self.weights_sha256 or found_digest(self.weights_uri, self.extra.get("root"))
+            return f"{Path(self.weights_uri).stem}@{digest}"
+        options = (f"{k}={v}" for k, v in self.extra.items() if k not in _SEAT_OPTIONS)
+        told = ", ".join(options)
+        return f"{self.class_name}({told})" if told else self.class_name
 
 
 def artifacts_folder() -> Path:

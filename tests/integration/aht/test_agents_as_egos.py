@@ -12,7 +12,7 @@ from cadenza.aht.safety_telemetry import SafetyStation
 from cadenza.aht.seat import OpenPartner, Seat
 from cadenza.aht.train import train
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
-from cadenza.benchmark.policies import ego_seat, load_policy
+from cadenza.benchmark.policies import ego_seat, load_policy, trained_with
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.training_seeds import partners_of
 from cadenza.core.payloads import serialise
@@ -166,6 +166,8 @@ def test_the_policy_file_plays_as_the_trained_ego(tmp_path, algorithm, settings)
     facts = load_policy_file(path)
     assert (facts.task["id"], facts.seat) == ("mpe_cooperative_push", "ego")
     assert facts.facts["algorithm"] == algorithm
+    met = () if config.brings_partner else ("scripted_heuristic(target_xy=0.0,0.0)",)
+    assert trained_with(path) == trained_with(result.curve.checkpoint_paths[-1]) == met
 
 
 @pytest.mark.parametrize("algorithm", SETTINGS)

@@ -9,8 +9,10 @@ import pytest
 
 import cadenza
 from cadenza.benchmark.imitation import imitation_batch, imitation_env
+from cadenza.benchmark.policies import trained_with
 from cadenza.benchmark.populations import population
 from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.learn.nn.portable import load_policy_file, policy_path
 from cadenza.partners.zoo_manifest import read_manifest, write_manifest
 from tests.unit.learn.test_api import assert_same
 from tests.zoo_samples import made
@@ -36,6 +38,29 @@ def test_agent_saved_and_loaded_goes_on_beside_its_partners_bit_for_bit(zoo, tmp
     whole = learned(learned(cadenza.PPO(name, **SMALL, **beside)))
     learned(cadenza.PPO(name, **SMALL, **beside)).save(tmp_path / "half")
     assert_same(learned(cadenza.load(tmp_path / "half")), whole)
+
+
+def test_files_tell_the_partners_of_all_trainings(zoo, tmp_path):
+    members = read_manifest(zoo).members
+    met = sorted([*(f"{member.name}@{member.sha256}" for member in members), "forager_nearest"])
+    agent = cadenza.PPO("foraging", partners=[zoo, "forager_nearest"], **SMALL)
+    assert trained_with(*agent.export_policy(tmp_path / "fresh")) is None
+    learned(agent).save(tmp_path / "first")
+    assert trained_with(tmp_path / "first") == tuple(met)
+    assert "trained_with" not in repr(load_policy_file(policy_path(tmp_path / "first")))
+    beside = cadenza.PPO.load(tmp_path / "first", "foraging", partners="forager_farthest")
+    assert trained_with(*beside.export_policy(tmp_path / "second")) == tuple(met)
+    learned(beside).save(tmp_path / "third")
+    assert trained_with(tmp_path / "third") == tuple(sorted(["forager_farthest", *met]))
+
+
+def test_files_tell_of_egos_without_partners_of_their_own(tmp_path):
+    small = {key: value for key, value in SMALL.items() if key != "seed"}
+    learned(cadenza.CEC("mpe_cooperative_push", **small)).save(tmp_path / "cec")
+    learned(cadenza.PPO("Pendulum-v1", **small)).save(tmp_path / "ppo")
+    learned(cadenza.PPO("cadenza/Crossing-v1", **small)).save(tmp_path / "one")
+    told = [trained_with(tmp_path / name) for name in ("cec", "ppo", "one")]
+    assert told == [(), None, ("crossing_goal_seeker",)]
 
 
 def test_saved_agent_refuses_a_member_whose_weights_are_others(zoo, tmp_path):

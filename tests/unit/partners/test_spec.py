@@ -74,6 +74,21 @@ def test_content_id_changes_with_every_field(changes):
     assert spec(**changes).content_id != spec().content_id
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({}, "a"),
+        ({"extra": {"uid": "partner", "task": "t"}}, "a"),
+        ({"extra": {"uid": "ego", "gain": "2.0", "speed": "1"}}, "a(gain=2.0, speed=1)"),
+        ({"weights_uri": "local://z/members/s0.pt", "weights_sha256": DIGEST}, f"s0@{DIGEST}"),
+        ({"weights_uri": "local://members/s0.pt", "weights_sha256": DIGEST}, f"s0@{DIGEST}"),
+        ({"weights_uri": "local://none/s0.pt"}, "s0@None"),
+    ],
+)
+def test_partner_is_known_as_the_same_wherever_it_sits_and_lies(fields, name):
+    assert spec(**fields).known_as == name
+
+
 def test_extra_cannot_be_edited_from_either_side():
     given = {"uid": "x"}
     made = spec(extra=given)

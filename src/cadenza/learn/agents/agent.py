@@ -77,7 +77,13 @@ from cadenza.learn.env.making import SavedCompany, SavedWorlds, agreed
 from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import changed_settings, complete_state, read_agent, require_version
 from cadenza.learn.nn.encoders import Network
-from cadenza.learn.nn.portable import POLICY_FACT, PortableNetwork, policy_path, save_policy_file
+from cadenza.learn.nn.portable import (
+    POLICY_FACT,
+    TRAINED_WITH,
+    PortableNetwork,
+    policy_path,
+    save_policy_file,
+)
 from cadenza.learn.settings import FrozenModel, settings_of_a_file
 
 #: Layout version of what `Agent.save` writes.
@@ -163,6 +169,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         self.target_steps: int = 0
         self.best_return: float | None = None
         self.best_success_rate: float | None = None
+        #: How the partners of all its trainings are known; None if no environment says.
+        self.trained_with: list[str] | None = None
         self.name: str = type(self).__name__
         self.config: AgentConfig = self.Config(**config)
         self.seed: int = checked_integer("seed", seed, least=0)
@@ -339,6 +347,8 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         if before is not None and before.partition(":")[0] != self.device.type:
             self._warn(f"it was saved on {before}, and {self.device} rounds differently")
         self._resume_episodes()
+        if (met := self.envs.companions) is not None:
+            self.trained_with = sorted({*(self.trained_with or ()), *met})
         # What an interrupted training left undone is not made up for.
         self.target_steps = min(self.target_steps, self.steps) + steps
 
@@ -467,8 +477,17 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
         return {
             "task": {} if self.envs.id is None else {"id": self.envs.id},
             "contract": self.envs.contracts.get(seat),
-            "facts": {"algorithm": self.name, "seed": self.seed, "step": self.steps},
+            "facts": {
+                "algorithm": self.name,
+                "seed": self.seed,
+                "step": self.steps,
+                **self._company_facts(),
+            },
         }
+
+    def _company_facts(self) -> dict[str, Any]:
+        """Return whom it trained with, if that is known."""
+        return {} if self.trained_with is None else {TRAINED_WITH: self.trained_with}
 
     def _onnx_metadata(self) -> dict[str, Any]:
         """Return the same for an ONNX file; contracts as JSON, by seat."""
@@ -527,6 +546,7 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             "log": self.log_name,
             "device": str(self.device),
             **self._contract_facts(),
+            **self._company_facts(),
             **({"company": self.envs.company} if self.envs.company else {}),
         }
         state = self.state_dict()
@@ -607,6 +627,7 @@ class Agent(LoggingMixin, ABC, Generic[AgentConfig]):
             settings.pop(name, None)
         with settings_of_a_file():
             agent = cls(worlds, *args, **settings)
+        agent.trained_with = header.get(TRAINED_WITH)
         agent.log_name = header.get("log")  # None in files of earlier versions
         agent._device_before = header.get("device", "cpu")
         agent.envs.contracts = agreed(agent.envs.contracts, told, str(path))

@@ -10,7 +10,7 @@ import json
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
@@ -112,6 +112,7 @@ class Environments:
         features: What is learned from: ``space`` without a mask.
         masks: M, its size; 0 without.
         partner_spaces: What a partner observes and does, which infos tell; None if nobody asks.
+        companions: How those are known who play beside the ego; None if nobody says.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given; it has
@@ -134,6 +135,7 @@ class Environments:
     ) -> None:
         self._masked, self._asks = masked, partner
         self.partner_spaces: tuple[AnySpace, AnySpace] | None = None
+        self.companions: Sequence[str] | None = None
         self._partners, self._sampler = partners, sampler
         self._count, self._seed, self._group_size = count or default, seed, group_size
         self._vector: AnyVectorEnv | None = None
@@ -309,17 +311,13 @@ class Environments:
         """Note the task contract of ``env``, which is that of a file, if both have one."""
         found = contract_of(env)
         self.contracts = agreed({} if found is None else {"": found}, self.contracts, "agent")
+        self.companions = _found_in(env, "companions")
 
     def _learn_partner(self, env: Any) -> None:
         """Note what ``env`` says a partner observes and does, if that is asked for."""
         if not self._asks:
             return
-        named = (f"partner_{what}_space" for what in ("observation", "action"))
-        layers = [*_layers(env)]
-        found = [
-            next((getattr(layer, n) for layer in layers if hasattr(layer, n)), None) for n in named
-        ]
-        seen, done = cast("list[Any]", found)
+        seen, done = (_found_in(env, f"partner_{what}_space") for what in ("observation", "action"))
         is_known = isinstance(seen, spaces.Box) and isinstance(done, (*_CHOICES, spaces.Box))
         if not is_known:
             expected = (
@@ -454,8 +452,7 @@ class Environments:
 
     def method(self, name: str) -> Callable[..., Any] | None:
         """Return the method of the first of them, or of their outermost wrapper that has it."""
-        found = (getattr(layer, name, None) for layer in _layers(self.vector))
-        return next((each for each in found if each is not None), None)
+        return _found_in(self.vector, name)
 
     def _another(self) -> AnyEnv:
         """Return a new environment to learn in."""
@@ -540,6 +537,12 @@ def _layers(env: Any) -> Iterator[Any]:
             layer = layer.envs[0]
         else:
             layer = cast("Any", layer).env if isinstance(layer, _WRAPPERS) else None
+
+
+def _found_in(env: Any, name: str) -> Any:
+    """Return the attribute of the outermost layer of ``env`` that has it; None without one."""
+    found = (getattr(layer, name, None) for layer in _layers(env))
+    return next((each for each in found if each is not None), None)
 
 
 def _spaces_of(env: Any) -> tuple[Any, Any]:

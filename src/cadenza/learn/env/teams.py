@@ -227,6 +227,7 @@ class TeamWorlds:
 
     #: Partners that are not of the team: none.
     company: str = ""
+    companions: None = None
 
     def __init__(self, source: Any, *, count: int | None, default: int) -> None:
         self.can_make: bool = callable(source)

@@ -12,8 +12,8 @@ File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSO
                               the format is then ``cadenza-policy/2``
              ``content_id``   SHA-256 over all of these, then name, dtype, shape and bytes of every
                               tensor by name: what the policy is
-             ``facts``        run_id, seed, step, algorithm, ...: where it comes from, which does
-                              not change what it is and so stands outside the content id
+             ``facts``        run_id, seed, step, algorithm, trained_with, ...: where it comes from,
+                              which does not change what it is and so stands outside the content id
              ``sha256``       of the whole header without it.
 Exactness:   rows go through the layers in whole blocks of `BLOCK_ROWS`, the last one filled up
              with zeros, and images one by one: an action does not depend on how many rows are
@@ -64,6 +64,8 @@ SUFFIX: Final = ".policy.safetensors"
 POLICY_KEY: Final = "policy"
 #: Fact in a checkpoint's sidecar: content id of the policy file beside it, or ids by seat.
 POLICY_FACT: Final = "policy"
+#: Fact in a policy file: how its training partners are known; empty for copies of itself alone.
+TRAINED_WITH: Final = "trained_with"
 #: Largest file and header that are read, bytes; most tensors; deepest nesting of ``parts``.
 MAX_BYTES: Final = 2**30
 MAX_HEADER: Final = 2**20
@@ -424,6 +426,7 @@ class PortableNetwork:
     def __repr__(self) -> str:
         """Return what it is and where it comes from, without its weights."""
         told = {**self.task, **({} if self.seat is None else {"seat": self.seat}), **self.facts}
+        told.pop(TRAINED_WITH, None)  # as long as a population
         told |= {} if self.contract is None else {"contract": self.contract.title}
         shown = "".join(f", {name}={value!r}" for name, value in told.items())
         does = f"{self.num_choices} choices" if self.num_choices else f"{self.action_dim} numbers"
