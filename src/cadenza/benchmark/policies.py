@@ -25,6 +25,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from cadenza.aht.config import SafetyConfig
 from cadenza.core.arrays import Float32Array, in_blocks
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
@@ -47,6 +48,7 @@ from cadenza.core.errors import (
 from cadenza.core.files import is_safetensors, sha256_bytes, sha256_file
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.seeding import derive_substream
+from cadenza.core.strict_json import parse_json_object
 from cadenza.core.types import Observation
 from cadenza.learn.nn.gaussian_actor import (
     MAX_STANDARD_DEVIATION,
@@ -68,6 +70,8 @@ from cadenza.partners.frozen import OnnxGraph, read_bytes
 #: Folder of a training's files, and what the card of a run ends in.
 _RUNS_FOLDER: Final = "artifacts"
 _RUN_SUFFIX: Final = ".run.json"
+#: The same folders of a training with several seeds.
+_SEEDS: Final = f"training/*/{_RUNS_FOLDER}"
 #: What an ONNX graph is called: its bytes do not say what they are.
 ONNX_SUFFIX: Final = ".onnx"
 #: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
@@ -369,13 +373,40 @@ def saved_policies(path: Path) -> list[Path]:
     agents = [path / name for name in ("best", "last") if (path / name).is_file()]
     files = [f for at in (path, path / "policies") for f in sorted(at.glob(f"*{SUFFIX}"))]
     if not (agents or files):
-        refuse(
-            CheckpointError,
-            str(path),
-            expected="a policy, an agent, or a folder of a training with some",
-            got="an empty folder" if path.is_dir() else "nothing",
-        )
+        got, do = "a folder without one" if path.is_dir() else "nothing", ""
+        cards += path.glob(f"{_SEEDS}/*{_RUN_SUFFIX}")
+        if any(_read_card(card)["status"] != "finished" for card in cards):
+            got = "one whose training has not ended"
+            do = "go on with the same `cadenza train` command and --resume"
+        expected = "a policy, an agent, or a folder of a training with some"
+        refuse(CheckpointError, str(path), expected=expected, got=got, do=do)
     return agents[:1] or files
+
+
+def training_filter(path: Path) -> SafetyConfig:
+    """Return the filter that the policy in ``path`` trained behind, by the card of its run.
+
+    It is turned off where no card is beside the file, or beside the policies of several seeds.
+
+    Raises:
+        CheckpointError: The policy file is missing or damaged.
+        IntegrityError: The card is damaged.
+    """
+    file = _played(path)
+    run = None
+    if is_safetensors(file):
+        run = load_policy_file(file).facts.get("run_id")
+    elif sidecar_path(file).is_file():
+        run = stated_metadata(file).run_id
+    for folder in (path.parent, *path.parent.parent.glob(_SEEDS)):
+        card = folder / f"{run}{_RUN_SUFFIX}"
+        if card.is_file():
+            return SafetyConfig.model_validate(_read_card(card)["config"]["safety"])
+    return SafetyConfig()
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    return parse_json_object(path.read_bytes(), source=str(path))
 
 
 def actor_from_checkpoint(

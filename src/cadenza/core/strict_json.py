@@ -162,17 +162,28 @@ def read_sealed_json(path: Path, *, kind: str, schema_version: int = 1) -> dict[
             f"{path}: expected a readable {kind} document, got '{error.strerror}'; run the command "
             "that writes it again."
         ) from error
-    full = parse_json_object(data, source=str(path))
+    return parse_sealed_json(data, source=str(path), kind=kind, schema_version=schema_version)
+
+
+def parse_sealed_json(
+    data: bytes, *, source: str, kind: str, schema_version: int = 1
+) -> dict[str, Any]:
+    """Return the facts of a document whose bytes `write_sealed_json` wrote.
+
+    Raises:
+        IntegrityError: It was changed, or is of another kind or another version.
+    """
+    full = parse_json_object(data, source=source)
     seal = full.pop(_SEAL, None)
     if seal != sha256_bytes(canonical_json(full)):
         raise IntegrityError(
-            f"{path}: expected the content that its seal covers, got different content; the file "
+            f"{source}: expected the content that its seal covers, got different content; the file "
             "was changed, so run the command that writes it again."
         )
     found = (full.pop("kind", None), full.pop("schema_version", None))
     if found != (kind, schema_version):
         raise IntegrityError(
-            f"{path}: expected a document of kind {kind!r}, version {schema_version}, got "
+            f"{source}: expected a document of kind {kind!r}, version {schema_version}, got "
             f"{found[0]!r}, version {found[1]!r}."
         )
     return full

@@ -21,6 +21,7 @@ from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.nn.portable import load_policy_file
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
+from tests.dashboards import trained
 from tests.zoo_samples import made
 
 SUFFIX = ".policy.safetensors"
@@ -132,6 +133,12 @@ def test_matrix_takes_folders_and_built_in_egos(agents, tmp_path):
     assert result.egos == ("agent", "x0", "x1", "a-ppo", "b-ppo", "goal_pd")
     with pytest.raises(CheckpointError, match="expected a policy, an agent, or a folder"):
         cross_play([zoo], egos=[tmp_path / "nothing"], episodes=5, out=tmp_path / "other")
+
+
+def test_folder_of_an_unfinished_training_says_how_to_go_on(tmp_path):
+    trained(tmp_path / "training" / "seed0", 0, finished=False)
+    with pytest.raises(CheckpointError, match=r"training has not ended; go on with .*--resume"):
+        saved_policies(tmp_path)
 
 
 def test_folder_of_trainings_means_the_newest_checkpoint_of_each(tmp_path):
