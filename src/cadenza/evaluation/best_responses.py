@@ -3,6 +3,7 @@
 Proximity: BRProx(e, w) = (J(e, w) - r) / (J(BR(w), w) - r), r the score of a random ego beside the
            same w, 0 where the file gives none. Never above 1: where an ego beats the best response,
            that is none, so the partner's row says "bound not reached" and counts in no aggregate.
+           Where the intervals of BR(w) and of the random ego overlap, there is no scale: a dash.
 Intervals: the ego's, scaled; the best response is taken at its value, its own interval stands
            beside it. Worst case by Bonferroni, mean and interquartile mean by redrawn seeds.
 """
@@ -16,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.results import (
     Archive,
@@ -29,6 +31,9 @@ from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.statistics.scores import ScoreTensor, aggregate, tail_case, worst_case
 
 NOT_REACHED: Final = "bound not reached"
+NOT_APART: Final = "best response and random ego cannot be told apart"
+#: What a sealed file of best responses is.
+_KIND: Final = "best responses"
 #: Names of the aggregates.
 WORST: Final = "worst partner"
 WORST_FAMILY: Final = "worst family"
@@ -44,6 +49,7 @@ class BestResponse(Archive):
         low: Lower bound of ``value``, if known.
         high: Upper bound.
         random: Mean score of a random ego beside the same partner, subtracted from all scores.
+        random_high: Upper bound of ``random``, if known.
         trained: How it was trained, for the reader: algorithm, steps, seeds.
         sha256: Digest of its weights.
         steps: Environment steps at the evaluations of its training.
@@ -54,10 +60,17 @@ class BestResponse(Archive):
     low: Finite | None = None
     high: Finite | None = None
     random: Finite = 0.0
+    random_high: Finite | None = None
     trained: Identifier
     sha256: Sha256 | None = None
     steps: tuple[int, ...] = ()
     curve: tuple[Finite, ...] = ()
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it is above a random ego, beyond both intervals."""
+        low = self.value if self.low is None else self.low
+        return low > (self.random if self.random_high is None else self.random_high)
 
     def share(self, score: float) -> float:
         """Return where ``score`` lies between a random ego, 0, and the best response, 1."""
@@ -109,17 +122,26 @@ class BestResponses(Archive):
 
 
 def load_best_responses(path: Path) -> BestResponses:
-    """Read a file of best responses.
+    """Read a file of best responses: YAML written by hand, or sealed JSON.
 
     Raises:
         ConfigurationError: It is missing, cannot be read, or has another shape.
+        IntegrityError: A JSON file is not what was sealed.
     """
     if not path.exists():
         raise ConfigurationError(f"{path}: expected a file of best responses, got none there.")
+    is_sealed = path.suffix == ".json"
     try:
-        return BestResponses.model_validate(read_yaml(path))
+        return BestResponses.model_validate(
+            read_sealed_json(path, kind=_KIND) if is_sealed else read_yaml(path)
+        )
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {first_problem(error)}.") from error
+
+
+def store_best_responses(path: Path, best: BestResponses) -> None:
+    """Seal best responses into a JSON file."""
+    write_sealed_json(path, best.model_dump(mode="json"), kind=_KIND)
 
 
 def proximities(
@@ -129,8 +151,8 @@ def proximities(
 ) -> dict[str, dict[str, Estimate]]:
     """Return the proximity of each method by partner, and its aggregates by their names.
 
-    `WORST`, `WORST_FAMILY`, `MEAN` and `IQM` are over partners whose bound holds, and missing where
-    none does.
+    `WORST`, `WORST_FAMILY`, `MEAN` and `IQM` are over partners whose bound holds and is apart from
+    a random ego, and missing where there is none.
 
     Args:
         episodes: Episodes by method.
@@ -144,12 +166,14 @@ def proximities(
     names = [name for name in best.partners if name in scores.partners]
     found = {m: {n: _scaled(scores, m, n, best, 0.95) for n in names} for m in episodes}
     beaten = {n for own in found.values() for n, e in own.items() if (e.value or 0.0) > 1.0 + 1e-9}
-    reached = [name for name in names if name not in beaten]
+    unusable = dict.fromkeys(beaten, NOT_REACHED)
+    unusable |= {name: NOT_APART for name in names if not best.partners[name].is_apart}
+    reached = [name for name in names if name not in unusable]
     kept = {m: [e for e in own if e.partner in reached] for m, own in episodes.items()}
     cells = ScoreTensor.from_episodes(kept, metric=best.proximity_of, families=families)
     for method, own in found.items():
-        for name in beaten:
-            own[name] = replace(own[name], value=None, undefined_reason=NOT_REACHED)
+        for name, reason in unusable.items():
+            own[name] = replace(own[name], value=None, undefined_reason=reason)
         if kept[method]:
             level = 1.0 - 0.05 / len(reached)
             together = {n: _scaled(scores, method, n, best, level) for n in reached}

@@ -2,14 +2,16 @@
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.evaluation.best_responses import (
     MEAN,
+    NOT_APART,
     NOT_REACHED,
     WORST,
     WORST_FAMILY,
     load_best_responses,
     proximities,
+    store_best_responses,
 )
 from cadenza.evaluation.results import EpisodeResult
 
@@ -75,6 +77,25 @@ def test_partner_whose_best_response_is_beaten_counts_for_nobody(best):
     only = {m: {"weak": own["weak"]} for m, own in RETURNS.items()}
     alone = proximities(played(only), best, FAMILIES)["ours"]
     assert list(alone) == ["weak"]
+
+
+def test_partner_whose_best_response_may_be_chance_counts_for_nobody(best):
+    partners = {name: best.partners[name] for name in ("near", "far")}
+    # far: the response is at least -0.5, the random ego at most -0.4
+    partners["far"] = partners["far"].model_copy(update={"random_high": -0.4})
+    vague = best.model_copy(update={"partners": partners})
+    ours = proximities(played(RETURNS), vague, FAMILIES)["ours"]
+    assert (ours["far"].value, ours["far"].undefined_reason) == (None, NOT_APART)
+    assert ours[MEAN].value == ours["near"].value
+
+
+def test_sealed_file_is_refused_when_it_was_altered(best, tmp_path):
+    path = tmp_path / "best.json"
+    store_best_responses(path, best)
+    assert load_best_responses(path) == best
+    path.write_text(path.read_text().replace("10.0", "11.0"))
+    with pytest.raises(IntegrityError, match="the file was changed"):
+        load_best_responses(path)
 
 
 @pytest.mark.parametrize(

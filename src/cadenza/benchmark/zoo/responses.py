@@ -41,12 +41,16 @@ from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_
 from cadenza.benchmark.zoo.stacked import SeatedPartners
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, ConfigurationError, IntegrityError
-from cadenza.core.files import atomic_write_json, make_folder, remove_temporaries
+from cadenza.core.files import make_folder, remove_temporaries
 from cadenza.core.progress import ProgressReport
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.strict_json import read_sealed_json
-from cadenza.evaluation.best_responses import BestResponse, BestResponses
+from cadenza.evaluation.best_responses import (
+    BestResponse,
+    BestResponses,
+    store_best_responses,
+)
 from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.learn.nn.portable import (
     SUFFIX,
@@ -248,6 +252,7 @@ def _conclude(
                 low=found.score.low,
                 high=found.score.high,
                 random=found.random.value,
+                random_high=found.random.high,
                 trained=f"PPO beside it alone, {played.steps:,} steps, {seeds}, "
                 f"root seed {config.seed}",
                 sha256=found.policy,
@@ -257,8 +262,7 @@ def _conclude(
     task, metric = played.spec.slug, _metric(config, played)
     path = folder / RESPONSES_JSON
     if best:
-        facts = BestResponses(task=task, metric=metric, partners=best)
-        atomic_write_json(path, facts.model_dump(mode="json"))
+        store_best_responses(path, BestResponses(task=task, metric=metric, partners=best))
     else:
         path.unlink(missing_ok=True)
     return chosen

@@ -234,9 +234,9 @@ def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
         start = "" if bound is None else number(bound.random)
         covered = f"{name.removesuffix(' over partners')} {coverage(found[0], list(labels))}"
         label = labels.get(name, covered[0].upper() + covered[1:])
-        rows.append(
-            (label, *(score_text(own[name], False) for own in found), start, scored, trained)
-        )
+        is_vague = bound is not None and not bound.is_apart
+        own = [MISSING if is_vague else score_text(one[name], False) for one in found]
+        rows.append((label, *own, start, scored, trained))
     without = [label for name, label in labels.items() if name not in best.partners]
     absent = [name for name in best.partners if name not in labels]
     return Table(
@@ -251,7 +251,8 @@ def proximity_table(view: ReportView, numbers: Numbers) -> Table | None:
         rows=tuple(rows),
         caption="1 is the best response to the partner, 0 a random ego beside it; 95 % intervals, "
         'the best response taken at its value. "Bound not reached": an ego beats the best '
-        "response, so that is none; the partner counts in no aggregate."
+        "response, so that is none; the partner counts in no aggregate. So do partners with a dash:"
+        " their best response is not above a random ego, beyond both 95 % intervals."
         + (f" Without a best response: {', '.join(without)}." if without else "")
         + (f" In the file, but not played here: {', '.join(absent)}." if absent else ""),
         text_columns=(0, len(methods) + 3),

@@ -222,7 +222,7 @@ def encounter_table(met: Encounters, families: Mapping[str, str]) -> Table:
 
 def response_figure(best: BestResponses) -> Figure | None:
     """Return the learning curves of best responses, each between random ego and its score."""
-    lines = [(name, one) for name, one in best.partners.items() if len(one.curve) > 1]
+    lines = [(n, one) for n, one in best.partners.items() if len(one.curve) > 1 and one.is_apart]
     if not lines:
         return None
     last = max(one.steps[-1] for _, one in lines)
