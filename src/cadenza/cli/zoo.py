@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
 
 _Zoos = Annotated[list[Path], typer.Argument(help="Folders of zoos of one task.")]
-_COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "events per episode")
+_COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "began", "events per episode")
 
 
 def train(
@@ -119,10 +119,10 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the members of a zoo, after checking every weight against the manifest."""
+    """Show the members of a zoo, after checking every file of them against the manifest."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.zoo.jobs import verify_members
         from cadenza.partners.zoo_manifest import read_manifest
+        from cadenza.partners.zoo_member import verify_members
 
         manifest = read_manifest(zoo)
         verify_members(zoo, manifest)
@@ -293,7 +293,7 @@ def best_response(
                 _shown(one.random, digits=2),
                 _shown(one.score, digits=2),
                 f"{one.steps[one.best]} of {one.steps[-1]}",
-                "" if one.score.value > one.random.value else "a random ego does as well: no bound",
+                "" if one.score.is_above(one.random) else "a random ego may do as well: no bound",
             )
             for name, one in trained.items()
         ]
@@ -478,11 +478,17 @@ def _print_zoo(folder: Path, manifest: "ZooManifest", *, as_json: bool) -> None:
             m.split.replace("_", " "),
             str(m.step),
             _shown(m.skill) + (" (as at its start)" if m.is_unlearned else ""),
+            _shown(m.began),
             _described(m),
         )
         for m in manifest.members
     ]
     print_table(f"{folder}: {len(rows)} members on {manifest.task}", _COLUMNS, rows)
+    if any(m.began is not None for m in manifest.members):
+        print_text(
+            "skill: beside the ego of the member's last checkpoint, for earlier ones, too; began: "
+            "beside its own before the training, in the same episodes"
+        )
 
 
 def _described(member: "ZooMember") -> str:

@@ -45,6 +45,11 @@ class Skill(FrozenModel):
     high: float | None
     episodes: int
 
+    def is_above(self, other: "Skill") -> bool:
+        """Whether it is more than ``other``, beyond both intervals."""
+        low = self.value if self.low is None else self.low
+        return low > (other.value if other.high is None else other.high)
+
 
 class ZooMember(FrozenModel):
     """One partner of a zoo.
@@ -86,11 +91,7 @@ class ZooMember(FrozenModel):
     @property
     def is_unlearned(self) -> bool:
         """Whether its skill is not above what it began with, beyond both intervals."""
-        if self.skill is None or self.began is None:
-            return False
-        low = self.skill.value if self.skill.low is None else self.skill.low
-        high = self.began.value if self.began.high is None else self.began.high
-        return low <= high
+        return not (self.skill is None or self.began is None or self.skill.is_above(self.began))
 
     @property
     def file(self) -> str:

@@ -24,7 +24,7 @@ from cadenza.partners.weights import require_digest
 
 if TYPE_CHECKING:
     from cadenza.learn.nn.portable import PortableNetwork
-    from cadenza.partners.zoo_manifest import ZooMember
+    from cadenza.partners.zoo_manifest import ZooManifest
 
 #: Key of the partner's policy in a member's checkpoint; the ego's is `POLICY_KEY`.
 PARTNER_POLICY_KEY: Final = "partner_policy"
@@ -64,14 +64,6 @@ class MemberPolicies(NamedTuple):
         return cls(*map(PortableNetwork.from_state_dict, told))
 
 
-def digest_error(folder: Path, member: "ZooMember", found: str) -> IntegrityError:
-    """Return the refusal of a member whose weights are not those of its manifest."""
-    return IntegrityError(
-        f"zoo member {member.name!r} of {folder}: expected the weights with SHA-256 "
-        f"{member.sha256} that its manifest names, got {found}; restore the file or train it again."
-    )
-
-
 def load_member(folder: Path, name: str) -> MemberPolicies:
     """Return the policies of member ``name`` of the zoo in ``folder``.
 
@@ -86,8 +78,33 @@ def load_member(folder: Path, name: str) -> MemberPolicies:
     member = read_manifest(folder).member(name)
     payload, metadata = load_checkpoint(uri=f"local://{member.file}", artifacts_root=folder)
     if metadata.sha256 != member.sha256:
-        raise digest_error(folder, member, metadata.sha256)
+        raise IntegrityError(
+            f"zoo member {name!r} of {folder}: expected the weights with SHA-256 {member.sha256} "
+            f"that its manifest names, got {metadata.sha256}; restore the file or train it again."
+        )
     return MemberPolicies.from_state_dict(payload)
+
+
+def verify_members(folder: Path, manifest: "ZooManifest") -> None:
+    """Raise unless every learned member is the one of the manifest, and so are policy files of it.
+
+    Raises:
+        IntegrityError: One is not.
+        CheckpointError: One is missing or damaged.
+    """
+    from cadenza.learn.nn.portable import load_policy_file, policy_path
+
+    for member in manifest.members:
+        if member.sha256 is None:
+            continue
+        policies = load_member(folder, member.name).networks(task={"id": manifest.task})
+        for seat, network in policies.items():
+            path = policy_path(folder / member.file, seat)
+            if path.is_file() and load_policy_file(path).content_id != network.content_id:
+                raise IntegrityError(
+                    f"{path}: expected the policy of {member.name!r}, got another one; restore the "
+                    "file, or play the member's checkpoint."
+                )
 
 
 @register_partner(ZOO_MEMBER)

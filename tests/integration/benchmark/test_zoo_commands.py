@@ -55,7 +55,9 @@ def test_zoo_is_listed_and_shown(zoo, monkeypatch):
     monkeypatch.chdir(zoo.parent)
     listed = cadenza("list .").stdout.split()
     assert listed[-5:] == ["z", "mpe_cooperative_push@v1", "fcp", "3", "3"]
-    assert "fcp-s0-0-mid" in cadenza(f"show {zoo}").stdout
+    shown = cadenza(f"show {zoo}").stdout
+    assert "fcp-s0-0-mid" in shown
+    assert "skill: beside the ego of the member's last checkpoint" in shown
 
 
 def test_skills_are_shown_in_the_units_of_their_metric(zoo, tmp_path):
@@ -132,6 +134,15 @@ def test_swapped_weights_end_with_the_code_of_damaged_data(zoo, tmp_path):
     ended = cadenza(f"show {copy}")
     assert ended.exit_code == 10
     assert "zoo member 'fcp-s0-0-final'" in ended.stderr
+
+
+def test_policy_files_beside_members_are_checked(zoo, tmp_path):
+    members = shutil.copytree(zoo, tmp_path / "z") / "members"
+    end = ".ego.policy.safetensors"
+    shutil.copyfile(members / f"fcp-s0-0-init{end}", members / f"fcp-s0-0-final{end}")
+    ended = cadenza(f"show {tmp_path / 'z'}")
+    assert ended.exit_code == 10
+    assert "expected the policy of 'fcp-s0-0-final', got another one" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.learn.nn.portable import PortableNetwork, policy_path, save_policy_file
-from cadenza.partners.zoo_manifest import Skill, Tier, ZooManifest, ZooMember
-from cadenza.partners.zoo_member import ZOO_MEMBER, MemberPolicies, digest_error
+from cadenza.partners.zoo_manifest import Skill, Tier, ZooMember
+from cadenza.partners.zoo_member import ZOO_MEMBER, MemberPolicies
 
 JOBS_FOLDER: Final = "jobs"
 WORK_FOLDER: Final = "work"
@@ -451,21 +451,6 @@ class _MemberCourse(Course):
 def progress_path(folder: Path, key: str) -> Path:
     """Return the file that holds one byte per finished rollout of a job."""
     return folder / WORK_FOLDER / f"{key}.progress"
-
-
-def verify_members(folder: Path, manifest: ZooManifest) -> None:
-    """Raise unless every learned member's file has the digest of the manifest.
-
-    Raises:
-        IntegrityError: One has not.
-        CheckpointError: One is missing or damaged.
-    """
-    for member in manifest.members:
-        if member.sha256 is None:
-            continue
-        found = read_metadata(uri=f"local://{member.file}", artifacts_root=folder).sha256
-        if found != member.sha256:
-            raise digest_error(folder, member, found)
 
 
 def finished_members(folder: Path, key: str) -> list[ZooMember] | None:
