@@ -12,6 +12,7 @@ from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.benchmark.reporting import load_run
 from cadenza.benchmark.zoo.encounters import CarriedMemory
 from cadenza.cli.main import app
+from cadenza.evaluation.best_responses import BestResponses, store_best_responses
 from cadenza.evaluation.encounters import Encounters
 from cadenza.evaluation.statistics.estimate import rate_estimate
 from tests.zoo_samples import made
@@ -60,7 +61,7 @@ def judged(gru, seeds, tmp_path_factory):
     content = {"task": "crossing@v1", "metric": "success", "partners": partners}
     folder = root / "other" / "best-responses"
     folder.mkdir()
-    (folder / "best-responses.json").write_text(json.dumps(content))
+    store_best_responses(folder / "best-responses.json", BestResponses.model_validate(content))
     out = root / "matrix"
     line = f"zoo matrix {root / 'public'} {root / 'other'} --seen {root / 'public'} --ego {gru}"
     line += f" --ego {seeds} --ego goal_pd"

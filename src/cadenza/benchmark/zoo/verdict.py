@@ -22,10 +22,13 @@ from cadenza.benchmark.zoo.encounters import ENCOUNTERS_JSON
 from cadenza.benchmark.zoo.matrix import MATRIX_JSON, film_command, matrix_figure, partner_labels
 from cadenza.benchmark.zoo.responses import RESPONSES_FOLDER, RESPONSES_JSON
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.files import atomic_write_json
 from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import Table
-from cadenza.evaluation.best_responses import BestResponses, load_best_responses
+from cadenza.evaluation.best_responses import (
+    BestResponses,
+    load_best_responses,
+    store_best_responses,
+)
 from cadenza.evaluation.encounters import Encounters
 from cadenza.evaluation.report.figures.populations import (
     encounter_figures,
@@ -62,7 +65,7 @@ def merged_responses(folders: Sequence[Path]) -> BestResponses | None:
 
 def keep_responses(folder: Path, best: BestResponses) -> None:
     """Store best responses beside a matrix, where its report looks for them."""
-    atomic_write_json(folder / RESPONSES_JSON, best.model_dump(mode="json"))
+    store_best_responses(folder / RESPONSES_JSON, best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
