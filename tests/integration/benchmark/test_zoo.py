@@ -220,7 +220,7 @@ def test_plain_policy_acts_as_the_network_with_robot_and_identity_told(robot, id
         moments.append(moment.before)
         return shared_reward(moment)
 
-    players.play([0, 1, 2, 3], rule, np.full((2, 4), identity))
+    players.play([0], rule, np.full((2, 4), identity))
     rows = players.learner.scale(players.rows[:, -1], learn=False)
     still = torch.zeros(*rows.shape[:2], env.action_dim)
     unit = players.learner.act(rows, noise=still)[robot]

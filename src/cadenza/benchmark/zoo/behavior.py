@@ -9,10 +9,8 @@ Axes:    E = events.
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
@@ -49,8 +47,8 @@ class PreferringSelfPlay(SelfPlay):
         own = [int(key.rpartition("-")[2]) for key in keys]
         self._weights = preferences_of(config)[own, None]  # (G, 1, events)
 
-    def reward(self, moment: Moment) -> NDArray[Any]:
-        """Return the task's rewards plus the worth of the events, (2, E)."""
+    def reward(self, moment: Moment) -> FloatArray:
+        """Return the task's rewards plus the worth of the events, (E,)."""
         counted = self._events.count(moment.before, moment.actions, moment.step.following)
         own = counted.reshape(len(self.keys), -1, counted.shape[1])
         return shared_reward(moment) + (own * self._weights).sum(axis=-1).reshape(-1)

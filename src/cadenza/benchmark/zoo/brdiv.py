@@ -10,8 +10,7 @@ Source:  arXiv:2207.14138.
 Axes:    K = confederates, N = environments.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from cadenza.benchmark.zoo.stacked import (
     Labels,
     PairPlayers,
     Population,
-    member_of,
     shared_reward,
 )
 from cadenza.core.arrays import FloatArray
@@ -64,6 +62,7 @@ class Confederates(Population):
             names=[f"{keys[0]} {name}" for name in ("best responses", "confederates")],
             identities=self.count,
         )
+        self.stacks = [self.players.learner]
 
     def iterate(self, iteration: int) -> None:
         """Draw pairs, play a rollout and learn from it."""
@@ -71,25 +70,13 @@ class Confederates(Population):
         stream = derive_substream(f"zoo.{key}.pairs.{iteration}", root_seed=config.seed)
         labels = draw_pairs(self.count, config.num_envs, stream.default_rng())
         factors = reward_factors(labels, config.beta)
-        first, steps = self.seed(key, f"rollout.{iteration}"), config.rollout_steps
         self.players.play(
-            [first + i for i in range(config.num_envs)],
+            [self.seed(key, f"rollout.{iteration}")],
             lambda moment: factors * shared_reward(moment),
             labels,
         )
-        self.players.update(iteration * steps, self.iterations * steps)
+        self.players.update(iteration, self.iterations)
 
     def member(self, index: int) -> MemberPolicies:
         """Return confederate ``index``, its best response in the ego's place."""
-        return member_of(self.players, 0, 1, index)
-
-    def state_dict(self, place: int) -> dict[str, Any]:
-        """Return everything later iterations depend on."""
-        del place
-        return {"learners": [self.players.learner.member_state(k) for k in range(2)]}
-
-    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        del place
-        for k, saved in enumerate(state["learners"]):
-            self.players.learner.load_member_state(k, saved)
+        return self.players.member(0, 1, index)

@@ -9,12 +9,11 @@ Source:  arXiv:2110.08176.
 Axes:    T = evaluations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv
@@ -23,7 +22,6 @@ from cadenza.benchmark.zoo.stacked import (
     PairPlayers,
     Population,
     SeatedPartners,
-    member_of,
     shared_reward,
 )
 from cadenza.core.arrays import FloatArray
@@ -71,26 +69,19 @@ class SelfPlay(Population):
         self.players: PairPlayers = PairPlayers(
             config, env, seeds=seeds, names=self.keys, partners=partners
         )
+        self.stacks = [self.players.learner]
 
-    def reward(self, moment: Moment) -> NDArray[Any]:
-        """Return what both robots learn from, (2, E): the task's rewards."""
+    def reward(self, moment: Moment) -> FloatArray:
+        """Return what both robots learn from, (E,): the task's rewards."""
         return shared_reward(moment)
 
     def iterate(self, iteration: int) -> None:
         """Play a rollout and learn from it."""
-        copies, steps = range(self.config.num_envs), self.config.rollout_steps
-        firsts = [self.seed(key, f"rollout.{iteration}") for key in self.keys]
-        self.players.play([first + i for first in firsts for i in copies], self.reward)
-        self.players.update(iteration * steps, self.iterations * steps)
+        self.players.play(
+            [self.seed(key, f"rollout.{iteration}") for key in self.keys], self.reward
+        )
+        self.players.update(iteration, self.iterations)
 
     def member(self, index: int) -> MemberPolicies:
         """Return a policy as it is now."""
-        return member_of(self.players, index, index)
-
-    def state_dict(self, place: int) -> dict[str, Any]:
-        """Return everything later iterations of one policy depend on."""
-        return {"learner": self.players.learner.member_state(place)}
-
-    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
-        """Let one policy continue where `state_dict` was taken."""
-        self.players.learner.load_member_state(place, state["learner"])
+        return self.players.member(index, index)

@@ -33,12 +33,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.benchmark.zoo.config import ZooConfig
-from cadenza.benchmark.zoo.pairs import PairEnv, PairStep
-from cadenza.benchmark.zoo.stacked import Population, plain_policy
+from cadenza.benchmark.zoo.pairs import PairEnv
+from cadenza.benchmark.zoo.stacked import (
+    LearningPlayers,
+    Population,
+    new_learner,
+    normalized,
+    plain_policy,
+    play,
+)
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.stacked.ppo import Estimate, StackedPPO
-from cadenza.learn.stacked.rollout import Cut, StackedMoments, scale_rewards
+from cadenza.learn.stacked.rollout import StackedMoments, scale_rewards
 from cadenza.partners.zoo_member import MemberPolicies
 
 logger = logging.getLogger(__name__)
@@ -47,8 +53,6 @@ logger = logging.getLogger(__name__)
 MULTIPLIER_CAP: Final = 10.0
 #: Share of the training before which no member is drawn anew: policies differ little at first.
 RESTART_AFTER: Final = 0.1
-#: Added to the standard deviation of advantages.
-_EPSILON: Final = 1e-8
 
 
 class Multipliers(NamedTuple):
@@ -110,18 +114,29 @@ class LagrangianConfederates(Population):
         self.multipliers: Multipliers = Multipliers.first(count)
         self.returns: FloatArray = np.zeros((count, count))
         self.learner: StackedPPO = self._drawn([f"learner.{k}" for k in range(2 * count)])
-        self._rollout = self.learner.new_rollout(
-            steps=config.ppo.rollout_length, rows=count * self._copies
+        self.stacks = [self.learner]
+        places = np.arange(2 * env.num_envs).reshape(2, count, count, self._copies)
+        by_network = np.concatenate((places[0].swapaxes(0, 1), places[1]))
+        #: Critics are told whom every row of a network is beside, (K m, K).
+        others = np.repeat(np.eye(count, dtype=np.float32), self._copies, axis=0)
+        self._players = LearningPlayers(
+            self.learner,
+            env,
+            by_network.reshape(2 * count, -1),
+            config.ppo.rollout_length,
+            others,
         )
+        self._rollout = self._players.rollout
         self._rewards = StackedMoments(1, 1)
         self._warned = False
-        #: Whom every row of a network is beside, (K m, K).
-        self._others = np.repeat(np.eye(count, dtype=np.float32), self._copies, axis=0)
 
     def iterate(self, iteration: int) -> None:
         """Play a rollout, learn from it, move the multipliers, and draw a member anew if due."""
         config, (key,) = self.config, self.keys
-        self._play(self.seed(key, f"rollout.{iteration}"))
+        seeds = self.seed(key, f"rollout.{iteration}")
+        play(self.env, [self._players], config.ppo.rollout_length, seeds=seeds)
+        if config.ppo.normalize_rewards:
+            self._scale_rewards()
         told = self._rollout.critic_observations[: self.count, :-1].copy()
         estimate = self.learner.estimate(self._rollout)
         steps = config.rollout_steps
@@ -138,7 +153,13 @@ class LagrangianConfederates(Population):
 
     def member(self, index: int) -> MemberPolicies:
         """Return confederate ``index``, its best response in the ego's place."""
-        return MemberPolicies(self._policy(index, 0), self._policy(self.count + index, 1))
+        places = (index, self.count + index)
+        return MemberPolicies(
+            *(
+                plain_policy(self.learner, place, self.env, robot, np.eye(2)[robot])
+                for robot, place in enumerate(places)
+            )
+        )
 
     def report(self) -> dict[str, Any]:
         """Return R, v and h of the last rollout, and the share of constraints that it violates."""
@@ -157,9 +178,8 @@ class LagrangianConfederates(Population):
 
     def state_dict(self, place: int) -> dict[str, Any]:
         """Return everything later iterations depend on."""
-        del place
         return {
-            "learners": [self.learner.member_state(k) for k in range(2 * self.count)],
+            **super().state_dict(place),
             "rewards": self._rewards.member_state(0),
             "v": self.multipliers.v.tolist(),
             "h": self.multipliers.h.tolist(),
@@ -168,100 +188,39 @@ class LagrangianConfederates(Population):
 
     def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        del place
-        for k, saved in enumerate(state["learners"]):
-            self.learner.load_member_state(k, saved)
+        super().load_state_dict(place, state)
         self._rewards.load_member_state(0, state["rewards"])
         self.multipliers = Multipliers(np.array(state["v"]), np.array(state["h"]))
         self.returns = np.array(state["returns"])
 
     def _drawn(self, purposes: Sequence[str]) -> StackedPPO:
         """Return new networks, one per purpose of its seed."""
-        env, count = self.env, self.count
-        settings = {"normalize_rewards": False, "normalize_advantages": False}  # see the module
-        return StackedPPO(
-            self.config.ppo.model_copy(update=settings),
-            observation_dim=env.observation_dim + 2,
-            critic_dim=2 * env.observation_dim + count,
-            choices=env.choices,
-            action_dim=env.action_dim,
+        return new_learner(
+            self.config.ppo,
+            self.env,
+            told=2,
+            judged=self.count,
             seeds=[self.seed(self.keys[0], purpose) for purpose in purposes],
             names=[f"{self.keys[0]} {purpose}" for purpose in purposes],
+            normalize_rewards=False,  # see the module
+            normalize_advantages=False,
         )
 
-    def _by_network(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return what robots have, (2, E, ...), or share, (E,), by network, (2 K, K m, ...)."""
-        count, copies = self.count, self._copies
-        first, second = (values, values) if values.ndim == 1 else values
-        shape = (count, count, copies, *first.shape[1:])
-        rows = (count, count * copies, *first.shape[1:])
-        by_response = first.reshape(shape).swapaxes(0, 1).reshape(rows)
-        return np.concatenate((by_response, second.reshape(rows)))
-
-    def _by_robot(self, decisions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return decisions, (2 K, K m, ...), as both robots', (E, ...) each."""
-        count, copies = self.count, self._copies
-        shape = decisions.shape[2:]
-        by_response = decisions[:count].reshape(count, count, copies, *shape).swapaxes(0, 1)
-        return by_response.reshape(-1, *shape), decisions[count:].reshape(-1, *shape)
-
-    def _play(self, seed: int) -> None:
-        """Begin new episodes and play a rollout."""
-        env, rollout, dim = self.env, self._rollout, self.env.observation_dim
-        shared = np.zeros((rollout.rewards.shape[1], env.num_envs))
-        ended = np.zeros(shared.shape, np.bool_)
-        states = env.reset(seed)
-        for t in range(len(shared)):
-            rows = rollout.observations[:, t]
-            rows[:, :, :dim] = self._by_network(states)
-            rows[:, :, dim:] = self._marks()
-            self._judged(rollout.critic_observations[:, t], states)
-            rollout.observations[:, t] = self.learner.scale(rows, learn=True)
-            rollout.decisions[:, t] = self.learner.act(rollout.observations[:, t])
-            decided = self._by_robot(rollout.decisions[:, t])
-            step = env.step([env.scaled(robot, rows) for robot, rows in enumerate(decided)])
-            shared[t], ended[t] = step.rewards, step.boundaries
-            rollout.boundaries[:, t] = self._by_network(step.boundaries)
-            self._cut(t, step)
-            states = step.states
-        self._judged(rollout.critic_observations[:, -1], states)
-        if self.config.ppo.normalize_rewards:
-            gamma = self.config.ppo.gamma
-            shared = scale_rewards(shared[None], ended[None], self._rewards, gamma)[0]
-        for t, rewards in enumerate(shared):
-            rollout.rewards[:, t] = self._by_network(rewards)
-
-    def _marks(self) -> Float32Array:
-        """Return which robot each network plays, (2 K, 1, 2)."""
-        return np.repeat(np.eye(2, dtype=np.float32), self.count, axis=0)[:, None]
-
-    def _judged(self, rows: Float32Array, states: Float32Array) -> None:
-        """Write critics' rows, (2 K, K m, S): both robots' states, and who the other one is."""
-        dim = self.env.observation_dim
-        rows[..., : 2 * dim] = self._by_network(np.stack((np.concatenate(states, axis=1),) * 2))
-        rows[..., 2 * dim :] = self._others
-
-    def _cut(self, t: int, step: PairStep) -> None:
-        """Note what critics would have seen where a time limit ended an episode."""
-        if not len(step.cut):
-            return
-        ended = np.zeros(self.env.num_envs, np.bool_)
-        ended[step.cut] = True
-        rows = self._by_network(ended)
-        seen = self._rollout.critic_observations[:, t].copy()
-        self._judged(seen, step.following)
-        for network in np.flatnonzero(rows.any(axis=1)).tolist():
-            own = np.flatnonzero(rows[network])
-            self._rollout.cuts.append(Cut(network, t, own, seen[network, own]))
+    def _scale_rewards(self) -> None:
+        """Scale the rewards of the rollout by one factor for everybody."""
+        rollout, shape = self._rollout, (1, -1, self.env.num_envs)
+        # The confederates' rows are all environments, in their order.
+        rewards = rollout.rewards[self.count :].swapaxes(0, 1).reshape(shape)
+        ended = rollout.boundaries[self.count :].swapaxes(0, 1).reshape(shape)
+        scaled = scale_rewards(rewards, ended, self._rewards, self.config.ppo.gamma)[0]
+        rollout.rewards[...] = scaled[:, self._players.envs].swapaxes(0, 1)
 
     def _weighted(self, advantages: Float32Array) -> FloatArray:
         """Return advantages, (2 K, T, K m), normalised by seat, times their pairs' weights."""
         count, weights = self.count, self.multipliers.pair_weights()
-        seats = advantages.astype(np.float64).reshape(2, count, -1, count, self._copies)
+        seats = advantages.reshape(2, count, -1, count, self._copies)
         if self.config.ppo.normalize_advantages:
-            axes = (1, 2, 3, 4)
-            centred = seats - seats.mean(axis=axes, keepdims=True)
-            seats = centred / (seats.std(axis=axes, keepdims=True) + _EPSILON)
+            seats = normalized(seats, (1, 2, 3, 4))
         seats = seats * np.stack((weights.T, weights))[:, :, None, :, None]
         return seats.reshape(advantages.shape)
 
@@ -325,14 +284,3 @@ class LagrangianConfederates(Population):
                 for k, place in enumerate(places):
                     self.learner.load_member_state(place, fresh.member_state(k))
                 return
-
-    def _policy(self, place: int, robot: int) -> PortableNetwork:
-        moments = self.learner.observation_moments(place)
-        return plain_policy(
-            self.learner.policy(place),
-            self.env,
-            robot,
-            np.eye(2)[robot],
-            activation=self.config.ppo.activation,
-            moments=None if moments is None else np.stack(moments),
-        )

@@ -12,15 +12,14 @@ Axes:        K = policies, R = rows, T = steps.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.stacked import PairPlayers, Population, member_of, shared_reward
+from cadenza.benchmark.zoo.stacked import PairPlayers, Population, shared_reward
 from cadenza.partners.zoo_member import MemberPolicies
 
 
@@ -39,12 +38,12 @@ class EntropyPopulation(Population):
         names = [f"{keys[0]}-{k}" for k in range(self.count)]
         seeds = [self.seed(keys[0], f"learner.{k}") for k in range(self.count)]
         self.players: PairPlayers = PairPlayers(config, env, seeds=seeds, names=names)
+        self.stacks = [self.players.learner]
 
     def iterate(self, iteration: int) -> None:
         """Play a round, add the surprise at the population, and learn from it."""
-        copies, steps = range(self.config.num_envs), self.config.rollout_steps
         firsts = [self.seed(self.keys[0], f"rollout.{iteration}.{k}") for k in range(self.count)]
-        self.players.play([first + i for first in firsts for i in copies], shared_reward)
+        self.players.play(firsts, shared_reward)
         rewards = self.players.rollout.rewards
         for own, rows, decisions in zip(
             rewards, self.players.rows, self.players.rollout.decisions, strict=True
@@ -54,19 +53,8 @@ class EntropyPopulation(Population):
             )
             surprise = -mixture_log_density(torch.from_numpy(densities)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
             own += self.config.alpha * surprise.reshape(own.shape)
-        self.players.update(iteration * steps, self.iterations * steps)
+        self.players.update(iteration, self.iterations)
 
     def member(self, index: int) -> MemberPolicies:
         """Return policy ``index`` as it is now."""
-        return member_of(self.players, index, index)
-
-    def state_dict(self, place: int) -> dict[str, Any]:
-        """Return everything later iterations depend on."""
-        del place
-        return {"learners": [self.players.learner.member_state(k) for k in range(self.count)]}
-
-    def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        del place
-        for k, saved in enumerate(state["learners"]):
-            self.players.learner.load_member_state(k, saved)
+        return self.players.member(index, index)

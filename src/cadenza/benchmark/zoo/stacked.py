@@ -1,25 +1,28 @@
 """How a population trains: stacked PPO policies, rollouts of pairs, members as plain policies.
 
 A method is a `Population`: it says which policies there are, who plays a rollout and what rewards
-they learn from. `PairPlayers` are policies of equal sizes that play and learn as one, perhaps each
-beside a partner that does not learn (`SeatedPartners`).
+they learn from. `play` steps the environments; robots are driven by `Driver`s: `LearningPlayers`
+are policies of a stack that learn from what they do, `FrozenPlayers` those that do not, and
+`SeatedPartners` are no policies of a stack. `PairPlayers` is who learns in most methods.
 
-Rows:        a policy's row is a robot's state, which robot it is (one-hot) and, where a policy has
-             several identities, which one (one-hot). Its critic sees both robots' states, which of
-             them the row is of, and both identities.
+Rows:        row r of policy k drives one robot of one environment, its place. An actor sees that
+             robot's state and what it is told: as a rule which robot it is (one-hot) and, where a
+             policy has several identities, which one (one-hot). Its critic sees both robots'
+             states, which of them the row is of, and both identities.
 Randomness:  a rollout begins with new episodes, whose seeds the method draws; policies keep their
              own generators in their state.
 Bytes:       those of a policy do not depend on the others that it is stacked with, see
              `cadenza.learn.stacked`: its environments play the episodes of a batch of their own.
 Resuming:    a state between two rollouts holds everything that later ones depend on.
 Axes:        2 = ego and partner, G = blocks of environments, N = environments of a block, E = G N,
-             K = policies, P = robots that each plays, R = robots that learn, T = steps, O = state,
-             I = identities.
+             K = policies, R = rows of each, T = steps, O = state, X = what actors are told, I =
+             identities.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,7 +32,9 @@ from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.pairs import PairEnv, PairStep
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp, Policy
+from cadenza.envs.vector_base import Snapshot
+from cadenza.learn.agents.ppo import ADVANTAGE_EPSILON, MAPPOConfig
+from cadenza.learn.nn.policy_networks import DiagonalGaussianHead, OrthogonalMlp
 from cadenza.learn.nn.portable import Output, PortableNetwork, perceptron
 from cadenza.learn.nn.running_normalizer import EPSILON, scaled
 from cadenza.learn.stacked.ppo import StackedPPO
@@ -40,34 +45,89 @@ from cadenza.partners.zoo_member import MemberPolicies
 
 #: Identities of both robots' players, (2, E), for policies that have several.
 Labels = NDArray[np.int64]
+#: Puts some environments at states of its own; returns the states of all, (2, E, O).
+Restart = Callable[[NDArray[np.int64]], Float32Array]
 
 
-class Moment(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Moment:
     """One step of a rollout.
 
     Attributes:
+        t: Which.
         before: States, (2, E, O).
-        decided: Decisions, (R, E, ...): unit actions before clipping, or numbers of choices.
-        actions: What was executed, (E, A_i) for each robot.
-        step: What came of it.
+        actions: What is executed, (E, A_i) for each robot; drivers write it.
+        step: What came of it; drivers do not know it yet when they act.
     """
 
+    t: int
     before: Float32Array
-    decided: NDArray[Any]
     actions: Sequence[Float32Array]
-    step: PairStep
+    step: PairStep = field(init=False)
 
 
-#: What both robots learn from in a step, (2, E).
-RewardRule = Callable[[Moment], NDArray[Any]]
+#: What both robots learn from in a step, (E,).
+RewardRule = Callable[[Moment], FloatArray]
 
 
-def shared_reward(moment: Moment) -> NDArray[Any]:
-    """Return the task's rewards, which both robots share, (2, E)."""
-    return np.stack((moment.step.rewards, moment.step.rewards))
+def shared_reward(moment: Moment) -> FloatArray:
+    """Return the task's rewards, (E,)."""
+    return moment.step.rewards
 
 
-class SeatedPartners:
+class Driver:
+    """Drives some robots while `play` steps the environments."""
+
+    def drive(self, moment: Moment) -> None:
+        """Write what the driven robots do."""
+
+    def observe(self, moment: Moment) -> None:
+        """Take in what came of it."""
+
+
+def play(
+    env: PairEnv,
+    drivers: Sequence[Driver],
+    steps: int,
+    *,
+    seeds: int | Sequence[int],
+    restart: Restart | None = None,
+    once: bool = False,
+) -> FloatArray:
+    """Begin new episodes and play; return what the first one of each environment paid, (E,).
+
+    Args:
+        env: E environments.
+        drivers: Act in this order; a later one may write over what an earlier one decided.
+        steps: T.
+        seeds: Of the episodes.
+        restart: Where episodes begin; None begins them as the task does.
+        once: Stop when every environment has ended its first episode.
+    """
+    total, running = np.zeros(env.num_envs), np.ones(env.num_envs, np.bool_)
+    states = env.reset(seeds)
+    if restart is not None:
+        states = restart(np.arange(env.num_envs))
+    for t in range(steps):
+        actions = [np.zeros((env.num_envs, dim), np.float32) for dim in env.action_dims]
+        moment = Moment(t, states, actions)
+        for driver in drivers:
+            driver.drive(moment)
+        moment.step = env.step(actions)
+        ended = moment.step.boundaries
+        if restart is not None and ended.any():
+            moment.step = moment.step._replace(states=restart(np.flatnonzero(ended)))
+        for driver in drivers:
+            driver.observe(moment)
+        total += np.where(running, moment.step.rewards, 0.0)
+        running &= ~ended
+        states = moment.step.states
+        if once and not running.any():
+            break
+    return total
+
+
+class SeatedPartners(Driver):
     """Partners in the second robot's seat, each in as many environments of its own.
 
     The draws of one depend on its own rows alone.
@@ -96,9 +156,178 @@ class SeatedPartners:
         """Return their actions, (E, A), for both robots' states, (2, E, O)."""
         return self._pool.act(self._env.observation(states))
 
+    def drive(self, moment: Moment) -> None:
+        """See `Driver`."""
+        moment.actions[1][...] = self.act(moment.before)
 
-class PairPlayers:
-    """K policies that play as one, each both robots of its block, or two of them one robot each.
+    def observe(self, moment: Moment) -> None:
+        """Begin anew where an episode ended."""
+        self.begin_rows(np.flatnonzero(moment.step.boundaries))
+
+
+class Keeper(Driver):
+    """Drives nobody and keeps states on the way, of the environments ``rows(t)`` before step t."""
+
+    def __init__(self, env: PairEnv, rows: Callable[[int], Sequence[int]]) -> None:
+        self._env, self._rows = env, rows
+        self._kept: list[Snapshot] = []
+
+    def drive(self, moment: Moment) -> None:
+        """See `Driver`."""
+        if len(rows := self._rows(moment.t)):
+            self._kept.append(self._env.snapshot(rows))
+
+    def restart(self, draw: Callable[[NDArray[np.int64], int], NDArray[np.int64]]) -> Restart:
+        """Return how to begin at kept states: ``draw`` says which of how many, for some rows."""
+        kept = {name: np.concatenate([k[name] for k in self._kept]) for name in self._kept[0]}
+        count = len(next(iter(kept.values())))
+
+        def begin(rows: NDArray[np.int64]) -> Float32Array:
+            drawn = draw(rows, count)
+            states = {name: each[drawn] for name, each in kept.items()}
+            return self._env.restore(rows.tolist(), states)
+
+        return begin
+
+
+class _Players(Driver):
+    """Policies of a stack in their places.
+
+    Args:
+        learner: The stack.
+        env: What is played.
+        places: Row by row the robot and the environment, as robot times E plus environment, (K, R).
+        told: What actors are told after the state, (K, R, X); by default which robot they are.
+    """
+
+    def __init__(
+        self,
+        learner: StackedPPO,
+        env: PairEnv,
+        places: NDArray[np.int64],
+        told: Float32Array | None = None,
+    ) -> None:
+        self.learner: StackedPPO = learner
+        self._env, self._places = env, places
+        self.robots, self.envs = np.divmod(places, env.num_envs)
+        self._told = np.eye(2, dtype=np.float32)[self.robots] if told is None else told
+
+    def _see(self, states: Float32Array) -> Float32Array:
+        """Return what actors see, (K, R, O + X), before scaling."""
+        own = states.reshape(-1, states.shape[2])[self._places]
+        return np.concatenate((own, self._told), axis=-1)
+
+    def _execute(
+        self,
+        decided: NDArray[Any],
+        actions: Sequence[Float32Array],
+        where: bool | NDArray[np.bool_] = True,
+    ) -> None:
+        """Write decisions, (K, R, ...), into both robots' actions."""
+        for robot, acted in enumerate(actions):
+            own = (self.robots == robot) & where
+            acted[self.envs[own]] = self._env.scaled(robot, decided[own])
+
+
+class FrozenPlayers(_Players):
+    """Policies of a stack that draw with noise of others and learn nothing.
+
+    Args:
+        learner: See `_Players`.
+        env: See `_Players`.
+        places: See `_Players`.
+        noise: That of step t, (K, R, A), see `StackedPPO.draw_noise`.
+        where: Rows that drive at step t, (K, R); by default all.
+        told: See `_Players`.
+    """
+
+    def __init__(
+        self,
+        learner: StackedPPO,
+        env: PairEnv,
+        places: NDArray[np.int64],
+        noise: Callable[[int], torch.Tensor],
+        where: Callable[[int], NDArray[np.bool_]] | None = None,
+        told: Float32Array | None = None,
+    ) -> None:
+        super().__init__(learner, env, places, told)
+        self._noise, self._where = noise, where
+
+    def drive(self, moment: Moment) -> None:
+        """See `Driver`."""
+        rows = self.learner.scale(self._see(moment.before), learn=False)
+        decided = self.learner.act(rows, noise=self._noise(moment.t))
+        where = True if self._where is None else self._where(moment.t)
+        self._execute(decided, moment.actions, where)
+
+
+class LearningPlayers(_Players):
+    """Policies of a stack, and the rollout that they are to learn from.
+
+    Args:
+        learner: See `_Players`.
+        env: See `_Players`.
+        places: See `_Players`.
+        steps: T.
+        judged: What critics are told after both robots' states, (K, R, ...) or alike.
+        told: See `_Players`.
+
+    Attributes:
+        rollout: What happened, complete after `play`.
+        rows: What actors saw before scaling, (K, T, R, O + X).
+        rule: What is learned from; the task's rewards at first.
+    """
+
+    def __init__(
+        self,
+        learner: StackedPPO,
+        env: PairEnv,
+        places: NDArray[np.int64],
+        steps: int,
+        judged: Float32Array,
+        told: Float32Array | None = None,
+    ) -> None:
+        super().__init__(learner, env, places, told)
+        self._judged, self.rule = judged, shared_reward
+        self.rollout = learner.new_rollout(steps=steps, rows=places.shape[1])
+        self.rows: Float32Array = self.rollout.observations
+        if learner.config.normalize_observations:
+            self.rows = np.zeros_like(self.rows)
+
+    def drive(self, moment: Moment) -> None:
+        """See `Driver`."""
+        rollout, t = self.rollout, moment.t
+        self.rows[:, t] = self._see(moment.before)
+        rollout.observations[:, t] = self.learner.scale(self.rows[:, t], learn=True)
+        rollout.decisions[:, t] = decided = self.learner.act(rollout.observations[:, t])
+        self._judge(rollout.critic_observations[:, t], moment.before)
+        self._execute(decided, moment.actions)
+
+    def observe(self, moment: Moment) -> None:
+        """Note results, and what critics would have seen where a time limit ended an episode."""
+        rollout, t, step = self.rollout, moment.t, moment.step
+        rollout.rewards[:, t] = self.rule(moment)[self.envs]
+        rollout.boundaries[:, t] = step.boundaries[self.envs]
+        if t + 1 == rollout.rewards.shape[1]:
+            self._judge(rollout.critic_observations[:, -1], step.states)
+        if not len(step.cut):
+            return
+        ended = np.isin(self.envs, step.cut)
+        seen = rollout.critic_observations[:, t].copy()
+        self._judge(seen, step.following)
+        for k in np.flatnonzero(ended.any(axis=1)).tolist():
+            own = np.flatnonzero(ended[k])
+            rollout.cuts.append(Cut(k, t, own, seen[k, own]))
+
+    def _judge(self, rows: Float32Array, states: Float32Array) -> None:
+        """Write what critics are to see, (K, R, S)."""
+        both = 2 * states.shape[2]
+        rows[..., :both] = np.concatenate(states, axis=1)[self.envs]
+        rows[..., both:] = self._judged
+
+
+class PairPlayers(LearningPlayers):
+    """K policies that learn as one, each both robots of its block, or two of them one robot each.
 
     Beside ``partners`` each plays the first robot of its block.
 
@@ -110,10 +339,6 @@ class PairPlayers:
         names: Policies in messages.
         identities: I; 1 for policies without.
         partners: Who plays the second robot of each block and does not learn.
-
-    Attributes:
-        learner: All K.
-        rows: What their actors saw in this rollout before scaling, (K, T, P N, O + 2 + I).
     """
 
     def __init__(
@@ -126,66 +351,41 @@ class PairPlayers:
         identities: int = 1,
         partners: SeatedPartners | None = None,
     ) -> None:
-        self._config, self._env, self._partners = config, env, partners
+        self._config, self._partners = config, partners
         self._identities = identities if identities > 1 else 0
-        self._blocks = env.num_envs // config.num_envs
-        self._learning = 2 if partners is None else 1  # robots
-        self._is_one = len(seeds) < self._learning * self._blocks  # policy for both robots
-        dim, length = env.observation_dim, config.ppo.rollout_length
-        self.learner: StackedPPO = StackedPPO(
+        learner = new_learner(
             config.ppo,
-            observation_dim=dim + 2 + self._identities,
-            critic_dim=2 * dim + 2 + 2 * self._identities,
-            choices=env.choices,
-            action_dim=env.action_dim,
+            env,
+            told=2 + self._identities,
+            judged=2 + 2 * self._identities,
             seeds=seeds,
             names=names,
         )
-        robots = 2 if self._is_one else 1
-        self.rollout = self.learner.new_rollout(steps=length, rows=robots * config.num_envs)
-        self.rows: Float32Array = self.rollout.observations
-        if config.ppo.normalize_observations:
-            self.rows = np.zeros_like(self.rows)
-        self._states = np.zeros((length + 1, 2, env.num_envs, dim), np.float32)
-        for robot in range(self._learning):  # which one a row is of
-            self._by_block(self.rows)[:, robot, ..., dim + robot] = 1.0
+        places = np.arange(2 * env.num_envs).reshape(2, -1, config.num_envs)
+        learning = places[: 2 if partners is None else 1].swapaxes(0, 1).reshape(len(seeds), -1)
+        marks = np.eye(2, dtype=np.float32)[learning // env.num_envs]
+        super().__init__(learner, env, learning, config.ppo.rollout_length, marks)
 
-    def play(self, seeds: Sequence[int], rule: RewardRule, labels: Labels | None = None) -> None:
-        """Begin new episodes, one of each seed, (E,), and play a rollout."""
-        env, rollout = self._env, self.rollout
+    def play(self, firsts: Sequence[int], rule: RewardRule, labels: Labels | None = None) -> None:
+        """Begin new episodes and play a rollout; seeds of a block count up from its first, (G,)."""
         if labels is not None:
-            self._identify(labels)
-        rows = self._by_block(self.rows)
-        results = [self._by_block(each) for each in (rollout.rewards, rollout.boundaries)]
-        states = env.reset(seeds)
+            marks = np.eye(2, dtype=np.float32)[self.robots]
+            known = np.eye(self._identities, dtype=np.float32)
+            both = known[labels[:, self.envs]]
+            self._told = np.concatenate((marks, known[labels[self.robots, self.envs]]), axis=-1)
+            self._judged = np.concatenate((marks, both[0], both[1]), axis=-1)
+        self.rule = rule
+        drivers: list[Driver] = [self]
         if self._partners is not None:
-            self._partners.begin(seeds[:: self._config.num_envs])
-        for t in range(self._config.ppo.rollout_length):
-            self._states[t] = states
-            rows[:, :, t, :, : env.observation_dim] = self._block(states)
-            if self.rows is not rollout.observations:
-                rollout.observations[:, t] = self.learner.scale(self.rows[:, t], learn=True)
-            acted = self.learner.act(rollout.observations[:, t])
-            rollout.decisions[:, t] = acted
-            decided = self._robots(acted)
-            actions = [env.scaled(robot, each) for robot, each in enumerate(decided)]
-            if self._partners is not None:
-                actions.append(self._partners.act(states))
-            step = env.step(actions)
-            rewards = rule(Moment(states, decided, actions, step))
-            both = (self._block(each) for each in (rewards, step.boundaries))
-            for result, values in zip(results, both, strict=True):
-                result[:, :, t] = values
-            self._cut(t, step, labels)
-            if self._partners is not None:
-                self._partners.begin_rows(np.flatnonzero(step.boundaries))
-            states = step.states
-        self._states[-1] = states
-        self._judge()
+            self._partners.begin(firsts)
+            drivers.append(self._partners)
+        seeds = [first + i for first in firsts for i in range(self._config.num_envs)]
+        play(self._env, drivers, self._config.ppo.rollout_length, seeds=seeds)
 
-    def update(self, done: int, total: int) -> list[dict[str, float]]:
-        """Learn from the rollout, after ``done`` steps of ``total`` of each; return figures."""
-        return self.learner.update(self.rollout, done=done, total=total)
+    def update(self, iteration: int, iterations: int) -> None:
+        """Learn from the rollout, the one number ``iteration`` of so many."""
+        steps = self._config.rollout_steps
+        self.learner.update(self.rollout, done=iteration * steps, total=iterations * steps)
 
     def policy(self, member: int, robot: int, identity: int = 0) -> PortableNetwork:
         """Return what a policy plays for ``robot``, as plain data."""
@@ -193,100 +393,59 @@ class PairPlayers:
         told[robot] = 1.0
         if self._identities:
             told[2 + identity] = 1.0
-        moments = self.learner.observation_moments(member)
-        return plain_policy(
-            self.learner.policy(member),
-            self._env,
-            robot,
-            told,
-            activation=self._config.ppo.activation,
-            moments=None if moments is None else np.stack(moments),
-        )
+        return plain_policy(self.learner, member, self._env, robot, told)
 
-    def _by_block(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array of the rollout, (K, T, P N, ...), as a view (G, R, T, N, ...)."""
-        blocks, count, steps = self._blocks, self._config.num_envs, values.shape[1]
-        if self._is_one:
-            parted = values.reshape(blocks, steps, 2, count, *values.shape[3:])
-            return parted.swapaxes(1, 2)
-        return values.reshape(blocks, self._learning, steps, count, *values.shape[3:])
+    def member(self, ego: int, partner: int, identity: int = 0) -> MemberPolicies:
+        """Return the policies of two players, or of one that plays both robots."""
+        return MemberPolicies(self.policy(ego, 0, identity), self.policy(partner, 1, identity))
 
-    def _block(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return what both robots have, (2, E, ...), or share, (E,), as (G, R or 1, N, ...)."""
-        blocks, count = self._blocks, self._config.num_envs
-        if values.ndim == 1:
-            return values.reshape(blocks, 1, count)
-        both = values.reshape(2, blocks, count, *values.shape[2:]).swapaxes(0, 1)
-        return both[:, : self._learning]
 
-    def _robots(self, decisions: NDArray[Any]) -> NDArray[Any]:
-        """Return decisions, (K, P N, ...), as (R, E, ...)."""
-        shape, robots = decisions.shape[2:], self._learning
-        parted = decisions.reshape(self._blocks, robots, self._config.num_envs, *shape)
-        return parted.swapaxes(0, 1).reshape(robots, self._env.num_envs, *shape)
+def new_learner(
+    ppo: MAPPOConfig,
+    env: PairEnv,
+    *,
+    told: int,
+    judged: int,
+    seeds: Sequence[int],
+    names: Sequence[str],
+    **settings: bool,
+) -> StackedPPO:
+    """Return policies for one robot, told so many numbers, with critics of both robots' states.
 
-    def _identify(self, labels: Labels) -> None:
-        """Write who everybody is into the rows of this rollout."""
-        dim, count = self._env.observation_dim, self._identities
-        told = self._block(np.eye(count, dtype=np.float32)[labels])  # (G, 2, N, I)
-        self._by_block(self.rows)[..., dim + 2 :] = told[:, :, None]
-        judged = self._by_block(self.rollout.critic_observations)
-        for robot in range(2):
-            first = 2 * dim + 2 + robot * count
-            judged[..., first : first + count] = told[:, None, None, robot]
+    ``settings`` are those of ``ppo`` that a method has in one way only.
+    """
+    return StackedPPO(
+        ppo.model_copy(update=settings),
+        observation_dim=env.observation_dim + told,
+        critic_dim=2 * env.observation_dim + judged,
+        choices=env.choices,
+        action_dim=env.action_dim,
+        seeds=seeds,
+        names=names,
+    )
 
-    def _judge(self) -> None:
-        """Write what the critics are to see: both robots' states, and after the last step, too."""
-        dim, steps = self._env.observation_dim, len(self._states)
-        judged = self._by_block(self.rollout.critic_observations)
-        for robot in range(2):
-            own = self._states[:, robot].reshape(steps, self._blocks, -1, dim).swapaxes(0, 1)
-            judged[..., robot * dim : (robot + 1) * dim] = own[:, None]
-        judged[..., 2 * dim : 2 * dim + 2] = np.eye(2)[: self._learning, None, None]
 
-    def _cut(self, t: int, step: PairStep, labels: Labels | None) -> None:
-        """Note what critics would have seen where a time limit ended an episode."""
-        if not len(step.cut):
-            return
-        count = self._config.num_envs
-        for block in np.unique(step.cut // count):
-            envs = step.cut[step.cut // count == block]
-            marks = np.repeat(np.eye(2, dtype=np.float32)[:, None], len(envs), axis=1)
-            columns = [*np.repeat(step.following[:, None, envs], 2, axis=1), marks]
-            if labels is not None:
-                known = np.eye(self._identities, dtype=np.float32)[labels[:, envs]]
-                columns += [np.repeat(own[None], 2, axis=0) for own in known]
-            seen = np.concatenate(columns, axis=-1)  # (2, C, S)
-            rows = envs - block * count
-            if self._is_one:
-                both = np.concatenate((rows, rows + count))
-                self.rollout.cuts.append(Cut(int(block), t, both, seen.reshape(len(both), -1)))
-            else:
-                for robot in range(self._learning):
-                    policy = self._learning * int(block) + robot
-                    self.rollout.cuts.append(Cut(policy, t, rows, seen[robot]))
+def normalized(advantages: NDArray[Any], axes: tuple[int, ...]) -> FloatArray:
+    """Return advantages with mean 0 and deviation 1 over ``axes``, as float64."""
+    values = advantages.astype(np.float64)
+    centred = values - values.mean(axis=axes, keepdims=True)
+    return centred / (values.std(axis=axes, keepdims=True) + ADVANTAGE_EPSILON)
 
 
 def plain_policy(
-    policy: Policy,
-    env: PairEnv,
-    robot: int,
-    told: FloatArray,
-    *,
-    activation: str,
-    moments: FloatArray | None = None,
+    learner: StackedPPO, member: int, env: PairEnv, robot: int, told: FloatArray
 ) -> PortableNetwork:
-    """Return what ``policy`` plays for ``robot``, as plain data.
+    """Return what a policy of a stack plays for ``robot``, as plain data.
 
-    What it is ``told`` after the state, (2 + I,), is constant, so it becomes part of the first
-    bias, and the scaling to the robot's bounds becomes part of the last layer. ``moments`` of its
-    rows are mean and variance, (2, O + 2 + I).
+    What it is ``told`` after the state, (X,), is constant, so it becomes part of the first bias,
+    and the scaling to the robot's bounds becomes part of the last layer.
     """
+    policy, moments = learner.policy(member), learner.observation_moments(member)
     actor = cast("OrthogonalMlp", policy.actor)
     dim, width = env.observation_dims[robot], env.observation_dim
     weights = [p.detach().double() for layer in actor.layers for p in layer.parameters()]
     constant = torch.tensor(told)
-    known = None if moments is None else torch.tensor(moments)
+    known = None if moments is None else torch.tensor(np.stack(moments))  # (2, O + X)
     if known is not None:
         constant = scaled(constant, known[:, width:]).double()
     weights[1] = weights[1] + weights[0][:, width:] @ constant
@@ -308,7 +467,7 @@ def plain_policy(
         standardised = known[0, :dim], torch.sqrt(known[1, :dim] + EPSILON)
     return perceptron(
         [weight.float() for weight in weights],
-        activation,
+        learner.config.activation,
         output,
         standardised=standardised,
         contract=env.contracts[robot],
@@ -319,10 +478,16 @@ class Population(ABC):
     """What trains together: the members of one job or of several, ``count`` of each.
 
     Members stand job by job: member m belongs to ``keys[m // count]``.
+
+    Attributes:
+        count: See above.
+        iterations: Rollouts, and updates.
+        stacks: Whoever learns, job by job, equally many in each.
     """
 
     count: int
     iterations: int
+    stacks: Sequence[StackedPPO]
 
     def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
         self.config: ZooConfig = config
@@ -345,15 +510,17 @@ class Population(ABC):
         """Return what a finished job tells of its training besides its members, as JSON values."""
         return {}
 
-    @abstractmethod
     def state_dict(self, place: int) -> dict[str, Any]:
         """Return everything later iterations of ``keys[place]`` depend on."""
+        return {"learners": [stack.member_state(k) for stack, k in self._learning(place)]}
 
-    @abstractmethod
     def load_state_dict(self, place: int, state: Mapping[str, Any]) -> None:
         """Let ``keys[place]`` continue where `state_dict` was taken."""
+        for (stack, k), saved in zip(self._learning(place), state["learners"], strict=True):
+            stack.load_member_state(k, saved)
 
-
-def member_of(players: PairPlayers, ego: int, partner: int, identity: int = 0) -> MemberPolicies:
-    """Return the policies of two players, or of one that plays both robots."""
-    return MemberPolicies(players.policy(ego, 0, identity), players.policy(partner, 1, identity))
+    def _learning(self, place: int) -> list[tuple[StackedPPO, int]]:
+        """Return who learns in a job."""
+        everybody = [(stack, k) for stack in self.stacks for k in range(stack.members)]
+        size = len(everybody) // len(self.keys)
+        return everybody[place * size : (place + 1) * size]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cadenza.benchmark.rotate import Rotate, RotateConfig, train_rotate
+from cadenza.benchmark.zoo.rotate import Rotate, RotateConfig, train_rotate
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise

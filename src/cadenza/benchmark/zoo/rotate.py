@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env, code_digest
@@ -33,8 +34,18 @@ from cadenza.benchmark.output_folder import open_output_folder
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.benchmark.zoo.build import store_request
 from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.stacked import plain_policy
-from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.benchmark.zoo.stacked import (
+    Driver,
+    FrozenPlayers,
+    Keeper,
+    LearningPlayers,
+    Moment,
+    new_learner,
+    normalized,
+    plain_policy,
+    play,
+)
+from cadenza.core.arrays import FloatArray
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
@@ -42,19 +53,15 @@ from cadenza.core.checkpoints import (
     save_checkpoint,
 )
 from cadenza.core.device import single_torch_thread
-from cadenza.core.seeding import derive_substream
-from cadenza.envs.vector_base import Snapshot
+from cadenza.core.seeding import Substream, derive_substream
 from cadenza.learn.agents.ppo import PPO, MAPPOConfig
 from cadenza.learn.agents.self_play import CopyPlayer, SelfPlayConfig
 from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.settings import Count, FrozenModel
 from cadenza.learn.stacked.ppo import Estimate, StackedPPO
-from cadenza.learn.stacked.rollout import Cut, StackedRollout
 
 #: Moments of a rollout at which states are kept, of every environment.
 STORED: Final = 8
-#: Added to the standard deviation of advantages.
-_EPSILON: Final = 1e-8
 _STATE: Final = "rotate"
 
 
@@ -224,6 +231,27 @@ def train_rotate(config: RotateConfig, folder: Path) -> Rotate:
     return training
 
 
+class _Ego(Driver):
+    """The frozen ego in the first place, with its memory of this episode."""
+
+    def __init__(self, ego: PortableNetwork, env: PairEnv, rng: np.random.Generator) -> None:
+        self._ego, self._rng = ego, rng
+        self._memory = np.zeros((env.num_envs, ego.state_width), np.float32)
+
+    def drive(self, moment: Moment) -> None:
+        """See `Driver`."""
+        ego, states = self._ego, moment.before
+        draw = self._rng.gumbel if ego.output.chooses else self._rng.standard_normal
+        noise = np.asarray(draw(size=(states.shape[1], ego.width)), np.float32)
+        seen = np.ascontiguousarray(states[0, :, : ego.observation_dim])
+        acted, self._memory = ego.step(seen, self._memory, noise)
+        moment.actions[0][...] = acted.reshape(moment.actions[0].shape)
+
+    def observe(self, moment: Moment) -> None:
+        """Forget episodes that ended."""
+        self._memory[moment.step.boundaries] = 0.0
+
+
 class _Stage:
     """New partners and best responses of one iteration, and the frozen ego."""
 
@@ -232,165 +260,89 @@ class _Stage:
         self._name = f"rotate.{number}"
         self._ego = training.ego.networks()[""]
         self._rng = self._stream("play").default_rng()
+        #: Places of the best responses and of the partners, and what both are told: nothing.
+        self._places = np.arange(2 * self.env.num_envs).reshape(2, self.config.partners, -1)
+        self._told = np.zeros((*self._places.shape[1:], 0), np.float32)
         names = [f"partner {number}.{k}" for k in range(self.config.partners)]
-        self.partners: StackedPPO = self._learners("partner", names)
-        self.responses: StackedPPO = self._learners("response", names)
-
-    def _stream(self, purpose: str) -> Any:
-        return derive_substream(f"{self._name}.{purpose}", root_seed=self.config.seed)
-
-    def _learners(self, kind: str, names: list[str]) -> StackedPPO:
-        env, plain = self.env, {"normalize_advantages": False}  # rollouts are, see `_signed`
-        return StackedPPO(
-            self.config.partner_ppo.model_copy(update=plain),
-            observation_dim=env.observation_dim,
-            critic_dim=2 * env.observation_dim + 2,
-            choices=env.choices,
-            action_dim=env.action_dim,
-            seeds=[self._stream(f"{kind}.{k}").integer_seed() for k in range(len(names))],
-            names=names,
+        self.partners, self.responses = (
+            new_learner(
+                self.config.partner_ppo,
+                self.env,
+                told=0,
+                judged=2,
+                seeds=[self._stream(f"{kind}.{k}").integer_seed() for k in range(len(names))],
+                names=names,
+                normalize_advantages=False,  # rollouts are, see `_signed`
+            )
+            for kind in ("partner", "response")
         )
+
+    def _stream(self, purpose: str) -> Substream:
+        return derive_substream(f"{self._name}.{purpose}", root_seed=self.config.seed)
 
     def update(self, number: int, total: int) -> None:
         """Play the rollouts of one update, and learn from them."""
-        rollouts = 1 if self.config.minimax else 3
-        steps = rollouts * self.config.num_envs * self.config.partner_ppo.rollout_length
+        config, env, length = self.config, self.env, self.config.partner_ppo.rollout_length
+        steps = (1 if config.minimax else 3) * config.num_envs * length
         counts: dict[str, Any] = {"done": number * steps, "total": total * steps}
-        across, _, kept = self._rollout(f"xp.{number}", beside_ego=True)
-        learned = [self._signed(self.partners, across, -1.0)]
-        if not self.config.minimax:
-            own, theirs, _ = self._rollout(f"sp.{number}")
-            again, answered, _ = self._rollout(f"sxp.{number}", kept=kept)
-            learned += [self._signed(self.partners, each, 1.0) for each in (own, again)]
-            responses = [self._signed(self.responses, each, 1.0) for each in (theirs, answered)]
-            self.responses.update(*responses, **counts)
+        partners = self._learning(self.partners, 1, beside_ego=True)
+        moments = set(np.linspace(0, length - 1, min(length, STORED)).astype(int).tolist())
+        kept = Keeper(env, lambda t: range(env.num_envs) if t in moments else ())
+        drivers = [kept, partners, _Ego(self._ego, env, self._rng)]
+        play(env, drivers, length, seeds=self._stream(f"xp.{number}").integer_seed())
+        learned, answered = [self._signed(partners, -1.0)], list[Estimate]()
+        if not config.minimax:
+            for purpose, restart in (("sp", None), ("sxp", kept.restart(self._own_block))):
+                partners = self._learning(self.partners, 1)
+                responses = self._learning(self.responses, 0)
+                seed = self._stream(f"{purpose}.{number}").integer_seed()
+                play(env, [partners, responses], length, seeds=seed, restart=restart)
+                learned.append(self._signed(partners, 1.0))
+                answered.append(self._signed(responses, 1.0))
+            self.responses.update(*answered, **counts)
         self.partners.update(*learned, **counts)
 
     def partner(self, index: int) -> PortableNetwork:
         """Return what partner ``index`` plays."""
-        moments = self.partners.observation_moments(index)
-        return plain_policy(
-            self.partners.policy(index),
-            self.env,
-            1,
-            np.zeros(0),
-            activation=self.config.partner_ppo.activation,
-            moments=None if moments is None else np.stack(moments),
-        )
+        return plain_policy(self.partners, index, self.env, 1, np.zeros(0))
 
     def returns(self, ego: PortableNetwork | None) -> FloatArray:
         """Return what an episode with ``ego`` pays, or with best responses, (K,)."""
         env, config = self.env, self.config
-        states = env.reset(self._stream("returns").integer_seed())
-        memory = np.zeros((env.num_envs, 0 if ego is None else ego.state_width), np.float32)
-        total, running = np.zeros(env.num_envs), np.ones(env.num_envs, np.bool_)
-        for _ in range(config.episode_length):
-            rows = self._by_partner(states)
-            move = self._drawn(self.partners, rows[1])
-            if ego is None:
-                mine = env.scaled(0, self._drawn(self.responses, rows[0]))
-            else:
-                mine, memory = self._played(ego, states[0], memory)
-            step = env.step([mine, env.scaled(1, move)])
-            total += np.where(running, step.rewards, 0.0)
-            running &= ~step.boundaries
-            states = step.states
-            if not running.any():
-                break
-        return total.reshape(config.partners, -1).mean(axis=1)
-
-    def _rollout(
-        self, purpose: str, *, beside_ego: bool = False, kept: list[Snapshot] | None = None
-    ) -> tuple[StackedRollout, StackedRollout, list[Snapshot]]:
-        """Play; return what partners and best responses are to learn, and states on the way."""
-        env, config = self.env, self.config
-        steps, count = config.partner_ppo.rollout_length, config.num_envs
-        mine, theirs = (
-            learners.new_rollout(steps=steps, rows=count)
-            for learners in (self.partners, self.responses)
+        first = self._drawn(self.responses, 0) if ego is None else _Ego(ego, env, self._rng)
+        paid = play(
+            env,
+            [self._drawn(self.partners, 1), first],
+            config.episode_length,
+            seeds=self._stream("returns").integer_seed(),
+            once=True,
         )
-        moments = set(np.linspace(0, steps - 1, min(steps, STORED)).astype(int).tolist())
-        states = env.reset(self._stream(purpose).integer_seed())
-        states = states if kept is None else self._restart(np.arange(env.num_envs), kept)
-        memory = np.zeros((env.num_envs, self._ego.state_width), np.float32)
-        found: list[Snapshot] = []
-        for t in range(steps):
-            if beside_ego and t in moments:
-                found.append(env.snapshot(range(env.num_envs)))
-            rows = self._by_partner(states)
-            move = self._decide(self.partners, mine, t, rows[1])
-            if beside_ego:
-                acted, memory = self._played(self._ego, states[0], memory)
-            else:
-                acted = env.scaled(0, self._decide(self.responses, theirs, t, rows[0]))
-            step = env.step([acted, env.scaled(1, move)])
-            for rollout in (mine, theirs):
-                rollout.critic_observations[:, t] = self._judged(states, beside_ego)
-                rollout.rewards[:, t] = step.rewards.reshape(-1, count)
-                rollout.boundaries[:, t] = step.boundaries.reshape(-1, count)
-                final = self._judged(step.following, beside_ego)
-                for member in np.unique(step.cut // count).tolist():
-                    own = step.cut[step.cut // count == member] % count
-                    rollout.cuts.append(Cut(member, t, own, final[member, own]))
-            ended, states = np.flatnonzero(step.boundaries), step.states
-            memory[ended] = 0.0
-            if kept is not None and len(ended):
-                states = self._restart(ended, kept)
-        for rollout in (mine, theirs):
-            rollout.critic_observations[:, -1] = self._judged(states, beside_ego)
-        return mine, theirs, found
+        return paid.reshape(config.partners, -1).mean(axis=1)
 
-    def _restart(self, rows: NDArray[np.int64], kept: list[Snapshot]) -> Float32Array:
-        """Put environments at states that the ego came to; return those of all, (2, K N, O)."""
-        count = self.config.num_envs
-        moments = self._rng.integers(len(kept), size=len(rows))
-        places = rows // count * count + self._rng.integers(count, size=len(rows))
-        drawn: Snapshot = {}
-        for name in kept[0]:
-            found: list[Any] = [kept[m][name][p] for m, p in zip(moments, places, strict=True)]
-            drawn[name] = np.stack(found)
-        return self.env.restore(rows.tolist(), drawn)
+    def _learning(
+        self, learners: StackedPPO, robot: int, *, beside_ego: bool = False
+    ) -> LearningPlayers:
+        """Return policies in their places, and a rollout of them."""
+        judged = np.eye(2, dtype=np.float32)[int(beside_ego)]
+        length = self.config.partner_ppo.rollout_length
+        return LearningPlayers(learners, self.env, self._places[robot], length, judged, self._told)
 
-    def _decide(
-        self, learners: StackedPPO, rollout: StackedRollout, t: int, rows: Float32Array
-    ) -> NDArray[Any]:
-        """Draw decisions and keep them, (K N, ...)."""
-        rollout.observations[:, t] = learners.scale(rows, learn=True)
-        decided = learners.act(rollout.observations[:, t])
-        rollout.decisions[:, t] = decided
-        return decided.reshape(-1, *decided.shape[2:])
+    def _drawn(self, learners: StackedPPO, robot: int) -> FrozenPlayers:
+        """Return policies in their places, of which nothing is learned."""
 
-    def _drawn(self, learners: StackedPPO, rows: Float32Array) -> NDArray[Any]:
-        """Draw decisions of which nothing is learned, (K N, ...)."""
-        noise = learners.draw_noise(1, rows.shape[1], int(self._rng.integers(2**62)))[0]
-        decided = learners.act(learners.scale(rows, learn=False), noise=noise)
-        return decided.reshape(-1, *decided.shape[2:])
+        def noise(_: int) -> Tensor:
+            seed = int(self._rng.integers(2**62))
+            return learners.draw_noise(1, self.config.num_envs, seed)[0]
 
-    def _played(
-        self, ego: PortableNetwork, states: Float32Array, memory: Float32Array
-    ) -> tuple[Float32Array, Float32Array]:
-        """Return the ego's draws, (K N, A), and what it remembers."""
-        draw = self._rng.gumbel if ego.output.chooses else self._rng.standard_normal
-        noise = np.asarray(draw(size=(len(states), ego.width)), np.float32)
-        seen = np.ascontiguousarray(states[:, : ego.observation_dim])
-        acted, memory = ego.step(seen, memory, noise)
-        return acted.reshape(len(states), -1).astype(np.float32), memory
+        return FrozenPlayers(learners, self.env, self._places[robot], noise, told=self._told)
 
-    def _by_partner(self, states: Float32Array) -> Float32Array:
-        """Return states by partner, (2, K, N, O)."""
-        return states.reshape(2, self.config.partners, self.config.num_envs, -1)
+    def _own_block(self, rows: NDArray[np.int64], kept: int) -> NDArray[np.int64]:
+        """Draw one of the kept states of its partner's environments for each row."""
+        count, size = self.config.num_envs, self.env.num_envs
+        moments = self._rng.integers(kept // size, size=len(rows))
+        return moments * size + rows // count * count + self._rng.integers(count, size=len(rows))
 
-    def _judged(self, states: Float32Array, beside_ego: bool) -> Float32Array:
-        """Return what critics see, (K, N, 2 O + 2)."""
-        both = self._by_partner(states)
-        told = np.zeros((*both.shape[1:3], 2), np.float32)
-        told[..., int(beside_ego)] = 1.0
-        return np.concatenate((both[0], both[1], told), axis=-1)
-
-    def _signed(self, learners: StackedPPO, rollout: StackedRollout, sign: float) -> Estimate:
+    def _signed(self, played: LearningPlayers, sign: float) -> Estimate:
         """Return estimates whose advantages are normalised by partner, times ``sign``."""
-        estimate = learners.estimate(rollout)
-        advantages = estimate.advantages.astype(np.float64)
-        centred = advantages - advantages.mean(axis=(1, 2), keepdims=True)
-        spread = advantages.std(axis=(1, 2), keepdims=True) + _EPSILON
-        return estimate.with_advantages(sign * centred / spread)
+        estimate = played.learner.estimate(played.rollout)
+        return estimate.with_advantages(sign * normalized(estimate.advantages, (1, 2)))
