@@ -1,23 +1,29 @@
 """The output folder of long work: checked before the first episode, locked while a process works.
 
-An evaluation or a zoo takes a folder by its mode (`open_output_folder`), a job by its flags
-(`open_job_folder`): started again it finds its own folder and goes on. One with other flags is
-refused, so that a product never mixes two requests; code that has changed since makes the job start
-over.
+An evaluation or a zoo takes a folder by its mode (`open_output_folder`) and seals in it what was
+asked for (`claim`), a job by its flags (`open_job_folder`): started again it finds its own folder
+and goes on. One with other flags is refused, so that a product never mixes two requests; code that
+has changed since makes the job start over.
 """
 
 import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError, StorageError
+from cadenza.core.errors import (
+    ConfigurationError,
+    IntegrityError,
+    NotReadyError,
+    StorageError,
+    refuse,
+)
 from cadenza.core.files import (
     atomic_write_bytes,
     canonical_json,
@@ -117,6 +123,59 @@ def _check_content(folder: Path, mode: OutputMode) -> None:
             f"{folder}: expected a new or empty folder, got one with results; pass --resume to go "
             "on, --overwrite to start over, or choose another folder."
         )
+
+
+def claim(
+    path: Path,
+    asked: Mapping[str, Any],
+    *,
+    kind: str,
+    notes: Callable[[], Mapping[str, Any]] = dict,
+    growing: str = "",
+) -> dict[str, Any]:
+    """Seal in ``path`` what its folder is for, or check that it is for the same; return it.
+
+    Args:
+        path: File of the request, in a folder that is open.
+        asked: Settings, and digests of what else decides the bytes, as JSON values.
+        kind: Kind of the sealed file.
+        notes: Makes what is sealed with the first request, and not compared.
+        growing: Key of a list that a later request may lengthen.
+
+    Raises:
+        ConfigurationError: The folder is for something else; names what differs first.
+        IntegrityError: The file is damaged.
+    """
+    is_new = not path.exists()
+    stored = {**notes(), **asked} if is_new else read_sealed_json(path, kind=kind)
+    longer: dict[str, Any] = {}
+    if growing and set(stored.get(growing, ())) < set(asked[growing]):
+        longer = {growing: asked[growing]}
+    before = dict(_leaves({key: stored.get(key) for key in asked} | longer))
+    now = dict(_leaves(asked))
+    for name in (name for name in now | before if now.get(name) != before.get(name)):
+        refuse(
+            ConfigurationError,
+            f"{path.parent}",
+            expected=f"what this folder is for, with {name} = {before.get(name)!r:.200}",
+            got=f"{now.get(name)!r:.200}",
+            do="use another --out, or --overwrite to start over",
+        )
+    if is_new or longer:
+        write_sealed_json(path, {**stored, **longer}, kind=kind)
+    return stored
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested sections, and of lists of sections, by dotted name."""
+    sections = value
+    if isinstance(value, list) and all(isinstance(x, dict) for x in cast("list[Any]", value)):
+        sections = dict(enumerate(cast("list[Any]", value)))
+    if not (sections and isinstance(sections, dict)):
+        yield place.removeprefix("."), value
+        return
+    for key, inner in cast("dict[Any, Any]", sections).items():
+        yield from _leaves(inner, f"{place}.{key}")
 
 
 def set_aside_other_run(folder: Path, identity: str) -> None:

@@ -1,4 +1,6 @@
-"""Run independent jobs on a Ray cluster; see `cadenza.benchmark.executor` for jobs and batches.
+"""Run independent jobs on a Ray cluster, or wherever they belong (`dispatch`).
+
+See `cadenza.benchmark.executor` for jobs, batches and the processes of this machine.
 
 Actors:    as many as the cluster has room for. Each serves one configuration (environment and
            partner) while that has batches, then helps with the fullest; it has at most
@@ -29,13 +31,17 @@ from cadenza.benchmark.executor import (
     Job,
     JobFailure,
     JobProgress,
+    Note,
     RunnerFactory,
     Store,
     answers,
+    default_workers,
     require_same,
+    run_jobs,
 )
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.extras import load_extra
+from cadenza.core.progress import ProgressReport
 
 #: Namespace of the actors.
 _NAMESPACE: Final = "cadenza-jobs"
@@ -122,6 +128,52 @@ def run_jobs_on_ray(
     finally:
         crew.dismiss()
     return board.result()
+
+
+def dispatch(
+    jobs: Sequence[Job],
+    factory: RunnerFactory,
+    *,
+    work: int,
+    workers: int | None,
+    cluster: RayCluster | None,
+    report: ProgressReport | None,
+    store: Store | None = None,
+) -> None:
+    """Do long jobs of equal ``work``, each to its end whatever becomes of the others.
+
+    Args:
+        jobs: What to do.
+        factory: Builds the runner, once in each process.
+        work: In one job, in the unit of its runner's notes.
+        workers: Processes; None for one per core, or as many as the cluster has room for.
+        cluster: Where they work; None for this machine. Its runners' notes are not heard.
+        report: Called with the work done, the work in all, and which job was last heard of.
+        store: Stores what runners return, in this process.
+
+    Raises:
+        CadenzaError: A job failed.
+    """
+    done = dict.fromkeys((job.key for job in jobs), 0)
+    labels = {job.key: job.label for job in jobs}
+    keys = {job.label: job.key for job in jobs}
+
+    def hear(note: Note) -> None:
+        done[note.key] = note.done
+        if report is not None:
+            report(sum(done.values()), work * len(jobs), f"{labels[note.key]}{note.detail}")
+
+    def end(_: int, __: int, label: str) -> None:
+        hear(Note(keys[label], work, work, " is done"))
+
+    common: dict[str, Any] = {"failure_policy": "best_effort", "progress": end, "store": store}
+    if cluster is not None:
+        failures = run_jobs_on_ray(jobs, factory, cluster=cluster, actors=workers, **common)
+    else:
+        workers = workers or default_workers()
+        failures = run_jobs(jobs, factory, workers=workers, notes=hear, **common)
+    for failure in failures:
+        raise failure.as_exception()
 
 
 @dataclass(slots=True, eq=False)  # eq=False: an actor is itself only

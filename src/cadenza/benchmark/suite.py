@@ -25,21 +25,22 @@ from pydantic import Field, model_validator
 
 from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.cells import ConditionEntry, Name, PolicyChoice
+from cadenza.benchmark.cells import Name, PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
-from cadenza.benchmark.executor import Job, Note, NotingRunner, default_workers, run_jobs
-from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.output_folder import OutputMode, claim, open_output_folder
 from cadenza.benchmark.populations import beside_zoos
-from cadenza.benchmark.reporting import SealedRun, load_run
+from cadenza.benchmark.reporting import SealedRun, load_run, report_view
 from cadenza.benchmark.tasks import TaskSpec, get_task
-from cadenza.benchmark.training_seeds import SeedRunner, SeedTrainer, TrainedSeed
+from cadenza.benchmark.training_seeds import (
+    SeedRunner,
+    TrainedSeed,
+    judgement,
+    seed_config,
+    train_runs,
+)
 from cadenza.benchmark.zoo.build import train_zoo
 from cadenza.benchmark.zoo.config import UNTRAINED, ZooConfig
-from cadenza.benchmark.zoo.responses import (
-    RESPONSES_JSON,
-    ResponseConfig,
-    train_responses,
-)
+from cadenza.benchmark.zoo.responses import RESPONSES_JSON, ResponseConfig, train_responses
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.fork_server import preload
@@ -47,13 +48,13 @@ from cadenza.core.key_values import merged
 from cadenza.core.progress import StageReport
 from cadenza.core.shipped_configs import find_config, source_checkout
 from cadenza.core.signals import ends_on_signals
-from cadenza.core.strict_json import read_sealed_json, write_sealed_json
+from cadenza.core.strict_json import read_sealed_json
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.best_responses import BestResponses, load_best_responses
+from cadenza.evaluation.report.analysis import Numbers, analyse
+from cadenza.evaluation.report.view import ReportView
 from cadenza.learn.settings import Count, FrozenModel
-from cadenza.partners.registry import outside_modules
 from cadenza.partners.zoo_manifest import ZooManifest, ZooMember, read_manifest
-from cadenza.partners.zoo_member import ZOO_MEMBER
 
 REQUEST_NAME: Final = "suite.json"
 _KIND: Final = "cadenza-suite"
@@ -62,6 +63,7 @@ _SEEDS: Final = tuple(range(200, 205))
 #: Fields of a budget that ``--scale`` multiplies, and the least they come to.
 _FEWEST: Final = {"steps": 1, "episodes": 2 * len(_SEEDS), "total_frames": 1}
 Beside: TypeAlias = Literal["self", "one", "zoo"]
+Population: TypeAlias = Literal["zoo", "judges", "self-play"]
 
 
 class Ego(FrozenModel):
@@ -254,7 +256,14 @@ class TaskPlan:
         """Return the names of the egos that train so."""
         return [name for name, ego in self.suite.egos.items() if ego.partners == beside]
 
-    def zoo(self, kind: Literal["zoo", "judges", "self-play"]) -> ZooConfig:
+    @property
+    def populations(self) -> list[Population]:
+        """What is trained before the other egos, in order."""
+        judges: list[Population] = ["judges"] if self.task.judges is not None else []
+        selves: list[Population] = ["self-play"] if self.egos("self") else []
+        return ["zoo", *judges, *selves]
+
+    def zoo(self, kind: Population) -> ZooConfig:
         """Return a population; that of self-play has an ego for each training seed."""
         env = self.training.env
         own = (self.task.judges or {}) if kind == "judges" else self.task.zoo
@@ -323,17 +332,16 @@ class TaskPlan:
 
     def steps(self) -> list[Step]:
         """Return what is done, in order, with the frames that it takes."""
-        zoo = self.zoo("zoo")
-        found = [Step("zoo", f"{zoo.method}, {zoo.population} policies", _frames(zoo))]
-        partners = len(self.task.held_out)
-        if self.task.judges is not None:
-            judges = self.zoo("judges")
-            partners += judges.population
-            told = f"{judges.method}, {judges.population} policies, held out"
-            found.append(Step("judges", told, _frames(judges)))
-        if self.egos("self"):
-            told = f"{self.suite.seeds} egos in self-play"
-            found.append(Step("self-play", told, _frames(self.zoo("self-play"))))
+        found, partners = list[Step](), len(self.task.held_out)
+        for kind in self.populations:
+            zoo = self.zoo(kind)
+            told = f"{zoo.method}, {zoo.population} policies"
+            if kind == "judges":
+                told, partners = f"{told}, held out", partners + zoo.population
+            elif kind == "self-play":
+                told = f"{zoo.population} egos in self-play"
+            frames = zoo.iterations * zoo.rollout_steps * zoo.population
+            found.append(Step(kind, told, 0 if zoo.method in UNTRAINED else frames))
         for name in (*self.egos("one"), *self.egos("zoo")):
             ego, config = self.suite.egos[name], self.alone(name)
             beside = "one partner" if ego.partners == "one" else "the zoo"
@@ -350,35 +358,23 @@ class TaskPlan:
         return found
 
 
-def _frames(zoo: ZooConfig) -> int:
-    frames = zoo.iterations * zoo.rollout_steps * zoo.population
-    return 0 if zoo.method in UNTRAINED else frames
-
-
-class EgoTrainer(NotingRunner):
-    """Trains the ego and seed that a key names, ``"NAME SEED"``, in any process."""
-
-    def __init__(self, trainers: Mapping[str, partial[SeedTrainer]]) -> None:
-        self._trainers = trainers
-
-    def __call__(self, key: str, /) -> bytes:
-        """Train to the end; errors as `SeedTrainer`."""
-        name, _, seed = key.partition(" ")
-        trainer = self._trainers[name]()
-
-        def tell(note: Note) -> object:
-            return self.note(note._replace(key=key))
-
-        trainer.note = tell
-        return trainer(seed)
-
-
-class JudgedTask(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class JudgedTask:
     """A task that is played: its plan, its sealed results, and its best responses, if any."""
 
     plan: TaskPlan
     runs: tuple[SealedRun, ...]
     best: BestResponses | None
+
+    @cached_property
+    def view(self) -> ReportView:
+        """What a report shows of it."""
+        return report_view(self.runs, best_responses=self.best, by_method=True)
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The numbers of `view`."""
+        return analyse(self.view)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,34 +405,23 @@ class SuiteRunner:
         preload("torch._dynamo")  # else every training's process imports it anew
         with open_output_folder(self.out, mode=mode):
             plans = [suite.plan(name, self.out / name) for name in suite.tasks]
-            self._claim(suite, plans)
+            codes = {plan.name: code_digest(plan.spec, ()) for plan in plans}
+            asked = {"suite": suite.model_dump(mode="json"), "code_sha256": codes}
+            claim(self.out / REQUEST_NAME, asked, kind=_KIND)
             for plan in plans:
                 self._play(plan)
             return read_suite(self.out)
 
-    def _claim(self, suite: SuiteConfig, plans: Sequence[TaskPlan]) -> None:
-        """Store what is asked for in the folder, or raise if something else is."""
-        path = self.out / REQUEST_NAME
-        codes = {plan.name: code_digest(plan.spec, ()) for plan in plans}
-        asked = {"suite": suite.model_dump(mode="json"), "code_sha256": codes}
-        if not path.exists():
-            write_sealed_json(path, asked, kind=_KIND)
-        elif read_sealed_json(path, kind=_KIND) != asked:
-            refuse(
-                ConfigurationError,
-                f"{self.out}",
-                expected="the suite of this folder",
-                got="another one (other tasks, seeds, budgets or code)",
-                do="choose another --out, or start over with --overwrite",
-            )
-
     def _play(self, plan: TaskPlan) -> None:
         """Do all steps of one task."""
-        self._train_zoo(plan, "zoo")
-        if plan.task.judges is not None:
-            self._train_zoo(plan, "judges")
-        if plan.egos("self"):
-            self._train_zoo(plan, "self-play")
+        for kind in plan.populations:
+            train_zoo(
+                plan.zoo(kind),
+                out=plan.folder / kind,
+                workers=self.workers,
+                mode="resume",
+                progress=self._progress(plan, kind),
+            )
         trained = self._train_egos(plan)
         if plan.task.best_responses is not None:
             train_responses(
@@ -460,53 +445,22 @@ class SuiteRunner:
     def _progress(self, plan: TaskPlan, step: str) -> Any:
         return self.progress and partial(self.progress, f"{plan.name}: {step}")
 
-    def _train_zoo(self, plan: TaskPlan, kind: Literal["zoo", "judges", "self-play"]) -> None:
-        train_zoo(
-            plan.zoo(kind),
-            out=plan.folder / kind,
-            workers=self.workers,
-            mode="resume",
-            progress=self._progress(plan, kind),
-        )
-
     def _train_egos(self, plan: TaskPlan) -> dict[str, tuple[TrainedSeed, ...]]:
         """Train all egos but those in self-play, every seed of each a job."""
-        names = [*plan.egos("one"), *plan.egos("zoo")]
-        configs = {name: plan.configuration(name) for name in names}
-        folders = {name: plan.folder / "egos" / name for name in names}
-        for folder in folders.values():
-            with open_output_folder(folder, mode="resume"):
+        configs = {n: plan.configuration(n) for n in (*plan.egos("one"), *plan.egos("zoo"))}
+        runners = {n: SeedRunner(out=plan.folder / "egos" / n, workers=1) for n in configs}
+        for runner in runners.values():
+            with open_output_folder(runner.out, mode="resume"):
                 pass  # it is ours, and nobody else works there
-        trainers = {
-            name: partial(
-                SeedTrainer,
-                config=config.model_dump(mode="json"),
-                out=folders[name].resolve(),
-                repo_root=None,
-                task=plan.spec,
-                modules=outside_modules(p.class_name for p in config.trained_with),
-            )
+        runs = {
+            f"{name} seed {seed}": seed_config(config, seed, runners[name].out)
             for name, config in configs.items()
+            for seed in plan.seeds
         }
-        jobs = [Job(key=f"{n} {s}", label=f"ego {n} seed {s}") for n in names for s in plan.seeds]
-        done = dict.fromkeys((job.key for job in jobs), 0)
-        report, frames = self._progress(plan, "egos"), plan.training.total_frames
-
-        def tell(key: str, so_far: int, detail: str) -> None:
-            done[key] = so_far
-            if report is not None:
-                report(sum(done.values()), frames * len(jobs), f"{key}{detail}")
-
-        run_jobs(
-            jobs,
-            partial(EgoTrainer, trainers),
-            workers=self.workers or default_workers(),
-            progress=lambda _, __, label: tell(label[4:].replace(" seed", ""), frames, " is done"),
-            notes=lambda note: tell(note.key, note.done, note.detail),
-        )
+        if runs:
+            train_runs(runs, workers=self.workers, report=self._progress(plan, "egos"))
         found: dict[str, tuple[TrainedSeed, ...]] = {}
-        for name in names:  # all are finished: this checks them and puts the policies in place
-            runner = SeedRunner(out=folders[name], workers=1)
+        for name, runner in runners.items():  # which checks them and puts the policies in place
             found[name], _ = runner.run(
                 configs[name], list(plan.seeds), resume=True, episodes_per_seed=0
             )
@@ -515,66 +469,31 @@ class SuiteRunner:
 
 def evaluation_of(plan: TaskPlan, trained: Mapping[str, Sequence[TrainedSeed]]) -> EvaluationConfig:
     """Return the judgement of a task."""
-    config, cast = plan.training, plan.cast()
-    policies = [
-        PolicyChoice(
-            name=f"{name}_seed{each.config.seed}",
-            source=f"{LOCAL_URI_SCHEME}egos/{name}/{each.address}",
-            method=name,
-            training_seed=each.config.seed,
-        )
-        for name, seeds in trained.items()
-        for each in seeds
-    ]
+    cast = plan.cast()
+    files = {name: [f"egos/{name}/{one.address}" for one in own] for name, own in trained.items()}
     for name in plan.egos("self"):
-        policies += [
+        files[name] = [f"self-play/{member.file}" for member in plan.finals("self-play")]
+    return judgement(
+        plan.training,
+        options=cast.options,
+        policies=tuple(
             PolicyChoice(
                 name=f"{name}_seed{seed}",
-                source=f"{LOCAL_URI_SCHEME}self-play/{member.file}",
+                source=f"{LOCAL_URI_SCHEME}{file}",
                 method=name,
                 training_seed=seed,
             )
-            for seed, member in zip(plan.seeds, plan.finals("self-play"), strict=True)
-        ]
-    partners = [
-        PartnerChoice(name=member.name, class_name=member.class_name, extra=member.options)
-        if member.class_name != ZOO_MEMBER
-        else PartnerChoice(
-            name=member.name,
-            class_name=ZOO_MEMBER,
-            seed=member.seed,
-            checkpoint_step=member.step,
-            weights_uri=f"{LOCAL_URI_SCHEME}judges/{member.file}",
-        )
-        for member in cast.members
-    ]
-    order = list(plan.suite.egos)
-    return EvaluationConfig(
-        task=config.env.task,
-        condition_id=config.env.condition_id,
-        episode_length=config.env.episode_length,
-        agent_uids=config.env.agent_uids,
-        options=cast.options,
-        policies=tuple(sorted(policies, key=lambda policy: order.index(policy.method or ""))),
-        partners=tuple(partners),
-        conditions=(
-            ConditionEntry(
-                name="filter_on" if config.safety.enabled else "filter_off", safety=config.safety
-            ),
+            for name in plan.suite.egos
+            for seed, file in zip(plan.seeds, files[name], strict=True)
+        ),
+        partners=tuple(
+            PartnerChoice(name=member.name, **member.played(f"{LOCAL_URI_SCHEME}judges/"))
+            for member in cast.members
         ),
         seeds=_SEEDS,
         episodes_per_seed=plan.suite.episodes // len(_SEEDS),
         artifacts_root=plan.folder,
     )
-
-
-def judged(plan: TaskPlan, bundles: Sequence[Path]) -> JudgedTask:
-    """Return the sealed results of a task, each checked; errors as `load_run`."""
-    runs = tuple(load_run(folder, repo_path=source_checkout()) for folder in bundles)
-    best, file = None, plan.folder / "best-responses" / RESPONSES_JSON
-    if file.is_file():  # it is not where no response beats chance
-        best = load_best_responses(file)
-    return JudgedTask(plan, runs, best)
 
 
 def read_suite(out: Path) -> list[JudgedTask]:
@@ -587,9 +506,13 @@ def read_suite(out: Path) -> list[JudgedTask]:
     suite = SuiteConfig.model_validate(read_sealed_json(out / REQUEST_NAME, kind=_KIND)["suite"])
     found: list[JudgedTask] = []
     for name in suite.tasks:
-        bundles = sorted((out / name / "evaluation" / "bundles").glob("*/"))
+        plan = suite.plan(name, out / name)
+        bundles = sorted((plan.folder / "evaluation" / "bundles").glob("*/"))
+        best = plan.folder / "best-responses" / RESPONSES_JSON
         if bundles:
-            found.append(judged(suite.plan(name, out / name), bundles))
+            runs = tuple(load_run(folder, repo_path=source_checkout()) for folder in bundles)
+            bound = load_best_responses(best) if best.is_file() else None  # if one beats chance
+            found.append(JudgedTask(plan=plan, runs=runs, best=bound))
     if not found:
         refuse(
             ConfigurationError,

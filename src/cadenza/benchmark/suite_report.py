@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias
 
 from markupsafe import Markup
 
-from cadenza.benchmark.reporting import report_view
 from cadenza.benchmark.suite import JudgedTask
 from cadenza.core.files import atomic_write_json, atomic_write_text
 from cadenza.core.tables import Table
@@ -31,7 +30,7 @@ from cadenza.evaluation.report.svg import (
     score_interval,
     score_text,
 )
-from cadenza.evaluation.report.view import ReportView, Section
+from cadenza.evaluation.report.view import Section
 from cadenza.evaluation.statistics.estimate import Estimate
 
 REPORT_NAME: Final = "report.html"
@@ -45,31 +44,24 @@ _SELF_PLAY: Final = (
     "Egos in self-play learn from the rows of both robots, twice as many for the same frames, and "
     "without the safety filter."
 )
-#: Name of an ego, its score, and what it is ahead of each reference.
-_Row: TypeAlias = tuple[str, Estimate, dict[str, Estimate | None]]
+#: A family of partners, an ego, its score, and what it is ahead of each reference.
+_Row: TypeAlias = tuple[str, str, Estimate, dict[str, Estimate | None]]
 
 
 def write_suite_report(out: Path, played: Sequence[JudgedTask]) -> Path:
     """Write page, leaderboard and result into the folder; return the page's path."""
-    views = [view_of(task) for task in played]
+    views = [task.view for task in played]
     atomic_write_text(out / REPORT_NAME, render_page(suite_page(played)))
     atomic_write_text(out / LEADERBOARD_NAME, render_leaderboards(views, "markdown"))
     atomic_write_json(out / RESULT_NAME, suite_record(played))
     return out / REPORT_NAME
 
 
-def view_of(task: JudgedTask) -> ReportView:
-    """Return what a report shows of one task."""
-    return report_view(task.runs, best_responses=task.best, by_method=True)
-
-
 def suite_record(played: Sequence[JudgedTask]) -> dict[str, Any]:
     """Return every estimate of the suite by task, and its differences, as JSON values."""
-    record: dict[str, Any] = {}
-    for task in played:
-        view = view_of(task)
-        record[task.plan.name] = {
-            "report": json.loads(render_json(view)),
+    tasks = {
+        task.plan.name: {
+            "report": json.loads(render_json(task.view)),
             "differences": [
                 {
                     "family": family,
@@ -77,10 +69,12 @@ def suite_record(played: Sequence[JudgedTask]) -> dict[str, Any]:
                     "score": _plain(score),
                     "ahead_of": {name: _plain(each) for name, each in ahead.items()},
                 }
-                for family, (ego, score, ahead) in _by_family(task, view)
+                for family, ego, score, ahead in _by_family(task)
             ],
         }
-    return {"title": played[0].plan.suite.title, "tasks": record}
+        for task in played
+    }
+    return {"title": played[0].plan.suite.title, "tasks": tasks}
 
 
 def _plain(found: Estimate | None) -> dict[str, float | None] | None:
@@ -125,29 +119,27 @@ def suite_page(played: Sequence[JudgedTask]) -> StoryPage:
 
 def _lead(task: JudgedTask) -> str:
     """Return how far each ego is ahead of the first reference, over all partners of a task."""
-    view, reference = view_of(task), next(iter(task.plan.suite.references), None)
-    numbers = analyse(view)
-    if reference is None:
-        return f"{task.plan.name}: {verdict(view, numbers)}"
+    references = task.plan.suite.references[:1]
+    if not references:
+        return f"{task.plan.name}: {verdict(task.view, task.numbers)}"
+    rate = task.view.has_success
     others = "; ".join(
-        f"{ego} {_shown(ahead[reference], view.has_success)}"
-        for ego, _, ahead in _differences(numbers, [reference])
-        if ego != reference
+        f"{ego} {_shown(ahead[references[0]], rate)}"
+        for _, ego, _, ahead in _differences(_ALL, task.numbers, references)
+        if ego != references[0]
     )
-    unit = ", points" if view.has_success else ""
-    return f"{task.plan.name}, ahead of {reference}{unit}: {others}."
+    unit = ", points" if rate else ""
+    return f"{task.plan.name}, ahead of {references[0]}{unit}: {others}."
 
 
 def _tile(task: JudgedTask) -> Tile:
     """Return the best score of a task."""
-    view = view_of(task)
-    best = analyse(view).methods.rows[0]  # a view has its methods in order
-    what = "solved" if view.has_success else "mean return"
+    rate, rows = task.view.has_success, task.numbers.methods.rows  # of methods in order
     return Tile(
-        value=score(best.score.value, view.has_success),
-        label=f"{task.plan.name}: {best.condition.label}",
-        detail=f"{what}, the highest of {len(view.conditions)} egos; "
-        f"{score_interval(best.score, view.has_success)}",
+        value=score(rows[0].score.value, rate),
+        label=f"{task.plan.name}: {rows[0].condition.label}",
+        detail=f"{'solved' if rate else 'mean return'}, the highest of {len(rows)} egos; "
+        f"{score_interval(rows[0].score, rate)}",
         css="plain",
     )
 
@@ -163,8 +155,7 @@ def _verified(played: Sequence[JudgedTask]) -> str:
 
 def _section(task: JudgedTask) -> Section:
     """Return what is told of one task."""
-    view, name = view_of(task), task.plan.name
-    numbers = analyse(view)
+    view, numbers, name = task.view, task.numbers, task.plan.name
     figures = [f for f in method_figures(view, numbers) if f and f.identity in _FIGURES]
     return Section(
         identity=name,
@@ -172,7 +163,7 @@ def _section(task: JudgedTask) -> Section:
         title=task.plan.spec.title.rstrip("."),
         intro=f"{view.subtitle} {verdict(view, numbers)}",
         figures=tuple(_named(figure, name) for figure in figures),
-        tables=(*leaderboard_tables(view, numbers), family_table(task, view, numbers)),
+        tables=(*leaderboard_tables(view, numbers), family_table(task)),
     )
 
 
@@ -183,45 +174,37 @@ def _named(figure: Figure, prefix: str) -> Figure:
     return replace(figure, identity=own, svg=Markup(drawn))  # noqa: S704 -- of `make_figure`
 
 
-def family_table(task: JudgedTask, view: ReportView, numbers: Numbers | None = None) -> Table:
+def family_table(task: JudgedTask) -> Table:
     """Return how far each ego is ahead of the references beside each family of partners."""
-    rate, references = view.has_success, task.plan.suite.references
+    rate, references = task.view.has_success, task.plan.suite.references
     rows = tuple(
         (family, ego, score_text(found, rate), *(_shown(each, rate) for each in ahead.values()))
-        for family, (ego, found, ahead) in _by_family(task, view, numbers)
+        for family, ego, found, ahead in _by_family(task)
     )
     return Table(
         title="Beside each family, and ahead of the references",
         columns=("Family", "Ego", "Score, 95 %", *(f"Ahead of {name}" for name in references)),
         rows=rows,
         caption="Differences are paired by start, each with its own 95 % interval over training "
-        f"seeds{', in percentage points' if view.has_success else ''}; they are not corrected for "
-        "their number.",
+        f"seeds{', in percentage points' if rate else ''}; they are not corrected for their "
+        "number.",
         text_columns=(0, 1),
     )
 
 
-def _by_family(
-    task: JudgedTask, view: ReportView, numbers: Numbers | None = None
-) -> Iterator[tuple[str, _Row]]:
+def _by_family(task: JudgedTask) -> Iterator[_Row]:
     """Yield each ego beside all partners, then beside each family of them."""
-    families = dict.fromkeys(partner.family for partner in view.partners)
-    groups = [(_ALL, numbers or analyse(view))]
-    groups += [(family, analyse(_only(view, family))) for family in families]
-    for family, found in groups:
-        for ego in _differences(found, task.plan.suite.references):
-            yield family, ego
+    references = task.plan.suite.references
+    yield from _differences(_ALL, task.numbers, references)
+    for family in dict.fromkeys(partner.family for partner in task.view.partners):
+        partners = tuple(p for p in task.view.partners if p.family == family)
+        ids = {partner.partner_id for partner in partners}
+        episodes = tuple(e for e in task.view.episodes if e.partner in ids)
+        own = replace(task.view, partners=partners, episodes=episodes, best_responses=None)
+        yield from _differences(family, analyse(own), references)
 
 
-def _only(view: ReportView, family: str) -> ReportView:
-    """Return the view of one family of partners."""
-    partners = tuple(partner for partner in view.partners if partner.family == family)
-    ids = {partner.partner_id for partner in partners}
-    episodes = tuple(episode for episode in view.episodes if episode.partner in ids)
-    return replace(view, partners=partners, episodes=episodes, best_responses=None)
-
-
-def _differences(found: Numbers, references: Sequence[str]) -> Iterator[_Row]:
+def _differences(family: str, found: Numbers, references: Sequence[str]) -> Iterator[_Row]:
     """Yield each ego with what it is ahead of the references."""
     ranking = found.methods.ranking
     for row in found.methods.rows:
@@ -234,7 +217,7 @@ def _differences(found: Numbers, references: Sequence[str]) -> Iterator[_Row]:
                 d = back.difference
                 value, low, high = (e and -e for e in (d.value, d.high, d.low))
                 ahead[other] = replace(d, value=value, low=low, high=high)
-        yield row.condition.label, row.score, ahead
+        yield family, row.condition.label, row.score, ahead
 
 
 def _shown(ahead: Estimate | None, rate: bool) -> str:

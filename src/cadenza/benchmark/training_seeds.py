@@ -15,11 +15,11 @@ Workers:  processes of this machine, or actors of a Ray cluster whose nodes shar
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.types import RewardCurve, RunOutcome
@@ -31,13 +31,14 @@ from cadenza.benchmark.evaluation_run import (
     make_plan,
     run_evaluation,
 )
-from cadenza.benchmark.executor import Job, Note, NotingRunner, default_workers, run_jobs
+from cadenza.benchmark.executor import Job, Note, NotingRunner
 from cadenza.benchmark.output_folder import (
+    claim,
     open_output_folder,
     output_mode,
     set_aside_other_run,
 )
-from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
+from cadenza.benchmark.ray_executor import RayCluster, dispatch
 from cadenza.benchmark.reporting import SealedRun, load_run, report_view
 from cadenza.benchmark.tasks import TaskSpec, adopt, get_task
 from cadenza.benchmark.training import run_training
@@ -49,10 +50,9 @@ from cadenza.core.files import (
     canonical_json,
     sha256_bytes,
 )
-from cadenza.core.progress import StageReport
+from cadenza.core.progress import ProgressReport, StageReport
 from cadenza.core.shipped_configs import source_checkout
 from cadenza.core.signals import ends_on_signals
-from cadenza.core.strict_json import parse_json_object
 from cadenza.evaluation.report.render import render_json, render_report
 from cadenza.evaluation.report.view import ReportView
 from cadenza.learn.nn.portable import policy_path
@@ -192,7 +192,8 @@ class SeedRunner:
         """
         require_free_settings(overrides, self.out)
         with open_output_folder(self.out, mode=output_mode(resume=resume, overwrite=overwrite)):
-            self._claim(config, seeds)
+            asked = config.model_dump(mode="json", exclude=_NOT_COMMON) | {"seeds": sorted(seeds)}
+            claim(self.out / "request.json", asked, kind="cadenza-seeds", growing="seeds")
             trained = self.train(config, seeds)
             if episodes_per_seed == 0:
                 return trained, None
@@ -201,70 +202,27 @@ class SeedRunner:
             write_result(judged, judged.view)
         return trained, judged
 
-    def _claim(self, config: EgoAHTConfig, seeds: Sequence[int]) -> None:
-        """Store what is trained in the folder, or raise if something else is."""
-        path = self.out / "request.json"
-        now = _flat(config.model_dump(mode="json", exclude=_NOT_COMMON)) | {"seeds": sorted(seeds)}
-        before = parse_json_object(path.read_bytes(), source=str(path)) if path.exists() else now
-        if set(before["seeds"]) <= set(seeds):  # some may be added
-            before["seeds"] = now["seeds"]
-        for name in (name for name in now | before if now.get(name) != before.get(name)):
-            raise ConfigurationError(
-                f"{self.out}: expected the training of this folder, with {name} = "
-                f"{before.get(name)!r}, got {now.get(name)!r}; use another --out, or "
-                "--overwrite to start over."
-            )
-        atomic_write_bytes(path, canonical_json(now))
-
     def train(self, config: EgoAHTConfig, seeds: Sequence[int]) -> tuple[TrainedSeed, ...]:
         """Train with every seed in the opened folder, on from where earlier calls stopped.
 
         Raises:
-            CadenzaError: A training failed; the others went on to their end, and all is kept.
+            CadenzaError: As `train_runs`.
         """
-        done = dict.fromkeys(map(str, seeds), 0)
-        outcomes: dict[str, bytes] = {}
-
-        def tell(note: Note) -> None:
-            done[note.key] = note.done
-            total, last = config.total_frames * len(seeds), f"seed {note.key}{note.detail}"
-            if self.progress is not None:
-                self.progress("training", sum(done.values()), total, last)
-
-        def end(_: int, total: int, label: str) -> None:
-            tell(Note(label.rpartition(" ")[2], config.total_frames, total, " is done"))
-
-        factory = partial(
-            SeedTrainer,
-            config=config.model_dump(mode="json"),
-            out=self.out.resolve(),
+        configs = {f"seed {seed}": seed_config(config, seed, self.out) for seed in seeds}
+        done = train_runs(
+            configs,
+            workers=self.workers,
+            cluster=self.cluster,
             repo_root=self.repo_root,
-            task=get_task(config.env.task),
-            modules=outside_modules(partner.class_name for partner in config.trained_with),
+            report=self.progress and partial(self.progress, "training"),
         )
-        jobs = [Job(key=key, label=f"training seed {key}") for key in done]
-        common: dict[str, Any] = {
-            "failure_policy": "best_effort",
-            "progress": end,
-            "store": outcomes.__setitem__,
-        }
-        if self.cluster is not None:
-            common |= {"cluster": self.cluster, "actors": self.workers}
-            failures = run_jobs_on_ray(jobs, factory, **common)
-        else:
-            workers = self.workers or default_workers()
-            failures = run_jobs(jobs, factory, workers=workers, notes=tell, **common)
-        if failures:
-            raise failures[0].as_exception()
-        return tuple(self._read(config, seed, outcomes[str(seed)]) for seed in seeds)
+        return tuple(self._read(configs[key], done[key]) for key in configs)
 
-    def _read(self, config: EgoAHTConfig, seed: int, outcome: bytes) -> TrainedSeed:
+    def _read(self, config: EgoAHTConfig, done: dict[str, Any]) -> TrainedSeed:
         """Return a finished training, with its last policy at its address."""
-        config = seed_config(config, seed, self.out)
         result = run_training(config, repo_root=self.repo_root, resume=True)
         assert result.outcome is not None  # noqa: S101 -- not built by hand
-        what_was_done = replace(result.outcome, **json.loads(outcome))
-        trained = TrainedSeed(config, result.curve, what_was_done)
+        trained = TrainedSeed(config, result.curve, replace(result.outcome, **done))
         if (file := policy_path(trained.checkpoint)).is_file():
             atomic_write_bytes(self.out / trained.address, file.read_bytes())
         return trained
@@ -306,14 +264,6 @@ def write_result(judged: JudgedSeeds, view: ReportView) -> None:
     atomic_write_text(judged.report.with_name("result.json"), render_json(view))
 
 
-def _flat(value: Any, place: str = "") -> dict[str, Any]:
-    """Return the values of all sections by dotted name."""
-    if not isinstance(value, dict):
-        return {place.removeprefix("."): value}
-    sections = cast("dict[str, Any]", value)
-    return {k: v for key in sections for k, v in _flat(sections[key], f"{place}.{key}").items()}
-
-
 def seed_config(config: EgoAHTConfig, seed: int, out: Path) -> EgoAHTConfig:
     """Return the configuration of one seed: a run in a folder of its own."""
     folder = out.resolve() / "training" / f"seed{seed}"
@@ -321,20 +271,54 @@ def seed_config(config: EgoAHTConfig, seed: int, out: Path) -> EgoAHTConfig:
     return config.model_copy(update=own)
 
 
-class SeedTrainer(NotingRunner):
-    """Trains the seed that a key names, in any process: built from plain values."""
+def train_runs(
+    configs: Mapping[str, EgoAHTConfig],
+    *,
+    workers: int | None,
+    cluster: RayCluster | None = None,
+    repo_root: Path | None = None,
+    report: ProgressReport | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Train runs of one task side by side, each on from where it stands.
+
+    Returns:
+        What this call did for each: status and where it resumed, as of `RunOutcome`.
+
+    Raises:
+        CadenzaError: A training failed; the others went on to their end, and all is kept.
+    """
+    first = next(iter(configs.values()))
+    outcomes: dict[str, bytes] = {}
+    dispatch(
+        [Job(key=key, label=f"training {key}") for key in configs],
+        partial(
+            RunTrainer,
+            configs={key: config.model_dump(mode="json") for key, config in configs.items()},
+            repo_root=repo_root,
+            task=get_task(first.env.task),
+            modules=outside_modules(p.class_name for c in configs.values() for p in c.trained_with),
+        ),
+        work=first.total_frames,
+        workers=workers,
+        cluster=cluster,
+        report=report,
+        store=outcomes.__setitem__,
+    )
+    return {key: json.loads(outcome) for key, outcome in outcomes.items()}
+
+
+class RunTrainer(NotingRunner):
+    """Trains the run that a key names, in any process: built from plain values."""
 
     def __init__(
         self,
-        config: dict[str, Any],
-        out: Path,
+        configs: Mapping[str, dict[str, Any]],
         repo_root: Path | None,
         task: TaskSpec,
         modules: tuple[str, ...],
     ) -> None:
         adopt(task, modules)
-        self._config = EgoAHTConfig.model_validate(config)
-        self._out, self._repo_root = out, repo_root
+        self._configs, self._repo_root = configs, repo_root
 
     def __call__(self, key: str, /) -> bytes:
         """Train to the end, from wherever the run stands; return as JSON what was done.
@@ -350,7 +334,7 @@ class SeedTrainer(NotingRunner):
                 due = time.monotonic() + _NOTE_EVERY_S
                 self.note(Note(key, done, total, "" if last is None else f": return {last:.1f}"))
 
-        config = seed_config(self._config, int(key), self._out)
+        config = EgoAHTConfig.model_validate(self._configs[key])
         outcome = run_training(
             config, repo_root=self._repo_root, resume=True, progress=tell
         ).outcome
@@ -365,28 +349,39 @@ def evaluation_of(
     episodes_per_seed: int = EPISODES_PER_SEED,
     conditions: Sequence[ConditionEntry] = (),
 ) -> EvaluationConfig:
-    """Return the evaluation of what was trained, by the rules above.
-
-    ``conditions`` are by default the one that was trained under, ``filter_on`` or ``filter_off``.
+    """Return the evaluation of what was trained, by the rules above; see `judgement`.
 
     Raises:
         ConfigurationError: The algorithm writes no policy files.
     """
     config = trained[0].config
-    safety = config.safety
-    name = "filter_on" if safety.enabled else "filter_off"
+    return judgement(
+        config,
+        conditions,
+        options=config.env.options,
+        policies=tuple(_policy(each, out) for each in trained),
+        partners=partners_of(config),
+        seeds=EVALUATION_SEEDS,
+        episodes_per_seed=episodes_per_seed,
+        artifacts_root=out.resolve(),
+    )
+
+
+def judgement(
+    config: EgoAHTConfig, conditions: Sequence[ConditionEntry] = (), **own: Any
+) -> EvaluationConfig:
+    """Return an evaluation of a training's task, with fields of its ``own``.
+
+    ``conditions`` are by default the one that was trained under, ``filter_on`` or ``filter_off``.
+    """
+    name = "filter_on" if config.safety.enabled else "filter_off"
     return EvaluationConfig(
         task=config.env.task,
         condition_id=config.env.condition_id,
         episode_length=config.env.episode_length,
         agent_uids=config.env.agent_uids,
-        options=config.env.options,
-        policies=tuple(_policy(each, out) for each in trained),
-        partners=partners_of(config),
-        conditions=tuple(conditions) or (ConditionEntry(name=name, safety=safety),),
-        seeds=EVALUATION_SEEDS,
-        episodes_per_seed=episodes_per_seed,
-        artifacts_root=out.resolve(),
+        conditions=tuple(conditions) or (ConditionEntry(name=name, safety=config.safety),),
+        **own,
     )
 
 

@@ -46,7 +46,11 @@ def run(
     """
     with typed_exits(as_json=as_json, go_on="finished work is kept, run the same command again"):
         from cadenza.benchmark.suite import SuiteRunner
-        from cadenza.benchmark.suite_report import suite_record, write_suite_report
+        from cadenza.benchmark.suite_report import (
+            family_table,
+            suite_record,
+            write_suite_report,
+        )
 
         asked = _read(suite).reduced(tasks=task or (), seeds=seeds, scale=scale)
         folder = out or Path("runs") / f"suite-{suite.stem}"
@@ -63,10 +67,8 @@ def run(
         if as_json:
             print_json({**suite_record(played), "report": str(page), "out": str(folder)})
             return
-        from cadenza.benchmark.suite_report import family_table, view_of
-
         for each in played:
-            table = family_table(each, view_of(each))
+            table = family_table(each)
             title = f"{each.plan.name}: {table.title.lower()}"
             print_table(title, table.columns, table.rows, note=table.caption)
         print_text(f"report: {page}\nleaderboard: {folder / 'leaderboard.md'}")

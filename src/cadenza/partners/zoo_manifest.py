@@ -98,6 +98,17 @@ class ZooMember(FrozenModel):
         """Name of its checkpoint below the zoo's folder."""
         return f"{MEMBERS_FOLDER}/{self.name}.pt"
 
+    def played(self, place: str) -> dict[str, Any]:
+        """Return who plays it, as fields of a partner; its zoo's address is ``place``."""
+        if self.sha256 is None:
+            return {"class_name": self.class_name, "extra": self.options}
+        return {
+            "class_name": self.class_name,
+            "seed": self.seed,
+            "checkpoint_step": self.step,
+            "weights_uri": f"{place}{self.file}",
+        }
+
 
 class ZooManifest(FrozenModel):
     """A zoo.

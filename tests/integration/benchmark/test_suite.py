@@ -112,7 +112,7 @@ def test_population_ego_trains_beside_the_members_of_the_zoo(played):
     assert [p["weights_uri"] for p in request["partners"]] == [
         f"local://out/push/zoo/members/fcp-s1-0-{tier}.pt" for tier in ("init", "mid", "final")
     ]
-    assert (request["ppo.epochs"], request["seeds"]) == (2, [0, 1])
+    assert (request["ppo"]["epochs"], request["seeds"]) == (2, [0, 1])
 
 
 def test_page_has_scores_differences_and_budgets(played):
@@ -158,7 +158,7 @@ def test_killed_suite_goes_on_by_the_same_command(played, moment, tmp_path):
 def test_folder_of_another_suite_is_refused(played):
     folder, _ = played
     done = here(*WORDS, "--seeds", "3", cwd=folder)
-    assert (done.code, "other tasks, seeds, budgets or code" in done.err) == (2, True)
+    assert (done.code, "suite.seeds = 2, got 3" in done.err) == (2, True)
 
 
 def test_shipped_suite_is_what_it_says():

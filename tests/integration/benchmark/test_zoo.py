@@ -149,7 +149,7 @@ def test_interrupted_job_goes_on_from_its_newest_state(method, tmp_path, monkeyp
 
 
 def test_folder_of_another_request_is_refused(fcp):
-    with pytest.raises(ConfigurationError, match="other settings"):
+    with pytest.raises(ConfigurationError, match=r"config\.alpha = 0\.01, got 0\.5"):
         train_zoo(tiny("fcp", alpha=0.5), out=fcp, workers=1, mode="resume")
 
 

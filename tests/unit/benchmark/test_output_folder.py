@@ -1,11 +1,12 @@
 import pytest
 
 from cadenza.benchmark.output_folder import (
+    claim,
     open_job_folder,
     open_output_folder,
     set_aside_other_run,
 )
-from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
+from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError, StorageError
 
 
 def test_new_folder_is_created_and_can_be_resumed(tmp_path):
@@ -89,3 +90,37 @@ def test_refused_work_leaves_no_new_folder_and_no_finished_work_is_removed(tmp_p
     with pytest.raises(ConfigurationError), open_output_folder(begun, mode="new"):
         refuse(begun, ["cell"])
     assert (begun / "cell").read_text() == "finished"
+
+
+ASKED = {"config": {"algo": "ppo", "partners": [{"name": "a"}, {"name": "b"}]}, "seeds": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"config": {**ASKED["config"], "algo": "sac"}}, "config.algo = 'ppo', got 'sac'"),
+        ({"config": {"algo": "ppo", "partners": [{"name": "a"}, {"name": "c"}]}},
+         "config.partners.1.name = 'b', got 'c'"),
+        ({"config": {**ASKED["config"], "lr": 0.5}}, "config.lr = None, got 0.5"),
+        ({"config": {"partners": ASKED["config"]["partners"]}}, "config.algo = 'ppo', got None"),
+        ({"seeds": [0]}, r"seeds = \[0, 1\], got \[0\]"),
+        ({"code_sha256": "f"}, "code_sha256 = None, got 'f'"),
+    ],
+)  # fmt: skip
+def test_other_request_is_refused_by_the_setting_that_differs(tmp_path, changes, told):
+    path = tmp_path / "request.json"
+    claim(path, ASKED, kind="test", notes=lambda: {"commit": "1"}, growing="seeds")
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match=f"{told}; use another --out, or --overwrite"):
+        claim(path, ASKED | changes, kind="test", growing="seeds")
+    assert path.read_bytes() == before
+
+
+def test_same_request_keeps_its_notes_and_a_list_may_grow(tmp_path):
+    path = tmp_path / "request.json"
+    claim(path, ASKED, kind="test", notes=lambda: {"commit": "1"})
+    claim(path, ASKED | {"seeds": [0, 1, 2]}, kind="test", growing="seeds")
+    again = claim(path, ASKED | {"seeds": [0, 1, 2]}, kind="test", notes=lambda: {"commit": "2"})
+    assert again == ASKED | {"seeds": [0, 1, 2], "commit": "1"}
+    with pytest.raises(IntegrityError):
+        claim(path, ASKED, kind="other")

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 import cadenza
 from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.executor import Job, RunnerFactory, default_workers, run_jobs
-from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.output_folder import OutputMode, claim, open_output_folder
 from cadenza.benchmark.ray_executor import free_actors, run_jobs_on_ray
 from cadenza.benchmark.zoo.config import UNTRAINED, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
@@ -39,7 +39,7 @@ from cadenza.core.progress import ProgressReport
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ends_on_signals
-from cadenza.core.strict_json import read_sealed_json, write_sealed_json
+from cadenza.core.strict_json import read_sealed_json
 from cadenza.partners.foraging import FORAGERS
 from cadenza.partners.varied_body import INNER, VARIED_BODY
 from cadenza.partners.zoo_manifest import (
@@ -332,18 +332,11 @@ def store_request(
     Raises:
         ConfigurationError: The folder is of another request, or of other code.
     """
-    path = folder / REQUEST_NAME
+
+    def facts() -> dict[str, Any]:
+        context = compute_run_metadata(seed=seed, run_kind="zoo", repo_root=None)
+        return {**notes, "git_sha": context.git_sha, "pyproject_hash": context.pyproject_hash}
+
     asked = {**asked, "code_sha256": code}
-    if path.exists():
-        stored = read_sealed_json(path, kind=kind)
-        if {key: stored[key] for key in asked} != asked:
-            raise ConfigurationError(
-                f"{path}: expected the request of this zoo, got another one (other settings or "
-                "code); choose another folder or start over with --overwrite."
-            )
-        return stored["git_sha"], stored["pyproject_hash"]
-    context = compute_run_metadata(seed=seed, run_kind="zoo", repo_root=None)
-    origin = (context.git_sha, context.pyproject_hash)
-    facts = {**asked, **notes, "git_sha": origin[0], "pyproject_hash": origin[1]}
-    write_sealed_json(path, facts, kind=kind)
-    return origin
+    stored = claim(folder / REQUEST_NAME, asked, kind=kind, notes=facts)
+    return stored["git_sha"], stored["pyproject_hash"]
