@@ -151,7 +151,8 @@ def _advice(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
     elsewhere = [dotted for dotted in dotted_keys(model) if dotted.rpartition(".")[2] == key]
     close = nearest_name(key, sorted(known))
     if elsewhere and (not close or len(location) == 1):  # at the top it lacks its section
-        return f"did you mean {' or '.join(repr(dotted) for dotted in elsewhere)}?"
+        places = [repr(name) + ("" if "." in name else " at the top") for name in elsewhere]
+        return f"did you mean {' or '.join(places)}?"
     if close:
         return f"did you mean {close!r}?"
     return f"known keys are {', '.join(sorted(known))}." if known else "remove it."

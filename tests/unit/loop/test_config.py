@@ -136,6 +136,7 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ({"extra_args": []}, "did you mean 'train.extra_args' or 'eval.extra_args' or 'improve.ex"),
         ({"a\nb": 1}, r"'a\\nb': expected a known key, got 'a\\nb'; known keys are approval"),
         ({7: 1}, r"the file: expected texts as keys, got 7; remove it\."),
+        ({"train": {"seed": 1}}, r"train\.seed: .*; did you mean 'seed' at the top\?"),
         ({"train": {"step": 1}}, r"train\.step: .*; did you mean 'steps'\?"),
         ({"train": {"STEPS ": 1}}, r"train\..*, got 'STEPS '; did you mean 'steps'\?"),
         ({"policy_ladder": [{"name": "BC"}]}, r"got 'BC'; did you mean 'bc'\?"),
