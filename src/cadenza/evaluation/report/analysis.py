@@ -10,7 +10,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.best_responses import proximities
-from cadenza.evaluation.generalisation import generalisation_gap
+from cadenza.evaluation.generalization import generalization_gap
 from cadenza.evaluation.report.svg import plural
 from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView, condition_css
 from cadenza.evaluation.results import EpisodeResult
@@ -245,7 +245,7 @@ def compare_methods(view: ReportView, overall: Row) -> Methods:
     proximity = {} if close is None else proximities(played, close, families)
     seen = {p.partner_id: p.seen for p in view.partners if p.seen is not None}
     gaps = {
-        name: generalisation_gap(
+        name: generalization_gap(
             own,
             metric=metric,
             seen=seen,

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from cadenza.core.tables import Table
 from cadenza.evaluation.best_responses import BestResponses
 from cadenza.evaluation.encounters import Encounters
-from cadenza.evaluation.generalisation import ALL_UNSEEN
+from cadenza.evaluation.generalization import ALL_UNSEEN
 from cadenza.evaluation.report.analysis import Numbers
 from cadenza.evaluation.report.figures.methods import method_legend
 from cadenza.evaluation.report.figures.outcomes import (
@@ -69,7 +69,7 @@ def gap_figure(view: ReportView, numbers: Numbers) -> Figure | None:
     return make_figure(
         dot_plot(rows, replace(axis, guide=None)),
         identity="fig-gap",
-        title="Generalisation gap",
+        title="Generalization gap",
         caption="Of every start the mean score beside the seen partners minus that beside the "
         f"unseen ones; 95 % intervals over {view.seed_kind}s. A family may also be harder for "
         "everyone: compare with best responses.",

@@ -1,8 +1,8 @@
-"""Golden values of the generalisation gap, by hand."""
+"""Golden values of the generalization gap, by hand."""
 
 import pytest
 
-from cadenza.evaluation.generalisation import ALL_UNSEEN, generalisation_gap
+from cadenza.evaluation.generalization import ALL_UNSEEN, generalization_gap
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.paired import success_of
 
@@ -19,7 +19,7 @@ def episode(partner, seed, start, success):
 def gap(rows, **changes):
     episodes = [episode(*row) for row in rows]
     settings = {"metric": success_of, "seen": SEEN, "families": FAMILIES, **changes}
-    return generalisation_gap(episodes, **settings)
+    return generalization_gap(episodes, **settings)
 
 
 def test_gap_is_the_mean_difference_of_each_start_with_seeds_as_clusters():

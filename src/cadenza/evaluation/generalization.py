@@ -21,7 +21,7 @@ from cadenza.evaluation.statistics.paired import Metric
 ALL_UNSEEN: Final = "all unseen"
 
 
-def generalisation_gap(
+def generalization_gap(
     episodes: Iterable[EpisodeResult],
     *,
     metric: Metric,
