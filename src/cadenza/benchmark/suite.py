@@ -62,7 +62,7 @@ _KIND: Final = "cadenza-suite"
 _SEEDS: Final = tuple(range(200, 205))
 #: Fields of a budget that ``--scale`` multiplies, and the least they come to.
 _FEWEST: Final = {"steps": 1, "episodes": 2 * len(_SEEDS), "total_frames": 1}
-Beside: TypeAlias = Literal["self", "one", "zoo"]
+Company: TypeAlias = Literal["self", "one", "zoo"]
 Population: TypeAlias = Literal["zoo", "judges", "self-play"]
 
 
@@ -70,12 +70,12 @@ class Ego(FrozenModel):
     """One kind of ego.
 
     Attributes:
-        partners: Beside whom it trains.
+        partners: Company whom it trains.
         algo: Algorithm of `cadenza train`.
         settings: Settings of its training, on top of the task's.
     """
 
-    partners: Beside
+    partners: Company
     algo: str = "ppo"
     settings: tuple[str, ...] = ()
 
@@ -252,9 +252,9 @@ class TaskPlan:
         """Training seeds."""
         return range(self.suite.seeds)
 
-    def egos(self, beside: Beside) -> list[str]:
+    def egos(self, partners: Company) -> list[str]:
         """Return the names of the egos that train so."""
-        return [name for name, ego in self.suite.egos.items() if ego.partners == beside]
+        return [name for name, ego in self.suite.egos.items() if ego.partners == partners]
 
     @property
     def populations(self) -> list[Population]:
@@ -289,8 +289,8 @@ class TaskPlan:
         """Return the training of an ego; its population must be there."""
         config = self.alone(name)
         if self.suite.egos[name].partners == "one":
-            told = {"partner": config.trained_with[0], "partners": ()}
-            return EgoAHTConfig.model_validate(config.model_dump() | told)
+            own = {"partner": config.trained_with[0], "partners": ()}
+            return EgoAHTConfig.model_validate(config.model_dump() | own)
         settings = config.model_dump(mode="json") | {"partners": ()}
         return EgoAHTConfig.model_validate(beside_zoos(settings, [self.folder / "zoo"]))
 
@@ -335,24 +335,24 @@ class TaskPlan:
         found, partners = list[Step](), len(self.task.held_out)
         for kind in self.populations:
             zoo = self.zoo(kind)
-            told = f"{zoo.method}, {zoo.population} policies"
+            what = f"{zoo.method}, {zoo.population} policies"
             if kind == "judges":
-                told, partners = f"{told}, held out", partners + zoo.population
+                what, partners = f"{what}, held out", partners + zoo.population
             elif kind == "self-play":
-                told = f"{zoo.population} egos in self-play"
+                what = f"{zoo.population} egos in self-play"
             frames = zoo.iterations * zoo.rollout_steps * zoo.population
-            found.append(Step(kind, told, 0 if zoo.method in UNTRAINED else frames))
+            found.append(Step(kind, what, 0 if zoo.method in UNTRAINED else frames))
         for name in (*self.egos("one"), *self.egos("zoo")):
             ego, config = self.suite.egos[name], self.alone(name)
-            beside = "one partner" if ego.partners == "one" else "the zoo"
-            told = f"{ego.algo} beside {beside}, {self.suite.seeds} seeds"
+            company = "one partner" if ego.partners == "one" else "the zoo"
+            what = f"{ego.algo} beside {company}, {self.suite.seeds} seeds"
             frames = config.total_iterations * config.env.num_envs * self.suite.seeds
-            found.append(Step(f"egos/{name}", told, frames))
+            found.append(Step(f"egos/{name}", what, frames))
         if self.task.best_responses is not None:
             spent = self.responses
-            told, rollout = f"to {partners} partners", spent.num_envs * spent.ppo.rollout_length
+            what, rollout = f"to {partners} partners", spent.num_envs * spent.ppo.rollout_length
             frames = max(1, spent.steps // rollout) * rollout * spent.seeds * partners
-            found.append(Step("best-responses", told, frames))
+            found.append(Step("best-responses", what, frames))
         each = self.suite.episodes * self.suite.seeds * len(self.suite.egos) * partners
         found.append(Step("evaluation", f"{each} episodes beside {partners} partners", 0))
         return found

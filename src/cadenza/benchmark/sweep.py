@@ -18,9 +18,10 @@ Sampler:  tree-structured Parzen estimator (Bergstra et al. 2011), or uniform dr
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import fmean
@@ -30,18 +31,12 @@ import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from cadenza.aht.config import EgoAHTConfig, PartnerConfig
-from cadenza.aht.types import EvaluationRecord, EvaluationWatch
+from cadenza.aht.types import EvaluationRecord
 from cadenza.benchmark.builders import code_digest, require_player
-from cadenza.benchmark.executor import (
-    Job,
-    Note,
-    NotingRunner,
-    default_workers,
-    run_jobs,
-)
-from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.executor import Job, Note, NotingRunner
+from cadenza.benchmark.output_folder import OutputMode, claim, open_output_folder
 from cadenza.benchmark.populations import refuse_held_out
-from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
+from cadenza.benchmark.ray_executor import RayCluster, dispatch
 from cadenza.benchmark.tasks import TaskSpec, adopt, get_task
 from cadenza.benchmark.training import HeldOutEvaluator, run_training
 from cadenza.benchmark.training_seeds import seed_config
@@ -66,9 +61,14 @@ _REQUEST_KIND: Final = "cadenza-sweep"
 _TRIAL_KIND: Final = "cadenza-sweep-trial"
 #: Evaluations of a trial where the configuration evaluates its end only.
 EVALUATIONS: Final = 5
+#: Optuna's names of how trials end.
+_STATES: Final = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 Sampler: TypeAlias = Literal["tpe", "random"]
 Pruner: TypeAlias = Literal["median", "none"]
-State: TypeAlias = Literal["complete", "pruned", "failed"]
+
+
+#: Numbers between two ends, as a word of the command line or in a file.
+_ENDS: Final = re.compile(r"(?P<log>log:)?(?P<low>.*?)\.\.(?P<high>.*)")
 
 
 class Range(FrozenModel):
@@ -83,17 +83,22 @@ class Range(FrozenModel):
     choices: tuple[Any, ...] = ()
 
     @property
-    def ends(self) -> tuple[Any, ...]:
-        """The choices, or both ends."""
-        return self.choices or (self.low, self.high)
-
-    def distribution(self, optuna: Any) -> Any:
-        """Return it as Optuna's distribution; choices by index, for they may be lists."""
+    def distribution(self) -> Any:
+        """It as Optuna's distribution; choices by index, for they may be lists."""
+        optuna = load_extra("optuna.distributions")
         if self.choices:
-            return optuna.distributions.CategoricalDistribution(tuple(range(len(self.choices))))
+            return optuna.CategoricalDistribution(tuple(range(len(self.choices))))
         whole = isinstance(self.low, int) and isinstance(self.high, int)
-        kind = "IntDistribution" if whole else "FloatDistribution"
-        return getattr(optuna.distributions, kind)(self.low, self.high, log=self.log)
+        kind = optuna.IntDistribution if whole else optuna.FloatDistribution
+        return kind(self.low, self.high, log=self.log)
+
+    def decoded(self, drawn: Any) -> Any:
+        """Return the setting for what Optuna drew."""
+        return self.choices[drawn] if self.choices else drawn
+
+    def coded(self, setting: Any) -> Any:
+        """Return the inverse of `decoded`."""
+        return self.choices.index(setting) if self.choices else setting
 
     def __str__(self) -> str:
         if self.choices:
@@ -117,12 +122,10 @@ def parse_range(key: str, value: Any) -> Range | None:
     """
     if isinstance(value, list):
         return Range(choices=tuple(cast("list[Any]", value)))
-    if not isinstance(value, str):
-        return None
-    text = value.strip()
-    log, bounds = text.startswith("log:"), text.removeprefix("log:").split("..")
-    if len(bounds) == 2:
-        low, high = (parse_yaml_value(key, bound) for bound in bounds)
+    text = value.strip() if isinstance(value, str) else ""
+    if (ends := _ENDS.fullmatch(text)) is not None:
+        log = ends["log"] is not None
+        low, high = (parse_yaml_value(key, ends[name]) for name in ("low", "high"))
         numbers = all(isinstance(end, int | float) and type(end) is not bool for end in (low, high))
         if not numbers or not low < high or (log and not low > 0):
             advice = "LOW..HIGH" if not log else "log:LOW..HIGH with 0 < LOW"
@@ -134,15 +137,10 @@ def parse_range(key: str, value: Any) -> Range | None:
 
 def split_ranges(words: Sequence[str]) -> tuple[list[str], dict[str, Range]]:
     """Return the settings among ``KEY=VALUE`` words, and the ranges by key."""
-    settings, ranges = list[str](), dict[str, Range]()
-    for word in words:
-        key, _, text = word.lstrip("+").partition("=")
-        found = parse_range(key, text)
-        if found is None:
-            settings.append(word)
-        else:
-            ranges[key] = found
-    return settings, ranges
+    pairs = [(word, *word.lstrip("+").partition("=")) for word in words]
+    ranges = {key: parse_range(key, text) for _, key, _, text in pairs}
+    settings = [word for word, key, *_ in pairs if ranges[key] is None]
+    return settings, {key: found for key, found in ranges.items() if found is not None}
 
 
 def section_ranges(section: Mapping[str, Any], place: str = "") -> dict[str, Range]:
@@ -156,16 +154,11 @@ def section_ranges(section: Mapping[str, Any], place: str = "") -> dict[str, Ran
         key = f"{place}{name}"
         if isinstance(value, dict):
             found |= section_ranges(cast("dict[str, Any]", value), f"{key}.")
-            continue
-        parsed = parse_range(key, value)
-        if parsed is None:
-            refuse(
-                ConfigurationError,
-                f"sweep.{key}",
-                expected="LOW..HIGH, log:LOW..HIGH or a list of choices",
-                got=repr(value),
-            )
-        found[key] = parsed
+        elif (parsed := parse_range(key, value)) is not None:
+            found[key] = parsed
+        else:
+            ranges = "LOW..HIGH, log:LOW..HIGH or a list of choices"
+            refuse(ConfigurationError, f"sweep.{key}", expected=ranges, got=repr(value))
     return found
 
 
@@ -242,7 +235,7 @@ class SweepConfig(FrozenModel):
         for key, values in self.space.items():
             if key in ("seed", "artifacts_root", "log_dir"):
                 refuse(ConfigurationError, key, expected="settings of the learner", got=key)
-            for value in values.ends:
+            for value in values.choices or (values.low, values.high):
                 try:
                     self.configuration({key: value})
                 except ValidationError as error:
@@ -272,7 +265,7 @@ class Trial(FrozenModel):
 
     number: int
     parameters: dict[str, Any]
-    state: State
+    state: Literal["complete", "pruned", "failed"]
     value: float | None = None
     values: tuple[float, ...] = ()
     evaluations: tuple[tuple[int, float], ...] = ()
@@ -298,10 +291,10 @@ class TrialRunner(NotingRunner):
         adopt(task, modules)
         self._config = SweepConfig.model_validate(config)
         self._out, self._parameters = out, parameters
-        self._earlier = [Trial.model_validate(told) for told in earlier]
+        self._earlier = [Trial.model_validate(trial) for trial in earlier]
 
     def __call__(self, key: str, /) -> bytes:
-        """Train to the end, or until it is pruned; return what a `Trial` holds, as JSON.
+        """Train to the end, or until it is pruned; return the `Trial` as JSON.
 
         A trial fails by settings that do not fit together and by figures that are not finite; what
         else goes wrong may be wrong with all, so that nothing is kept of it.
@@ -309,56 +302,50 @@ class TrialRunner(NotingRunner):
         Raises:
             CadenzaError: As `run_training`.
         """
+        parameters = dict(self._parameters[int(key)])
         try:
-            config = self._config.configuration(self._parameters[int(key)])
+            config = self._config.configuration(parameters)
         except ValidationError as error:
-            return json.dumps({"state": "failed", "reason": error.errors()[0]["msg"]}).encode()
-        trial = study_of(self._config, self._earlier).ask()
-        points: list[tuple[int, float]] = []
-        values: list[float] = []
+            outcome: dict[str, Any] = {"state": "failed", "reason": error.errors()[0]["msg"]}
+        else:
+            outcome = self._train(key, config)
+        return Trial(number=int(key), parameters=parameters, **outcome).model_dump_json().encode()
+
+    def _train(self, key: str, config: EgoAHTConfig) -> dict[str, Any]:
+        """Train with each seed in turn and return how it went; the first one may be pruned."""
+        optuna_trial = study_of(self._config, self._earlier).ask()
+        values, evaluations = list[float](), list[tuple[int, float]]()
+        seeds, end = self._config.seeds, config.total_iterations * config.env.num_envs
 
         def watch(records: Sequence[EvaluationRecord]) -> None:
             if values:
                 return  # of a further training seed
-            for each in records[len(points) :]:
-                points.append((each.frame, self._value(each)))
-                trial.report(points[-1][1], each.frame)
-            is_last = points[-1][0] == config.total_iterations * config.env.num_envs
-            if not is_last and trial.should_prune():
+            for each in records[len(evaluations) :]:
+                evaluations.append((each.frame, self._value(each)))
+                optuna_trial.report(evaluations[-1][1], each.frame)
+            if evaluations[-1][0] != end and optuna_trial.should_prune():
                 raise _PrunedError
 
-        state: State = "complete"
+        def progress(done: int, _: int, last: float | None) -> None:
+            detail = "" if last is None else f": return {last:.1f}"
+            frames = config.total_frames  # of one seed
+            self.note(Note(key, len(values) * frames + done, len(seeds) * frames, detail))
+
         try:
-            for seed in self._config.seeds:
-                values.append(self._train(key, config, seed, len(values), watch))
+            for seed in seeds:
+                own = seed_config(config, seed, work_of(self._out, int(key)))
+                evaluator = HeldOutEvaluator(own, self._config.judges)
+                result = run_training(
+                    own, resume=True, progress=progress, evaluator=evaluator, watch=watch
+                )
+                watch(result.curve.evaluations)  # one that had ended before a kill told nobody
+                values.append(self._value(result.curve.evaluations[-1]))
         except _PrunedError:
-            state = "pruned"
+            return {"state": "pruned", "evaluations": evaluations}
         except (NonFiniteError, FloatingPointError, OverflowError) as error:
-            return json.dumps({"state": "failed", "reason": str(error)}).encode()
-        told = {"state": state, "values": values, "evaluations": points}
-        return json.dumps(told | {"value": fmean(values) if values else None}).encode()
-
-    def _train(
-        self, key: str, config: EgoAHTConfig, seed: int, before: int, watch: EvaluationWatch
-    ) -> float:
-        """Train with one seed, ``before`` others being done, and return its last value."""
-        total = config.total_frames * len(self._config.seeds)
-
-        def tell(done: int, _: int, last: float | None) -> None:
-            told = "" if last is None else f", return {last:.1f}"
-            self.note(Note(key, before * config.total_frames + done, total, told))
-
-        config = seed_config(config, seed, work_of(self._out, int(key)))
-        result = run_training(
-            config,
-            resume=True,
-            progress=tell,
-            evaluator=HeldOutEvaluator(config, self._config.judges),
-            watch=watch,
-        )
-        records = result.curve.evaluations
-        watch(records)  # a training that had ended before a kill told nobody
-        return self._value(records[-1])
+            return {"state": "failed", "reason": str(error)}
+        complete = {"state": "complete", "value": fmean(values), "values": values}
+        return complete | {"evaluations": evaluations}
 
     def _value(self, record: EvaluationRecord) -> float:
         value = record.results[self._config.objective]
@@ -375,26 +362,15 @@ def study_of(config: SweepConfig, trials: Sequence[Trial]) -> Any:
     """
     optuna = load_extra("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    median = config.pruner == "median"
-    study = optuna.create_study(
-        direction="maximize",
-        pruner=optuna.pruners.MedianPruner() if median else optuna.pruners.NopPruner(),
-    )
-    distributions = {key: values.distribution(optuna) for key, values in config.space.items()}
-    states = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+    pruners = {"median": optuna.pruners.MedianPruner, "none": optuna.pruners.NopPruner}
+    study = optuna.create_study(direction="maximize", pruner=pruners[config.pruner]())
     for trial in trials:
-        coded = {
-            key: values.choices.index(trial.parameters[key])
-            if values.choices
-            else trial.parameters[key]
-            for key, values in config.space.items()
-        }
         study.add_trial(
             optuna.trial.create_trial(
-                state=getattr(optuna.trial.TrialState, states[trial.state]),
+                state=optuna.trial.TrialState[_STATES[trial.state]],
                 value=trial.value,
-                params=coded,
-                distributions=distributions,
+                params={key: x.coded(trial.parameters[key]) for key, x in config.space.items()},
+                distributions={key: x.distribution for key, x in config.space.items()},
                 intermediate_values=dict(trial.evaluations),
             )
         )
@@ -405,19 +381,15 @@ def proposed(
     config: SweepConfig, first: int, earlier: Sequence[Trial]
 ) -> dict[int, dict[str, Any]]:
     """Return the settings of the batch that begins with trial ``first``, by number."""
-    optuna, study = load_extra("optuna"), study_of(config, earlier)
-    samplers = optuna.samplers
-    distributions = {key: values.distribution(optuna) for key, values in config.space.items()}
+    study, samplers = study_of(config, earlier), load_extra("optuna.samplers")
+    kind = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}[config.sampler]
+    distributions = {key: x.distribution for key, x in config.space.items()}
     stream = derive_substream("sweep.sampler", root_seed=config.seed)
     batch: dict[int, dict[str, Any]] = {}
     for number in range(first, first + config.batch):
-        kind = samplers.TPESampler if config.sampler == "tpe" else samplers.RandomSampler
         study.sampler = kind(seed=stream.child(number).integer_seed())
         drawn = study.ask(distributions).params
-        batch[number] = {
-            key: values.choices[drawn[key]] if values.choices else drawn[key]
-            for key, values in config.space.items()
-        }
+        batch[number] = {key: x.decoded(drawn[key]) for key, x in config.space.items()}
     return batch
 
 
@@ -429,7 +401,7 @@ class Sweep:
     config: SweepConfig
     trials: tuple[Trial, ...]
 
-    @cached_property
+    @property
     def best(self) -> Trial:
         """The trial with the highest value, the first of several.
 
@@ -472,12 +444,12 @@ def read_sweep(out: Path) -> Sweep:
     Raises:
         IntegrityError: A file of it is missing or was changed.
     """
-    told = read_sealed_json(out / REQUEST_NAME, kind=_REQUEST_KIND)
+    request = read_sealed_json(out / REQUEST_NAME, kind=_REQUEST_KIND)
     trials = [
         Trial.model_validate(read_sealed_json(path, kind=_TRIAL_KIND)["trial"])
         for path in sorted((out / _TRIALS).glob("*.json"))
     ]
-    config = SweepConfig.model_validate(told["config"])
+    config = SweepConfig.model_validate(request["config"])
     return Sweep(out=out, config=config, trials=tuple(sorted(trials, key=lambda t: t.number)))
 
 
@@ -516,7 +488,13 @@ class SweepRunner:
         config.require_sound()
         preload("torch._dynamo", "optuna")  # else the workers of every batch import them anew
         with open_output_folder(self.out, mode=mode):
-            self._claim(config)
+            names = [p.class_name for p in (*config.training.trained_with, *config.judges)]
+            asked = {
+                "config": config.model_dump(mode="json"),
+                "code_sha256": code_digest(config.task, dict.fromkeys(names)),
+                "optuna": load_extra("optuna").__version__,  # which proposes
+            }
+            claim(self.out / REQUEST_NAME, asked, kind=_REQUEST_KIND)
             done = {trial.number: trial for trial in read_sweep(self.out).trials}
             for first in range(0, trials, config.batch):
                 earlier = [done[number] for number in range(first)]
@@ -529,28 +507,6 @@ class SweepRunner:
             atomic_write_text(self.out / BEST_NAME, sweep.best_yaml())
         return sweep
 
-    def _claim(self, config: SweepConfig) -> None:
-        """Store what is searched in the folder, or raise if something else is."""
-        path = self.out / REQUEST_NAME
-        names = [partner.class_name for partner in (*config.training.trained_with, *config.judges)]
-        asked = {
-            "config": config.model_dump(mode="json"),
-            "code_sha256": code_digest(config.task, dict.fromkeys(names)),
-            "optuna": load_extra("optuna").__version__,  # which proposes
-        }
-        if not path.exists():
-            write_sealed_json(path, asked, kind=_REQUEST_KIND)
-            return
-        stored = read_sealed_json(path, kind=_REQUEST_KIND)
-        if {key: stored.get(key) for key in asked} != asked:
-            refuse(
-                ConfigurationError,
-                f"{self.out}",
-                expected="the sweep of this folder",
-                got="another one (other settings, ranges or code, or another Optuna)",
-                do="choose another --out, or start over with --overwrite",
-            )
-
     def _train(
         self,
         config: SweepConfig,
@@ -561,29 +517,17 @@ class SweepRunner:
     ) -> None:
         """Train trials of one batch and keep each as soon as it is finished."""
         frames = config.training.total_frames * len(config.seeds)
-        shares = dict.fromkeys(map(str, wanted), 0.0)
-        finished = len(done)
+        before = len(done) * frames
 
         def store(key: str, data: bytes) -> None:
-            number = int(key)
-            trial = Trial(number=number, parameters=dict(wanted[number]), **json.loads(data))
-            path = self.out / _TRIALS / f"{number:05d}.json"
+            trial = done[int(key)] = Trial.model_validate_json(data)
+            path = self.out / _TRIALS / f"{trial.number:05d}.json"
             write_sealed_json(path, {"trial": trial.model_dump(mode="json")}, kind=_TRIAL_KIND)
-            done[number] = trial
-            rmtree(work_of(self.out, number), ignore_errors=True)
+            rmtree(work_of(self.out, trial.number), ignore_errors=True)
 
-        def report(last: str) -> None:
+        def report(work: int, _: int, last: str) -> None:
             if self.progress is not None:
-                share = finished + sum(shares.values())
-                self.progress("sweep", round(share * frames), trials * frames, last + _so_far(done))
-
-        def listen(note: Note) -> None:
-            shares[note.key] = note.done / note.total
-            report(f"trial {note.key}{note.detail}")
-
-        def end(_: int, __: int, label: str) -> None:
-            shares[label.rpartition(" ")[2]] = 1.0
-            report(f"{label} is done")
+                self.progress("sweep", before + work, trials * frames, last + _so_far(done))
 
         factory = partial(
             TrialRunner,
@@ -594,21 +538,15 @@ class SweepRunner:
             task=config.task,
             modules=outside_modules(p.class_name for p in config.training.trained_with),
         )
-        jobs = [Job(key=str(number), label=f"trial {number}") for number in wanted]
-        common: dict[str, Any] = {
-            "failure_policy": "best_effort",
-            "progress": end,
-            "store": store,
-        }
-        if self.cluster is not None:
-            failures = run_jobs_on_ray(
-                jobs, factory, cluster=self.cluster, actors=self.workers, **common
-            )
-        else:
-            workers = self.workers or default_workers()
-            failures = run_jobs(jobs, factory, workers=workers, notes=listen, **common)
-        for failure in failures:
-            raise failure.as_exception()
+        dispatch(
+            [Job(key=str(number), label=f"trial {number}") for number in wanted],
+            factory,
+            work=frames,
+            workers=self.workers,
+            cluster=self.cluster,
+            report=report,
+            store=store,
+        )
 
 
 def _so_far(done: Mapping[int, Trial]) -> str:

@@ -286,10 +286,10 @@ def read_training(card: Path, *, read: Callable[[Path], bytes]) -> StoredTrainin
     ``read`` returns the bytes of a file; files of other content raise any error.
     """
     run_id = card.name.removesuffix(".run.json")
-    told = parse_json_object(read(card), source=card.name)
-    config = told["config"]
+    facts = parse_json_object(read(card), source=card.name)
+    config = facts["config"]
     what = f"{config['algo']} on {config['env']['task']}"
-    standing = f"{told['status']}: {what}, {config['total_frames']} steps"
+    standing = f"{facts['status']}: {what}, {config['total_frames']} steps"
     curve = card.with_name(f"{run_id}.curve.json")
     log = card.parents[1] / "logs" / f"{run_id}.jsonl"
     label = f"seed {config['seed']}"

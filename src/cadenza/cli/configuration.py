@@ -22,6 +22,10 @@ Settings: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+Zoos: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--zoo", help="Zoo whose public members are the partners; repeat it."),
+]
 
 
 def read_training_config(

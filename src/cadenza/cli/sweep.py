@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cadenza.cli.configuration import read_training_config, training_file
+from cadenza.cli.configuration import Zoos, read_training_config, training_file
 from cadenza.cli.evaluate import Executor, Resources, Workers, cluster_of
 from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.progress import stage_bars
 
 if TYPE_CHECKING:
-    from cadenza.benchmark.sweep import Sweep, SweepConfig
+    from cadenza.benchmark.sweep import SweepConfig
 
 #: Trials in the table for people, the best first.
 _SHOWN = 10
@@ -32,10 +32,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    zoo: Annotated[
-        list[Path] | None,
-        typer.Option("--zoo", help="Zoo whose public members are the partners; repeat it."),
-    ] = None,
+    zoo: Zoos = None,
     trials: Annotated[int, typer.Option("--trials", "-n", min=1, help="Trials in all.")] = 20,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder; runs/sweep-ALGORITHM by default.")
@@ -68,7 +65,7 @@ def sweep(
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.output_folder import output_mode
         from cadenza.benchmark.sweep import SweepRunner
-        from cadenza.benchmark.sweep_report import write_sweep_report
+        from cadenza.benchmark.sweep_report import sweep_record, trial_table, write_sweep_report
 
         asked = _asked(
             config,
@@ -88,11 +85,14 @@ def sweep(
                 cluster=cluster_of(executor, resources or []),
                 progress=report,
             ).run(asked, trials, mode=output_mode(resume=resume, overwrite=overwrite))
-        page = write_sweep_report(found)
+        page, best = write_sweep_report(found), found.out / "best.yaml"
         if as_json:
-            print_json(_payload(found, page))
-        else:
-            _print(found, page)
+            print_json({**sweep_record(found), "settings": str(best), "report": str(page)})
+            return
+        table = trial_table(found, most=_SHOWN)
+        print_table(table.title, table.columns, table.rows, note=table.caption)
+        print_text(f"best settings: {best} (cadenza train {shlex.quote(str(best))} --seeds 5)")
+        print_text(f"report: {page}")
 
 
 def _asked(
@@ -129,24 +129,3 @@ def _asked(
         )
 
     return explained(Path("sweep"), SweepConfig, read)
-
-
-def _payload(found: "Sweep", page: Path) -> dict[str, Any]:
-    best = found.best
-    return {
-        "objective": found.config.objective,
-        "best": best.model_dump(mode="json"),
-        "settings": str(found.out / "best.yaml"),
-        "report": str(page),
-        "trials": [trial.model_dump(mode="json") for trial in found.trials],
-    }
-
-
-def _print(found: "Sweep", page: Path) -> None:
-    from cadenza.benchmark.sweep_report import trial_table
-
-    table = trial_table(found, most=_SHOWN)
-    print_table(table.title, table.columns, table.rows, note=table.caption)
-    settings = found.out / "best.yaml"
-    print_text(f"best settings: {settings} (cadenza train {shlex.quote(str(settings))} --seeds 5)")
-    print_text(f"report: {page}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.configuration import Settings, read_training_config
+from cadenza.cli.configuration import Settings, Zoos, read_training_config
 from cadenza.cli.evaluate import Executor, Resources, Workers, cluster_of, shown_config
 from cadenza.cli.output import (
     AsJson,
@@ -34,10 +34,7 @@ def train(
         Path, typer.Argument(help="YAML file, the name of a shipped one, or pettingzoo:module:env.")
     ],
     settings: Settings = None,
-    zoo: Annotated[
-        list[Path] | None,
-        typer.Option("--zoo", help="Zoo whose public members are the partners; repeat it."),
-    ] = None,
+    zoo: Zoos = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint of this run.")
     ] = False,
