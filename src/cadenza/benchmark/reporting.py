@@ -340,11 +340,13 @@ def _played(
 
 
 def conditions_of(run: SealedRun) -> Iterator[ConditionView]:
-    """Yield the conditions of one run."""
+    """Yield the conditions of one run; a filter is not mentioned where none ran."""
     filters = {entry.safety.enabled for entry in run.plan.conditions}
     for entry in run.plan.conditions:
         filtered = entry.safety.enabled
         words = "with the filter" if filtered else "without the filter"
+        if filters == {False}:
+            words = "in plain play"
         yield ConditionView(
             condition_id=entry.name,
             label=words if len(filters) == len(run.plan.conditions) else entry.name,
@@ -361,11 +363,12 @@ def _method_view(name: str, group: Sequence[SealedRun]) -> ConditionView:
     headline = run.bundle.summary.headline_condition
     source = run.plan.policy(run.bundle.policy_id).source
     digests = ", ".join((r.bundle.policy_sha256 or "built in")[:12] for r in group)
+    shown = f"; condition {headline or 'all'}" if len(run.plan.conditions) > 1 else ""
     return ConditionView(
         condition_id=name,
         label=name,
         filtered=any(c.safety.enabled for c in run.plan.conditions if c.name == headline),
-        description=f"{source}, weights {digests}; condition {headline or 'all'}.",
+        description=f"{source}, weights {digests}{shown}.",
         row_id=run.row_id,
     )
 

@@ -52,11 +52,9 @@ from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.episodes import learning_figures
+from cadenza.evaluation.report.pages import StoryPage
 from cadenza.evaluation.report.render import (
-    Page,
-    Tile,
     compose,
-    headline_tiles,
     leaderboard_tables,
     method_figures,
     overall_score,
@@ -98,8 +96,7 @@ class Shown:
     plays: bool = False
     score: str = ""
     view: ReportView | None = None
-    page: Page | None = None
-    tiles: tuple[Tile, ...] = ()
+    page: StoryPage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +200,8 @@ def show(folders: Sequence[Path], recordings: Path | None, sources: Sources) -> 
                 view, recorded = with_recordings(view, runs, sources.read(recordings))
         except MALFORMED as error:
             no_player = sentence(error)
-        page = compose(view)
-        tiles = headline_tiles(view, page.numbers)
+        numbers = analyse(view)
+        page = compose(view, numbers)
     except MALFORMED as error:
         return Shown(badges=tuple(badge for badge, _ in found), problem=sentence(error))
     return Shown(
@@ -212,10 +209,9 @@ def show(folders: Sequence[Path], recordings: Path | None, sources: Sources) -> 
         no_player=no_player,
         recorded=recorded,
         plays=bool(view.rollouts),
-        score=overall_score(view, page.numbers),
+        score=overall_score(view, numbers),
         view=view,
         page=page,
-        tiles=tiles,
     )
 
 

@@ -13,9 +13,8 @@ from cadenza.core.files import atomic_write_json, atomic_write_text
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.analysis import Numbers, analyse
 from cadenza.evaluation.report.figures.outcomes import Figure
-from cadenza.evaluation.report.pages import StoryPage, render_page
+from cadenza.evaluation.report.pages import StoryPage, Tile, render_page
 from cadenza.evaluation.report.render import (
-    Tile,
     leaderboard_tables,
     method_figures,
     render_json,
@@ -124,7 +123,7 @@ def _lead(task: JudgedTask) -> str:
         return f"{task.plan.name}: {verdict(task.view, task.numbers)}"
     rate = task.view.has_success
     others = "; ".join(
-        f"{ego} {_shown(ahead[references[0]], rate)}"
+        f"{ego} {score_change(ahead[references[0]], rate)}"
         for _, ego, _, ahead in _differences(_ALL, task.numbers, references)
         if ego != references[0]
     )
@@ -178,7 +177,7 @@ def family_table(task: JudgedTask) -> Table:
     """Return how far each ego is ahead of the references beside each family of partners."""
     rate, references = task.view.has_success, task.plan.suite.references
     rows = tuple(
-        (family, ego, score_text(found, rate), *(_shown(each, rate) for each in ahead.values()))
+        (family, ego, score_text(found, rate), *(score_change(x, rate) for x in ahead.values()))
         for family, ego, found, ahead in _by_family(task)
     )
     return Table(
@@ -218,10 +217,6 @@ def _differences(family: str, found: Numbers, references: Sequence[str]) -> Iter
                 value, low, high = (e and -e for e in (d.value, d.high, d.low))
                 ahead[other] = replace(d, value=value, low=low, high=high)
         yield family, row.condition.label, row.score, ahead
-
-
-def _shown(ahead: Estimate | None, rate: bool) -> str:
-    return MISSING if ahead is None else score_change(ahead, rate)
 
 
 def _budgets(played: Sequence[JudgedTask]) -> Section:

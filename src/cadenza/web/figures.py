@@ -4,7 +4,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from cadenza.evaluation.report.svg import Drawing, Scale, draw_shares
+from cadenza.evaluation.report.svg import SHARES, Drawing, Scale, draw_grid
 from cadenza.loop.status_report import CycleStatus, Measurement
 
 #: Drawing units of the small figure.
@@ -40,7 +40,7 @@ def success_chart(cycles: tuple[CycleStatus, ...]) -> Markup | None:
     drawing = Drawing(width=max(300.0, left + _PITCH * len(shown) + 46.0), height=_TALL)
     y = Scale(low=0.0, high=1.0, start=bottom, end=18.0)
     x = Scale(low=0.0, high=1.0, start=left, end=drawing.width - 42.0)
-    draw_shares(drawing, x, y)
+    draw_grid(drawing, x, y, SHARES)
     for share in (0.0, 0.5, 1.0):  # for whom the left end is scrolled away
         drawing.text(x.end + 6.0, y(share) + 4.0, f"{share:.0%}", "tick")
     drawing.text(4.0, _TALL - 8.0, "cycle", "tick")

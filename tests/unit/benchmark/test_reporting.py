@@ -84,6 +84,15 @@ def test_one_method_is_shown_under_its_conditions_and_several_under_their_headli
     assert "| Partner | Condition |" in FORMATS["markdown"](single)
 
 
+def test_report_of_results_without_a_filter_speaks_of_none(tmp_path):
+    bare = PLAN.conditions[1].model_copy(update={"name": "plain"})
+    plan = make_plan(seeds=(0, 5, 6), episodes_per_seed=4, block_size=4, conditions=(bare,))
+    view = report_view([load_run(seal(tmp_path / "bare", plan=plan))])
+    page = FORMATS["html"](view).partition("<main>")[2].partition("</main>")[0]
+    assert "episodes in plain play" in page.replace("\u00a0", " ")
+    assert not re.search("filter|certificate|brak|step lasts", page, re.I)
+
+
 def test_partners_are_marked_as_seen_only_where_a_training_marked_them(evaluation, tmp_path):
     ego, zero = runs_of(evaluation)
     assert [p.seen for p in report_view([ego]).partners] == [True, False]

@@ -193,7 +193,11 @@ class Numbers:
 
 
 def analyse(view: ReportView) -> Numbers:
-    """Return the numbers of ``view``."""
+    """Return the numbers of ``view``.
+
+    Raises:
+        InputError: Two episodes of one condition share partner, seed, index and initial state.
+    """
     rows = tuple(_row(view, p.label, _partner_note(p), [p], p) for p in view.partners)
     everyone = list(view.partners)
     unseen = [p for p in everyone if p.seen is False]
@@ -277,9 +281,9 @@ def _method(
     css: str,
     cell: Cell,
     ranking: Ranking | None,
-    beside: tuple[Mapping[str, Estimate], Mapping[str, Estimate]],
+    relative: tuple[Mapping[str, Estimate], Mapping[str, Estimate]],
 ) -> MethodNumbers:
-    """Return the numbers of one method; ``beside`` are its proximities and gaps."""
+    """Return the numbers of one method; ``relative`` are its proximities and gaps."""
     name, level = condition.condition_id, 1.0 - 0.05 / len(scores.methods)
     clusters = scores.clusters(name)
     several = len(clusters) > 1
@@ -298,8 +302,8 @@ def _method(
         tail=worst_case(scores, name, share=TAIL),
         profile=performance_profile(scores, name, rng=_rng("profile", name)) if several else None,
         spread=seed_spread(clusters) if several and deep else None,
-        proximity=beside[0],
-        gaps=beside[1],
+        proximity=relative[0],
+        gaps=relative[1],
     )
 
 

@@ -1,22 +1,14 @@
-"""The page itself: one HTML file that needs nothing else.
-
-The content security policy in its head allows the embedded style and the embedded script by their
-hashes and nothing from anywhere else, so a browser enforces what the promise says.
-"""
+"""What the report of an evaluation says, as a page and in other formats."""
 
 import base64
 import csv
-import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 from cadenza.core.errors import InputError
-from cadenza.core.tables import LATEX_HEAD, Table, markdown_text
+from cadenza.core.tables import LATEX_HEAD, Table
 from cadenza.evaluation.report.analysis import (
     FAIR,
     SEEN,
@@ -47,8 +39,8 @@ from cadenza.evaluation.report.figures.outcomes import (
     outcome_figure,
 )
 from cadenza.evaluation.report.figures.populations import gap_figure
+from cadenza.evaluation.report.pages import Format, StoryPage, Tile, render_page
 from cadenza.evaluation.report.svg import (
-    ASSETS,
     MISSING,
     NBSP,
     Figure,
@@ -82,21 +74,9 @@ from cadenza.evaluation.results import Archive, EpisodeResult, IntervalRecord
 from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.summary import interval_record
 
-Format: TypeAlias = Literal["html", "markdown", "latex", "json"]
-
 #: Most conditions whose long tables are not folded.
 MAX_SHOWN: Final = 2
 _CONFIDENCE: Final = f"95{NBSP}% interval"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One headline number, what it counts, how sure it is, and the class of its accent."""
-
-    value: str
-    label: str
-    detail: str
-    css: str
 
 
 def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
@@ -303,8 +283,7 @@ _TEXTS: Final = {
     "endings": (
         "Endings",
         "How the episodes ended",
-        "An episode ends at the goal, with a contact, or when its time is up. A time-out can be "
-        "the policy's own or the price of the filter.",
+        "An episode ends at the goal, with a contact, or when its time is up.{price}",
     ),
     "change": (
         "Filter effect",
@@ -321,9 +300,7 @@ _TEXTS: Final = {
     "safety": (
         "Safety",
         "Safety table",
-        "Violations and the filter's emergency actions, kept apart, and how much the filter had to "
-        "do: one that acts on every step has replaced the policy, one that never acts was not "
-        "needed.",
+        "{what}",
     ),
     "further": ("Settings", "Settings and further tables", "What was configured."),
 }
@@ -405,7 +382,14 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             "the range.",
         ),
         _section("gap", figures=[gap_figure(view, numbers)]),
-        _section("endings", tables=[endings_table(view, numbers)], fold=long),
+        _section(
+            "endings",
+            tables=[endings_table(view, numbers)],
+            fold=long,
+            price=" A time-out can be the policy's own or the price of the filter."
+            if view.is_filtered
+            else "",
+        ),
         _section(
             "change",
             figures=[
@@ -418,7 +402,16 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             "distance", figures=[distance_figure(view, numbers), stress_figure(view, numbers)]
         ),
         _section("learning", figures=[learning_figure(c, n) for n, c in enumerate(view.learning)]),
-        _section("safety", tables=[safety_table(view, numbers)], fold=long),
+        _section(
+            "safety",
+            tables=[safety_table(view, numbers)],
+            fold=long,
+            what="Violations and the filter's emergency actions, kept apart, and how much the "
+            "filter had to do: one that acts on every step has replaced the policy, one that never "
+            "acts was not needed."
+            if view.is_filtered
+            else "What the episodes recorded of contacts and distances.",
+        ),
         *view.sections,
         _section("further", tables=words_only, fold="Show the tables"),
     )
@@ -454,88 +447,46 @@ ESTIMATORS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Everything that a report says, in any format."""
+def compose(view: ReportView, numbers: Numbers) -> StoryPage:
+    """Return what the report of ``view`` says, by its `analyse`."""
 
-    numbers: Numbers
-    verdict: str
-    sections: tuple[Section, ...]
-    statements: dict[str, list[str]]
+    def said(kind: str) -> list[str]:
+        return [statement.text for statement in view.statements if statement.kind == kind]
 
-
-def compose(view: ReportView) -> Page:
-    """Return what the report of ``view`` says.
-
-    Raises:
-        InputError: Two episodes of one condition share partner, seed, index and initial state.
-    """
-    numbers = analyse(view)
-    by_kind: dict[str, list[str]] = {"measured": [], "not_measured": [], "caution": []}
-    for statement in view.statements:
-        by_kind[statement.kind].append(statement.text)
-    by_kind["caution"] += numbers.cautions
-    return Page(
-        numbers=numbers,
+    return StoryPage(
+        kind="evaluation report",
+        title=view.title,
+        task=view.task,
+        subtitle=view.subtitle,
+        badge=_badge(view),
         verdict=verdict(view, numbers),
+        tiles=headline_tiles(view, numbers),
+        measured=tuple(said("measured")),
+        not_measured=tuple(said("not_measured")),
+        cautions=(*said("caution"), *numbers.cautions),
         sections=build_sections(view, numbers),
-        statements=by_kind,
+        facts={fact.label: fact.value for fact in view.provenance},
     )
 
 
 def render_report(view: ReportView) -> str:
-    """Return the page; equal views give equal text; errors as `compose`."""
-    page = compose(view)
-    numbers = page.numbers
+    """Return the page; equal views give equal text; errors as `analyse`."""
+    numbers = analyse(view)
     estimates = estimates_csv(view, numbers)
-    style = Markup("").join(asset(f"{x}.css") for x in ("palette", "figures", "player", "style"))
-    script = asset("player.js")
-    return (
-        template_environment()
-        .get_template("report.html.j2")
-        .render(
-            view=view,
-            numbers=numbers,
-            verdict=page.verdict,
-            tiles=headline_tiles(view, numbers),
-            main=_main_condition(view),
-            sections=page.sections,
-            badge=_badge(view),
-            statements=page.statements,
-            methods=tuple(item for item in ESTIMATORS.items() if item[0] in estimates),
-            condition_css=condition_css(view),
-            player_data=player_data(view) if view.rollouts else None,
-            recorded={r.partner_id for r in view.rollouts},
-            episodes_uri=data_uri(episodes_csv(view.episodes)),
-            estimates_uri=data_uri(estimates),
-            style=style,
-            script=script,
-            policy=f"default-src 'none'; img-src data:; style-src '{policy_hash(style)}'; "
-            f"script-src '{policy_hash(script)}'; base-uri 'none'; form-action 'none'",
-        )
+    return render_page(
+        compose(view, numbers),
+        "report.html.j2",
+        script="player.js",
+        view=view,
+        numbers=numbers,
+        main=_main_condition(view),
+        methods=tuple(item for item in ESTIMATORS.items() if item[0] in estimates),
+        condition_css=condition_css(view),
+        player_data=player_data(view) if view.rollouts else None,
+        recorded={r.partner_id for r in view.rollouts},
+        episodes_uri=data_uri(episodes_csv(view.episodes)),
+        estimates_uri=data_uri(estimates),
     )
-
-
-def render_markdown(view: ReportView) -> str:
-    """Return what the page says without its pictures, as Markdown; errors as `compose`."""
-    page = compose(view)
-    parts = [
-        f"# {markdown_text(view.title)}",
-        markdown_text(f"{view.task}. {_badge(view)['text']}."),
-    ]
-    parts += [markdown_text(page.verdict)] if page.verdict else []
-    parts += ["\n".join(f"- {markdown_text(t)}" for t in _statements(page))]
-    parts += [table.to_markdown() for section in page.sections for table in section.tables]
-    parts += ["\n".join(f"- {markdown_text(f'{f.label}: {f.value}')}" for f in view.provenance)]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def render_latex(view: ReportView) -> str:
-    """Return the report's tables as LaTeX; its first line names the packages it needs."""
-    page = compose(view)
-    head = [f"% {' '.join(text.split())}" for text in (view.title, view.task, *_statements(page))]
-    tables = [table.to_latex() for section in page.sections for table in section.tables]
-    return "\n\n".join(["\n".join([LATEX_HEAD, *head]), *tables]) + "\n"
 
 
 class EstimateRecord(IntervalRecord):
@@ -578,22 +529,27 @@ class ReportRecord(Archive):
 
 
 def render_json(view: ReportView) -> str:
-    """Return the report as a `ReportRecord`; errors as `compose`."""
-    page = compose(view)
+    """Return the report as a `ReportRecord`; errors as `analyse`."""
+    numbers = analyse(view)
+    page = compose(view, numbers)
     record = ReportRecord(
         title=view.title,
         task=view.task,
         verdict=page.verdict,
-        statements=page.statements,
-        provenance={fact.label: fact.value for fact in view.provenance},
+        statements={
+            "measured": list(page.measured),
+            "not_measured": list(page.not_measured),
+            "caution": list(page.cautions),
+        },
+        provenance=dict(page.facts),
         checks={check.name: check.ok for check in view.verification},
         clusters=view.seed_kind,
-        methods=[_method_record(row) for row in page.numbers.methods.rows],
+        methods=[_method_record(row) for row in numbers.methods.rows],
         estimates=[
             EstimateRecord(
                 row=row, condition=condition, statistic=name, **interval_record(e).model_dump()
             )
-            for row, condition, name, e in estimates_of(view, page.numbers)
+            for row, condition, name, e in estimates_of(view, numbers)
         ],
     )
     return record.model_dump_json(indent=2) + "\n"
@@ -638,39 +594,10 @@ def render_leaderboards(views: Sequence[ReportView], form: Format) -> str:
 #: What writes a report in each format.
 FORMATS: Final[dict[Format, Callable[[ReportView], str]]] = {
     "html": render_report,
-    "markdown": render_markdown,
-    "latex": render_latex,
+    "markdown": lambda view: compose(view, analyse(view)).markdown(),
+    "latex": lambda view: compose(view, analyse(view)).latex(),
     "json": render_json,
 }
-
-
-def _statements(page: Page) -> list[str]:
-    kinds = {"measured": "", "not_measured": "Not measured: ", "caution": "Caution: "}
-    return [lead + text for kind, lead in kinds.items() for text in page.statements[kind]]
-
-
-def template_environment() -> Environment:
-    """Return a template environment that escapes everything and knows no undefined name."""
-    return Environment(
-        loader=PackageLoader("cadenza.evaluation.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def asset(name: str) -> Markup:
-    """Return a style sheet or script of the package, as it is."""
-    source = ASSETS / name
-    return Markup(source.read_text(encoding="utf-8"))  # noqa: S704 -- a file of this package
-
-
-def policy_hash(text: str) -> str:
-    """Return the policy's name for ``text``."""
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
 def _badge(view: ReportView) -> dict[str, str]:

@@ -25,6 +25,8 @@ _NICE_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 ASSETS: Final = Path(__file__).with_name("templates")
 #: Width of every figure, drawing units; one is one pixel at natural size.
 WIDTH: Final = 840.0
+#: Where plots of two axes begin and end in it.
+LEFT, RIGHT = 54.0, WIDTH - 14.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,13 +170,33 @@ def nice_ticks(low: float, high: float, target: int) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def draw_shares(
-    drawing: Drawing, x: Scale, y: Scale, shares: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)
+def widened(values: Sequence[float], *, share: float = 0.06) -> tuple[float, float]:
+    """Return ends that hold ``values``, with a margin of ``share`` of their range."""
+    low, high = min(values), max(values)
+    margin = share * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+#: Ticks of an axis of shares.
+SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def draw_grid(drawing: Drawing, x: Scale, y: Scale, shares: Sequence[float] = ()) -> None:
+    """Draw the grid of a vertical axis, of numbers or, with these ticks, of ``shares``."""
+    for tick in shares or nice_ticks(y.low, y.high, 5):
+        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
+        text = f"{100 * tick:.0f}%" if shares else tick_label(tick)
+        drawing.text(x.start - 7, y(tick) + 4, text, "tick", "end")
+
+
+def draw_baseline(
+    drawing: Drawing, x: Scale, bottom: float, label: str, ticks: Sequence[float] = ()
 ) -> None:
-    """Draw the grid of a vertical axis of shares, 0 to 1."""
-    for share in shares:
-        drawing.line(x.start, y(share), x.end, y(share), "grid")
-        drawing.text(x.start - 7, y(share) + 4, f"{100 * share:.0f}%", "tick", "end")
+    """Draw a horizontal axis at ``bottom`` with its label; by default with round ticks."""
+    drawing.line(x.start, bottom, x.end, bottom, "axis")
+    for tick in ticks or nice_ticks(x.low, x.high, 8):
+        drawing.text(x(tick), bottom + 18, tick_label(tick), "tick", "middle")
+    drawing.text((x.start + x.end) / 2, bottom + 38, label, "axis-label", "middle")
 
 
 def shorten(label: str, *, limit: int = 31) -> str:
@@ -236,6 +258,8 @@ def points(difference: float | None) -> str:
 
 def points_interval(estimate: Estimate) -> str:
     """Return the bounds of a difference of rates as ``"[+1.2, +5.8]"``."""
+    if estimate.low is None or estimate.high is None:
+        return NO_INTERVAL
     return f"[{points(estimate.low)}, {points(estimate.high)}]"
 
 
@@ -256,11 +280,13 @@ def score_text(estimate: Estimate | None, is_rate: bool) -> str:
     return f"{score(estimate.value, is_rate)} {score_interval(estimate, is_rate)}"
 
 
-def score_change(change: Estimate, is_rate: bool) -> str:
+def score_change(change: Estimate | None, is_rate: bool) -> str:
     """Return a difference of scores with its bounds, those of rates in percentage points."""
+    if change is None or change.value is None:
+        return MISSING
     if is_rate:
         return f"{points(change.value)} {points_interval(change)}"
-    return f"{signed(change.value or 0.0, digits=2)} {number_interval(change)}"
+    return f"{signed(change.value, digits=2)} {number_interval(change)}"
 
 
 def signed(value: float, *, digits: int = 1) -> str:

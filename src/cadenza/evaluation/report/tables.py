@@ -62,6 +62,18 @@ def endings_table(view: ReportView, numbers: Numbers) -> Table | None:
     timed = view.control_timestep_s is not None and any(c.goal_steps.size for c in cells)
     if not timed and all(cell.n_timeouts is None for cell in cells):
         return None
+    captions: list[str] = []
+    if any(cell.timeouts_silent is not None for cell in cells):
+        captions.append(
+            "Filter silent: it changed no action in the episode, so the time-out is the policy's "
+            "own. Filter active: it changed at least one action, which does not show that it "
+            "caused the time-out."
+        )
+    if timed:
+        captions.append(
+            "Times are those of solved episodes, so they come from different starts under the "
+            f"conditions; a control step lasts {number(view.control_timestep_s, unit='s')}."
+        )
     columns: list[Column] = [
         ("Episodes", lambda x: count(x.n)),
         ("Solved", lambda x: count(x.n_solved) if view.has_success else MISSING),
@@ -77,11 +89,7 @@ def endings_table(view: ReportView, numbers: Numbers) -> Table | None:
         (*numbers.partners, *numbers.groups),
         columns,
         title="Endings and time to goal",
-        caption="Filter silent: it changed no action in the episode, so the time-out is the "
-        "policy's own. Filter active: it changed at least one action, which does not show that it "
-        "caused the time-out. Times are those of solved episodes, so they come from different "
-        "starts under the conditions; a control step lasts "
-        f"{number(view.control_timestep_s, unit='s')}.",
+        caption=" ".join(captions),
     )
 
 
@@ -94,9 +102,7 @@ def difference_table(view: ReportView, numbers: Numbers) -> Table | None:
 
     def shown(row: Row, metric: MetricName) -> str:
         found = row.comparisons.get(metric)
-        if found is None or found.difference.value is None:
-            return MISSING
-        return score_change(found.difference, is_rate=metric != "return")
+        return score_change(found and found.difference, is_rate=metric != "return")
 
     return Table(
         title=f"Paired differences, {view.treatment.label} minus {view.baseline.label}",
@@ -137,16 +143,20 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         ("Mean change", lambda x: number(x.intervention_mean)),
         ("Largest change", lambda x: number(x.intervention_peak)),
     ]
+    of_filter = (
+        "Barrier violated, braked, infeasible (no action met every constraint) and uncertified "
+        "(acted without its guarantee) count steps. A braked step is not a violation: it is what "
+        "the filter does instead of one. Changes are of the action and in its unit, over the "
+        "changed steps only. "
+    )
     return _cell_table(
         view,
         (*numbers.partners, *numbers.groups, numbers.overall),
         columns,
         title="Safety, partner by partner",
         caption="Contacts counts episodes; a count of zero is not a proof, the upper bound says "
-        "how large the true rate could still be. Barrier violated, braked, infeasible (no action "
-        "met every constraint) and uncertified (acted without its guarantee) count steps. A braked "
-        "step is not a violation: it is what the filter does instead of one. Changes are of the "
-        "action and in its unit, over the changed steps only. A dash: not recorded.",
+        f"how large the true rate could still be. {of_filter if view.is_filtered else ''}"
+        "A dash: not recorded.",
     )
 
 
@@ -182,8 +192,8 @@ def methods_table(view: ReportView, numbers: Numbers) -> Table | None:
     rows: list[tuple[str, ...]] = []
     for row in numbers.methods.rows:
         index = view.conditions.index(row.condition)
-        beside = [score_of(view, partner.cells[index]) for partner in numbers.partners]
-        values = [e.value for e in beside if e is not None and e.value is not None]
+        scores = [score_of(view, partner.cells[index]) for partner in numbers.partners]
+        values = [e.value for e in scores if e is not None and e.value is not None]
         row_id, forces = row.condition.row_id, row.cell.forces
         worst = ", ".join(labels[name] for name in row.worst.names)
         rows.append((

@@ -217,6 +217,11 @@ class ReportView:
     treatment: ConditionView | None = field(init=False, default=None)
     baseline: ConditionView | None = field(init=False, default=None)
 
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a filter ran under any condition."""
+        return any(condition.filtered for condition in self.conditions)
+
     def __post_init__(self) -> None:
         conditions = _unique("conditions", [c.condition_id for c in self.conditions])
         partners = _unique("partners", [p.partner_id for p in self.partners])

@@ -13,24 +13,25 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.proportions import wilson_interval
 from cadenza.evaluation.report.analysis import Numbers
-from cadenza.evaluation.report.figures.outcomes import (
-    condition_legend,
-)
+from cadenza.evaluation.report.figures.outcomes import condition_legend
 from cadenza.evaluation.report.svg import (
+    LEFT,
+    RIGHT,
+    SHARES,
     WIDTH,
     Drawing,
     Figure,
     LegendEntry,
     Scale,
     count,
-    draw_shares,
+    draw_baseline,
+    draw_grid,
     make_figure,
-    nice_ticks,
     number,
     percent,
     plural,
     shorten,
-    tick_label,
+    widened,
 )
 from cadenza.evaluation.report.view import (
     EvaluationPoint,
@@ -103,21 +104,17 @@ def _cumulative_figure(
     ends = [float(pooled.min()), float(pooled.max()), *([] if limit is None else [limit])]
     margin = 0.05 * (max(ends) - min(ends)) or 0.1
     drawing = Drawing(height=PANEL_HEIGHT + 78)
-    x = Scale(low=max(0.0, min(ends) - margin), high=max(ends) + margin, start=54.0, end=WIDTH - 12)
+    x = Scale(low=max(0.0, min(ends) - margin), high=max(ends) + margin, start=LEFT, end=RIGHT)
     top, bottom = 24.0, 24.0 + PANEL_HEIGHT
     y = Scale(low=0.0, high=1.0, start=bottom, end=top)
     if limit is not None:
         left, right = (x.start, x(limit)) if danger_below else (x(limit), x.end)
         drawing.rect(left, top, right - left, bottom - top, "danger-zone")
-    draw_shares(drawing, x, y)
+    draw_grid(drawing, x, y, SHARES)
     for css, values in zip(condition_css(view), samples, strict=True):
         drawing.polyline(_steps(values, x, y), f"step {css}")
     drawing.text(x.end, bottom - 8, "share of episodes", "hint", "end")
-    drawing.line(x.start, bottom, x.end, bottom, "axis")
-    for tick in nice_ticks(x.low, x.high, 10):
-        drawing.line(x(tick), bottom, x(tick), bottom + 4, "axis")
-        drawing.text(x(tick), bottom + 18, tick_label(tick), "tick", "middle")
-    drawing.text((x.start + x.end) / 2, bottom + 38, label, "axis-label", "middle")
+    draw_baseline(drawing, x, bottom, label)
     if limit is not None:
         drawing.line(x(limit), top - 4, x(limit), bottom, "limit")
         near_right = x(limit) > (x.start + x.end) / 2
@@ -222,20 +219,16 @@ def _caption(curve: LearningCurve) -> str:
 
 def _draw_curve(curve: LearningCurve, scored: Sequence[EvaluationPoint]) -> Drawing:
     """Return the return panel and, if there are any, the evaluation panel under it."""
-    left, right = 54.0, WIDTH - 14
     height = RETURN_HEIGHT + 70 + (EVALUATION_HEIGHT + 30 if scored else 0)
     drawing = Drawing(height=height)
     last = max([*curve.steps, *(e.step for e in curve.evaluations), 1])
-    x = Scale(low=0.0, high=float(last), start=left, end=right)
+    x = Scale(low=0.0, high=float(last), start=LEFT, end=RIGHT)
     bottom = 16.0 + RETURN_HEIGHT
     _draw_returns(drawing, curve, x, 16.0, bottom)
     if scored:
         _draw_evaluations(drawing, scored, x, bottom + 30, bottom + 30 + EVALUATION_HEIGHT)
         bottom += 30 + EVALUATION_HEIGHT
-    drawing.line(left, bottom, right, bottom, "axis")
-    for tick in nice_ticks(0.0, float(last), 8):
-        drawing.text(x(tick), bottom + 18, tick_label(tick), "tick", "middle")
-    drawing.text((left + right) / 2, bottom + 38, "Environment steps", "axis-label", "middle")
+    draw_baseline(drawing, x, bottom, "Environment steps")
     return drawing
 
 
@@ -245,12 +238,9 @@ def _draw_returns(
     """Draw episode returns, their moving mean and held-out mean returns."""
     held_out = [(e.step, e.mean_return) for e in curve.evaluations if e.mean_return is not None]
     values = [*curve.returns, *(value for _, value in held_out)] or [0.0]
-    low, high = min(values), max(values)
-    margin = 0.05 * (high - low) or 0.5
-    y = Scale(low=low - margin, high=high + margin, start=bottom, end=top)
-    for tick in nice_ticks(y.low, y.high, 5):
-        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
-        drawing.text(x.start - 7, y(tick) + 4, tick_label(tick), "tick", "end")
+    low, high = widened(values, share=0.05)
+    y = Scale(low=low, high=high, start=bottom, end=top)
+    draw_grid(drawing, x, y)
     shown = _thinned(len(curve.returns), MAX_POINTS)
     for index in shown:
         drawing.circle(x(curve.steps[index]), y(curve.returns[index]), 1.6, "episode")
@@ -268,7 +258,7 @@ def _draw_evaluations(
 ) -> None:
     """Draw held-out success rates with Wilson intervals."""
     y = Scale(low=0.0, high=1.0, start=bottom, end=top)
-    draw_shares(drawing, x, y, (0.0, 0.5, 1.0))
+    draw_grid(drawing, x, y, (0.0, 0.5, 1.0))
     line: list[tuple[float, float]] = []
     for point in points:
         successes = point.n_success or 0
@@ -300,15 +290,11 @@ def seeds_figure(
     if last <= 0.0:
         return None
     values = [value for one in series for value in one.values]
-    margin = 0.05 * (max(values) - min(values)) or 0.5
-    low, high = (0.0, 1.0) if rate else (min(values) - margin, max(values) + margin)
+    low, high = (0.0, 1.0) if rate else widened(values, share=0.05)
     drawing = Drawing(height=RETURN_HEIGHT + 70)
-    x = Scale(low=0.0, high=last, start=54.0, end=WIDTH - 14)
+    x = Scale(low=0.0, high=last, start=LEFT, end=RIGHT)
     y = Scale(low=low, high=high, start=16.0 + RETURN_HEIGHT, end=16.0)
-    for tick in nice_ticks(low, high, 5):
-        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
-        words = f"{100 * tick:.0f}%" if rate else tick_label(tick)
-        drawing.text(x.start - 7, y(tick) + 4, words, "tick", "end")
+    draw_grid(drawing, x, y, SHARES if rate else ())
     legend = [LegendEntry(css="seed", label="one training seed")]
     description = f"{plural(len(series), 'seed')}, {count(round(last))} steps"
     grid, mean, lowest, highest = _over_seeds(series)
@@ -323,11 +309,7 @@ def seeds_figure(
     if grid.size:
         description += f"; mean at the last common step {number(float(mean[-1]))}"
         drawing.polyline([(x(a), y(b)) for a, b in zip(grid, mean, strict=True)], "mean-line")
-    drawing.line(x.start, y.start, x.end, y.start, "axis")
-    for tick in nice_ticks(0.0, last, 8):
-        drawing.text(x(tick), y.start + 18, tick_label(tick), "tick", "middle")
-    middle = (x.start + x.end) / 2
-    drawing.text(middle, y.start + 38, "Environment steps", "axis-label", "middle")
+    draw_baseline(drawing, x, y.start, "Environment steps")
     return make_figure(
         drawing,
         identity=identity,

@@ -8,27 +8,28 @@ from cadenza.evaluation.report.analysis import MethodNumbers, Numbers, score_of
 from cadenza.evaluation.report.figures.outcomes import (
     DotRow,
     Lane,
-    describe,
     difference_axis,
-    dot_plot,
+    dot_figure,
     score_axis,
 )
 from cadenza.evaluation.report.svg import (
+    LEFT,
     MISSING,
+    RIGHT,
+    SHARES,
     WIDTH,
     Drawing,
     Figure,
     LegendEntry,
     Scale,
-    draw_shares,
+    draw_baseline,
+    draw_grid,
     make_figure,
-    nice_ticks,
     score,
     score_change,
     score_interval,
     score_text,
     shorten,
-    tick_label,
 )
 from cadenza.evaluation.report.view import ReportView
 from cadenza.evaluation.statistics.estimate import Estimate
@@ -63,14 +64,14 @@ def score_figure(view: ReportView, numbers: Numbers) -> Figure:
             lanes.append(Lane(css="diff", estimate=row.iqm, seeds=(), text=text, tip=text))
         note = "" if row.ranks is None else f"rank {rank_range(row.ranks)}"
         rows.append(DotRow(label=row.condition.label, note=note, lanes=tuple(lanes)))
-    return make_figure(
-        dot_plot(rows, score_axis(view, rows)),
+    return dot_figure(
+        rows,
+        score_axis(view, rows),
         identity="fig-methods",
         title="Scores over all partners",
         caption="Disc: mean; its intervals hold for all methods at once (Bonferroni). Dots: one "
         f"{view.seed_kind} each. Square: interquartile mean of the (seed, partner) cells, with its "
         "own 95 % interval if anything varies.",
-        description=describe(rows),
         legend=method_legend(numbers),
     )
 
@@ -101,13 +102,13 @@ def difference_forest(view: ReportView, numbers: Numbers) -> Figure | None:
         sides=(f"{shorten(labels[leader], limit=20)} worse", "better"),
     )
     pairs = "Pairs of equal starts" if numbers.methods.paired else "Unpaired"
-    return make_figure(
-        dot_plot(rows, axis),
+    return dot_figure(
+        rows,
+        axis,
         identity="fig-lead",
         title=f"How far {labels[leader]} is ahead",
         caption=f"{pairs}; each interval on its own at 95 %, p corrected for all pairs. Dashed: "
         f"{GATE_PP:.0f} points, the gap that counts for the benchmark's axes.",
-        description=describe(rows),
     )
 
 
@@ -117,22 +118,19 @@ def profile_figure(view: ReportView, numbers: Numbers) -> Figure | None:
     if not drawn:
         return None
     tau = drawn[0][1].thresholds
+    name = "success rate" if view.has_success else "mean return"
     drawing = Drawing(height=_PROFILE + 60)
-    x = Scale(low=float(tau[0]), high=float(tau[-1]), start=54.0, end=WIDTH - 14)
+    x = Scale(low=float(tau[0]), high=float(tau[-1]), start=LEFT, end=RIGHT)
     y = Scale(low=0.0, high=1.0, start=_PROFILE + 10, end=14.0)
-    draw_shares(drawing, x, y)
-    for tick in nice_ticks(x.low, x.high, 8):
-        drawing.text(x(tick), y.start + 18, tick_label(tick), "tick", "middle")
+    draw_grid(drawing, x, y, SHARES)
     for row, profile in drawn:
         upper = [(x(t), y(v)) for t, v in zip(tau, profile.high, strict=True)]
         lower = [(x(t), y(v)) for t, v in zip(tau, profile.low, strict=True)]
         drawing.polygon([*upper, *lower[::-1]], f"area {row.css}")
         line = [(x(t), y(v)) for t, v in zip(tau, profile.share, strict=True)]
         drawing.polyline(line, f"step {row.css}")
-    name = "success rate" if view.has_success else "mean return"
-    middle = (x.start + x.end) / 2
     label = f"{name[0].upper()}{name[1:]} of a cell (one seed, one partner)"
-    drawing.text(middle, y.start + 40, label, "axis-label", "middle")
+    draw_baseline(drawing, x, y.start, label)
     return make_figure(
         drawing,
         identity="fig-profile",

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cadenza.evaluation.leaderboard import GATE_PP
 from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row, score_of
@@ -21,6 +21,7 @@ from cadenza.evaluation.report.svg import (
     shorten,
     signed,
     tick_label,
+    widened,
 )
 from cadenza.evaluation.report.view import ReportView, condition_css
 from cadenza.evaluation.statistics.estimate import Estimate
@@ -83,14 +84,17 @@ class Axis:
     guide: float | None = None
 
 
-def dot_plot(rows: Sequence[DotRow], axis: Axis) -> Drawing:
-    """Return the plot of ``rows``, groups last: labels and numbers stand in columns beside it."""
+def dot_figure(rows: Sequence[DotRow], axis: Axis, **texts: Any) -> Figure:
+    """Return the plot of ``rows``, groups last: labels and numbers stand in columns beside it.
+
+    ``texts`` are those of `make_figure`, but for the description.
+    """
     header = HEADER_HEIGHT if axis.reference is not None else 6.0
     heights = [_row_height(row) for row in rows]
     drawing = Drawing(height=header + sum(heights) + AXIS_HEIGHT)
     longest = max((len(lane.text) for row in rows for lane in row.lanes if lane), default=0)
-    beside = max(VALUE_WIDTH, _GAP + _CHARACTER * longest)
-    scale = Scale(low=axis.low, high=axis.high, start=LABEL_WIDTH, end=WIDTH - beside)
+    values = max(VALUE_WIDTH, _GAP + _CHARACTER * longest)
+    scale = Scale(low=axis.low, high=axis.high, start=LABEL_WIDTH, end=WIDTH - values)
     _draw_axis(drawing, scale, axis, top=header, bottom=header + sum(heights))
     y = header
     previous_group = False
@@ -101,7 +105,7 @@ def dot_plot(rows: Sequence[DotRow], axis: Axis) -> Drawing:
         _draw_row(drawing, scale, row, y)
         previous_group = row.group
         y += height
-    return drawing
+    return make_figure(drawing, description=_describe(rows), **texts)
 
 
 def _row_height(row: DotRow) -> float:
@@ -187,13 +191,13 @@ def outcome_figure(view: ReportView, numbers: Numbers) -> Figure:
         )
         for row in (*numbers.partners, *numbers.groups)
     ]
-    return make_figure(
-        dot_plot(rows, score_axis(view, rows)),
+    return dot_figure(
+        rows,
+        score_axis(view, rows),
         identity="fig-success" if rate else "fig-return",
         title="Success by partner" if rate else "Return by partner",
         caption=f"Point: {'share of episodes solved' if rate else 'mean undiscounted return'}. "
         "Line: 95 % interval that respects seeds.",
-        description=describe(rows),
         legend=(
             *condition_legend(view),
             _INTERVAL,
@@ -244,14 +248,14 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
         sides=("filter worse", "filter better"),
         better_high=better_high,
     )
-    return make_figure(
-        dot_plot(rows, axis),
+    return dot_figure(
+        rows,
+        axis,
         identity=f"fig-difference-{metric}",
         title=f"What the filter changes: {nouns[metric]}",
         caption="Each pair is one initial state played twice with the same partner. Square: mean "
         "difference. Line: 95 % interval over seeds; one that crosses zero shows no clear change."
         + (f" Dashed: {GATE_PP:.0f} points." if rates else ""),
-        description=describe(rows),
         legend=(LegendEntry(css="diff", label="mean paired difference"), _INTERVAL),
     )
 
@@ -291,10 +295,7 @@ def _values(rows: Sequence[DotRow]) -> list[float]:
 
 def data_range(rows: Sequence[DotRow], *others: float) -> tuple[float, float]:
     """Return ends that hold every number of ``rows`` and the others."""
-    values = [*_values(rows), *others] or [0.0, 1.0]
-    low, high = min(values), max(values)
-    margin = 0.06 * (high - low) or 0.5
-    return low - margin, high + margin
+    return widened([*_values(rows), *others] or [0.0, 1.0])
 
 
 def difference_axis(
@@ -322,7 +323,7 @@ def difference_axis(
     )
 
 
-def describe(rows: Sequence[DotRow]) -> str:
+def _describe(rows: Sequence[DotRow]) -> str:
     """Return the rows in words."""
     parts: list[str] = []
     for row in rows:

@@ -10,27 +10,25 @@ from cadenza.evaluation.encounters import Encounters
 from cadenza.evaluation.generalization import ALL_UNSEEN
 from cadenza.evaluation.report.analysis import Numbers
 from cadenza.evaluation.report.figures.methods import method_legend
-from cadenza.evaluation.report.figures.outcomes import (
-    DotRow,
-    Lane,
-    describe,
-    difference_axis,
-    dot_plot,
-)
+from cadenza.evaluation.report.figures.outcomes import DotRow, Lane, difference_axis, dot_figure
 from cadenza.evaluation.report.svg import (
+    LEFT,
     MISSING,
-    WIDTH,
+    RIGHT,
+    SHARES,
     Drawing,
     Figure,
     LegendEntry,
     Scale,
+    draw_baseline,
+    draw_grid,
     make_figure,
     nice_ticks,
     number,
     plural,
     score_change,
     score_text,
-    tick_label,
+    widened,
 )
 from cadenza.evaluation.report.view import ReportView
 from cadenza.evaluation.statistics.estimate import Estimate
@@ -51,11 +49,11 @@ def gap_figure(view: ReportView, numbers: Numbers) -> Figure | None:
             if found is None or found.value is None:
                 lanes.append(None)
                 continue
-            text = _change(found, view.has_success)
+            text = score_change(found, view.has_success)
             lanes.append(Lane(css=row.css, estimate=found, seeds=(), text=text, tip=text))
-        noted = "together" if label == ALL_UNSEEN else "unseen family"
         grouped = label == ALL_UNSEEN
-        rows.append(DotRow(label=label, note=noted, lanes=tuple(lanes), group=grouped))
+        note = "together" if grouped else "unseen family"
+        rows.append(DotRow(label=label, note=note, lanes=tuple(lanes), group=grouped))
     if not rows:
         return None
     unit = " (percentage points)" if view.has_success else ""
@@ -66,14 +64,14 @@ def gap_figure(view: ReportView, numbers: Numbers) -> Figure | None:
         sides=("better beside seen", "better beside unseen"),
         better_high=False,
     )
-    return make_figure(
-        dot_plot(rows, replace(axis, guide=None)),
+    return dot_figure(
+        rows,
+        replace(axis, guide=None),
         identity="fig-gap",
         title="Generalization gap",
         caption="Of every start the mean score beside the seen partners minus that beside the "
         f"unseen ones; 95 % intervals over {view.seed_kind}s. A family may also be harder for "
         "everyone: compare with best responses.",
-        description=describe(rows),
         legend=method_legend(numbers),
     )
 
@@ -98,21 +96,13 @@ def curves(
 ) -> Drawing:
     """Return lines with their intervals, as bands or as bars side by side."""
     ends = [x for line in lines for e in line.found for x in (e.value, e.low, e.high)]
-    values = [x for x in ends if x is not None]
-    margin = 0.06 * (max(values) - min(values)) or 0.5
-    low, high = (0.0, 1.0) if rate else (min(values) - margin, max(values) + margin)
+    low, high = (0.0, 1.0) if rate else widened([x for x in ends if x is not None])
     drawing = Drawing(height=_HEIGHT + 70)
-    inset = 0.0 if is_banded else 30.0
-    x = Scale(low=ticks[0], high=ticks[-1], start=60.0 + inset, end=WIDTH - 14 - inset)
+    inset = 0.0 if is_banded else 0.5
+    x = Scale(low=ticks[0] - inset, high=ticks[-1] + inset, start=LEFT, end=RIGHT)
     y = Scale(low=low, high=high, start=16.0 + _HEIGHT, end=16.0)
-    for tick in nice_ticks(low, high, 5):
-        drawing.line(60.0, y(tick), WIDTH - 14, y(tick), "grid")
-        words = f"{100 * tick:.0f}%" if rate else tick_label(tick)
-        drawing.text(53.0, y(tick) + 4, words, "tick", "end")
-    for tick in ticks:
-        drawing.text(x(tick), y.start + 18, tick_label(tick), "tick", "middle")
-    drawing.line(60.0, y.start, WIDTH - 14, y.start, "axis")
-    drawing.text((60.0 + WIDTH - 14) / 2, y.start + 40, label, "axis-label", "middle")
+    draw_grid(drawing, x, y, SHARES if rate else ())
+    draw_baseline(drawing, x, y.start, label, ticks)
     for index, line in enumerate(lines):
         shift = 0.0 if is_banded else _APART * (index - (len(lines) - 1) / 2)
         points = [(x(p) + shift, e) for p, e in zip(line.places, line.found, strict=True)]
@@ -203,7 +193,7 @@ def encounter_table(met: Encounters, families: Mapping[str, str]) -> Table:
             score_text(reset[0], rate),
             score_text(kept[-1], rate) if kept else "no memory",
             score_text(reset[-1], rate),
-            *(MISSING if g is None or g.value is None else _change(g, rate) for g in gains),
+            *(score_change(gain, rate) for gain in gains),
         ))  # fmt: skip
     unit = ", points" if rate else ""
     count = len(met.series[0].reset[0])
@@ -230,17 +220,11 @@ def response_figure(best: BestResponses) -> Figure | None:
     high = max(1.0, *(max(values) for values in shares.values()))
     low = min(0.0, *(min(values) for values in shares.values()))
     drawing = Drawing(height=_HEIGHT + 70)
-    x = Scale(low=0.0, high=float(last), start=60.0, end=WIDTH - 14)
+    x = Scale(low=0.0, high=float(last), start=LEFT, end=RIGHT)
     y = Scale(low=low, high=high, start=16.0 + _HEIGHT, end=16.0)
-    for tick in nice_ticks(low, high, 5):
-        drawing.line(x.start, y(tick), x.end, y(tick), "grid")
-        drawing.text(x.start - 7, y(tick) + 4, tick_label(tick), "tick", "end")
-    for tick in nice_ticks(0.0, float(last), 8):
-        drawing.text(x(tick), y.start + 18, tick_label(tick), "tick", "middle")
-    drawing.line(x.start, y.start, x.end, y.start, "axis")
+    draw_grid(drawing, x, y)
+    draw_baseline(drawing, x, y.start, "Environment steps")
     drawing.line(x.start, y(1.0), x.end, y(1.0), "reference")
-    middle = (x.start + x.end) / 2
-    drawing.text(middle, y.start + 40, "Environment steps", "axis-label", "middle")
     for name, one in lines:
         points = [(x(s), y(v)) for s, v in zip(one.steps, shares[name], strict=True)]
         drawing.polyline(points, "step m0 faint")
@@ -260,9 +244,3 @@ def response_figure(best: BestResponses) -> Figure | None:
 def _ends(found: Sequence[Estimate]) -> str:
     known = [e.value for e in found if e.value is not None]
     return f"{known[0]:.3g} to {known[-1]:.3g}" if known else MISSING
-
-
-def _change(found: Estimate, rate: bool) -> str:
-    """Return a difference, with its interval if it has one."""
-    text = score_change(found, rate)
-    return text.partition(" [")[0] if found.low is None else text
