@@ -15,6 +15,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import sha256_file
 from cadenza.core.payloads import serialise
 from cadenza.partners.zoo_manifest import read_manifest, write_manifest
+from tests.campaigns import size
 from tests.zoo_samples import made
 
 PUSH, FORAGE = "push.yaml", "foraging.yaml"
@@ -58,7 +59,7 @@ def configuration(folder, name, *more, zoos=None):
     return read_training_config(Path(file), settings, chosen)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", size(["sac", "choices"], RUNS))
 def test_interrupted_run_ends_with_the_bytes_of_an_unbroken_one(place, tmp_path, name):
     def stop_at(frames):
         def progress(done, total, last):
@@ -134,7 +135,7 @@ def test_seeds_beside_a_zoo_are_the_same_bytes_with_any_number_of_workers(place,
     words = ["train", PUSH, "--zoo", "push", "--json", "--seeds", "3", "--episodes", "0"]
     words += [*COMMON, "ppo.rollout_length=8", "ppo.batch_size=24", "sampler=rank"]
     found = []
-    for workers in ("1", "2", "8"):
+    for workers in ("1", size("2", "8")):
         out = tmp_path / workers
         told = CliRunner().invoke(app, [*words, "--out", str(out), "--workers", workers])
         assert told.exit_code == 0, told.output
@@ -142,4 +143,4 @@ def test_seeds_beside_a_zoo_are_the_same_bytes_with_any_number_of_workers(place,
         files = sorted((out / "policies").rglob("*.policy.safetensors"))
         found.append([file.read_bytes() for file in files])
     assert len(found[0]) == 3
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]

@@ -21,14 +21,14 @@ from tests.integration.aht.killed_training import (
     within_a_save_of,
 )
 
-FRAMES = size(800, 1200)
+FRAMES, EVALUATED = size((600, 300), (1200, 400))
 #: Falls into the middle of episodes (50 steps), rollouts and pairs of updates.
 EVERY = 136
 ROLLOUT = 20
 COMMON = {
     "total_frames": FRAMES,
     "checkpoint_every": EVERY,
-    "evaluation": {"every_frames": 400, "episodes": 3},
+    "evaluation": {"every_frames": EVALUATED, "episodes": 3},
     "happo": {"rollout_length": ROLLOUT},
 }
 ON_POLICY = {
@@ -47,7 +47,7 @@ HAPPO = {
     "ppo_extras": {"lr_decay": True},
 }
 #: The memory is smaller than the run, so it forgets.
-REPLAY = {"memory_size": 500, "warmup_steps": 100, "batch_size": 16, "hidden_sizes": [16]}
+REPLAY = {"memory_size": 300, "warmup_steps": 100, "batch_size": 16, "hidden_sizes": [16]}
 MBPO = {
     **REPLAY,
     "ensemble_size": 3,
@@ -175,7 +175,7 @@ def assert_counted_once(run: RunFolder) -> None:
     window = ROLLOUT * num_envs
     assert steps["rollout_update"] == list(range(window, FRAMES + 1, window))
     assert steps["checkpoint_saved"] == [*range(EVERY, FRAMES, EVERY), FRAMES]
-    assert steps["eval"] == list(range(400, FRAMES + 1, 400))
+    assert steps["eval"] == list(range(EVALUATED, FRAMES + 1, EVALUATED))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
