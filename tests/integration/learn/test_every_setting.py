@@ -247,9 +247,9 @@ def team(name, base, **changes):
 
 def self_played(name, **changes):
     """Return what an ego beside copies of itself has learned after a short training."""
-    base = {**ON_POLICY, "memory_size": 8, "sequence_length": 5}
+    base = {**ON_POLICY, "memory_size": 8, "sequence_length": 5, "batch_size": 32}
     base |= {"candidates": 4, "copy_every": 2} if name == "UPD" else {}
-    trained = getattr(cadenza, name)(Near(8), **{**base, **changes}).learn(512, progress=False)
+    trained = getattr(cadenza, name)(Near(8), **{**base, **changes}).learn(256, progress=False)
     return trained.steps, serialise(trained.learner.state_dict())
 
 
