@@ -24,10 +24,10 @@ from tests.unit.learn.test_api import SOLO, TEAMS, pushes
 RECORDS = Path(__file__).parents[1] / "data" / "recorded"
 #: What each task needs, and policies without weights that play it.
 EGOS = {
-    "crossing": ("numpy", ["zero", "random", "goal_pd"]),
+    "crossing": ("numpy", ["random", "goal_pd"]),
     "foraging": ("lbforaging", ["random"]),
     "mpe_cooperative_push": ("numpy", ["zero", "random"]),
-    "cocarry_mj": ("mjbatch", ["cocarry_reference", "cocarry_level", "cocarry_blind_mean"]),
+    "cocarry_mj": ("mjbatch", ["cocarry_reference", "cocarry_blind_mean"]),
     "handover_mj": ("mjbatch", ["handover_reference", "handover_nominal_grasp"]),
 }
 
