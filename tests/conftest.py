@@ -7,8 +7,10 @@ import gc
 import multiprocessing
 import os
 import pkgutil
+import shutil
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +38,12 @@ FORK_SERVER = [
     "cadenza.benchmark.zoo.jobs",
     "cadenza.stream.producer",
 ]
+
+#: Where files are durable at once, and the room that the folders of tests must have there, bytes.
+MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # noqa: S108 - the name of the file system
+# Processes die in these tests, the machine does not: nothing here depends on a disk that is slow.
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # A shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP; tests send
 # both.

@@ -1,9 +1,6 @@
 """A job that dies at any durable step and runs again leaves the bytes of an undisturbed one."""
 
-import os
 import re
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -49,20 +46,6 @@ def episodes_played_once(monkeypatch):
     monkeypatch.setattr(Encounters, "play", play)
 
 
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch):
-    """Waiting for the disk changes nothing here: processes die, the machine does not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture
-def folder():
-    """A folder in memory where there is one: a job's is copied at every durable step."""
-    memory = Path("/dev/shm")  # noqa: S108 - the name of the file system
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
-        yield Path(root)
-
-
 def collection(root, **changes):
     alone = {"partners": ("crossing_stationary",), "seed_start": 40, "seed_count": 6}
     return collection_in(root, **(alone | {"out": root, "result": root / "result.json"} | changes))
@@ -105,10 +88,10 @@ def require_equal_after_any_crash(folder, job):
 
 
 @pytest.mark.parametrize("step", size([9], [0, 9, 22]))
-def test_dead_process_leaves_what_the_copies_show(folder, expert, monkeypatch, step):
+def test_dead_process_leaves_what_the_copies_show(tmp_path, expert, monkeypatch, step):
     monkeypatch.setattr(cloning, "SAVE_EVERY", 4)
-    whole, dead = folder / "whole", folder / "dead"
-    with deaths(whole, folder / "died") as died:
+    whole, dead = tmp_path / "whole", tmp_path / "dead"
+    with deaths(whole, tmp_path / "died") as died:
         train(training(expert, whole))
     assert dies_after(step, lambda: train(training(expert, dead)))
     copied, left = tree(died[step]), tree(dead)
@@ -121,16 +104,16 @@ def without_number(name):
     return re.sub(r"\.[0-9a-f]+\.cadenza-tmp$", "", name)
 
 
-def test_training(folder, expert, monkeypatch):
+def test_training(tmp_path, expert, monkeypatch):
     monkeypatch.setattr(cloning, "SAVE_EVERY", 4)
-    points = require_equal_after_any_crash(folder, lambda root: train(training(expert, root)))
+    points = require_equal_after_any_crash(tmp_path, lambda root: train(training(expert, root)))
     assert points > 20  # two saves of the state, the policy, claim and result
 
 
-def test_training_goes_on_where_it_was(folder, expert, monkeypatch):
+def test_training_goes_on_where_it_was(tmp_path, expert, monkeypatch):
     monkeypatch.setattr(cloning, "SAVE_EVERY", 4)
-    whole, updates = folder / "whole", []
-    with deaths(whole, folder / "died") as died:
+    whole, updates = tmp_path / "whole", []
+    with deaths(whole, tmp_path / "died") as died:
         train(training(expert, whole))
     # the first save is there, the second is not
     root = next(root for root in died if (root / "work" / "state.pt").exists())
@@ -146,12 +129,12 @@ def test_training_goes_on_where_it_was(folder, expert, monkeypatch):
     assert updates == list(range(4, 12))
 
 
-def test_collection(folder, monkeypatch):
+def test_collection(tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "BLOCK", 1)
-    assert require_equal_after_any_crash(folder, lambda root: collect(collection(root))) > 10
+    assert require_equal_after_any_crash(tmp_path, lambda root: collect(collection(root))) > 10
 
 
-def test_harvest_with_and_without_success(folder, policy, monkeypatch):
+def test_harvest_with_and_without_success(tmp_path, policy, monkeypatch):
     monkeypatch.setattr(collecting, "BLOCK", 2)
     kept = {}
     for partner in ("crossing_stationary", "crossing_chaser"):
@@ -160,11 +143,11 @@ def test_harvest_with_and_without_success(folder, policy, monkeypatch):
             wanted = collection(root, partners=(partner,), seed_count=4)
             kept[partner] = harvest(wanted, policy=policy, filtered="off")["kept"]
 
-        require_equal_after_any_crash(folder / partner, job)
+        require_equal_after_any_crash(tmp_path / partner, job)
     assert kept["crossing_chaser"] == 0
 
 
-def test_evaluation(folder, policy):
+def test_evaluation(tmp_path, policy):
     def job(root):
         evaluate(
             Evaluation(
@@ -178,10 +161,10 @@ def test_evaluation(folder, policy):
             )
         )
 
-    assert require_equal_after_any_crash(folder, job) > 10
+    assert require_equal_after_any_crash(tmp_path, job) > 10
 
 
-def test_merge(folder, expert):
+def test_merge(tmp_path, expert):
     def job(root):
         source = expert / "dataset"
         merge(
@@ -190,4 +173,4 @@ def test_merge(folder, expert):
             )
         )
 
-    assert require_equal_after_any_crash(folder, job) > 10
+    assert require_equal_after_any_crash(tmp_path, job) > 10

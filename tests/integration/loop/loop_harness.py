@@ -1,8 +1,6 @@
 """Runs of the whole loop over the fake stack of `tests.loop_fakes`."""
 
 import shutil
-import tempfile
-from pathlib import Path
 
 from cadenza.loop.agents import DataAgent, EvalAgent, ImproveAgent, TrainAgent
 from cadenza.loop.agents.base import CallableRunner
@@ -101,17 +99,6 @@ class Loop:
 
     def state(self):
         return self.store.load_state(self.run_id)[0]
-
-
-#: Room that a folder in memory must have, bytes; runs of the fake stack leave a few MB.
-_ROOM = 256 << 20
-
-
-def quick_folder():
-    """A folder in memory if there is room: thousands of synced writes take no time there."""
-    memory = Path("/dev/shm")  # noqa: S108 - the name of the file system
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free >= _ROOM
-    return Path(tempfile.mkdtemp(dir=memory if roomy else None))
 
 
 def store_in(folder, template):

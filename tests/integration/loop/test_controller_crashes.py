@@ -10,7 +10,7 @@ from cadenza.loop.errors import StoreUnavailableError
 from cadenza.loop.events.bus import LogFile
 from cadenza.loop.store.database import Database
 from tests.campaigns import size
-from tests.integration.loop.loop_harness import Loop, outcome_of, quick_folder, store_in
+from tests.integration.loop.loop_harness import Loop, outcome_of, store_in
 from tests.integration.loop.what_is_left import differences
 from tests.loop_fakes import FakeKnowledge, FakeStack
 
@@ -102,13 +102,11 @@ def bury(store):
 
 
 @pytest.fixture
-def live(monkeypatch, sqlite_template):
+def live(monkeypatch, sqlite_template, tmp_path_factory):
     """Call it with the points to die at; returns what the run left and the points it passed."""
-    folders = []
 
     def run(*deaths):
-        workdir = quick_folder()
-        folders.append(workdir)
+        workdir = tmp_path_factory.mktemp("live")
         with store_in(workdir, sqlite_template) as store:
             for at in deaths:
                 with mortal(monkeypatch, Fate(at)), pytest.raises(Crash):
@@ -122,9 +120,7 @@ def live(monkeypatch, sqlite_template):
         shutil.rmtree(workdir)
         return left, last.points
 
-    yield run
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    return run
 
 
 @pytest.mark.timeout(1800)
@@ -174,28 +170,27 @@ class Outage:
 
 
 @pytest.fixture
-def with_outage(monkeypatch, sqlite_template):
+def with_outage(monkeypatch, sqlite_template, tmp_path_factory):
     """Call it with an outage; returns what the run left that met it."""
 
     def run(outage):
-        workdir, write = quick_folder(), Database.write
-        try:
-            with store_in(workdir, sqlite_template) as store:
-                with monkeypatch.context() as patch:
-                    patch.setattr(
-                        Database,
-                        "write",
-                        lambda self, run=None: outage.write(lambda it: write(it, run), self),
-                    )
-                    loop = new_loop(store, workdir)
-                    loop.run()
-                if outage.lasts:  # whoever comes next marks the last events and frees the run
-                    bury(store)
-                    loop = new_loop(store, workdir)
-                    loop.run()
-                return outcome_of(loop, workdir)
-        finally:
-            shutil.rmtree(workdir)
+        workdir, write = tmp_path_factory.mktemp("outage"), Database.write
+        with store_in(workdir, sqlite_template) as store:
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    Database,
+                    "write",
+                    lambda self, run=None: outage.write(lambda it: write(it, run), self),
+                )
+                loop = new_loop(store, workdir)
+                loop.run()
+            if outage.lasts:  # whoever comes next marks the last events and frees the run
+                bury(store)
+                loop = new_loop(store, workdir)
+                loop.run()
+            left = outcome_of(loop, workdir)
+        shutil.rmtree(workdir)
+        return left
 
     return run
 

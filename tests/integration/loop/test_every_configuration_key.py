@@ -4,7 +4,6 @@ Each entry changes one key and looks at the cheapest place where that must show:
 run, a decision, a prompt, a file. Keys of decisions, looks and attempts have tests of their own.
 """
 
-import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,6 @@ from cadenza.loop.schedule import seed_range
 from cadenza.loop.validation import dotted_keys
 from tests.integration.loop import key_effects as see
 from tests.integration.loop.key_effects import Lab, flag
-from tests.integration.loop.loop_harness import quick_folder
 
 NATIVE: dict[str, Any] = {
     "run_name": "a",
@@ -177,10 +175,8 @@ ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def folder():
-    place = quick_folder()
-    yield place
-    shutil.rmtree(place)
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("keys")
 
 
 @pytest.fixture(scope="module")

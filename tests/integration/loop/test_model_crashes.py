@@ -9,7 +9,7 @@ import pytest
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm.protocol import Answer
 from tests.campaigns import size
-from tests.integration.loop.loop_harness import built, configured, quick_folder
+from tests.integration.loop.loop_harness import built, configured
 from tests.integration.loop.test_controller_crashes import Crash, Fate, bury, mortal
 from tests.integration.loop.what_is_left import without_days
 from tests.loop_fakes import FakeStack
@@ -48,13 +48,11 @@ def settings_in(folder, limit):
 
 
 @pytest.fixture
-def live(monkeypatch, sqlite_template):
+def live(monkeypatch, sqlite_template, tmp_path_factory):
     """Call it with the points to die at; returns what was told, paid, known, and the points."""
-    folders = []
 
     def run(*deaths, limit=1.0):
-        folder, model = quick_folder(), Model()
-        folders.append(folder)
+        folder, model = tmp_path_factory.mktemp("live"), Model()
         (folder / "runs").mkdir()
         shutil.copyfile(sqlite_template, folder / "runs" / "cadenza.db")
         monkeypatch.setattr("cadenza.loop.orchestrator.assembly.make_llm", lambda spec: model)
@@ -77,9 +75,7 @@ def live(monkeypatch, sqlite_template):
         pages = {file.name: without_days(file.read_text()) for file in files}
         return (told, pages), model.paid, known, fate.points
 
-    yield run
-    for folder in folders:
-        shutil.rmtree(folder)
+    return run
 
 
 def test_run_with_a_model_that_dies_once_tells_what_an_undisturbed_one_tells(live):
