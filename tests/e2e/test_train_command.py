@@ -14,9 +14,9 @@ CROSSING = REPOSITORY / "configs" / "train" / "crossing.yaml"
 BRIEFLY_SHOWN = "++evaluation.episodes=2"
 #: A crossing run of two short rollouts.
 SHORT = (
-    "total_frames=1024",
+    "total_frames=512",
     "env.num_envs=1",
-    "happo.rollout_length=512",
+    "happo.rollout_length=256",
     "evaluation.every_frames=0",
     BRIEFLY_SHOWN,
 )
@@ -26,9 +26,9 @@ NEVER_MOVES = ("partners=[crossing_stationary]",)
 
 @pytest.fixture(scope="module")
 def short_training():
-    """Words that train for 1 280 frames."""
+    """Words that train for 512 frames."""
     sizes = ("happo.rollout_length=256", "happo.batch_size=128", BRIEFLY_SHOWN)
-    return ["train", MPE, "total_frames=1280", "checkpoint_every=512", *sizes]
+    return ["train", MPE, "total_frames=512", "checkpoint_every=256", *sizes]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def copy_of_trained(trained, tmp_path):
 
 def test_train_reports_the_run_as_one_json_object(trained):
     folder, summary = trained
-    assert summary["frames"] == 1280
-    assert summary["n_episodes"] == 25  # 1 280 frames hold 25 whole episodes of 50 steps
+    assert summary["frames"] == 512
+    assert summary["n_episodes"] == 10  # 512 frames hold 10 whole episodes of 50 steps
     assert summary["status"] == "completed"
     assert (folder / summary["checkpoint"]).is_file()
     name = Path(summary["checkpoint"]).name

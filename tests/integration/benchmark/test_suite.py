@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from cadenza.benchmark.suite import SuiteConfig, SuiteTask, load_suite
 from cadenza.partners.registry import partner_card
+from tests.campaigns import size
 from tests.e2e.commands import LIMIT_S, held_at
 from tests.e2e.in_process import here
 
@@ -145,7 +146,9 @@ def test_run_again_does_nothing_twice(played):
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*_step*")} == times
 
 
-@pytest.mark.parametrize("moment", ["behavior-s2-0.json", "*.curve.json", "plan.json"])
+@pytest.mark.parametrize(
+    "moment", size(["*.curve.json"], ["behavior-s2-0.json", "*.curve.json", "plan.json"])
+)
 def test_killed_suite_goes_on_by_the_same_command(played, moment, tmp_path):
     held = held_at(moment, *WORDS, cwd=suite_in(tmp_path))
     held.process.kill()

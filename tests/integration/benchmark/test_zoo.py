@@ -23,7 +23,7 @@ from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.partners.zoo_manifest import read_manifest
 from cadenza.partners.zoo_member import load_member
-from tests.campaigns import nightly
+from tests.campaigns import nightly, size
 from tests.e2e.commands import LIMIT_S, warm
 from tests.zoo_samples import bytes_of, made, tiny
 
@@ -61,7 +61,7 @@ def fcp(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("method", ["mep", "fcp"])
+@pytest.mark.parametrize("method", size(["fcp"], ["mep", "fcp"]))
 def test_killed_at_any_time_and_resumed_gives_the_same_bytes(method, tmp_path):
     script = tmp_path / "child.py"
     script.write_text(CHILD)
@@ -107,7 +107,7 @@ def test_bytes_of_a_member_do_not_depend_on_those_it_trains_with(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", size([3], [2, 3]))
 def test_any_number_of_workers_gives_the_bytes_of_one(workers, tmp_path):
     made(tmp_path / "one", population=5)
     train_zoo(tiny(population=5), out=tmp_path / "more", workers=workers)

@@ -34,6 +34,7 @@ SMALLER = {
     "learn(20_000)": "learn(2_500)",
     "learn(50_000, folder": "learn(6_000, folder",
     "agent.learn(2_000": "agent.learn(300",
+    "learn(200, progress": "learn(120, progress",
     "learn(2_000, progress": "learn(500, progress",  # HAPPO updates once in 400
     "again.learn(500)": "again.learn(40)",
     "learn(500, callbacks": "learn(40, callbacks",

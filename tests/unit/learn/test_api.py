@@ -236,7 +236,7 @@ def by_input(space, samples, name="obs"):
     return {name: np.stack(samples)}
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", size(["parts", "tuple"], INPUTS))
 def test_exported_file_has_an_input_for_every_part_of_an_observation(tmp_path, name):
     onnxruntime = pytest.importorskip("onnxruntime")
     space = OBSERVATIONS[name]
@@ -257,7 +257,7 @@ def test_exported_file_has_an_input_for_every_part_of_an_observation(tmp_path, n
     assert session.get_modelmeta().custom_metadata_map["algorithm"] == "PPO"
 
 
-@pytest.mark.parametrize(("name", "config"), TEAMS)
+@pytest.mark.parametrize(("name", "config"), size(TEAMS[:1], TEAMS))
 def test_exported_team_decides_as_the_team_does(tmp_path, name, config):
     onnxruntime = pytest.importorskip("onnxruntime")
     team = getattr(cadenza, name)(pushes, num_envs=4, **config)
@@ -297,8 +297,10 @@ IMAGE = spaces.Box(0, 255, (12, 12, 1), np.uint8)
 MIXED = spaces.Dict({"image": IMAGE, "speed": spaces.Box(-1, 1, (2,), np.float32)})
 
 
-@pytest.mark.parametrize("space", [IMAGE, MIXED], ids=["cnn", "dict"])
-@pytest.mark.parametrize("name", ["DQN", "PPO"])
+SEEN = [("DQN", MIXED), ("PPO", IMAGE), ("DQN", IMAGE), ("PPO", MIXED)]
+
+
+@pytest.mark.parametrize(("name", "space"), size(SEEN[:2], SEEN))
 def test_images_are_seen(tmp_path, name, space):
     config = {
         "DQN": {**REPLAY, "epsilon_frames": 300, "gamma": 0.0, "learning_rate": 1e-3},

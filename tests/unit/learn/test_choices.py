@@ -1,6 +1,7 @@
 """Several choices at once, each with a distribution of its own; masks of legal actions."""
 
 from dataclasses import replace
+from itertools import product
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +12,7 @@ from gymnasium import spaces
 import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.nn.portable import load_policy_file, space_facts
+from tests.campaigns import size
 
 SMALL = {"hidden_sizes": (16,), "rollout_length": 32, "batch_size": 32, "num_envs": 4}
 
@@ -130,7 +132,7 @@ REPLAYED = {
     "train_every": 2,
     "memory_size": 10_000,
 }
-PLACES = ["observation", "info"]
+MASKING, PLACES = ["PPO", "GRPO"], ["observation", "info"]
 
 
 def greedy(agent, seen, mask):
@@ -139,8 +141,9 @@ def greedy(agent, seen, mask):
     return int(agent.predict(seen) if inside else agent.predict(seen, action_mask=mask)) - 2
 
 
-@pytest.mark.parametrize("name", ["PPO", "GRPO"])
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize(
+    ("name", "where"), size([("PPO", "observation"), ("GRPO", "info")], [*product(MASKING, PLACES)])
+)
 def test_only_legal_actions_are_taken_learned_from_and_predicted(name, where):
     agent = getattr(cadenza, name)(lambda: Doors(where), seed=1, **MASKED)  # Doors refuses others
     agent.learn(2_000, progress=False)

@@ -19,7 +19,8 @@ from tests.campaigns import nightly, size
 from tests.unit.learn.agents.watched import Watched
 
 BATCH, OBSERVATION, ACTION = 32, 3, 2
-#: Allowed difference of figures and weights after 200 updates.
+UPDATES = size(80, 200)
+#: Allowed difference of figures and weights after so many updates.
 NEAR = {"rel": 1e-4, "abs": 1e-5}
 SMALL = {"batch_size": BATCH, "hidden_sizes": (16, 16), "max_gradient_norm": 0.5}
 KINDS = {
@@ -154,7 +155,7 @@ def test_update_equals_the_callbacks_of_the_engine(name, settings):
     callbacks = callbacks_of(name, assembled)
     engine = Trainer(callbacks, [])
     start = copy.deepcopy(weights(flat))
-    for count, batch in enumerate(batches(name, 200), 1):
+    for count, batch in enumerate(batches(name, UPDATES), 1):
         figures = flat.update(batch)
         engine.train_on({"default": batch, "batch_size": BATCH})
         for loss in callbacks[:-1]:
@@ -163,7 +164,7 @@ def test_update_equals_the_callbacks_of_the_engine(name, settings):
                 if key in figures:
                     expected = loss.scalar_logs[f"loss/{key}"]
                     assert float(figures[key]) == pytest.approx(expected, **NEAR)
-        if count == 100:
+        if 2 * count == UPDATES:
             states = {callback.name: callback.state_dict() for callback in callbacks}
             late.load_state_dict(
                 {
@@ -174,7 +175,7 @@ def test_update_equals_the_callbacks_of_the_engine(name, settings):
                     "noise": assembled.noise.get_state(),
                 }
             )
-        elif count > 100:
+        elif 2 * count > UPDATES:
             late.update(batch)
     tolerance = {"rtol": NEAR["rel"], "atol": NEAR["abs"]}
     assert_equal(flat, assembled, **tolerance)
