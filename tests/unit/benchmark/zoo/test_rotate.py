@@ -74,7 +74,7 @@ def test_a_task_is_trained_in_a_folder_and_goes_on_from_there(tmp_path):
     whole = train_rotate(config(), tmp_path / "whole")
     train_rotate(config(iterations=1), tmp_path / "half")
     again = train_rotate(config(), tmp_path / "half")
-    with pytest.raises(ConfigurationError, match="with config.seed = 0, got 1"):
+    with pytest.raises(ConfigurationError, match=r"with config\.seed = 0, got 1"):
         train_rotate(config(seed=1), tmp_path / "half")
     policies = [folder / "ego.policy.safetensors" for folder in tmp_path.iterdir()]
     assert policies[0].read_bytes() == policies[1].read_bytes()
