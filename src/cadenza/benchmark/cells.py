@@ -56,6 +56,7 @@ from cadenza.benchmark.lanes import (
     play_lanes,
     record_in_lanes,
 )
+from cadenza.benchmark.output_folder import require_same_request
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt
 from cadenza.core.arrays import BLOCK_ROWS
@@ -404,18 +405,17 @@ def store_plan(folder: Path, plan: EvaluationPlan) -> None:
     """Write ``plan`` into ``folder``, or check that the folder already holds the same plan.
 
     Raises:
-        ConfigurationError: The folder holds another plan.
+        ConfigurationError: The folder holds another plan; names what differs.
+        IntegrityError: It holds none.
         StorageError: The file system refused.
     """
-    path = folder / PLAN_NAME
-    if not path.exists():
-        atomic_write_bytes(path, plan.to_bytes())
-        return
-    if path.read_bytes() != plan.to_bytes():
-        raise ConfigurationError(
-            f"{path}: expected the plan of this evaluation, got another one (other settings, code "
-            "or weights); choose another output folder or start over with --overwrite."
-        )
+    path, data = folder / PLAN_NAME, plan.to_bytes()
+    stored = path.read_bytes() if path.exists() else b""
+    if stored:
+        before, now = (parse_json_object(x, source=str(path)) for x in (stored, data))
+        require_same_request(folder, before, now)
+    if stored != data:
+        atomic_write_bytes(path, data)
 
 
 #: Folder of finished cells inside an evaluation's output folder.

@@ -143,7 +143,7 @@ def claim(
         growing: Key of a list that a later request may lengthen.
 
     Raises:
-        ConfigurationError: The folder is for something else; names what differs first.
+        ConfigurationError: As `require_same_request`.
         IntegrityError: The file is damaged.
     """
     is_new = not path.exists()
@@ -151,19 +151,27 @@ def claim(
     longer: dict[str, Any] = {}
     if growing and set(stored.get(growing, ())) < set(asked[growing]):
         longer = {growing: asked[growing]}
-    before = dict(_leaves({key: stored.get(key) for key in asked} | longer))
-    now = dict(_leaves(asked))
+    require_same_request(path.parent, {key: stored.get(key) for key in asked} | longer, asked)
+    if is_new or longer:
+        write_sealed_json(path, {**stored, **longer}, kind=kind)
+    return stored
+
+
+def require_same_request(folder: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Refuse to go on in a folder with something else than it is for.
+
+    Raises:
+        ConfigurationError: The requests, both as JSON values, differ; names the first difference.
+    """
+    before, now = dict(_leaves(stored)), dict(_leaves(asked))
     for name in (name for name in now | before if now.get(name) != before.get(name)):
         refuse(
             ConfigurationError,
-            f"{path.parent}",
+            f"{folder}",
             expected=f"what this folder is for, with {name} = {before.get(name)!r:.200}",
             got=f"{now.get(name)!r:.200}",
             do="use another --out, or --overwrite to start over",
         )
-    if is_new or longer:
-        write_sealed_json(path, {**stored, **longer}, kind=kind)
-    return stored
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -68,7 +68,7 @@ def test_other_code_cannot_go_on_with_an_evaluation_nor_pass_its_verification(st
     cell = min((out / "cells").glob("*.jsonl"))
     cell.unlink()  # as if the run had been killed
     install_steady(steady, **change)
-    with pytest.raises(ConfigurationError, match="other settings, code or weights"):
+    with pytest.raises(ConfigurationError, match=r"what this folder is for, with \w+.* = .*, got"):
         run_evaluation(CONFIG, out=out, workers=1, repo_root=out, resume=True)
     assert not cell.exists()
     failed = [row for row in verify_bundle_dir(bundle, allow_dirty=True) if not row.ok]

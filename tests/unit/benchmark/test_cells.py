@@ -122,6 +122,6 @@ def test_names_that_could_leave_a_folder_are_refused(name):
 def test_store_plan_is_idempotent_and_refuses_another_plan(tmp_path):
     store_plan(tmp_path, make_plan())
     store_plan(tmp_path, make_plan())
-    with pytest.raises(ConfigurationError, match="got another one"):
+    with pytest.raises(ConfigurationError, match=r"seeds = .*, got \[1\]"):
         store_plan(tmp_path, make_plan(seeds=(1,)))
     assert (tmp_path / "plan.json").read_bytes() == make_plan().to_bytes()
