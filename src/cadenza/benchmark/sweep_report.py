@@ -32,10 +32,11 @@ REPORT_NAME: Final = "report.html"
 RESULT_NAME: Final = "result.json"
 #: Fewest complete trials from which settings are told apart.
 _FEWEST: Final = 8
-#: Height of the history, drawing units; and of panels of settings, of which so many are in a row.
+#: Height of the history, drawing units; and of panels of settings, so many in a row, so far apart.
 _HEIGHT: Final = 250.0
 _PANEL: Final = 196.0
 _COLUMNS: Final = 3
+_GAP: Final = 46.0
 
 
 def write_sweep_report(sweep: Sweep) -> Path:
@@ -244,12 +245,12 @@ def settings_figure(sweep: Sweep) -> Figure:
     low, high = widened([value for _, value in complete])
     space = sweep.config.space
     drawing = Drawing(height=math.ceil(len(space) / _COLUMNS) * _PANEL)
-    width = (RIGHT - LEFT + 32.0) / _COLUMNS
+    width = (RIGHT - LEFT + _GAP) / _COLUMNS
     for index, (key, searched) in enumerate(space.items()):
         row, column = divmod(index, _COLUMNS)
         left, bottom = LEFT + column * width, (row + 1) * _PANEL - 50
         y = Scale(low=low, high=high, start=bottom, end=row * _PANEL + 12)
-        draw_grid(drawing, Scale(low=0.0, high=1.0, start=left, end=left + width - 32.0), y)
+        draw_grid(drawing, Scale(low=0.0, high=1.0, start=left, end=left + width - _GAP), y)
         settings = [trial.parameters[key] for trial, _ in complete]
         if searched.choices:
             places = [float(searched.choices.index(setting)) for setting in settings]
@@ -261,7 +262,7 @@ def settings_figure(sweep: Sweep) -> Figure:
             numbered = sorted(zip(places, settings, strict=True))
             outer = dict.fromkeys((numbered[0], numbered[-1]))
             labels = [(place, f"{setting:.3g}") for place, setting in outer]
-        x = Scale(low=ends[0], high=ends[1], start=left, end=left + width - 32.0)
+        x = Scale(low=ends[0], high=ends[1], start=left, end=left + width - _GAP)
         for place, text in labels:
             drawing.text(x(place), bottom + 16, shorten(text, limit=11), "tick", "middle")
         for place, (trial, value) in zip(places, complete, strict=True):

@@ -489,6 +489,16 @@ def render_report(view: ReportView) -> str:
     )
 
 
+def render_markdown(view: ReportView) -> str:
+    """Return what the page says without its pictures, as Markdown; errors as `analyse`."""
+    return compose(view, analyse(view)).markdown()
+
+
+def render_latex(view: ReportView) -> str:
+    """Return the report's tables as LaTeX; its first line names the packages it needs."""
+    return compose(view, analyse(view)).latex()
+
+
 class EstimateRecord(IntervalRecord):
     """One estimate of a report: of which partner or group, under which condition, of what."""
 
@@ -594,8 +604,8 @@ def render_leaderboards(views: Sequence[ReportView], form: Format) -> str:
 #: What writes a report in each format.
 FORMATS: Final[dict[Format, Callable[[ReportView], str]]] = {
     "html": render_report,
-    "markdown": lambda view: compose(view, analyse(view)).markdown(),
-    "latex": lambda view: compose(view, analyse(view)).latex(),
+    "markdown": render_markdown,
+    "latex": render_latex,
     "json": render_json,
 }
 
