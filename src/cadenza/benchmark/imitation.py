@@ -31,8 +31,9 @@ from cadenza.benchmark.builders import (
     partner_spec,
     require_player,
 )
+from cadenza.benchmark.open_seat import EgoVectorEnv, make_batch
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
-from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
+from cadenza.benchmark.stream_tasks import EXPERTS, LawPolicy
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checks import whole_number
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, UnknownNameError
@@ -157,11 +158,9 @@ class TaughtBatch(EgoVectorEnv):
         return [False] if self._experts else super().has_wrapper_attr(name)
 
     def _begin(self, rows: Sequence[int]) -> None:
-        seeds = [int(self._next_seeds[row]) for row in rows]
         super()._begin(rows)
-        for row, seed in zip(rows, seeds, strict=True):
-            if self._experts:
-                self._experts[row].reset(seed=seed)
+        for row in rows if self._experts else ():
+            self._experts[row].reset(seed=int(self._episodes[row]))
 
     def _ask(self, states: NDArray[Any]) -> None:
         """Let every expert see its environment's state, once: it may remember."""

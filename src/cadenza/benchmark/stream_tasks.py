@@ -4,12 +4,7 @@
 processes of their own, build them. The stream shows the ego alone: ``obs`` is its state, (D,),
 ``actions`` what it executed, (A,), after the safety filter.
 
-Worlds:   row i of E plays the episodes s + i + e d, e = 0, 1, ..., of the task, s from ``reset``,
-          d the batch's ``stride``, E unless it was set.
-          In the episode k the stream ``benchmark.stream.<uid>`` under root k chooses who drives
-          seat ``uid``; the partner's seat begins with seed k, a background robot with
-          `background_seed`. So k and the experiment seed repeat an episode in a scalar
-          environment to the last bit.
+Worlds:   see `cadenza.benchmark.open_seat`.
 swerve:   a = goal pull + sum over the other robots i of  g max(0, c - |m_i|) s_i, where
           m_i = r_i + w_i t_i  is how near robot i comes if nobody accelerates, t_i in [0, h], and
           s_i the unit vector across the line of sight, away from m_i; robots behind the ego and
@@ -29,307 +24,35 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
 import numpy as np
-import torch
-from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import (
-    SEAT_STREAM,
-    background_seed,
     build_batched_safety_driver,
     build_partner,
-    partner_spec,
     require_player,
     seat_players,
 )
-from cadenza.benchmark.open_seat import OpenSeatEnv, Variation, open_seat
+from cadenza.benchmark.open_seat import EgoVectorEnv, Variation, make_batch, open_seat
 from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.populations import Members
 from cadenza.benchmark.scripted_egos import carry
-from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
+from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.checks import whole_number
-from cadenza.core.contracts import TaskContract, contract_at
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
-    NotReadyError,
     UnknownNameError,
     refuse,
 )
-from cadenza.core.files import sha256_bytes
 from cadenza.core.seeding import derive_substream
-from cadenza.core.types import Observation, companions_of
-from cadenza.learn.sampling import PartnerSampler, SamplerConfig, sampler_config
-from cadenza.partners.pool import PartnerPool
-from cadenza.partners.registry import load_partner, outside_modules
+from cadenza.core.types import Observation
+from cadenza.learn.sampling import SamplerConfig, sampler_config
+from cadenza.partners.registry import outside_modules
 from cadenza.stream.config import OnlineDataEngineCfg
 
 #: The partner of `ego_envs` whose seat is left open.
 OPEN: Final = "open"
-#: Keys of a batch's info that hold the observation before an automatic reset.
-_FINAL_KEYS: Final = ("final_observation", "final_obs")
-
-
-class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
-    """The ego's seat in E environments that reset themselves in the step that ends an episode.
-
-    Observation: the ego's `state`, (E, D). Action: the ego's action, (E, A). Partners act on what
-    they saw before the step, then all move at once. ``env`` is the batch inside, where safety
-    filters find their hooks.
-
-    Raises:
-        ConfigurationError: No partner is given, or an option of one is wrong.
-        UnknownNameError: The class of a partner is not registered.
-    """
-
-    def __init__(
-        self, env: Any, partners: Sequence[PartnerConfig], *, sampler: SamplerConfig | None = None
-    ) -> None:
-        if not partners:
-            raise ConfigurationError(
-                "EgoVectorEnv: expected at least one partner, got none; name some of the task's."
-            )
-        self._env = env
-        self.num_envs: int = env.num_envs
-        self.ego_uid, *others = env.agent_uids
-        self.metadata: dict[str, Any] = {
-            "render_modes": [],
-            "autoreset_mode": AutoresetMode.SAME_STEP,
-        }
-        seen, done = env.single_observation_space["agent"], env.single_action_space
-        self.single_observation_space: Any = seen[self.ego_uid]["state"]
-        self.single_action_space: Any = done[self.ego_uid]
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        #: What the partner decides on, and does, in one environment.
-        self.partner_observation_space: Any = seen[others[0]]["state"]
-        self.partner_action_space: Any = done[others[0]]
-        #: Who plays the partner's seat; background robots draw uniformly.
-        self.pool: PartnerPool = _pool(env, others[0], partners)
-        self.sampler: PartnerSampler = PartnerSampler(len(partners), sampler)
-        self._partner_uid: str = others[0]
-        self._pools = {others[0]: self.pool, **{u: _pool(env, u, partners) for u in others[1:]}}
-        #: Keywords with which `ego_envs` makes the same again, if it made this.
-        self.made_with: dict[str, Any] = {}
-        self._samplers = dict.fromkeys(others, PartnerSampler(len(partners)))
-        self._samplers[others[0]] = self.sampler
-        self._next_seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
-        self._returns: FloatArray = np.zeros(self.num_envs)
-        self._observation: Mapping[str, Any] | None = None
-        self._ages: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
-        self._record: list[NDArray[Any]] = []  # the ego's actions of the longest running episode
-
-    @property
-    def env(self) -> Any:
-        """The batch inside."""
-        return self._env
-
-    @property
-    def task_contract(self) -> TaskContract | None:
-        """What the ego's numbers mean, if the batch inside says it."""
-        return contract_at(self.env, self.ego_uid)
-
-    @property
-    def stride(self) -> int:
-        """By how much the number of an environment's episode grows from one to the next."""
-        return getattr(self.env, "stride", self.num_envs)
-
-    @property
-    def companions(self) -> list[str]:
-        """How those are known who may play beside the ego."""
-        return companions_of(self.pool.members)
-
-    @property
-    def partner_ids(self) -> list[str]:
-        """Identity of everyone whom the ego of each environment meets in this episode, (E,)."""
-        playing = [pool.playing_ids for pool in self._pools.values()]
-        return ["+".join(ids) for ids in zip(*playing, strict=True)]
-
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Start an episode in every environment.
-
-        ``seed`` is the first episode of environment 0, or one per environment; None moves every
-        environment to its next episode.
-
-        Raises:
-            InputError: A seed is not an integer in [0, 2^62), or there is not one each.
-        """
-        observation, info = self.env.reset(seed=seed, options=options)
-        self._observation = observation
-        self._record.clear()
-        if isinstance(seed, int):
-            self._next_seeds = seed + np.arange(self.num_envs, dtype=np.int64)
-        elif seed is not None:
-            self._next_seeds = np.array(seed, dtype=np.int64)
-        self._begin(range(self.num_envs))
-        return self._state(observation), dict(info)
-
-    def step(
-        self, actions: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """Advance every environment with the ego's ``actions``, (E, A).
-
-        The info holds what only learning may read, ``partner_observation``, (E, P), on which the
-        partner decided in this step, and ``partner_action``, (E, A') or choices (E,), what it did;
-        where episodes end also ``final_obs``, the ego's `state` before the reset.
-
-        Raises:
-            NotReadyError: `reset` was never called.
-            InputError: ``actions`` have another shape or are not finite.
-        """
-        if self._observation is None:
-            raise NotReadyError("EgoVectorEnv.step: expected episodes in progress; call reset().")
-        before = self._state(self._observation, partner=True)
-        (observation, reward, terminated, truncated, said), did = self._move(actions)
-        self._record.append(np.array(actions))
-        self._ages += 1
-        self._returns += reward
-        ended = np.flatnonzero(terminated | truncated)
-        scores = said.get("success", self._returns)
-        finals = {key: self._state(said[key]) for key in _FINAL_KEYS if key in said}
-        for row in ended.tolist():
-            self.sampler.report(int(self.pool.chosen[row]), float(scores[row]))
-        self._begin(ended.tolist())
-        del self._record[: len(self._record) - int(self._ages.max())]
-        if isinstance(self.partner_action_space, Discrete):
-            did = did[:, 0].astype(np.int64)
-        told = {"partner_observation": before, "partner_action": did}
-        info: dict[str, Any] = {**said, **told, **finals}
-        if "final_info" in info:
-            info["final_info"] = {**info["final_info"], **told}
-        return self._state(observation), reward, terminated, truncated, info
-
-    def _move(self, actions: NDArray[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
-        """Step the batch; return what it answers and what the partner did."""
-        seen = cast("Mapping[str, Any]", self._observation)
-        commands: dict[str, NDArray[Any]] = {self.ego_uid: actions}
-        for uid, pool in self._pools.items():
-            commands[uid] = pool.act({"agent": {uid: {"state": seen["agent"][uid]["state"]}}})
-        answer = self.env.step(commands)
-        self._observation = answer[0]
-        return answer, commands[self._partner_uid]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what outlives episodes: what the sampler knows."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        self.sampler.load_state_dict(state)
-
-    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Return what a method answers, as `gymnasium.vector.SyncVectorEnv.call` does."""
-        return getattr(self, name)(*arguments, **options)
-
-    def has_wrapper_attr(self, name: str) -> list[bool]:
-        """Return whether there is such an attribute; replays need a batch with snapshots."""
-        return [hasattr(self, name) and hasattr(self.env, "snapshot")]
-
-    def replay_state(self) -> list[dict[str, Any]]:
-        """Return what brings the running episodes back: one entry, tensors and plain values.
-
-        Raises:
-            NotReadyError: `reset` was never called.
-        """
-        if self._observation is None:
-            raise NotReadyError("EgoVectorEnv.replay_state: expected episodes; call reset().")
-        state = {
-            "episodes": (self._next_seeds - self.stride).tolist(),
-            "ages": self._ages.tolist(),
-            "chosen": {uid: pool.chosen.tolist() for uid, pool in self._pools.items()},
-            "returns": self._returns.tolist(),
-            "actions": torch.tensor(np.array(self._record)),
-            "observation_sha256": self._seen_sha256(),
-        }
-        return [state]
-
-    def try_replay_state(
-        self, states: Sequence[Mapping[str, Any]], *, go_on: bool = True
-    ) -> list[tuple[str, list[str]]]:
-        """Do the recorded episodes again; return how they differed, if they did.
-
-        Without ``go_on`` nothing is stepped. What outlives episodes comes back by `state_dict`.
-        """
-        if not go_on:
-            return [("", [])]
-        (state,) = states
-        episodes, actions = np.array(state["episodes"]), state["actions"].numpy()
-        begins = len(actions) - np.array(state["ages"])  # steps before the episode of each row
-        self._observation, _ = self.env.reset(seed=episodes.tolist())
-        first = self.env.snapshot(range(self.num_envs))
-        for number, action in enumerate([*actions, None]):
-            rows = np.flatnonzero(begins == number) if number else np.arange(self.num_envs)
-            if len(rows):
-                kept = {name: values[rows] for name, values in first.items()}
-                self._observation = self.env.restore(rows.tolist(), kept)
-                self._start(rows.tolist(), episodes[rows].tolist(), state["chosen"])
-            if action is not None:
-                self._move(action)
-        self._next_seeds = episodes + self.stride
-        self._returns, self._ages = np.array(state["returns"]), np.array(state["ages"])
-        self._record = list(actions)
-        if self._seen_sha256() == state["observation_sha256"]:
-            return [("", [])]
-        told = f"EgoVectorEnv: expected the saved observations after {len(actions)} steps, done"
-        told += " again, got others; the task or a partner is not the one that was saved"
-        return [(told, [])]
-
-    def _seen_sha256(self) -> str:
-        """Return the digest of what everybody sees."""
-        agents = cast("Mapping[str, Any]", self._observation)["agent"]
-        states = [np.ascontiguousarray(agents[uid]["state"]) for uid in sorted(agents)]
-        return sha256_bytes(b"".join(state.tobytes() for state in states))
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the batch inside."""
-        self.env.close(**kwargs)
-
-    def _begin(self, rows: Sequence[int]) -> None:
-        """Choose and start the partners of new episodes."""
-        if not rows:
-            return
-        episodes: list[int] = self._next_seeds[rows].tolist()
-        drawn: dict[str, list[int]] = {}
-        for uid, sampler in self._samplers.items():
-            name = SEAT_STREAM.format(uid=uid)
-            streams = [derive_substream(name, root_seed=episode) for episode in episodes]
-            drawn[uid] = self.pool.chosen.tolist()
-            for row, stream in zip(rows, streams, strict=True):
-                drawn[uid][row] = sampler.draw(stream.default_rng())
-        self._start(rows, episodes, drawn)
-        self._next_seeds[rows] += self.stride
-        self._returns[rows], self._ages[rows] = 0.0, 0
-
-    def _start(
-        self, rows: Sequence[int], episodes: Sequence[int], chosen: Mapping[str, Sequence[int]]
-    ) -> None:
-        """Let the partners ``chosen``, (E,) of each seat, begin ``episodes`` in ``rows``."""
-        for uid, pool in self._pools.items():
-            is_partner = uid == self._partner_uid
-            seeds = [e if is_partner else background_seed(uid, e) for e in episodes]
-            pool.begin(rows, [chosen[uid][row] for row in rows], seeds)
-
-    def _state(self, observation: Mapping[str, Any], *, partner: bool = False) -> NDArray[Any]:
-        """Return what the ego sees, (E, D), or the partner."""
-        return observation["agent"][self._partner_uid if partner else self.ego_uid]["state"]
-
-
-def _pool(env: Any, uid: str, partners: Sequence[PartnerConfig]) -> PartnerPool:
-    """Return who may play the seat ``uid`` of a batch."""
-    members = [load_partner(partner_spec(partner, uid=uid)) for partner in partners]
-    pool = PartnerPool(members, rows=env.num_envs)
-    pool.bind(env.single_action_space[uid])
-    pool.bind_contract(contract_at(env, uid))
-    return pool
 
 
 def make_ego_worlds(
@@ -370,7 +93,7 @@ def ego_envs(
     root_seed: int = 0,
     vary: Mapping[str, Any] | None = None,
     **options: OptionValue,
-) -> "EgoVectorEnv | OpenSeatEnv":
+) -> EgoVectorEnv:
     """Return a batch of what `cadenza.benchmark.builders.ego_env` returns one of.
 
     It is what ``gymnasium.make_vec("cadenza/Crossing-v1", num_envs=8, ...)`` calls. ``sampler``
@@ -410,41 +133,6 @@ def ego_envs(
     kept = {"partners": players, "sampler": drawn.model_dump(mode="json")}
     envs.made_with = {**kept, "episode_length": length, "root_seed": root_seed, **own}
     return envs
-
-
-def make_batch(
-    task: str,
-    num_envs: int,
-    *,
-    episode_length: int,
-    root_seed: int,
-    options: Mapping[str, OptionValue],
-    stride: int | None = None,
-) -> Any:
-    """Return ``num_envs`` environments of ``task`` as a batch; arguments as `make_ego_worlds`.
-
-    Episode numbers grow by ``stride``, ``num_envs`` if it is None; see `EpisodeBatch`.
-    """
-    found = get_task(task)
-    request = EnvRequest(
-        episode_length=episode_length,
-        num_envs=num_envs,
-        root_seed=root_seed,
-        options=found.complete_options(options),
-        batched=True,
-        condition_id=next(iter(found.conditions), None),
-    )
-    env: Any = found.make_env(request)
-    mode = getattr(env, "metadata", {}).get("autoreset_mode")
-    if getattr(env, "num_envs", None) != num_envs or mode is not AutoresetMode.SAME_STEP:
-        raise ConfigurationError(
-            f"task {task!r}: expected {found.env_factory} to return a batch of {num_envs} "
-            f"environments that reset themselves in the same step, got {type(env).__name__}; heed "
-            "EnvRequest.batched there."
-        )
-    if stride is not None:
-        env.stride = whole_number("make_batch.stride", stride, least=1)
-    return env
 
 
 #: Distance c of two centres that `swerve` keeps, m: contact is at 0.4 m, the rest is for what the

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env, code_digest
-from cadenza.benchmark.open_seat import OpenSeatEnv
+from cadenza.benchmark.open_seat import EgoVectorEnv
 from cadenza.benchmark.output_folder import open_output_folder
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.benchmark.zoo.build import store_request
@@ -139,7 +139,7 @@ class Rotate:
         count = config.partners * config.num_envs
         self._make = make or self._of_task
         self.pairs: PairEnv = PairEnv(self._make(count))
-        self._seat = OpenSeatEnv(self._make(count))
+        self._seat = EgoVectorEnv(self._make(count), None)
         draws = derive_substream("rotate.everyone", root_seed=config.seed).default_rng()
         kept = config.iterations * config.partners
         self.everyone: Everyone = Everyone(count, keep=kept, draws=draws)
