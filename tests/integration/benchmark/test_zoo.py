@@ -19,7 +19,6 @@ from cadenza.benchmark.zoo.pairs import open_pairs, play, play_pairs
 from cadenza.benchmark.zoo.selecting import family_diversity, select_members
 from cadenza.benchmark.zoo.stacked import PairPlayers, shared_reward
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.partners.zoo_manifest import read_manifest
 from cadenza.partners.zoo_member import load_member
@@ -77,7 +76,8 @@ def test_killed_at_any_time_and_resumed_gives_the_same_bytes(method, tmp_path):
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
     done, total, label = told[-1]
     assert done == total
-    assert label == ("3 of 3 jobs finished" if method == "fcp" else "1 of 1 jobs finished")
+    assert label.startswith(f"zoo job {method}-s0")
+    assert label.endswith(" is done")
 
 
 def test_bytes_of_a_member_do_not_depend_on_those_it_trains_with(tmp_path):
@@ -93,10 +93,9 @@ def test_bytes_of_a_member_do_not_depend_on_those_it_trains_with(tmp_path):
         keys = jobs.job_keys(config)
         for group in ((0,), (5, 0), (1, 2), (3, 4)):
             folder = tmp_path / task / "-".join(map(str, group))
-            make = jobs.ZooJobFactory(
+            runner = jobs.ZooJobRunner(
                 folder=folder, config=config, task=config.spec, origin=("", ""), modules=()
             )
-            runner = make()
             assert [key for key, _ in runner.batch([keys[k] for k in group])] == [
                 keys[k] for k in group
             ]
@@ -112,21 +111,6 @@ def test_any_number_of_workers_gives_the_bytes_of_one(workers, tmp_path):
     made(tmp_path / "one", population=5)
     train_zoo(tiny(population=5), out=tmp_path / "more", workers=workers)
     assert bytes_of(tmp_path / "more") == bytes_of(tmp_path / "one")
-
-
-def test_unfinished_zoo_of_another_training_is_refused_and_a_finished_one_is_not(fcp, tmp_path):
-    for name, finished in (("finished", True), ("unfinished", False)):
-        folder = shutil.copytree(fcp, tmp_path / name)
-        request = read_sealed_json(folder / "request.json", kind="zoo request")
-        assert request.pop("training") == 2
-        write_sealed_json(folder / "request.json", request, kind="zoo request")
-        if finished:
-            again = train_zoo(tiny(), out=folder, workers=1, mode="resume")
-            assert again == read_manifest(fcp)
-            continue
-        (folder / "jobs" / "fcp-s0-1.json").unlink()
-        with pytest.raises(ConfigurationError, match="release that began it, or start over with"):
-            train_zoo(tiny(), out=folder, workers=1, mode="resume")
 
 
 @pytest.mark.parametrize("method", ["mep", "brdiv", "lbrdiv", "comedi", "behavior"])

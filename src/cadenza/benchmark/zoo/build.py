@@ -9,37 +9,33 @@ rounded to four decimals or to whole numbers, from one stream for each member.
 """
 
 import shutil
-import threading
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import cadenza
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.executor import Job, RunnerFactory, default_workers, run_jobs
+from cadenza.benchmark.executor import Job, RunnerFactory, default_workers
 from cadenza.benchmark.output_folder import OutputMode, claim, open_output_folder
-from cadenza.benchmark.ray_executor import free_actors, run_jobs_on_ray
+from cadenza.benchmark.ray_executor import RayCluster, dispatch, free_actors
 from cadenza.benchmark.zoo.config import UNTRAINED, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import (
     JOBS_FOLDER,
     REQUEST_NAME,
-    TRAINING,
     WORK_FOLDER,
-    ZooJobFactory,
+    ZooJobRunner,
     finished_members,
     job_keys,
-    progress_path,
     rollouts_of,
 )
-from cadenza.core.errors import ConfigurationError, refuse
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
 from cadenza.core.progress import ProgressReport
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import derive_substream
 from cadenza.core.signals import ends_on_signals
-from cadenza.core.strict_json import read_sealed_json
 from cadenza.partners.foraging import FORAGERS
 from cadenza.partners.varied_body import INNER, VARIED_BODY
 from cadenza.partners.zoo_manifest import (
@@ -142,8 +138,6 @@ def scripted_members(config: ZooConfig) -> Sequence[ZooMember]:
 
 Executor: TypeAlias = Literal["local", "ray"]
 _REQUEST_KIND: Final = "zoo request"
-#: Seconds between two looks at how far the jobs are.
-_LOOK_S: Final = 1.0
 
 
 @ends_on_signals
@@ -165,7 +159,7 @@ def train_zoo(
             core; None on Ray. They change no byte.
         executor: Processes of this machine, or a Ray cluster whose nodes all see ``out``.
         mode: ``"resume"`` continues the same request, ``"overwrite"`` starts over.
-        progress: Called with (rollouts done, rollouts in all, jobs).
+        progress: Called with (rollouts done, rollouts in all, the last job); on Ray when one ends.
 
     Raises:
         ConfigurationError: A setting or the folder does not fit.
@@ -182,11 +176,10 @@ def train_zoo(
             code,
             kind=_REQUEST_KIND,
             seed=config.seed,
-            training=TRAINING.get(config.method, 1),
         )
-        _require_training(folder, config)
         keys = job_keys(config)
-        factory = ZooJobFactory(
+        factory = partial(
+            ZooJobRunner,
             folder=folder,
             config=config,
             task=config.spec,
@@ -247,17 +240,29 @@ def do_jobs(
         progress: See `train_zoo`.
     """
     missing = [key for key, finished in jobs.items() if not finished]
-    with _watched(folder, list(jobs), missing, rollouts, progress):
-        if executor == "ray":
-            if workers is not None:
-                raise ConfigurationError(
-                    f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs "
-                    "decide."
-                )
-            run_jobs_on_ray(_grouped(missing, free_actors() if missing else 1), factory)
-        else:
-            size = default_workers() if workers is None else workers
-            run_jobs(_grouped(missing, size), factory, workers=size)
+    before = rollouts * (len(jobs) - len(missing))
+    if executor == "ray" and workers is not None:
+        raise ConfigurationError(
+            f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs decide."
+        )
+    if executor == "ray":
+        cluster, size = RayCluster(), free_actors() if missing else 1
+    else:
+        cluster, size = None, default_workers() if workers is None else workers
+
+    def report(done: int, _: int, last: str) -> None:
+        if progress is not None:
+            progress(before + done, rollouts * len(jobs), last)
+
+    report(0, 0, "")
+    dispatch(
+        _grouped(missing, size),
+        factory,
+        work=rollouts,
+        workers=size,
+        cluster=cluster,
+        report=report,
+    )
     shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
     remove_temporaries(folder / JOBS_FOLDER)
 
@@ -270,64 +275,10 @@ def _grouped(keys: Sequence[str], groups: int) -> list[Job]:
     ]
 
 
-def _require_training(folder: Path, config: ZooConfig) -> None:
-    """Refuse to go on with what another version of the method's training began."""
-    begun = read_sealed_json(folder / REQUEST_NAME, kind=_REQUEST_KIND).get("training", 1)
-    version = TRAINING.get(config.method, 1)
-    if begun != version and any(finished_members(folder, k) is None for k in job_keys(config)):
-        refuse(
-            ConfigurationError,
-            f"{folder}",
-            expected=f"a zoo of version {version} of how {config.method} trains",
-            got=f"an unfinished one of version {begun}",
-            do="finish it with the release that began it, or start over with --overwrite",
-        )
-
-
-@contextmanager
-def _watched(
-    folder: Path,
-    keys: Sequence[str],
-    missing: Sequence[str],
-    rollouts: int,
-    progress: ProgressReport | None,
-) -> Generator[None]:
-    """Report how many rollouts are done while the body runs."""
-    if progress is None:
-        yield
-        return
-    total, ended = rollouts * len(keys), threading.Event()
-
-    def look() -> None:
-        done = finished = 0
-        for key in keys:
-            if key not in missing or (folder / JOBS_FOLDER / f"{key}.json").exists():
-                done, finished = done + rollouts, finished + 1
-                continue
-            path = progress_path(folder, key)
-            done += path.stat().st_size if path.exists() else 0
-        progress(done, total, f"{finished} of {len(keys)} jobs finished")
-
-    def watch() -> None:
-        while not ended.wait(_LOOK_S):
-            look()
-
-    watcher = threading.Thread(target=watch, name="cadenza-zoo-progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
-    look()
-
-
 def store_request(
-    folder: Path, asked: Mapping[str, Any], code: str, *, kind: str, seed: int, **notes: Any
+    folder: Path, asked: Mapping[str, Any], code: str, *, kind: str, seed: int
 ) -> tuple[str, str]:
     """Store what was asked for, or check that it is the same; return commit and project digest.
-
-    ``notes`` are stored with it and not checked.
 
     Raises:
         ConfigurationError: The folder is of another request, or of other code.
@@ -335,7 +286,7 @@ def store_request(
 
     def facts() -> dict[str, Any]:
         context = compute_run_metadata(seed=seed, run_kind="zoo", repo_root=None)
-        return {**notes, "git_sha": context.git_sha, "pyproject_hash": context.pyproject_hash}
+        return {"git_sha": context.git_sha, "pyproject_hash": context.pyproject_hash}
 
     asked = {**asked, "code_sha256": code}
     stored = claim(folder / REQUEST_NAME, asked, kind=kind, notes=facts)

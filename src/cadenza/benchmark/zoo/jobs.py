@@ -3,19 +3,19 @@
 Folder of a zoo, beside `cadenza.partners.zoo_manifest`:
     request.json      what was asked for; another request is refused
     jobs/JOB.json     sealed: the members that a finished job made, and its learning curves
-    work/JOB.pt       newest state of an unfinished job; work/JOB.progress, one byte per rollout
+    work/JOB.pt       newest state of an unfinished job
 Promise:  a job is a pure function of the request. Its state is stored at every evaluation, and its
           result is one atomic file after its members.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from cadenza.benchmark.executor import Note, NotingRunner
 from cadenza.benchmark.tasks import TaskSpec, adopt
 from cadenza.benchmark.zoo.behavior import PreferringSelfPlay, preferences_of
 from cadenza.benchmark.zoo.brdiv import Confederates
@@ -53,15 +53,6 @@ REQUEST_NAME: Final = "request.json"
 _RESULT_KIND: Final = "zoo job"
 #: Methods whose policies train on their own, one job each, stacked; the others are one job.
 ALONE: Final[frozenset[Method]] = frozenset({"fcp", "behavior"})
-#: Version of what a method's training computes from a request: draws, rounding, order.
-TRAINING: Final[Mapping[Method, int]] = {
-    "fcp": 2,
-    "behavior": 2,
-    "mep": 2,
-    "brdiv": 2,
-    "lbrdiv": 1,
-    "comedi": 1,
-}
 #: Copies of the task in which members are measured at once, unless one has more episodes.
 STAGE_COPIES: Final = 1024
 #: Methods whose one job has a block of environments for each policy.
@@ -100,29 +91,29 @@ def episode_seed(config: ZooConfig) -> int:
     return derive_substream("zoo.measurement", root_seed=config.seed).integer_seed()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooJobFactory:
-    """Builds the runner of one process; travels to workers as plain values."""
-
-    folder: Path
-    config: ZooConfig
-    task: TaskSpec
-    origin: tuple[str, str]
-    modules: tuple[str, ...]
-
-    def __call__(self) -> "ZooJobRunner":
-        """Return the runner."""
-        adopt(self.task, self.modules)
-        return ZooJobRunner(self.folder, self.config, self.origin)
-
-
-class TrainingRunner(ABC):
+class TrainingRunner(NotingRunner):
     """Trains what jobs hold, several as one where their policies train alone; stores the results.
 
     What a job makes does not depend on those that it is trained with.
+
+    Args:
+        folder: Where.
+        config: What is trained.
+        task: The task of ``config``, which a worker may not know,
+        modules: and what it is defined in.
+        origin: Commit and project digest.
     """
 
-    def __init__(self, folder: Path, config: ZooConfig, origin: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        config: ZooConfig,
+        task: TaskSpec,
+        modules: tuple[str, ...],
+        origin: tuple[str, str],
+    ) -> None:
+        adopt(task, modules)
         self.folder: Path = folder
         self.config: ZooConfig = config
         self._origin = origin
@@ -322,30 +313,16 @@ class Course(ABC):
         """Train from the newest states to the evaluation at ``until``, or to the end."""
         population = self._population
         last = population.iterations if until is None else until
-        with ExitStack() as files:
-            told = [files.enter_context(self._progress_file(key)) for key in self._keys]
-            for iteration in range(max(self._begin, 0), last + 1):
-                if iteration in self._marks and iteration > self._begin:
-                    step = self._steps[self._marks.index(iteration)]
-                    for place, facts in enumerate(self._evaluate()):
-                        trained = {
-                            "iteration": iteration,
-                            "population": population.state_dict(place),
-                        }
-                        self._runner.save_state(self._keys[place], step, {**trained, **facts})
-                if iteration < last:
-                    population.iterate(iteration)
-                    for progress in told:
-                        progress.write(b".")
-                        progress.flush()
-
-    @contextmanager
-    def _progress_file(self, key: str) -> Generator[BinaryIO]:
-        path = progress_path(self._runner.folder, key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as progress:
-            progress.truncate(max(self._begin, 0))
-            yield progress
+        for iteration in range(max(self._begin, 0), last + 1):
+            for key in self._keys:
+                self._runner.note(Note(key, iteration, population.iterations, ""))
+            if iteration in self._marks and iteration > self._begin:
+                step = self._steps[self._marks.index(iteration)]
+                for place, facts in enumerate(self._evaluate()):
+                    trained = {"iteration": iteration, "population": population.state_dict(place)}
+                    self._runner.save_state(self._keys[place], step, {**trained, **facts})
+            if iteration < last:
+                population.iterate(iteration)
 
 
 class _MemberCourse(Course):
@@ -446,11 +423,6 @@ class _MemberCourse(Course):
             began = self._began[place]
             found.append({"snapshots": snapshots, "returns": returns, "began": began})
         return found
-
-
-def progress_path(folder: Path, key: str) -> Path:
-    """Return the file that holds one byte per finished rollout of a job."""
-    return folder / WORK_FOLDER / f"{key}.progress"
 
 
 def finished_members(folder: Path, key: str) -> list[ZooMember] | None:

@@ -17,7 +17,8 @@ Axes:     K = responses trained together, N = environments, M = episodes, R = ev
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -25,7 +26,7 @@ from pydantic import Field
 
 from cadenza.benchmark.builders import code_digest, require_player
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
-from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt
+from cadenza.benchmark.tasks import OptionValue, TaskSpec
 from cadenza.benchmark.zoo.build import Executor, do_jobs, store_request
 from cadenza.benchmark.zoo.config import ZooConfig, default_ppo
 from cadenza.benchmark.zoo.fcp import SelfPlay
@@ -209,10 +210,11 @@ def train_responses(
         origin = store_request(folder, asked, code, kind=_REQUEST_KIND, seed=config.seed)
         for name in (_CANDIDATES, POLICIES_FOLDER):
             make_folder(folder / name)
-        plan = ResponseFactory(
+        factory = partial(
+            ResponseRunner,
+            budget=config,
             folder=folder,
-            config=config,
-            played=played,
+            config=played,
             entries=keys,
             task=played.spec,
             modules=outside_modules(classes),
@@ -221,7 +223,7 @@ def train_responses(
         do_jobs(
             folder,
             {key: finished_response(folder, key) is not None for key in keys},
-            plan,
+            factory,
             rollouts=played.iterations,
             workers=workers,
             executor=executor,
@@ -300,30 +302,15 @@ def random_ego(env: PairEnv, seed: int) -> PairPolicy:
     return act
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseFactory:
-    """Builds the runner of one process; travels to workers as plain values."""
-
-    folder: Path
-    config: ResponseConfig
-    played: ZooConfig
-    entries: Mapping[str, ZooEntry]
-    task: TaskSpec
-    modules: tuple[str, ...]
-    origin: tuple[str, str]
-
-    def __call__(self) -> "ResponseRunner":
-        """Return the runner."""
-        adopt(self.task, self.modules)
-        return ResponseRunner(self)
-
-
 class ResponseRunner(TrainingRunner):
     """Trains best responses and stores each."""
 
-    def __init__(self, plan: ResponseFactory) -> None:
-        super().__init__(plan.folder, plan.played, plan.origin)
-        self.plan: ResponseFactory = plan
+    def __init__(
+        self, *, budget: ResponseConfig, entries: Mapping[str, ZooEntry], **training: Any
+    ) -> None:
+        super().__init__(**training)
+        self.budget: ResponseConfig = budget
+        self.entries: Mapping[str, ZooEntry] = entries
 
     def course(self, keys: Sequence[str], states: Mapping[str, State | None]) -> "_Course":
         """Return the training of ``keys``, each beside its partner."""
@@ -334,7 +321,7 @@ class ResponseRunner(TrainingRunner):
 
     def partners(self, keys: Sequence[str], env: PairEnv) -> list[FrozenPartner]:
         """Return new partners of ``keys``."""
-        return [load_partner(self.plan.entries[key].spec(env.uids[1])) for key in keys]
+        return [load_partner(self.entries[key].spec(env.uids[1])) for key in keys]
 
 
 class _Course(Course):
@@ -346,7 +333,7 @@ class _Course(Course):
     def __init__(
         self, runner: ResponseRunner, population: SelfPlay, states: Mapping[str, State | None]
     ) -> None:
-        self._metric = _metric(runner.plan.config, runner.config)
+        self._metric = _metric(runner.budget, runner.config)
         self._best: list[dict[str, Any]] = [
             {"curve": [], "best": 0, "standing": [-math.inf, -math.inf], "policy": {}}
             for _ in population.keys
@@ -396,7 +383,7 @@ class _Course(Course):
             network = replace(policy, **about, seat="ego")
             save_policy_file(network, _candidate(self._runner.folder, key))
             result = TrainedResponse(
-                partner=self._runner.plan.entries[key].member.name,
+                partner=self._runner.entries[key].member.name,
                 steps=tuple(self._steps),
                 curve=tuple(found["curve"]),
                 best=found["best"],
