@@ -1,22 +1,28 @@
 """`cadenza zoo train | list | show | select | best-response | matrix`, and the draft zoo."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cadenza.cli.configuration import Settings, explained
+from cadenza.cli.evaluate import Workers
 from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import progress_bar, stage_bars
 
 if TYPE_CHECKING:
     from cadenza.benchmark.zoo.build import Executor
     from cadenza.benchmark.zoo.config import ZooConfig
+    from cadenza.benchmark.zoo.responses import TrainedResponse
     from cadenza.partners.selection import Criterion
     from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
 
+_Executor = Annotated[
+    str, typer.Option("--executor", help="local, or ray: a cluster that sees the folders.")
+]
+_Resume = Annotated[bool, typer.Option("--resume", help="Continue what is there.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete what is there.")]
 _Zoos = Annotated[list[Path], typer.Argument(help="Folders of zoos of one task.")]
 _COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "began", "events per episode")
 
@@ -34,25 +40,18 @@ def train(
         Path | None,
         typer.Option("--out", "-o", help="Folder of the zoo; default runs/zoo-TASK-METHOD."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", min=1, help="Jobs at a time; one per core by default."),
-    ] = None,
-    executor: Annotated[
-        str, typer.Option("--executor", help="local, or ray: a cluster that sees the folder.")
-    ] = "local",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the zoo there.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the zoo there.")] = False,
+    workers: Workers = None,
+    executor: _Executor = "local",
+    resume: _Resume = False,
+    overwrite: _Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a population of partners and seal it."""
     with typed_exits(as_json=as_json):
+        from cadenza.benchmark.output_folder import output_mode
         from cadenza.benchmark.zoo.build import train_zoo
-        from cadenza.core.errors import ConfigurationError
 
-        if resume and overwrite:
-            raise ConfigurationError("zoo train: expected --resume or --overwrite, got both.")
         config = _configured(method, task, settings or [])
         folder = out or Path("runs") / f"zoo-{config.task}-{config.method}"
         with progress_bar("training", quiet=quiet or as_json) as report:
@@ -61,7 +60,7 @@ def train(
                 out=folder,
                 workers=workers,
                 executor=_executor(executor),
-                mode="resume" if resume else "overwrite" if overwrite else "new",
+                mode=output_mode(resume=resume, overwrite=overwrite),
                 progress=report,
             )
         _print_zoo(folder, manifest, as_json=as_json)
@@ -154,7 +153,7 @@ def select(
         typer.Option("--floor", help="Smallest lower bound of the skill, for all tiers but init."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the draws.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the zoo there.")] = False,
+    overwrite: _Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose members of zoos and seal them as a new zoo."""
@@ -222,15 +221,10 @@ def best_response(
             "runs/best-responses-TASK.",
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
-    ] = None,
-    executor: Annotated[
-        str, typer.Option("--executor", help="local, or ray: a cluster that sees the folders.")
-    ] = "local",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue those there.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete those there.")] = False,
+    workers: Workers = None,
+    executor: _Executor = "local",
+    resume: _Resume = False,
+    overwrite: _Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -240,7 +234,6 @@ def best_response(
         from cadenza.benchmark.tasks import get_task
         from cadenza.benchmark.zoo.responses import (
             RESPONSES_FOLDER,
-            RESPONSES_JSON,
             ResponseConfig,
             partners_by_name,
             train_responses,
@@ -283,23 +276,7 @@ def best_response(
                 mode=output_mode(resume=resume, overwrite=overwrite),
                 progress=report,
             )
-        if as_json:
-            facts = {name: one.model_dump(mode="json") for name, one in trained.items()}
-            print_json({"best_responses": str(folder), "partners": facts})
-            return
-        rows = [
-            (
-                name,
-                _shown(one.random, digits=2),
-                _shown(one.score, digits=2),
-                f"{one.steps[one.best]} of {one.steps[-1]}",
-                "" if one.score.is_above(one.random) else "a random ego may do as well: no bound",
-            )
-            for name, one in trained.items()
-        ]
-        columns = ("partner", "random ego", "best response", "steps", "")
-        print_table(f"Best responses on {manifest.task}", columns, rows)
-        print_text(f"for reports: {folder / RESPONSES_JSON}")
+        _print_responses(folder, manifest.task, trained, as_json=as_json)
 
 
 def matrix(
@@ -338,83 +315,40 @@ def matrix(
         int, typer.Option("--episodes", min=5, help="Episodes of a cell, over five seeds.")
     ] = 50,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Chooses the seeds.")] = 0,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the matrix there.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the matrix there.")
-    ] = False,
+    workers: Workers = None,
+    resume: _Resume = False,
+    overwrite: _Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Play every learned ego with every partner; seal the results and write a report."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.zoo.encounters import play_encounters
-        from cadenza.benchmark.zoo.matrix import cross_play, diversity_table, write_matrix
-        from cadenza.benchmark.zoo.selecting import family_diversity
-        from cadenza.benchmark.zoo.verdict import (
-            REPORT_HTML,
-            family_table,
-            keep_responses,
-            merged_responses,
-            verdict_report,
-        )
-        from cadenza.core.errors import ConfigurationError
-        from cadenza.core.files import atomic_write_text
-        from cadenza.evaluation.best_responses import load_best_responses
-        from cadenza.evaluation.report.analysis import analyse
-        from cadenza.evaluation.report.render import render_report
-        from cadenza.evaluation.report.tables import proximity_table
+        from cadenza.benchmark.zoo.judging import judge
+        from cadenza.benchmark.zoo.matrix import MATRIX_JSON
+        from cadenza.benchmark.zoo.verdict import REPORT_HTML
 
-        if encounters == 1:
-            raise ConfigurationError("--encounters: expected at least 2, or 0 for none, got 1.")
         out = out or zoos[0] / "matrix"
-        best = merged_responses(zoos)
-        if best_responses is not None:
-            best = load_best_responses(best_responses)
         with stage_bars(quiet=quiet or as_json) as report:
-            result = cross_play(
+            tables = judge(
                 zoos,
                 out=out,
+                best_responses=best_responses,
+                encounters=encounters,
+                seed=seed,
+                workers=workers,
+                progress=report,
                 egos=ego or (),
                 seen=seen or (),
                 episodes=episodes,
-                seed=seed,
-                workers=workers,
                 resume=resume,
                 overwrite=overwrite,
-                progress=partial(report, "cross-play"),
             )
-            if encounters:
-                play_encounters(
-                    result.plan,
-                    egos=result.judged,
-                    out=out,
-                    artifacts_root=result.artifacts_root,
-                    encounters=encounters,
-                    workers=workers,
-                    progress=partial(report, "encounters"),
-                )
-        diversity = family_diversity(zoos, seed=seed)
-        table = write_matrix(out, result, diversity)
-        if best is not None:
-            keep_responses(out, best)
-        view = verdict_report(out)
-        atomic_write_text(out / REPORT_HTML, render_report(view))
         if as_json:
-            print_text(table.read_text("utf-8").rstrip())
+            print_text((out / MATRIX_JSON).read_text("utf-8").rstrip())
             return
-        found = family_table(result.as_json())
-        print_table(found.title, found.columns, found.rows)
-        proximity = proximity_table(view, analyse(view))
-        if proximity is not None:
-            print_table(proximity.title, proximity.columns[:-3], [r[:-3] for r in proximity.rows])
-        if diversity:
-            found = diversity_table(diversity)
-            print_table(found.title, found.columns, found.rows)
-        print_text(f"matrix: {table}\nreport: {out / REPORT_HTML}")
+        for table in tables:
+            print_table(table.title, table.columns, table.rows)
+        print_text(f"matrix: {out / MATRIX_JSON}\nreport: {out / REPORT_HTML}")
 
 
 def film(
@@ -489,6 +423,30 @@ def _print_zoo(folder: Path, manifest: "ZooManifest", *, as_json: bool) -> None:
             "skill: beside the ego of the member's last checkpoint, for earlier ones, too; began: "
             "beside its own before the training, in the same episodes"
         )
+
+
+def _print_responses(
+    folder: Path, task: str, trained: "Mapping[str, TrainedResponse]", *, as_json: bool
+) -> None:
+    from cadenza.benchmark.zoo.responses import RESPONSES_JSON
+
+    if as_json:
+        facts = {name: one.model_dump(mode="json") for name, one in trained.items()}
+        print_json({"best_responses": str(folder), "partners": facts})
+        return
+    rows = [
+        (
+            name,
+            _shown(one.random, digits=2),
+            _shown(one.score, digits=2),
+            f"{one.steps[one.best]} of {one.steps[-1]}",
+            "" if one.score.is_above(one.random) else "a random ego may do as well: no bound",
+        )
+        for name, one in trained.items()
+    ]
+    columns = ("partner", "random ego", "best response", "steps", "")
+    print_table(f"Best responses on {task}", columns, rows)
+    print_text(f"for reports: {folder / RESPONSES_JSON}")
 
 
 def _described(member: "ZooMember") -> str:
