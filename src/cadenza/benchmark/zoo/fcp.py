@@ -63,13 +63,17 @@ class SelfPlay(Population):
         partners: SeatedPartners | None = None,
     ) -> None:
         super().__init__(config, env, keys)
-        self.count: int = 1
+        self.count: int = len(self.suffixes())
         self.iterations: int = config.iterations
-        seeds = [self.seed(key, "learner") for key in keys]
+        names = [key + suffix for key in keys for suffix in self.suffixes()]
         self.players: PairPlayers = PairPlayers(
-            config, env, seeds=seeds, names=self.keys, partners=partners
+            config, env, seeds=self._seeds("learner"), names=names, partners=partners
         )
         self.stacks = [self.players.learner]
+
+    def suffixes(self) -> list[str]:
+        """Return what follows a job's key in the names of its policies, and purposes of seeds."""
+        return [""]
 
     def reward(self, moment: Moment) -> FloatArray:
         """Return what both robots learn from, (E,): the task's rewards."""
@@ -77,11 +81,16 @@ class SelfPlay(Population):
 
     def iterate(self, iteration: int) -> None:
         """Play a rollout and learn from it."""
-        self.players.play(
-            [self.seed(key, f"rollout.{iteration}") for key in self.keys], self.reward
-        )
+        self.players.play(self._seeds(f"rollout.{iteration}"), self.reward)
+        self.reshape_rewards()
         self.players.update(iteration, self.iterations)
+
+    def reshape_rewards(self) -> None:
+        """Change the rewards of a whole rollout, if a method does."""
 
     def member(self, index: int) -> MemberPolicies:
         """Return a policy as it is now."""
         return self.players.member(index, index)
+
+    def _seeds(self, purpose: str) -> list[int]:
+        return [self.seed(key, purpose + end) for key in self.keys for end in self.suffixes()]

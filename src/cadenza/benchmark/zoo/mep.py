@@ -12,15 +12,11 @@ Axes:        K = policies, R = rows, T = steps.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from cadenza.benchmark.zoo.config import ZooConfig
-from cadenza.benchmark.zoo.pairs import PairEnv
-from cadenza.benchmark.zoo.stacked import PairPlayers, Population, shared_reward
-from cadenza.partners.zoo_member import MemberPolicies
+from cadenza.benchmark.zoo.fcp import SelfPlay
 
 
 def mixture_log_density(log_densities: Tensor) -> Tensor:
@@ -28,33 +24,21 @@ def mixture_log_density(log_densities: Tensor) -> Tensor:
     return torch.logsumexp(log_densities, dim=0) - math.log(len(log_densities))
 
 
-class EntropyPopulation(Population):
-    """K policies, each in self-play, rewarded for what the others would not do."""
+class EntropyPopulation(SelfPlay):
+    """K policies of one job, each in self-play, rewarded for what the others would not do."""
 
-    def __init__(self, config: ZooConfig, env: PairEnv, keys: Sequence[str]) -> None:
-        super().__init__(config, env, keys)
-        self.count: int = config.population
-        self.iterations: int = config.iterations
-        names = [f"{keys[0]}-{k}" for k in range(self.count)]
-        seeds = [self.seed(keys[0], f"learner.{k}") for k in range(self.count)]
-        self.players: PairPlayers = PairPlayers(config, env, seeds=seeds, names=names)
-        self.stacks = [self.players.learner]
+    def suffixes(self) -> list[str]:
+        """Return one for each policy."""
+        return [f".{k}" for k in range(self.config.population)]
 
-    def iterate(self, iteration: int) -> None:
-        """Play a round, add the surprise at the population, and learn from it."""
-        firsts = [self.seed(self.keys[0], f"rollout.{iteration}.{k}") for k in range(self.count)]
-        self.players.play(firsts, shared_reward)
-        rewards = self.players.rollout.rewards
+    def reshape_rewards(self) -> None:
+        """Add the surprise at the population."""
+        players = self.players
         for own, rows, decisions in zip(
-            rewards, self.players.rows, self.players.rollout.decisions, strict=True
+            players.rollout.rewards, players.rows, players.rollout.decisions, strict=True
         ):
-            densities = self.players.learner.log_density(
+            densities = players.learner.log_density(
                 rows.reshape(own.size, -1), decisions.reshape(own.size, *decisions.shape[2:])
             )
             surprise = -mixture_log_density(torch.from_numpy(densities)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
             own += self.config.alpha * surprise.reshape(own.shape)
-        self.players.update(iteration, self.iterations)
-
-    def member(self, index: int) -> MemberPolicies:
-        """Return policy ``index`` as it is now."""
-        return self.players.member(index, index)

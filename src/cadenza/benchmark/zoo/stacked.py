@@ -230,15 +230,10 @@ class _Players(Driver):
 
 
 class FrozenPlayers(_Players):
-    """Policies of a stack that draw with noise of others and learn nothing.
+    """Policies of a stack that learn nothing, with ``noise`` of others at step t, (K, R, A).
 
-    Args:
-        learner: See `_Players`.
-        env: See `_Players`.
-        places: See `_Players`.
-        noise: That of step t, (K, R, A), see `StackedPPO.draw_noise`.
-        where: Rows that drive at step t, (K, R); by default all.
-        told: See `_Players`.
+    ``where`` says which rows drive at step t, (K, R); by default all do. See
+    `StackedPPO.draw_noise` and `_Players`.
     """
 
     def __init__(
@@ -262,15 +257,9 @@ class FrozenPlayers(_Players):
 
 
 class LearningPlayers(_Players):
-    """Policies of a stack, and the rollout that they are to learn from.
+    """Policies of a stack, and the rollout of T steps that they are to learn from.
 
-    Args:
-        learner: See `_Players`.
-        env: See `_Players`.
-        places: See `_Players`.
-        steps: T.
-        judged: What critics are told after both robots' states, (K, R, ...) or alike.
-        told: See `_Players`.
+    Critics are told ``judged`` after both robots' states, (K, R, ...) or alike. See `_Players`.
 
     Attributes:
         rollout: What happened, complete after `play`.

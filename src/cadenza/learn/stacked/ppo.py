@@ -27,9 +27,9 @@ Device:      parameters, kept arrays and the batch of an update are there; draws
              made on the CPU. Rows cross it twice per step: there, and back as decisions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -103,32 +103,17 @@ def value_terms(values: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
     return distance.square().mean(1), 2.0 * distance / values.shape[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Batch:
-    """Transitions of K members, member by member: (K n, ...), or a minibatch as (K, B, ...)."""
+#: Transitions of K members by name, member by member: (K n, ...), or a minibatch as (K, B, ...).
+_Batch: TypeAlias = Mapping[str, Tensor]
 
-    observations: Tensor
-    critic_observations: Tensor
-    actions: Tensor
-    old_log_probs: Tensor
-    advantages: Tensor
-    returns: Tensor
 
-    def rows(self, indices: Tensor) -> Self:
-        """Return the transitions ``indices``, (K, B)."""
-        flat = indices.reshape(-1)
-        return self._each(
-            lambda rows: rows.index_select(0, flat).view(*indices.shape, *rows.shape[1:])
-        )
-
-    def members(self, chosen: Sequence[int], transitions: int) -> Self:
-        """Return some members' n transitions each."""
-        parts = [slice(k * transitions, (k + 1) * transitions) for k in chosen]
-        return self._each(lambda rows: torch.cat([rows[part] for part in parts]))
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        columns = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return replace(self, **{name: change(rows) for name, rows in columns})
+def _minibatch(batch: _Batch, indices: Tensor) -> _Batch:
+    """Return the transitions ``indices``, (K, B)."""
+    flat = indices.reshape(-1)
+    return {
+        name: rows.index_select(0, flat).view(*indices.shape, *rows.shape[1:])
+        for name, rows in batch.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,18 +170,20 @@ class _Stack:
     ) -> Tensor:
         """Take Adam's step number ``step`` on a minibatch (K, B, ...); return figures, (K, 6)."""
         config, policies = self._config, self.policies
-        advantages = batch.advantages
+        advantages = batch["advantages"]
         if config.normalize_advantages and advantages.shape[1] > 1:
             centred = advantages - advantages.mean(1, keepdim=True)
             advantages = centred / (advantages.std(1, keepdim=True) + ADVANTAGE_EPSILON)
-        terms = policies.head.terms(policies.act(batch.observations), batch.actions)
+        terms = policies.head.terms(policies.act(batch["observations"]), batch["actions"])
         surrogate = surrogate_terms(
-            terms.log_probs, batch.old_log_probs, advantages, config.clip_epsilon
+            terms.log_probs, batch["old_log_probs"], advantages, config.clip_epsilon
         )
-        error, value_slope = value_terms(policies.judge(batch.critic_observations), batch.returns)
+        error, value_slope = value_terms(
+            policies.judge(batch["critic_observations"]), batch["returns"]
+        )
         policies.differentiate(
-            batch.observations,
-            batch.critic_observations,
+            batch["observations"],
+            batch["critic_observations"],
             terms,
             surrogate.slope,
             config.value_coefficient * value_slope,
@@ -569,7 +556,7 @@ class StackedPPO:
             order = (torch.from_numpy(orders) + offsets).to(self._device, non_blocking=True)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
             for start, stop in bounds:
                 step = self._steps[first] + len(figures) + 1
-                rows = batch.rows(order[:, start:stop])
+                rows = _minibatch(batch, order[:, start:stop])
                 figures.append(stack.learn(rows, rate=rate, bonus=bonus, step=step, names=names))
             if config.target_kl is not None:
                 latest = torch.stack(figures[-len(bounds) :])[..., 3].mean()
@@ -605,7 +592,8 @@ class StackedPPO:
             for place, k in enumerate(group):
                 apart.policies.load_member(place, own, self.policies.member(k, shared))
         own_bonus = None if bonus is None else bonus[list(group)]
-        rows = batch.members(group, transitions)
+        parts = [slice(k * transitions, (k + 1) * transitions) for k in group]
+        rows = {name: torch.cat([each[part] for part in parts]) for name, each in batch.items()}
         means = self._run(apart, group, rows, transitions, rate=rate, bonus=own_bonus)
         for own, shared in pairs:
             for place, k in enumerate(group):
@@ -615,11 +603,11 @@ class StackedPPO:
     def _prepared(self, estimates: Sequence[Estimate]) -> tuple[_Batch, int]:
         """Return the transitions of all rollouts, and n."""
         parts = [estimate.columns for estimate in estimates]
-        columns: dict[str, Any] = {}
+        columns: dict[str, Tensor] = {}
         for name in parts[0]:
             found = [part[name] for part in parts]
             columns[name] = (found[0] if len(found) == 1 else torch.cat(found, dim=1)).flatten(0, 1)
-        return _Batch(**columns), len(columns["returns"]) // self.members
+        return columns, len(columns["returns"]) // self.members
 
     def _values(self, rollout: StackedRollout) -> tuple[Float32Array, Float32Array]:
         """Return V of every step and of what continues it, (K, T, R): 0 where an episode ended."""
