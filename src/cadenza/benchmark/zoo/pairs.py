@@ -190,23 +190,16 @@ def open_pairs(config: ZooConfig, num_envs: int, *, stride: int | None = None) -
     )
     env = build_env(settings, root_seed=config.seed)
     if stride is not None:
-        _require_service(env, config, "stride")
+        if not hasattr(env, "stride"):  # somebody else's batch
+            refuse(
+                ConfigurationError,
+                f"zoo {config.method} on {config.task!r}",
+                expected="a batch that goes back and has a stride, as vector_base.EpisodeBatch",
+                got=type(env).__name__,
+                do="derive it from that, or leave batches to processes: supports_batches=False",
+            )
         env.stride = stride
-    if config.method == "comedi":
-        _require_service(env, config, "restore")
     return PairEnv(env)
-
-
-def _require_service(env: Any, config: ZooConfig, name: str) -> None:
-    """Raise unless a batch, perhaps one of somebody else's, has what the training needs."""
-    if not hasattr(env, name):
-        refuse(
-            ConfigurationError,
-            f"zoo {config.method} on {config.task!r}",
-            expected=f"a batch with {name!r}, as cadenza.envs.vector_base.EpisodeBatch has it",
-            got=type(env).__name__,
-            do="derive it from that, or leave batches to processes: supports_batches=False",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -78,7 +78,6 @@ class RotateConfig(FrozenModel):
         num_envs: N, of each partner, and K N of the ego.
         partner_steps: Environment steps of the partners' training in an iteration, of all rollouts.
         ego_steps: Those of the ego's.
-        minimax: Leave SP and SXP away: partners that only spoil, to compare with.
         partner_ppo: Settings of partners and best responses.
         ego: Those of the ego.
     """
@@ -92,7 +91,6 @@ class RotateConfig(FrozenModel):
     num_envs: Count = 16
     partner_steps: Count = 400_000
     ego_steps: Count = 300_000
-    minimax: bool = False
     partner_ppo: MAPPOConfig = Field(default_factory=MAPPOConfig)
     ego: SelfPlayConfig = Field(default_factory=SelfPlayConfig)
 
@@ -161,8 +159,7 @@ class Rotate:
         """Train new partners against the ego, and the ego beside all of them."""
         config, number = self.config, len(self.figures)
         stage = _Stage(self, number)
-        per_update = (1 if config.minimax else 3) * config.partner_ppo.rollout_length
-        per_update *= config.num_envs * config.partners
+        per_update = 3 * config.partner_ppo.rollout_length * config.num_envs * config.partners
         updates = max(1, config.partner_steps // per_update)
         for update in range(updates):
             stage.update(update, updates)
@@ -283,7 +280,7 @@ class _Stage:
     def update(self, number: int, total: int) -> None:
         """Play the rollouts of one update, and learn from them."""
         config, env, length = self.config, self.env, self.config.partner_ppo.rollout_length
-        steps = (1 if config.minimax else 3) * config.num_envs * length
+        steps = 3 * config.num_envs * length
         counts: dict[str, Any] = {"done": number * steps, "total": total * steps}
         partners = self._learning(self.partners, 1, beside_ego=True)
         moments = set(np.linspace(0, length - 1, min(length, STORED)).astype(int).tolist())
@@ -291,15 +288,14 @@ class _Stage:
         drivers = [kept, partners, _Ego(self._ego, env, self._rng)]
         play(env, drivers, length, seeds=self._stream(f"xp.{number}").integer_seed())
         learned, answered = [self._signed(partners, -1.0)], list[Estimate]()
-        if not config.minimax:
-            for purpose, restart in (("sp", None), ("sxp", kept.restart(self._own_block))):
-                partners = self._learning(self.partners, 1)
-                responses = self._learning(self.responses, 0)
-                seed = self._stream(f"{purpose}.{number}").integer_seed()
-                play(env, [partners, responses], length, seeds=seed, restart=restart)
-                learned.append(self._signed(partners, 1.0))
-                answered.append(self._signed(responses, 1.0))
-            self.responses.update(*answered, **counts)
+        for purpose, restart in (("sp", None), ("sxp", kept.restart(self._own_block))):
+            partners = self._learning(self.partners, 1)
+            responses = self._learning(self.responses, 0)
+            seed = self._stream(f"{purpose}.{number}").integer_seed()
+            play(env, [partners, responses], length, seeds=seed, restart=restart)
+            learned.append(self._signed(partners, 1.0))
+            answered.append(self._signed(responses, 1.0))
+        self.responses.update(*answered, **counts)
         self.partners.update(*learned, **counts)
 
     def partner(self, index: int) -> PortableNetwork:
