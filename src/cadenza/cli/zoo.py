@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.configuration import Settings, explained
-from cadenza.cli.evaluate import Workers
+from cadenza.cli.evaluate import Executor, Resources, Workers, cluster_of
 from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import progress_bar, stage_bars
 
 if TYPE_CHECKING:
-    from cadenza.benchmark.zoo.build import Executor
     from cadenza.benchmark.zoo.config import ZooConfig
     from cadenza.benchmark.zoo.responses import TrainedResponse
     from cadenza.partners.selection import Criterion
     from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
 
-_Executor = Annotated[
-    str, typer.Option("--executor", help="local, or ray: a cluster that sees the folders.")
-]
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue what is there.")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete what is there.")]
 _Zoos = Annotated[list[Path], typer.Argument(help="Folders of zoos of one task.")]
@@ -41,7 +37,8 @@ def train(
         typer.Option("--out", "-o", help="Folder of the zoo; default runs/zoo-TASK-METHOD."),
     ] = None,
     workers: Workers = None,
-    executor: _Executor = "local",
+    executor: Executor = "local",
+    resources: Resources = None,
     resume: _Resume = False,
     overwrite: _Overwrite = False,
     as_json: AsJson = False,
@@ -59,7 +56,7 @@ def train(
                 config,
                 out=folder,
                 workers=workers,
-                executor=_executor(executor),
+                cluster=cluster_of(executor, resources or []),
                 mode=output_mode(resume=resume, overwrite=overwrite),
                 progress=report,
             )
@@ -222,7 +219,8 @@ def best_response(
         ),
     ] = None,
     workers: Workers = None,
-    executor: _Executor = "local",
+    executor: Executor = "local",
+    resources: Resources = None,
     resume: _Resume = False,
     overwrite: _Overwrite = False,
     as_json: AsJson = False,
@@ -272,7 +270,7 @@ def best_response(
                 zoo=zoo,
                 out=folder,
                 workers=workers,
-                executor=_executor(executor),
+                cluster=cluster_of(executor, resources or []),
                 mode=output_mode(resume=resume, overwrite=overwrite),
                 progress=report,
             )
@@ -377,14 +375,6 @@ def film(
             artifacts_root=matrix / found.matrix["artifacts_root"],
         )
         print_text(f"{out}: {result['steps']} steps, success {result['info'].get('success')}")
-
-
-def _executor(text: str) -> "Executor":
-    from cadenza.core.errors import ConfigurationError
-
-    if text not in ("local", "ray"):
-        raise ConfigurationError(f"--executor: expected local or ray, got {text!r}.")
-    return text
 
 
 def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from cadenza.benchmark.ray_executor import RayCluster
 from cadenza.benchmark.zoo import jobs
 from cadenza.benchmark.zoo.build import train_zoo
 from cadenza.benchmark.zoo.config import ZooConfig
@@ -267,7 +268,7 @@ def test_ray_cluster_gives_the_bytes_of_one_process(fcp, tmp_path):
     from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
 
     with quiet_ray(), running_cluster():
-        train_zoo(tiny("fcp"), out=tmp_path, executor="ray")
+        train_zoo(tiny("fcp"), out=tmp_path, cluster=RayCluster())
     assert bytes_of(tmp_path) == bytes_of(fcp)
 
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import cadenza
 from cadenza.benchmark.builders import code_digest
@@ -136,7 +136,6 @@ def scripted_members(config: ZooConfig) -> Sequence[ZooMember]:
     return members
 
 
-Executor: TypeAlias = Literal["local", "ray"]
 _REQUEST_KIND: Final = "zoo request"
 
 
@@ -146,7 +145,7 @@ def train_zoo(
     *,
     out: Path,
     workers: int | None = None,
-    executor: Executor = "local",
+    cluster: RayCluster | None = None,
     mode: OutputMode = "new",
     progress: ProgressReport | None = None,
 ) -> ZooManifest:
@@ -156,8 +155,8 @@ def train_zoo(
         config: Settings.
         out: Folder of the zoo.
         workers: Processes, among which policies that train alone are divided; by default one per
-            core; None on Ray. They change no byte.
-        executor: Processes of this machine, or a Ray cluster whose nodes all see ``out``.
+            core, or as many as the cluster has room for. They change no byte.
+        cluster: Ray cluster whose nodes all see ``out``; None for this machine.
         mode: ``"resume"`` continues the same request, ``"overwrite"`` starts over.
         progress: Called with (rollouts done, rollouts in all, the last job); on Ray when one ends.
 
@@ -192,7 +191,7 @@ def train_zoo(
             factory,
             rollouts=rollouts_of(config),
             workers=workers,
-            executor=executor,
+            cluster=cluster,
             progress=progress,
         )
         remove_temporaries(folder / MEMBERS_FOLDER)
@@ -223,7 +222,7 @@ def do_jobs(
     *,
     rollouts: int,
     workers: int | None,
-    executor: Executor,
+    cluster: RayCluster | None,
     progress: ProgressReport | None,
 ) -> None:
     """Do the jobs that are not finished yet, and forget what was stored of unfinished ones.
@@ -236,27 +235,26 @@ def do_jobs(
         factory: Builds the runner of one process.
         rollouts: Of one job.
         workers: See `train_zoo`.
-        executor: See `train_zoo`.
+        cluster: See `train_zoo`.
         progress: See `train_zoo`.
     """
     missing = [key for key, finished in jobs.items() if not finished]
     before = rollouts * (len(jobs) - len(missing))
-    if executor == "ray" and workers is not None:
-        raise ConfigurationError(
-            f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs decide."
-        )
-    if executor == "ray":
-        cluster, size = RayCluster(), free_actors() if missing else 1
-    else:
-        cluster, size = None, default_workers() if workers is None else workers
+    size = workers
+    if size is None:
+        size = free_actors(cluster) if cluster is not None and missing else default_workers()
 
     def report(done: int, _: int, last: str) -> None:
         if progress is not None:
             progress(before + done, rollouts * len(jobs), last)
 
     report(0, 0, "")
+    each = max(1, -(-len(missing) // size))  # jobs of a batch
     dispatch(
-        _grouped(missing, size),
+        [
+            Job(key=key, label=f"zoo job {key}", batch=str(place // each))
+            for place, key in enumerate(missing)
+        ],
         factory,
         work=rollouts,
         workers=size,
@@ -265,14 +263,6 @@ def do_jobs(
     )
     shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
     remove_temporaries(folder / JOBS_FOLDER)
-
-
-def _grouped(keys: Sequence[str], groups: int) -> list[Job]:
-    size = max(1, -(-len(keys) // groups))
-    return [
-        Job(key=key, label=f"zoo job {key}", batch=str(place // size))
-        for place, key in enumerate(keys)
-    ]
 
 
 def store_request(

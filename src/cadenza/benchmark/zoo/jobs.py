@@ -8,6 +8,7 @@ Promise:  a job is a pure function of the request. Its state is stored at every 
           result is one atomic file after its members.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -190,7 +191,9 @@ class ZooJobRunner(TrainingRunner):
         blocks = config.population if config.method in _TOGETHER else 1
         copies = config.num_envs * len(keys) * blocks
         env = open_pairs(config, copies, stride=config.num_envs)
-        return _MemberCourse(self, _BUILDERS[config.method](config, env, keys), states)
+        # At every evaluation the policies of the members and their mean scores; first skills.
+        known: dict[str, Any] = {"snapshots": [], "returns": [], "began": []}
+        return _MemberCourse(self, _BUILDERS[config.method](config, env, keys), states, known)
 
     def store(
         self,
@@ -268,12 +271,21 @@ def acting(network: PortableNetwork, env: PairEnv, robot: int) -> PairPolicy:
 
 
 class Course(ABC):
-    """The training of jobs that go as one: rollouts, and evaluations at even distances."""
+    """The training of jobs that go as one: rollouts, and evaluations at even distances.
+
+    ``known``, of each job, is what its evaluations tell the later ones; it is stored with its state
+    and begins as a copy of what is given.
+    """
 
     def __init__(
-        self, runner: TrainingRunner, population: Population, states: Mapping[str, State | None]
+        self,
+        runner: TrainingRunner,
+        population: Population,
+        states: Mapping[str, State | None],
+        known: Mapping[str, Any],
     ) -> None:
         self._runner, self._population = runner, population
+        self._known = [copy.deepcopy(dict(known)) for _ in population.keys]
         self._stage = _Stage(population.config)
         self._config, self._keys = population.config, population.keys
         total, marks = population.iterations, self._config.snapshots
@@ -283,7 +295,7 @@ class Course(ABC):
             state = states[key]
             if state is not None:
                 population.load_state_dict(place, state["population"])
-                self._load(place, state)
+                self._known[place] = {name: state[name] for name in known}
                 self._begin = int(state["iteration"])
 
     def close(self) -> None:
@@ -292,12 +304,8 @@ class Course(ABC):
         self._population.env.close()
 
     @abstractmethod
-    def _load(self, place: int, state: State) -> None:
-        """Go on from what `_evaluate` returned for ``keys[place]``."""
-
-    @abstractmethod
-    def _evaluate(self) -> list[dict[str, Any]]:
-        """Measure everybody; return what each job needs to know of it later."""
+    def _evaluate(self) -> None:
+        """Measure everybody, and note what is to be known of it."""
 
     @abstractmethod
     def publish(self) -> None:
@@ -318,9 +326,10 @@ class Course(ABC):
                 self._runner.note(Note(key, iteration, population.iterations, ""))
             if iteration in self._marks and iteration > self._begin:
                 step = self._steps[self._marks.index(iteration)]
-                for place, facts in enumerate(self._evaluate()):
+                self._evaluate()
+                for place, known in enumerate(self._known):
                     trained = {"iteration": iteration, "population": population.state_dict(place)}
-                    self._runner.save_state(self._keys[place], step, {**trained, **facts})
+                    self._runner.save_state(self._keys[place], step, {**trained, **known})
             if iteration < last:
                 population.iterate(iteration)
 
@@ -329,19 +338,6 @@ class _MemberCourse(Course):
     """The training of members, who are measured beside themselves."""
 
     _runner: ZooJobRunner
-
-    def __init__(
-        self, runner: ZooJobRunner, population: Population, states: Mapping[str, State | None]
-    ) -> None:
-        #: Job by job: at every evaluation the policies of its members, and their mean scores.
-        self._snapshots: list[list[list[dict[str, Any]]]] = [[] for _ in population.keys]
-        self._returns: list[list[list[float]]] = [[] for _ in population.keys]
-        self._began: list[list[dict[str, Any]]] = [[] for _ in population.keys]
-        super().__init__(runner, population, states)
-
-    def _load(self, place: int, state: State) -> None:
-        self._snapshots[place], self._returns[place] = state["snapshots"], state["returns"]
-        self._began[place] = state["began"]
 
     def _measure(
         self, pairs: Sequence[tuple[MemberPolicies, MemberPolicies]]
@@ -357,18 +353,15 @@ class _MemberCourse(Course):
         """Store the members of finished jobs, then what each job made of them."""
         config, count = self._config, self._population.count
         stored: list[list[ZooMember]] = [[] for _ in self._keys]
-        members = [(place, index) for place in range(len(self._keys)) for index in range(count)]
-        tiers = [self._chosen(*member) for member in members]
-        finals = [self._snapshot(*m, t["final"]) for m, t in zip(members, tiers, strict=True)]
-        entries: list[tuple[int, Tier, int]] = [
-            (m, tier, position)
-            for m, chosen in enumerate(tiers)
-            for tier, position in chosen.items()
+        entries = [
+            (place, index, tier, position)
+            for place in range(len(self._keys))
+            for index in range(count)
+            for tier, position in self._chosen(place, index).items()
         ]
-        policies = [self._snapshot(*members[m], position) for m, _, position in entries]
-        played = self._measure([(finals[e[0]], p) for e, p in zip(entries, policies, strict=True)])
-        for (m, tier, position), own, episodes in zip(entries, policies, played, strict=True):
-            place, index = members[m]
+        pairs = [(self._snapshot(*e[:2], -1), self._snapshot(*e[:2], e[3])) for e in entries]
+        played = zip(entries, pairs, self._measure(pairs), strict=True)
+        for (place, index, tier, position), (_, own), episodes in played:
             base = self._keys[place]
             if config.method not in ALONE:
                 base = f"{base}-{index}"
@@ -377,7 +370,7 @@ class _MemberCourse(Course):
                 name, last = f"{base}-{tier}", f"{base}-final"
             member = self._runner.store(name, last, tier, self._steps[position], own, episodes)
             if tier == "final" and config.method != "behavior":  # whose aim is another
-                began = Skill.model_validate(self._began[place][index])
+                began = Skill.model_validate(self._known[place]["began"][index])
                 member = member.model_copy(update={"began": began})
             stored[place].append(member)
         for place, key in enumerate(self._keys):
@@ -391,11 +384,11 @@ class _MemberCourse(Course):
 
     def _snapshot(self, place: int, index: int, position: int) -> MemberPolicies:
         """Return a member as it was at evaluation ``position``."""
-        return MemberPolicies.from_state_dict(self._snapshots[place][position][index])
+        return MemberPolicies.from_state_dict(self._known[place]["snapshots"][position][index])
 
     def _curve(self, place: int, index: int) -> list[float]:
         """Return the mean scores of a member at every evaluation."""
-        return [row[index] for row in self._returns[place]]
+        return [row[index] for row in self._known[place]["returns"]]
 
     def _chosen(self, place: int, index: int) -> dict[Tier, int]:
         """Return which evaluation each tier of a member is taken from."""
@@ -405,24 +398,19 @@ class _MemberCourse(Course):
         middle = halfway(self._curve(place, index), window=self._config.smoothing)
         return {"init": 0, "mid": middle, "final": last}
 
-    def _evaluate(self) -> list[dict[str, Any]]:
+    def _evaluate(self) -> None:
         """Play everybody with itself, and keep who they are now."""
         population, count = self._population, self._population.count
         members = [population.member(k) for k in range(len(self._keys) * count)]
         played = self._measure([(member, member) for member in members])
-        found: list[dict[str, Any]] = []
-        for place in range(len(self._keys)):
+        for place, known in enumerate(self._known):
             own = slice(place * count, (place + 1) * count)
-            snapshots, returns = self._snapshots[place], self._returns[place]
-            returns.append([float(episodes.returns.mean()) for episodes in played[own]])
-            if not self._began[place]:
-                self._began[place] = [e.skill().model_dump(mode="json") for e in played[own]]
+            known["returns"].append([float(episodes.returns.mean()) for episodes in played[own]])
+            if not known["began"]:
+                known["began"] = [e.skill().model_dump(mode="json") for e in played[own]]
             if self._config.method not in _TIERED:
-                snapshots[:] = [[]] * len(snapshots)  # only the last one is wanted
-            snapshots.append([member.state_dict() for member in members[own]])
-            began = self._began[place]
-            found.append({"snapshots": snapshots, "returns": returns, "began": began})
-        return found
+                known["snapshots"] = [[]] * len(known["snapshots"])  # only the last one is wanted
+            known["snapshots"].append([member.state_dict() for member in members[own]])
 
 
 def finished_members(folder: Path, key: str) -> list[ZooMember] | None:

@@ -26,8 +26,9 @@ from pydantic import Field
 
 from cadenza.benchmark.builders import code_digest, require_player
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.ray_executor import RayCluster
 from cadenza.benchmark.tasks import OptionValue, TaskSpec
-from cadenza.benchmark.zoo.build import Executor, do_jobs, store_request
+from cadenza.benchmark.zoo.build import do_jobs, store_request
 from cadenza.benchmark.zoo.config import ZooConfig, default_ppo
 from cadenza.benchmark.zoo.fcp import SelfPlay
 from cadenza.benchmark.zoo.jobs import (
@@ -164,7 +165,7 @@ def train_responses(
     zoo: Path,
     out: Path,
     workers: int | None = None,
-    executor: Executor = "local",
+    cluster: RayCluster | None = None,
     mode: OutputMode = "new",
     progress: ProgressReport | None = None,
 ) -> dict[str, TrainedResponse]:
@@ -175,8 +176,8 @@ def train_responses(
         config: The budget.
         zoo: Folder of the zoo.
         out: Folder of the responses.
-        workers: Processes; by default one per core; None on Ray.
-        executor: Processes of this machine, or a Ray cluster whose nodes see both folders.
+        workers: Processes; by default one per core, or as many as the cluster has room for.
+        cluster: Ray cluster whose nodes see both folders; None for this machine.
         mode: ``"resume"`` continues the same request, ``"overwrite"`` starts over.
         progress: Called with (rollouts done, rollouts in all, trainings finished).
 
@@ -226,7 +227,7 @@ def train_responses(
             factory,
             rollouts=played.iterations,
             workers=workers,
-            executor=executor,
+            cluster=cluster,
             progress=progress,
         )
         for name in (_CANDIDATES, POLICIES_FOLDER):
@@ -334,18 +335,17 @@ class _Course(Course):
         self, runner: ResponseRunner, population: SelfPlay, states: Mapping[str, State | None]
     ) -> None:
         self._metric = _metric(runner.budget, runner.config)
-        self._best: list[dict[str, Any]] = [
-            {"curve": [], "best": 0, "standing": [-math.inf, -math.inf], "policy": {}}
-            for _ in population.keys
-        ]
-        super().__init__(runner, population, states)
+        known: dict[str, Any] = {
+            "curve": [],
+            "best": 0,
+            "standing": [-math.inf, -math.inf],
+            "policy": {},
+        }
+        super().__init__(runner, population, states, known)
         partners = runner.partners(self._keys, population.env)
         self._partners = [
             SeatedPartners(population.env, [one], self._config.episodes) for one in partners
         ]
-
-    def _load(self, place: int, state: State) -> None:
-        self._best[place] = {name: state[name] for name in self._best[place]}
 
     def _play(self, egos: Sequence[PairPolicy], purpose: str) -> list[PairEpisodes]:
         """Play the episodes of a purpose, the same for every ego, each beside its partner."""
@@ -356,29 +356,28 @@ class _Course(Course):
         acting = [partner.act for partner in self._partners]
         return self._stage.play(list(zip(egos, acting, strict=True)), seed)
 
-    def _evaluate(self) -> list[dict[str, Any]]:
+    def _evaluate(self) -> None:
         """Take in how everybody does; among equal scores the higher return is the better one."""
         population = self._population
         policies = [population.players.policy(k, 0) for k in range(len(self._keys))]
         egos = [acting(policy, population.env, 0) for policy in policies]
         played = self._play(egos, "validation")
-        for found, policy, episodes in zip(self._best, policies, played, strict=True):
+        for found, policy, episodes in zip(self._known, policies, played, strict=True):
             scores = episodes.scores if self._metric == "success" else episodes.returns
             standing = [float(scores.mean()), float(episodes.returns.mean())]
             found["curve"] = [*found["curve"], standing[0]]
             if standing > found["standing"]:
                 best = {"best": len(found["curve"]) - 1, "policy": policy.state_dict()}
                 found |= {"standing": standing, **best}
-        return self._best
 
     def publish(self) -> None:
         """Store the best policies, and then say that the trainings are finished."""
         env, config = self._population.env, self._config
         about = {"task": {"id": config.task}, "facts": {"algorithm": "best response"}}
-        best = [PortableNetwork.from_state_dict(found["policy"]) for found in self._best]
+        best = [PortableNetwork.from_state_dict(found["policy"]) for found in self._known]
         scores = self._play([acting(policy, env, 0) for policy in best], "score")
         chances = self._play([random_ego(env, config.seed) for _ in best], "score")
-        played = zip(self._keys, self._best, best, scores, chances, strict=True)
+        played = zip(self._keys, self._known, best, scores, chances, strict=True)
         for key, found, policy, score, chance in played:
             network = replace(policy, **about, seat="ego")
             save_policy_file(network, _candidate(self._runner.folder, key))
