@@ -130,7 +130,7 @@ def test_partners_of_an_ego_do_not_depend_on_those_of_others(zoo):
 
 
 def test_other_budgets_and_missing_success_are_refused(zoo, whole):
-    with pytest.raises(ConfigurationError, match="config.steps = 240, got 480"):
+    with pytest.raises(ConfigurationError, match=r"config\.steps = 240, got 480"):
         trained(zoo, whole[0], mode="resume", steps=480)
     with pytest.raises(ConfigurationError, match="has no success"):
         trained(zoo, whole[0], mode="resume", metric="success")

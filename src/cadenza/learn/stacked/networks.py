@@ -23,7 +23,7 @@ Bytes:   a member must not notice whom it is stacked with. Therefore
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -149,24 +149,9 @@ class Terms(NamedTuple):
     kept: tuple[Tensor, ...]
 
 
-class _Head(Protocol):
-    """How outputs (K, B, A) become decisions, and what that means for the gradient."""
-
-    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor: ...
-
-    def sample(self, output: Tensor, noise: Tensor) -> Tensor: ...
-
-    def terms(self, output: Tensor, actions: Tensor) -> Terms: ...
-
-    def differentiate(
-        self, terms: Terms, slope: Tensor, bonus: Tensor | None, gradient: Tensor
-    ) -> None:
-        """Write the gradient of Σ (slope log π − bonus H), with respect to the output and σ.
-
-        ``slope`` is (K, B), ``bonus`` the weight of each row's entropy, (K, 1, 1), and ``gradient``
-        (K, B, A).
-        """
-        ...
+# Heads: how outputs (K, B, A) become decisions. Their `differentiate` writes the gradient of
+# Σ (slope log π − bonus H) with respect to the output, (K, B, A), and to σ; ``slope`` is (K, B),
+# and ``bonus`` the weight of each row's entropy, (K, 1, 1).
 
 
 class _Choice:
@@ -286,7 +271,7 @@ class StackedPolicies:
         self._actor = _Trunk(parameters[:middle], gradients[:middle], activation)
         self._critic = _Trunk(parameters[middle:end], gradients[middle:end], activation)
         self._blocks, self._gradient_blocks = parameters, gradients
-        self.head: _Head = _head_of(self._template, parameters[-1], gradients[-1])
+        self.head: _Choice | _Normal = _head_of(self._template, parameters[-1], gradients[-1])
 
     def act(self, rows: Tensor) -> Tensor:
         """Return what the head takes, (K, B, A), of rows (K, B, D)."""
@@ -389,7 +374,7 @@ def _chunks(rows: Tensor) -> list[Tensor]:
     return [rows[:, at : at + _CHUNK] for at in range(0, rows.shape[1], _CHUNK)]
 
 
-def _head_of(policy: Policy, log_std: Tensor, gradient: Tensor) -> _Head:
+def _head_of(policy: Policy, log_std: Tensor, gradient: Tensor) -> _Choice | _Normal:
     head = policy.head
     if isinstance(head, CategoricalHead):
         return _Choice()

@@ -29,7 +29,7 @@ Device:      parameters, kept arrays and the batch of an update are there; draws
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -232,22 +232,19 @@ def _require_finite(figures: NDArray[Any], names: Sequence[str]) -> None:
         )
 
 
-#: Settings that a stack has in one way only.
-_FIXED: Final[Mapping[str, Any]] = {
-    "normalize_values": False,
-    "squash_actions": False,
-    "value_loss": "mse",
-    "clip_value": None,
-}
-
-
 def require_stackable(config: MAPPOConfig) -> None:
     """Refuse settings that policies cannot be trained with as a stack.
 
     Raises:
         ConfigurationError: A setting is one of those.
     """
-    allowed = {name: (value,) for name, value in _FIXED.items()} | {"activation": (*ACTIVATIONS,)}
+    allowed: Mapping[str, tuple[Any, ...]] = {
+        "normalize_values": (False,),
+        "squash_actions": (False,),
+        "value_loss": ("mse",),
+        "clip_value": (None,),
+        "activation": (*ACTIVATIONS,),
+    }
     for name, values in allowed.items():
         got = getattr(config, name)
         if got not in values:
