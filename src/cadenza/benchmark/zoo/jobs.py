@@ -359,7 +359,10 @@ class _MemberCourse(Course):
             for index in range(count)
             for tier, position in self._chosen(place, index).items()
         ]
-        pairs = [(self._snapshot(*e[:2], -1), self._snapshot(*e[:2], e[3])) for e in entries]
+        pairs = [
+            (self._snapshot(place, index, -1), self._snapshot(place, index, position))
+            for place, index, _, position in entries
+        ]
         played = zip(entries, pairs, self._measure(pairs), strict=True)
         for (place, index, tier, position), (_, own), episodes in played:
             base = self._keys[place]
