@@ -353,7 +353,7 @@ class _MemberCourse(Course):
         """Store the members of finished jobs, then what each job made of them."""
         config, count = self._config, self._population.count
         stored: list[list[ZooMember]] = [[] for _ in self._keys]
-        entries = [
+        entries: list[tuple[int, int, Tier, int]] = [
             (place, index, tier, position)
             for place in range(len(self._keys))
             for index in range(count)
@@ -411,9 +411,10 @@ class _MemberCourse(Course):
             known["returns"].append([float(episodes.returns.mean()) for episodes in played[own]])
             if not known["began"]:
                 known["began"] = [e.skill().model_dump(mode="json") for e in played[own]]
+            earlier: list[Any] = known["snapshots"]
             if self._config.method not in _TIERED:
-                known["snapshots"] = [[]] * len(known["snapshots"])  # only the last one is wanted
-            known["snapshots"].append([member.state_dict() for member in members[own]])
+                earlier = [[]] * len(earlier)  # only the last one is wanted
+            known["snapshots"] = [*earlier, [member.state_dict() for member in members[own]]]
 
 
 def finished_members(folder: Path, key: str) -> list[ZooMember] | None:
