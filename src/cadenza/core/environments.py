@@ -6,6 +6,7 @@ a number. A Box's bounds are not checked: many tasks leave them by rounding. N =
 
 import inspect
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
@@ -26,6 +27,9 @@ _ANSWERS: Final = {
 _FINALS: Final = frozenset(["final_obs", "final_observation", "final_info"])
 #: Keys of an info that say whether an episode succeeded, in the order in which they count.
 _SUCCESS: Final = ("is_success", "success")
+#: Id of the ego's seat of any task, which its keyword ``task`` names; how other ids end.
+_EGO_ID: Final = "cadenza/Ego-v1"
+_VERSIONED: Final = re.compile(r"-v\d+$")
 _REAL: Final = "fiub"  # NumPy's kinds of real numbers and truth values
 _NUMBERS: Final = frozenset([float, int, np.float32, np.float64])
 _TRUTHS: Final = frozenset([bool, np.bool_])
@@ -65,10 +69,23 @@ class ParallelEnvLike(Protocol):
         ...
 
 
+def known_id(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the id of a task's seat, which may be the task's own name, and further keywords."""
+    named = {spec.name for spec in gymnasium.registry.values() if spec.namespace is None}
+    is_id = "/" in name or name in named or _VERSIONED.search(name) is not None
+    return (name, {}) if is_id else (_EGO_ID, {"task": name})
+
+
 def made_by_id(name: str, owner: str = "env", **keywords: Any) -> gymnasium.Env[Any, Any]:
-    """Return Gymnasium's environment of that id, or refuse an id that it knows nothing of."""
+    """Return Gymnasium's environment of that id, or a task's seat by the name of the task.
+
+    Raises:
+        ConfigurationError: Gymnasium knows nothing of the id.
+        UnknownNameError: There is no such task.
+    """
+    known, own = known_id(name)
     try:
-        return gymnasium.make(name, **keywords)
+        return gymnasium.make(known, **own, **keywords)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{owner}: expected an id that Gymnasium can make, got {name!r}: {error}"

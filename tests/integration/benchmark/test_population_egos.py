@@ -11,7 +11,7 @@ import cadenza
 from cadenza.benchmark.imitation import imitation_batch, imitation_env
 from cadenza.benchmark.policies import trained_with
 from cadenza.benchmark.populations import population
-from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownNameError
 from cadenza.learn.nn.portable import load_policy_file, policy_path
 from cadenza.partners.zoo_manifest import read_manifest, write_manifest
 from tests.unit.learn.test_api import assert_same
@@ -95,7 +95,7 @@ def test_step_tells_learning_what_the_partner_saw_and_did(zoo):
     partner = envs.env.single_observation_space["agent"]["partner"]["state"]
     assert envs.partner_observation_space == partner
     for _ in range(12):
-        before = envs.unwrapped._observation["agent"]["partner"]["state"].copy()
+        before = envs.unwrapped._seen["agent"]["partner"]["state"].copy()
         info = envs.step(np.zeros(9, np.int64))[-1]
         np.testing.assert_array_equal(info["partner_observation"], before)
         assert info["partner_action"].shape == (9,)
@@ -156,13 +156,28 @@ def test_held_out_members_are_refused(zoo, tmp_path):
         ("crossing", {"partners": "nobody"}, "folder of a zoo or the name of a partner class"),
         ("crossing", {"partners": NAMES, "sampler": "hard"}, "sampler: expected one of uniform"),
         ("crossing", {"partners": "forager_nearest"}, "expected one that plays task 'crossing'"),
-        ("CartPole-v1", {"partners": NAMES}, "expected an id that takes partners"),
+        (
+            "CartPole-v1",
+            {"partners": NAMES},
+            "takes partners, .*'CartPole-v1', which takes no ",
+        ),
+        ("Acrobot-v1", {"partners": NAMES}, "'Acrobot-v1', which takes no partners."),
+        ("Acrobot-v9", {"partners": NAMES}, "that takes partners, .*'Acrobot-v9': "),
         (lambda: gymnasium.make("CartPole-v1"), {"partners": NAMES}, "expected the id of a task"),
     ],
 )
 def test_partners_that_cannot_be_are_refused(name, how, told):
     with pytest.raises(ConfigurationError, match=told):
         cadenza.PPO(name, **how)
+
+
+def test_agents_know_tasks_by_their_names_without_partners_too(tmp_path):
+    agent = learned(cadenza.PPO("crossing", **SMALL))
+    assert_same(agent, learned(cadenza.PPO("cadenza/Crossing-v1", **SMALL)))
+    assert cadenza.load(agent.save(tmp_path / "agent")).evaluate(1).mean
+    with pytest.raises(UnknownNameError, match=r"'crosing': expected one of .*mean 'crossing'"):
+        cadenza.PPO("crosing")
+    assert cadenza.PPO("Acrobot", num_envs=1).envs.num_envs == 1  # as Gymnasium, the latest one
 
 
 @pytest.mark.parametrize(

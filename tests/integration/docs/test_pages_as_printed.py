@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from cadenza.aht.algorithms import list_algorithms
 from cadenza.aht.config import load_config
 from cadenza.benchmark.evaluation_run import EvaluationConfig
+from cadenza.benchmark.policies import trained_with
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.partners.registry import isolated_registry
 from cadenza.safety.verifier.config import VerifierConfig
@@ -150,14 +151,20 @@ def test_program_on_algorithms_trains_beside_a_population_and_goes_on(capsys):
     assert re.match(r"\S+ \[\S+, \S+\]", capsys.readouterr().out)
 
 
+def test_programs_on_egos_that_bring_their_own_partner_train_them(tmp_path):
+    pytest.importorskip("lbforaging")
+    execute(ALGORITHMS, *blocks(ALGORITHMS)[1:4])
+    assert {trained_with(tmp_path / name) for name in ("e3t", "upd", "cec")} == {()}
+
+
 def test_program_on_algorithms_trains_and_gives_the_policy_away(capsys):
-    names = execute(ALGORITHMS, blocks(ALGORITHMS)[1])
+    names = execute(ALGORITHMS, blocks(ALGORITHMS)[4])
     assert capsys.readouterr().out == "8 episodes\n"  # 400 frames, 50 steps each
     assert names["policy"].observation_dim == 10
 
 
 def test_program_on_algorithms_trains_any_agent_beside_a_partner_behind_the_filter(capsys):
-    execute(ALGORITHMS, blocks(ALGORITHMS)[2])
+    execute(ALGORITHMS, blocks(ALGORITHMS)[5])
     printed = r"\S+ \[\S+, \S+\]; success \d+ % \[\d+, \d+\]\n"
     assert re.fullmatch(printed, capsys.readouterr().out)
 

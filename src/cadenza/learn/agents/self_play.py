@@ -11,9 +11,8 @@ Randomness:  one generator, ``learn.self_play``, in the order of the rows; part 
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -26,10 +25,13 @@ from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.ppo import PPO, PPOConfig, PPOSettings
 from cadenza.learn.agents.rollout import RolloutAgent
-from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, known_id
+from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, made_batch
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.nn.recurrent import MemoryKind
+
+#: What is said of ids without an open seat.
+_OPEN: Final = "a task that can leave the partner's seat open"
 
 
 class PartnerPlayer(Protocol):
@@ -257,15 +259,10 @@ class OpenWorlds(Environments):
     """
 
     def __init__(self, task: str, count: int, options: Mapping[str, Any], *, asks: bool) -> None:
-        name, named = known_id(task)
-        try:
-            given: dict[str, Any] = {**named, **options, "partner": "open"}
-            vector = gymnasium.make_vec(name, num_envs=count, **given)
-        except (gymnasium.error.Error, TypeError) as error:
-            expected, got = "a task that can leave the partner's seat open", f"{task!r} ({error})"
-            refuse(ConfigurationError, "env", expected=expected, got=got)
+        given = {**options, "partner": "open"}
+        vector = made_batch(task, count, given, expected=_OPEN)
         super().__init__(vector, count=None, default=count, seed=0, partner=asks)
-        self.id, self.can_make, self._make = task, True, lambda: made_by_id(name, **named)
+        self.id, self.can_make, self._make = task, True, lambda: made_by_id(task)
 
 
 def are_alike(own: Sequence[Any], other: Sequence[Any]) -> bool:

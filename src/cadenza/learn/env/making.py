@@ -10,14 +10,16 @@ import json
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Final, TypeAlias, cast
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import (
     AutoresetMode,
     SyncVectorEnv,
@@ -37,6 +39,7 @@ from cadenza.core.environments import (
     CheckedEnv,
     advice_on,
     autoreset_mode,
+    known_id,
     made_by_id,
     require_call,
 )
@@ -49,8 +52,8 @@ AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 #: An id that Gymnasium knows, a function that makes an environment, or an environment.
 EnvLike: TypeAlias = str | Callable[[], AnyEnv] | AnyEnv | AnyVectorEnv
 
-#: Id of the ego's seat of any task, which its keyword ``task`` names.
-_EGO_ID: Final = "cadenza/Ego-v1"
+#: What is said of ids that make no batches beside partners.
+_SEATS: Final = "an id that takes partners, e.g. 'cadenza/Crossing-v1'"
 #: What stands beside a mask that infos tell.
 SEEN: Final = "observation"
 #: Observations that can be made flat arrays of numbers.
@@ -197,9 +200,9 @@ class Environments:
             )
         makes_batches = getattr(gymnasium.registry.get(str(source)), "vector_entry_point", None)
         if self._partners is not None:
-            source = _made_beside(str(source), self._count, self._company)
+            source = made_batch(str(source), self._count, self._company)
         elif self._asks and isinstance(source, str) and makes_batches:
-            source = _made_beside(source, self._count, {})  # where infos tell of partners
+            source = made_batch(source, self._count, {})  # where infos tell of partners
         if isinstance(source, VectorEnv):
             batch = cast("Any", source)
             self._describe(batch.single_observation_space, batch.single_action_space)
@@ -342,10 +345,8 @@ class Environments:
         """Return what makes one environment; None if ``source`` cannot be made again."""
         if self._partners is None:
             return _maker(source)
-        known, keywords = known_id(str(source))
-        keywords |= self._company
-        del keywords["sampler"]  # judged beside all of them alike
-        return lambda: made_by_id(known, **keywords)
+        company = {name: each for name, each in self._company.items() if name != "sampler"}
+        return lambda: made_by_id(str(source), **company)  # judged beside all of them alike
 
     @property
     def _company(self) -> dict[str, Any]:
@@ -662,22 +663,31 @@ def _told(value: Any) -> str:
     return kind.__name__ if kind.__str__ is object.__str__ else str(value)
 
 
-def known_id(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the id of a task's seat, which may be the task's own name, and further keywords."""
-    is_id = "/" in name or name in gymnasium.registry
-    return (name, {}) if is_id else (_EGO_ID, {"task": name})
+def made_batch(
+    name: str, count: int, company: Mapping[str, Any], *, expected: str = _SEATS
+) -> AnyVectorEnv:
+    """Return a batch of ``count`` environments whose id takes the keywords ``company``.
 
-
-def _made_beside(name: str, count: int, company: Mapping[str, Any]) -> AnyVectorEnv:
-    """Return a batch of ``count`` environments beside partners."""
+    Raises:
+        ConfigurationError: It does not, or cannot be made; ``expected`` says what can.
+    """
     known, keywords = known_id(name)
+    spec, got = gymnasium.registry.get(known), repr(name)
+    if spec is not None and (foreign := _foreign(spec.vector_entry_point, company)):
+        refuse(ConfigurationError, "env", expected=expected, got=f"{got}, which takes no {foreign}")
     try:
         return gymnasium.make_vec(known, num_envs=count, **keywords, **company)
-    except (gymnasium.error.Error, TypeError) as error:  # that of an unknown keyword
-        raise ConfigurationError(
-            f"env: expected an id that takes partners, e.g. 'cadenza/Crossing-v1', got {name!r}: "
-            f"{error}"
-        ) from error
+    except (gymnasium.error.Error, TypeError) as error:  # that of an option of another kind
+        refuse(ConfigurationError, "env", expected=expected, got=f"{got}: {error}")
+
+
+def _foreign(entry: Any, names: Iterable[str]) -> str | None:
+    """Return the first of the keywords that a maker of batches, if there is one, does not take."""
+    make = load_env_creator(entry) if isinstance(entry, str) else entry
+    known = () if make is None else signature(make).parameters.values()
+    is_open = any(each.kind is each.VAR_KEYWORD for each in known)
+    taken = {each.name for each in known}
+    return None if is_open else next((name for name in names if name not in taken), None)
 
 
 def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
