@@ -6,7 +6,9 @@ import threading
 from contextlib import contextmanager
 
 from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
+from cadenza.benchmark.zoo.matrix import Matrix, write_matrix
 from cadenza.evaluation.report.view import Recordings, Rollout
+from cadenza.partners.zoo_manifest import Skill
 from cadenza.web import create_app
 from cadenza.web.server import make_server
 from tests.loop_runs import begun_run
@@ -125,22 +127,33 @@ def trained(folder, seed, *, finished=True):
 
 
 def _skill(value):
-    return {"metric": "success", "value": value, "low": 0.1, "high": 0.9, "episodes": 10}
+    return Skill(metric="success", value=value, low=0.1, high=0.9, episodes=10)
 
 
 def compared(folder):
     """Write the matrix of two egos with two partners."""
     folder.mkdir()
-    content = {
-        "egos": ["first", "second"],
-        "partners": [{"name": "<b>one</b>"}, {"name": "two"}],
-        "cells": [[_skill(0.25), _skill(0.5)], [_skill(0.75), _skill(1.0)]],
-        "seeds": [0, 1],
-        "row_order": [1, 0],
-        "column_order": [0, 1],
-        "diversity": {"fcp": {"members": 2, "jsd": [0.1, 0.05, 0.2], "minus_fcp": None}},
-    }
-    (folder / "matrix.json").write_text(json.dumps(content))
+    skills = [[_skill(0.25), _skill(0.5)], [_skill(0.75), _skill(1.0)]]
+    matrix = Matrix(
+        egos=("first", "second"),
+        policies={"first": ("first",), "second": ("second",)},
+        partners=("<b>one</b>", "two"),
+        families=("f", "f"),
+        judged=("first",),
+        seen={"first": ("two",)},
+        guessed=(),
+        condition="plain",
+        guarded=(),
+        cells=skills,
+        by_family={},
+        seeds=(0, 1),
+        row_order=(1, 0),
+        column_order=(0, 1),
+        artifacts_root=".",
+        pictures=True,
+        diversity={"fcp": {"members": 2, "jsd": [0.1, 0.05, 0.2], "minus_fcp": None}},
+    )
+    write_matrix(folder, matrix)
 
 
 def streamed(path):

@@ -259,7 +259,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         partner_action = world.partner.act(obs)
         intervention = 0.0
         if world.guard is not None:
-            step = world.guard.step(action, partner_id=_playing_id(world.partner))
+            step = world.guard.step(action, partner_id=playing_id(world.partner))
             intervention = intervention_size(action, step.action, world.seat)
             tally.add_filter_step(step, intervention)
             if world.monitor is not None:
@@ -285,7 +285,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
     )
 
 
-def _playing_id(partner: PartnerLike) -> str | None:
+def playing_id(partner: PartnerLike) -> str | None:
     """Return who plays now; the filter's adaptation begins anew where it changes."""
     ids = playing_ids_of(partner, 1)
     return ids[0] if isinstance(ids, list) else ids

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.builders import build_env, build_partner
-from cadenza.benchmark.cells import EvaluationPlan, initial_state_seed
-from cadenza.benchmark.episodes import EpisodeTag
+from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.benchmark.cells import LANES, EvaluationPlan, initial_state_seed
+from cadenza.benchmark.episodes import EpisodeTag, playing_id
 from cadenza.benchmark.lanes import has_lanes, open_lanes, record_in_lanes
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.tasks import OptionValue, get_task
@@ -53,7 +53,9 @@ def film(
     config = EnvConfig(
         task=task, episode_length=get_task(task).episode_length, options=dict(options or {})
     )
-    return _film(out, config, ego, PartnerConfig(class_name=partner), seed, artifacts_root)
+    played = PartnerConfig(class_name=partner)
+    in_lanes = has_lanes(get_task(task), config, played)
+    return _film(out, _Played(config, ego, played, seed, artifacts_root, in_lanes))
 
 
 def film_cell(
@@ -65,14 +67,16 @@ def film_cell(
         UnknownNameError: The plan names no such policy or partner.
     """
     condition, seed = plan.conditions[0], plan.seeds[0]
-    return _film(
-        out,
+    played = _Played(
         condition.env_of(plan.env),
         plan.policy(ego).source,
         condition.partner_of(plan.partner(partner).partner),
         initial_state_seed(seed, start),
         artifacts_root,
+        plan.engine is not None and plan.engine.conditions[condition.name] == LANES,
+        condition.safety,
     )
+    return _film(out, played)
 
 
 def has_pictures(plan: EvaluationPlan) -> bool:
@@ -87,16 +91,26 @@ def has_pictures(plan: EvaluationPlan) -> bool:
     return True
 
 
-def _film(
-    out: Path, config: EnvConfig, ego: str, partner: PartnerConfig, seed: int, root: Path
-) -> dict[str, Any]:
+class _Played(NamedTuple):
+    """What is filmed: task, source of the ego, partner, start, folder of addresses, and how."""
+
+    env: EnvConfig
+    ego: str
+    partner: PartnerConfig
+    seed: int
+    root: Path
+    in_lanes: bool
+    safety: SafetyConfig = SafetyConfig()
+
+
+def _film(out: Path, played: _Played) -> dict[str, Any]:
     if out.suffix not in _FORMATS:
         raise InputError(f"film: expected a file ending in {', '.join(_FORMATS)}, got {out.name}.")
     drawn = out.suffix != _TRACE
     kept: list[Any] = []
     info: Mapping[str, Any] = {}
     rate = 0.0
-    for step in _steps(config, ego, partner, seed, root, "rgb_array" if drawn else None):
+    for step in _steps(played, "rgb_array" if drawn else None):
         info = step.info
         if drawn:
             kept.append(step.env.render())
@@ -134,57 +148,62 @@ class _Step(NamedTuple):
         return {"states": seen, "actions": done, "reward": self.reward}
 
 
-def _steps(
-    config: EnvConfig,
-    ego_source: str,
-    partner_config: PartnerConfig,
-    seed: int,
-    root: Path,
-    render_mode: str | None,
-) -> Iterator[_Step]:
+def _steps(played: _Played, render_mode: str | None) -> Iterator[_Step]:
     """Yield the steps of what a cell would play."""
 
     def make_policy(seat: EgoSeat) -> EgoPolicy:
-        return load_policy(ego_source, seat=seat, artifacts_root=root)
+        return load_policy(played.ego, seat=seat, artifacts_root=played.root)
 
-    env = build_env(config, root_seed=0, render_mode=render_mode, partner=partner_config)
+    seed = played.seed
+    env = build_env(played.env, root_seed=0, render_mode=render_mode, partner=played.partner)
     with closing(env):
         obs, info = env.reset(seed=seed)
         yield _Step(env, obs, {}, 0.0, info)
-        if has_lanes(get_task(config.task), config, partner_config):
-            for actions in _actions_in_lanes(config, partner_config, seed, make_policy):
+        if played.in_lanes:
+            for actions in _actions_in_lanes(played, make_policy):
                 obs, reward, _, _, info = env.step(actions)
                 yield _Step(env, obs, actions, float(reward), info)
             return
-        partner = build_partner(partner_config, env=env)
-        ego = make_policy(ego_seat(env, env.ego_uid))
+        partner = build_partner(played.partner, env=env)
+        ego, guard = (
+            make_policy(ego_seat(env, env.ego_uid)),
+            build_safety_driver(env, played.safety),
+        )
         partner.reset(seed=seed)
         ego.reset(seed=seed)
+        if guard is not None:
+            guard.begin_run(seed)
+            guard.begin_episode()
         over = False
         while not over:
-            actions = {env.ego_uid: ego.act(obs), env.partner_uid: partner.act(obs)}
+            action = ego.act(obs)
+            done = partner.act(obs)
+            if guard is not None:
+                action = guard.step(action, partner_id=playing_id(partner)).action
+            actions = {env.ego_uid: action, env.partner_uid: done}
             obs, reward, terminated, truncated, info = env.step(actions)
             yield _Step(env, obs, actions, float(reward), info)
             over = terminated or truncated
 
 
 def _actions_in_lanes(
-    config: EnvConfig,
-    partner: PartnerConfig,
-    seed: int,
-    make_policy: Callable[[EgoSeat], EgoPolicy],
+    played: _Played, make_policy: Callable[[EgoSeat], EgoPolicy]
 ) -> list[dict[str, NDArray[Any]]]:
     """Return the actions of an episode; the environment of one copy has the bytes of a lane."""
     tag = EpisodeTag(
         seed=0,
         episode_idx=0,
-        initial_state_seed=seed,
+        initial_state_seed=played.seed,
         policy="film",
-        condition="filter_off",
-        partner=partner.class_name,
+        condition="film",
+        partner=played.partner.class_name,
     )
     opened = open_lanes(
-        env=config, partner=partner, safety=SafetyConfig(), lanes=1, make_policy=make_policy
+        env=played.env,
+        partner=played.partner,
+        safety=played.safety,
+        lanes=1,
+        make_policy=make_policy,
     )
     with opened as world:
         return record_in_lanes(world, tag)[2]

@@ -43,12 +43,11 @@ from cadenza.benchmark.verify import (
     standing,
     verify_files,
 )
-from cadenza.benchmark.zoo.matrix import MATRIX_JSON, diversity_table, matrix_figure
+from cadenza.benchmark.zoo.matrix import MATRIX_JSON, diversity_table, matrix_figure, parse_matrix
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.git import tag_object
 from cadenza.core.recordings import read_journal
-from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.episodes import learning_figures
@@ -250,9 +249,9 @@ def matrix(folders: Sequence[Path], sources: Sources) -> list[Sheet]:
     data = sources.read(folders[0] / MATRIX_JSON)
     if len(data) > MAX_MATRIX_BYTES:
         raise InputError(f"{MATRIX_JSON}: expected at most {MAX_MATRIX_BYTES} bytes, got more.")
-    content = parse_json_object(data, source=MATRIX_JSON)
-    tables = (diversity_table(content["diversity"]),) if content["diversity"] else ()
-    return [Sheet(figures=(matrix_figure(content),), tables=tables)]
+    found = parse_matrix(data, source=MATRIX_JSON)
+    tables = (diversity_table(found.diversity),) if found.diversity else ()
+    return [Sheet(figures=(matrix_figure(found),), tables=tables)]
 
 
 def spike(folders: Sequence[Path], sources: Sources) -> list[Sheet]:

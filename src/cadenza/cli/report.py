@@ -1,6 +1,5 @@
 """`cadenza report` and `cadenza eval leaderboard`: sealed results for readers."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -45,8 +44,8 @@ def report(
 ) -> None:
     """Write one self-contained report about a result, sweep or suite, or compare results."""
     with typed_exits():
-        from cadenza.benchmark.reporting import load_run, report_view, with_recordings
-        from cadenza.benchmark.zoo.verdict import judged_bundles, read_verdict, with_verdict
+        from cadenza.benchmark.reporting import with_recordings
+        from cadenza.benchmark.zoo.verdict import compared
         from cadenza.core.files import atomic_write_text
         from cadenza.evaluation.best_responses import load_best_responses
         from cadenza.evaluation.report.render import FORMATS
@@ -58,13 +57,7 @@ def report(
             print_text(f"report: {out}")
             return
         best = best_responses and load_best_responses(best_responses)
-        runs = [load_run(folder, repo_path=repository) for folder in judged_bundles(paths)]
-        matrix = read_verdict(paths[0]) if len(paths) == 1 else None
-        if matrix is not None:
-            best = best or matrix.best
-        view = report_view(runs, best_responses=best, by_method=matrix is not None)
-        if matrix is not None:
-            view = with_verdict(view, runs, replace(matrix, best=best))
+        view, runs = compared(paths, best_responses=best, repository=repository)
         for recorded in (path / RECORDINGS_NAME for path in paths):
             if recorded.is_file():
                 view, _ = with_recordings(view, runs, recorded.read_bytes())

@@ -295,10 +295,17 @@ def matrix(
         list[Path] | None,
         typer.Option(
             "--seen",
-            help="One of the zoos, with which the egos trained; repeatable. Without it, they may "
-            "have met every public member.",
+            help="One of the zoos, with which egos trained whose files do not say it; repeatable. "
+            "Without it, these may have met every public member.",
         ),
     ] = None,
+    condition: Annotated[
+        str,
+        typer.Option(
+            "--condition",
+            help="as_trained: behind the safety filter of the egos' training; or plain: without.",
+        ),
+    ] = "as_trained",
     best_responses: Annotated[
         Path | None,
         typer.Option(
@@ -324,7 +331,12 @@ def matrix(
         from cadenza.benchmark.zoo.judging import judge
         from cadenza.benchmark.zoo.matrix import MATRIX_JSON
         from cadenza.benchmark.zoo.verdict import REPORT_HTML
+        from cadenza.core.errors import ConfigurationError
 
+        if condition not in ("as_trained", "plain"):
+            raise ConfigurationError(
+                f"--condition: expected as_trained or plain, got {condition!r}."
+            )
         out = out or zoos[0] / "matrix"
         with stage_bars(quiet=quiet or as_json) as report:
             tables = judge(
@@ -337,6 +349,7 @@ def matrix(
                 progress=report,
                 egos=ego or (),
                 seen=seen or (),
+                condition=condition,
                 episodes=episodes,
                 resume=resume,
                 overwrite=overwrite,
@@ -360,10 +373,10 @@ def film(
     with typed_exits():
         from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
         from cadenza.benchmark.films import film_cell
-        from cadenza.benchmark.zoo.verdict import read_verdict
+        from cadenza.benchmark.zoo.matrix import read_matrix
         from cadenza.core.errors import ConfigurationError
 
-        found = read_verdict(matrix)
+        found = read_matrix(matrix)
         if found is None:
             raise ConfigurationError(f"{matrix}: expected the folder of a matrix, got another.")
         result = film_cell(
@@ -372,7 +385,7 @@ def film(
             ego=ego,
             partner=partner,
             start=start,
-            artifacts_root=matrix / found.matrix["artifacts_root"],
+            artifacts_root=matrix / found.artifacts_root,
         )
         print_text(f"{out}: {result['steps']} steps, success {result['info'].get('success')}")
 

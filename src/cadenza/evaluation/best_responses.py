@@ -122,19 +122,19 @@ class BestResponses(Archive):
 
 
 def load_best_responses(path: Path) -> BestResponses:
-    """Read a file of best responses: YAML written by hand, or sealed JSON.
+    """Read a file of best responses: what `store_best_responses` sealed, or YAML written by hand.
 
     Raises:
         ConfigurationError: It is missing, cannot be read, or has another shape.
-        IntegrityError: A JSON file is not what was sealed.
+        IntegrityError: It was changed after it was sealed.
     """
     if not path.exists():
         raise ConfigurationError(f"{path}: expected a file of best responses, got none there.")
-    is_sealed = path.suffix == ".json"
+    content = read_yaml(path)
+    if isinstance(content, dict) and "seal" in content:
+        content = read_sealed_json(path, kind=_KIND)
     try:
-        return BestResponses.model_validate(
-            read_sealed_json(path, kind=_KIND) if is_sealed else read_yaml(path)
-        )
+        return BestResponses.model_validate(content)
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {first_problem(error)}.") from error
 

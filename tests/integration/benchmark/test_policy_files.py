@@ -1,6 +1,7 @@
 """Any saved agent is judged, crossed with a zoo and met as a partner."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from cadenza.benchmark.policies import (
 )
 from cadenza.benchmark.zoo.matrix import cross_play
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.nn.portable import load_policy_file
+from cadenza.learn.nn.portable import load_policy_file, save_policy_file
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
+from cadenza.partners.zoo_manifest import write_manifest
 from tests.dashboards import trained
 from tests.zoo_samples import made
 
@@ -133,6 +135,19 @@ def test_matrix_takes_folders_and_built_in_egos(agents, tmp_path):
     assert result.egos == ("agent", "x0", "x1", "a-ppo", "b-ppo", "goal_pd")
     with pytest.raises(CheckpointError, match="expected a policy, an agent, or a folder"):
         cross_play([zoo], egos=[tmp_path / "nothing"], episodes=5, out=tmp_path / "other")
+
+
+def test_ego_has_seen_whom_its_file_names_though_they_are_held_out_now(tmp_path):
+    manifest = made(tmp_path / "zoo", population=1, task="crossing")
+    known = manifest.members[0]
+    held_out = tuple(m.model_copy(update={"split": "held_out"}) for m in manifest.members)
+    write_manifest(tmp_path / "zoo", manifest.model_copy(update={"members": held_out}))
+    ego = load_policy_file(tmp_path / "zoo" / "members" / f"fcp-s0-0-final.ego{SUFFIX}")
+    facts = {"trained_with": [f"{known.name}@{known.sha256}", "crossing_wanderer"]}
+    save_policy_file(replace(ego, facts=facts), tmp_path / f"mine{SUFFIX}")
+    egos = [tmp_path / f"mine{SUFFIX}"]
+    result = cross_play([tmp_path / "zoo"], egos=egos, episodes=5, out=tmp_path / "out", workers=1)
+    assert (result.seen, result.guessed) == ({"mine": (known.name,)}, ())
 
 
 def test_folder_of_an_unfinished_training_says_how_to_go_on(tmp_path):

@@ -1,6 +1,5 @@
 """Zoos from end to end: trained, killed, resumed, measured, selected, played."""
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -15,11 +14,11 @@ from cadenza.benchmark.zoo.build import train_zoo
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import episode_seed
-from cadenza.benchmark.zoo.matrix import cross_play, family_of, write_matrix
+from cadenza.benchmark.zoo.matrix import cross_play, family_of, parse_matrix, write_matrix
 from cadenza.benchmark.zoo.pairs import open_pairs, play, play_pairs
 from cadenza.benchmark.zoo.selecting import family_diversity, select_members
 from cadenza.benchmark.zoo.stacked import PairPlayers, shared_reward
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.partners.zoo_manifest import read_manifest
 from cadenza.partners.zoo_member import load_member
@@ -243,8 +242,12 @@ def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
     assert diversity["scripted"]["minus_fcp"][0] > 0.0
     made(tmp_path / "physical", "physical", population=3)
     assert family_diversity([fcp, tmp_path / "physical"])["physical"]["jsd"][0] > 0.0
-    table = write_matrix(tmp_path, result, diversity)
-    assert json.loads(table.read_text())["cells"][0][0]["episodes"] == 5
+    table = write_matrix(tmp_path, result.model_copy(update={"diversity": diversity}))
+    found = parse_matrix(table.read_bytes(), source="matrix")
+    assert (found.cells[0][0].episodes, found.diversity) == (5, diversity)
+    changed = table.read_bytes().replace(b'"episodes":5', b'"episodes":6')
+    with pytest.raises(IntegrityError, match="the file was changed"):
+        parse_matrix(changed, source="matrix")
 
 
 def test_selected_zoo_is_a_zoo_and_holds_the_chosen_weights(fcp, tmp_path):

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 import cadenza
 from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.benchmark.reporting import load_run
-from cadenza.benchmark.zoo.encounters import CarriedMemory
+from cadenza.benchmark.zoo.encounters import CarriedMemory, read_encounters
 from cadenza.cli.main import app
 from cadenza.evaluation.best_responses import BestResponses, store_best_responses
-from cadenza.evaluation.encounters import Encounters
 from cadenza.evaluation.statistics.estimate import rate_estimate
 from tests.zoo_samples import made
 
@@ -75,12 +74,14 @@ def test_matrix_tells_families_and_the_egos_it_judges(judged):
     assert matrix["judged"][1:] == ["ppo", "goal_pd"]
     assert matrix["policies"]["ppo"] == ["ppo_seed0", "ppo_seed1"]
     assert matrix["egos"][0] == "fcp-s0-0-final"
-    seen = {one["name"]: one["seen"] for one in matrix["partners"]}
-    assert (seen["fcp-s0-0-mid"], seen["scripted-s0-0"]) == (True, False)
-    families = {one["family"] for one in matrix["partners"]}
-    assert families == {"fcp", "crossing_goal_seeker", "crossing_wanderer"} == {*matrix["families"]}
-    for name, cells in matrix["families"].items():
-        columns = [j for j, one in enumerate(matrix["partners"]) if one["family"] == name]
+    # nobody's file says with whom it trained, so --seen is believed
+    assert (matrix["guessed"], matrix["seen"]["goal_pd"]) == (matrix["judged"][:2], [])
+    assert matrix["seen"]["ppo"] == [f"fcp-s0-0-{tier}" for tier in ("init", "mid", "final")]
+    assert (matrix["condition"], matrix["guarded"]) == ("plain", [])
+    families = {"fcp", "crossing_goal_seeker", "crossing_wanderer"}
+    assert families == {*matrix["families"]} == {*matrix["by_family"]}
+    for name, cells in matrix["by_family"].items():
+        columns = [j for j, family in enumerate(matrix["families"]) if family == name]
         means = [np.mean([row[j]["value"] for j in columns]) for row in matrix["cells"]]
         assert [cell["value"] for cell in cells] == pytest.approx(means)
     assert "Best-response proximity of the success" in told
@@ -105,7 +106,7 @@ def test_training_seeds_are_one_ego_and_the_clusters_of_its_intervals(judged):
     played = [load_run(out / "bundles" / f"ppo_seed{seed}").episodes for seed in (0, 1)]
     for partner, cell in zip(matrix["partners"], cells, strict=True):
         own = {
-            seed: [float(e.success) for e in episodes if e.partner == partner["name"]]
+            seed: [float(e.success) for e in episodes if e.partner == partner]
             for seed, episodes in enumerate(played)
         }
         found = rate_estimate(own)
@@ -117,7 +118,7 @@ def test_training_seeds_are_one_ego_and_the_clusters_of_its_intervals(judged):
     assert "ppo was trained 2 times, with the training seeds 0, 1." in page
     assert "trained once" not in page
     assert f"cadenza zoo film {out} ppo_seed0 scripted-s0-0 --out film.gif" in page
-    met = Encounters.model_validate_json((out / "encounters.json").read_bytes())
+    met = read_encounters(out)
     assert {one.seeds for one in met.of("ppo")} == {(0,) * 20, (1,) * 20}
     assert met.by_encounter("ppo", "kept")[1].n_clusters == 2
     assert met.by_encounter("goal_pd", "reset")[1].n_clusters == 5
@@ -125,7 +126,7 @@ def test_training_seeds_are_one_ego_and_the_clusters_of_its_intervals(judged):
 
 def test_encounters_are_paired_and_the_first_ones_equal(judged):
     out, _ = judged
-    met = Encounters.model_validate_json((out / "encounters.json").read_bytes())
+    met = read_encounters(out)
     assert (met.metric, met.times[-1], len(met.egos)) == ("success", 10, 3)
     for one in met.series:
         assert np.shape(one.reset) == (20, 2)
@@ -157,8 +158,10 @@ def test_memory_is_carried_to_the_next_encounter_of_the_same_row(gru):
     for row in (0, 1):
         policy.reset_row(row, seed=0)
     policy.act_rows(seen[0])
-    policy.reset_row(0, seed=0)  # the episode of row 0 is over, and others still play
+    policy.keep(0)  # the episode of row 0 is over, and others still play
+    policy.reset_row(0, seed=0)
     policy.act_rows(seen[1])
+    policy.keep(1)
     policy.reset(seed=1)  # the second encounter
     for row in (0, 1):
         policy.reset_row(row, seed=1)

@@ -26,3 +26,6 @@ def test_page_goes_from_nothing_to_a_verdict(tmp_path, monkeypatch):
     page = Path("verdict.html").read_text("utf-8")
     assert "What it loses beside strangers" in page
     assert "behavior-s0-0" in page
+    # the ego's files say with whom, its run behind which filter it trained
+    assert "By its policy files, ppo trained with fcp." in page
+    assert "Condition as_trained: everybody acts behind the safety filter that ppo" in page

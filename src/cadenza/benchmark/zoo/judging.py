@@ -8,19 +8,14 @@ from typing import Any
 
 from cadenza.benchmark.zoo.encounters import play_encounters
 from cadenza.benchmark.zoo.matrix import cross_play, diversity_table, write_matrix
+from cadenza.benchmark.zoo.responses import RESPONSES_JSON
 from cadenza.benchmark.zoo.selecting import family_diversity
-from cadenza.benchmark.zoo.verdict import (
-    REPORT_HTML,
-    family_table,
-    keep_responses,
-    merged_responses,
-    verdict_report,
-)
+from cadenza.benchmark.zoo.verdict import REPORT_HTML, compared, family_table, merged_responses
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import atomic_write_text
 from cadenza.core.progress import StageReport
 from cadenza.core.tables import Table
-from cadenza.evaluation.best_responses import load_best_responses
+from cadenza.evaluation.best_responses import load_best_responses, store_best_responses
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import render_report
 from cadenza.evaluation.report.tables import proximity_table
@@ -68,21 +63,19 @@ def judge(
     )
     if encounters:
         play_encounters(
-            result.plan,
-            egos=result.judged,
+            result,
             out=out,
-            artifacts_root=result.artifacts_root,
             encounters=encounters,
             workers=workers,
             progress=partial(progress, "encounters"),
         )
     diversity = family_diversity(zoos, seed=seed)
-    write_matrix(out, result, diversity)
+    write_matrix(out, result.model_copy(update={"diversity": diversity}))
     if best is not None:
-        keep_responses(out, best)
-    view = verdict_report(out)
+        store_best_responses(out / RESPONSES_JSON, best)
+    view, _ = compared([out])
     atomic_write_text(out / REPORT_HTML, render_report(view))
-    tables = [family_table(result.as_json())]
+    tables = [family_table(result)]
     if (proximity := proximity_table(view, analyse(view))) is not None:
         rows = tuple(row[:-3] for row in proximity.rows)
         tables.append(replace(proximity, columns=proximity.columns[:-3], rows=rows))

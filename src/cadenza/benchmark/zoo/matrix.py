@@ -4,6 +4,9 @@ Cell (i, j): mean score of ego i beside partner j, success where the task has it
              every cell plays the same starts. Trainings of one method that differ in their seed are
              one ego, and the clusters of its intervals; else the episodes' seeds are.
 Played by:   the evaluation of `evaluation_run`: a killed matrix goes on, every row is sealed.
+Condition:   `AS_TRAINED`, everybody behind the safety filter that egos trained behind, if any did;
+             else, or if it is asked for, `PLAIN`, nobody.
+Seen:        what the policy files of an ego say, for those that say it; else guessed.
 Order:       rows and columns by average-linkage clustering of what they score.
 Axes:        I = egos, J = partners, M = episodes.
 """
@@ -14,11 +17,12 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
+from pydantic import Field, ValidationError
 
-from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan, PolicyChoice
+from cadenza.benchmark.cells import ConditionEntry, PolicyChoice
 from cadenza.benchmark.evaluation_run import (
     EvaluationConfig,
     EvaluationOutcome,
@@ -27,18 +31,23 @@ from cadenza.benchmark.evaluation_run import (
 )
 from cadenza.benchmark.executor import JobProgress
 from cadenza.benchmark.films import has_pictures
-from cadenza.benchmark.policies import policy_names, saved_policies
+from cadenza.benchmark.policies import (
+    policy_names,
+    saved_policies,
+    trained_with,
+    training_filter,
+)
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.extras import load_extra
-from cadenza.core.files import atomic_write_json
+from cadenza.core.strict_json import parse_sealed_json, write_sealed_json
 from cadenza.core.tables import Table
 from cadenza.evaluation.report.figures.methods import GridCell, grid
 from cadenza.evaluation.report.svg import Figure, make_figure, score, score_interval
 from cadenza.evaluation.report.view import MAX_CONDITIONS
-from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.results import EpisodeResult, first_problem
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import (
     Estimate,
@@ -46,21 +55,30 @@ from cadenza.evaluation.statistics.estimate import (
     mean_estimate,
     rate_estimate,
 )
+from cadenza.learn.settings import FrozenModel
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.varied_body import VARIED_BODY
-from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember, read_manifest
+from cadenza.partners.zoo_manifest import (
+    Skill,
+    ZooManifest,
+    ZooMember,
+    read_manifest,
+)
 from cadenza.partners.zoo_member import ZOO_MEMBER
 
 #: Seeds of a cell's episodes, and default of how many these are.
 SEEDS: Final = 5
 DEFAULT_EPISODES: Final = 50
-#: The only condition of the evaluation.
-CONDITION: Final = "plain"
+#: The condition of the evaluation is one of them.
+Condition: TypeAlias = Literal["as_trained", "plain"]
+AS_TRAINED: Final[Condition] = "as_trained"
+PLAIN: Final[Condition] = "plain"
 #: Agents that a training with a folder saves there.
 _AGENTS: Final = frozenset({"best", "last"})
 #: Policies that `cadenza train --seeds` made: method and training seed.
 _SEEDED: Final = re.compile(r"(.+)_seed(\d+)")
 MATRIX_JSON: Final = "matrix.json"
+_KIND: Final = "cross-play matrix"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,67 +129,64 @@ def open_zoos(folders: Sequence[Path]) -> tuple[ZooManifest, list[ZooEntry]]:
     return first, entries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CrossPlay:
-    """The matrix.
+class Matrix(FrozenModel):
+    """The matrix, as `MATRIX_JSON` holds it.
 
     Attributes:
         egos: Names of the rows, (I,): members, methods, and files by their stem or, if shared,
             path.
-        partners: Members of the columns, (J,).
-        skills: Cells, I rows of J.
+        policies: Those of each row: one, or one for each training seed.
+        partners: Names of the columns, (J,).
+        families: Family of each of them.
+        judged: Rows that a report compares: the further egos, else the first ones.
+        seen: Of judged egos the partners that they trained with.
+        guessed: Those of them whose files do not say it; they may have met what ``seen`` names.
+        condition: `AS_TRAINED` or `PLAIN`.
+        guarded: Further egos that trained behind a safety filter.
+        cells: I rows of J.
+        by_family: Scores over the partners of each family, (I,).
         seeds: Of the episodes.
         row_order: Rows by clustering.
         column_order: Columns by clustering.
-        judged: Rows that a report compares: the further egos, else the first ones.
-        seen: Whether the egos may have trained with each partner, (J,).
-        families: Names of the families of partners, F, and cells over each, I rows of F.
-        plan: What was played.
-        artifacts_root: Folder that the plan's addresses are relative to.
+        artifacts_root: Folder that the plan's addresses are relative to, seen from the matrix's.
+        pictures: Whether episodes can be drawn.
+        diversity: How much the members of each family differ, see `selecting.family_diversity`.
     """
 
     egos: tuple[str, ...]
-    partners: tuple[ZooMember, ...]
-    skills: tuple[tuple[Skill, ...], ...]
+    policies: dict[str, tuple[str, ...]]
+    partners: tuple[str, ...]
+    families: tuple[str, ...]
+    judged: tuple[str, ...]
+    seen: dict[str, tuple[str, ...]]
+    guessed: tuple[str, ...]
+    condition: Condition
+    guarded: tuple[str, ...]
+    cells: tuple[tuple[Skill, ...], ...]
+    by_family: dict[str, tuple[Skill, ...]]
     seeds: tuple[int, ...]
     row_order: tuple[int, ...]
     column_order: tuple[int, ...]
-    judged: tuple[str, ...]
-    seen: tuple[bool, ...]
-    families: Mapping[str, tuple[Skill, ...]]
-    plan: EvaluationPlan
     artifacts_root: Path
+    pictures: bool
+    diversity: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
 
     @property
     def values(self) -> FloatArray:
         """Mean scores, (I, J)."""
-        return np.array([[skill.value for skill in row] for row in self.skills])
+        return np.array([[skill.value for skill in row] for row in self.cells])
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the matrix as JSON values."""
-        return {
-            "egos": list(self.egos),
-            "policies": policies_of(self.plan),
-            "partners": [
-                {
-                    "name": m.name,
-                    "family": family_of(m),
-                    "tier": m.tier,
-                    "split": m.split,
-                    "seen": seen,
-                }
-                for m, seen in zip(self.partners, self.seen, strict=True)
-            ],
-            "judged": list(self.judged),
-            "families": {
-                name: [skill.model_dump(mode="json") for skill in skills]
-                for name, skills in self.families.items()
-            },
-            "cells": [[skill.model_dump(mode="json") for skill in row] for row in self.skills],
-            "seeds": list(self.seeds),
-            "row_order": list(self.row_order),
-            "column_order": list(self.column_order),
-        }
+    def estimate(self, skill: Skill) -> Estimate:
+        """Return a score as reports show it."""
+        return Estimate(
+            value=skill.value,
+            low=skill.low,
+            high=skill.high,
+            confidence=0.95,
+            estimator="",
+            n=skill.episodes,
+            n_clusters=len(self.seeds),
+        )
 
 
 def family_of(member: ZooMember) -> str:
@@ -182,19 +197,37 @@ def family_of(member: ZooMember) -> str:
     return f"{member.options['partner']}, varied body" if varied else member.class_name
 
 
+class _Policy(NamedTuple):
+    """What plays: its file, None for a built-in one, and of which method and training seed it is.
+
+    Policies of one method are one ``row``.
+    """
+
+    name: str
+    file: Path | None
+    method: str | None = None
+    training_seed: int | None = None
+
+    @property
+    def row(self) -> str:
+        """Name of the ego."""
+        return self.method or self.name
+
+
 def cross_play(
     folders: Sequence[Path],
     *,
     out: Path,
     egos: Sequence[str | Path] = (),
     seen: Sequence[Path] = (),
+    condition: Condition = AS_TRAINED,
     episodes: int = DEFAULT_EPISODES,
     seed: int = 0,
     workers: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: JobProgress | None = None,
-) -> CrossPlay:
+) -> Matrix:
     """Play every ego with every member: an evaluation in ``out``, with a sealed bundle per ego.
 
     Args:
@@ -202,7 +235,9 @@ def cross_play(
         out: Folder of plan, cells and bundles.
         egos: Further egos: files or folders of any kind that `cadenza.benchmark.policies` reads,
             or names of built-in policies. The seeds of a training in a folder are one.
-        seen: Zoos that the egos trained with; without any, they may have met every public member.
+        seen: Zoos that egos trained with whose files do not say it; without any, these may have
+            met every public member.
+        condition: `AS_TRAINED` where an ego trained behind a filter, or `PLAIN`.
         episodes: M of every cell, a multiple of `SEEDS`.
         seed: Chooses the seeds of the episodes.
         workers: Processes; by default one per core.
@@ -213,12 +248,52 @@ def cross_play(
     Raises:
         IntegrityError: A manifest or member is not what was sealed.
         CheckpointError: Weights are missing, damaged or of another task.
-        ConfigurationError: The zoos do not fit together, or there is no ego.
+        ConfigurationError: The zoos do not fit together, there is no ego, or egos trained behind
+            different filters.
     """
     manifest, entries = open_zoos(folders)
-    members, config = _evaluation(manifest, entries, folders, egos, seen, (episodes, seed))
+    members = [
+        _Policy(e.member.name, e.folder / e.member.file)
+        for e in entries
+        if e.member.class_name == ZOO_MEMBER and e.member.tier == "final"
+    ]
+    further = _further(egos, [one.name for one in members])
+    policies = [*members, *further]
+    if not policies or episodes < 1 or episodes % SEEDS:
+        raise ConfigurationError(
+            "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
+            f"{SEEDS} episodes, got {len(policies)} egos and {episodes}."
+        )
+    judged = tuple(dict.fromkeys(one.row for one in further or members))[:MAX_CONDITIONS]
+    met, guessed = _seen([one for one in policies if one.row in judged], entries, seen)
+    behind, guarded = _filter(further, condition)
+    places = [*folders, *(one.file.parent for one in policies if one.file is not None)]
+    root = Path(os.path.relpath(os.path.commonpath([*map(os.path.realpath, places)])))
+
+    def address(path: Path) -> str:
+        return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
+
+    known = {name for names in met.values() for name in names}
     played = run_evaluation(
-        config,
+        EvaluationConfig(
+            task=manifest.task,
+            episode_length=settings_of(manifest, seed).horizon,
+            options=manifest.options,
+            policies=tuple(
+                PolicyChoice(
+                    name=one.name,
+                    source=one.name if one.file is None else address(one.file),
+                    method=one.method,
+                    training_seed=one.training_seed,
+                )
+                for one in policies
+            ),
+            partners=tuple(_partner(e, address, e.member.name in known) for e in entries),
+            conditions=(behind,),
+            seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
+            episodes_per_seed=episodes // SEEDS,
+            artifacts_root=root,
+        ),
         out=out,
         workers=workers,
         resume=resume,
@@ -226,87 +301,100 @@ def cross_play(
         repro_command="cadenza zoo matrix",
         progress=progress,
     )
-    names = list(policies_of(played.plan))
-    rows = [_skills(played, name, entries) for name in names]
-    values = np.array([[skill.value for skill in cells] for cells, _ in rows])
-    judged = [name for name in names if name not in members] or names
-    return CrossPlay(
-        egos=tuple(names),
-        partners=tuple(entry.member for entry in entries),
-        skills=tuple(tuple(cells) for cells, _ in rows),
-        seeds=config.seeds,
+    partners = {entry.member.name: family_of(entry.member) for entry in entries}
+    rows: dict[str, list[_Policy]] = {}
+    for one in policies:
+        rows.setdefault(one.row, []).append(one)
+    groups = [_by_partner(played, own) for own in rows.values()]
+    cells = [[_skill(played, own[name]) for name in partners] for own in groups]
+    values = np.array([[skill.value for skill in row] for row in cells])
+    return Matrix(
+        egos=tuple(rows),
+        policies={ego: tuple(one.name for one in own) for ego, own in rows.items()},
+        partners=tuple(partners),
+        families=tuple(partners.values()),
+        judged=judged,
+        seen=met,
+        guessed=guessed,
+        condition=AS_TRAINED if behind.safety.enabled else PLAIN,
+        guarded=guarded,
+        cells=tuple(map(tuple, cells)),
+        by_family={
+            family: tuple(
+                _skill(
+                    played, [e for name in partners if partners[name] == family for e in own[name]]
+                )
+                for own in groups
+            )
+            for family in dict.fromkeys(partners.values())
+        },
+        seeds=played.plan.seeds,
         row_order=clustered(values),
         column_order=clustered(values.T),
-        judged=tuple(judged[:MAX_CONDITIONS]),
-        seen=tuple(entry.seen for entry in played.plan.partners),
-        families={name: tuple(own[name] for _, own in rows) for name in rows[0][1]},
-        plan=played.plan,
-        artifacts_root=config.artifacts_root,
+        artifacts_root=Path(os.path.relpath(root, out)),
+        pictures=has_pictures(played.plan),
     )
 
 
-def _evaluation(
-    manifest: ZooManifest,
-    entries: Sequence[ZooEntry],
-    folders: Sequence[Path],
-    egos: Sequence[str | Path],
-    seen: Sequence[Path],
-    count: tuple[int, int],
-) -> tuple[set[str], EvaluationConfig]:
-    """Return the rows that are members, and what is played: ``count`` episodes a cell, seed."""
-    episodes, seed = count
-    learned = [e for e in entries if e.member.class_name == ZOO_MEMBER and e.member.tier == "final"]
-    policies = [
-        PolicyChoice(name=e.member.name, source=str(e.folder / e.member.file)) for e in learned
-    ]
-    members = {choice.name for choice in policies}
-    scripted = [str(ego) for ego in egos if not Path(ego).exists() and str(ego) in policy_names()]
-    policies += _saved([Path(ego) for ego in egos if str(ego) not in scripted], members)
-    if not (policies or scripted) or episodes < 1 or episodes % SEEDS:
-        raise ConfigurationError(
-            "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
-            f"{SEEDS} episodes, got {len(policies) + len(scripted)} egos and {episodes}."
-        )
-    files = [Path(choice.source) for choice in policies]
-    places = [Path(os.path.realpath(path)) for path in (*folders, *(f.parent for f in files))]
-    root = Path(os.path.relpath(os.path.commonpath(places)))
-    known = {folder.resolve() for folder in seen}
-    unknown = known - {folder.resolve() for folder in folders}
+def _seen(
+    policies: Sequence[_Policy], entries: Sequence[ZooEntry], told: Sequence[Path]
+) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Return whom each ego trained with, and for which egos that is guessed.
+
+    Guessed are the members of the zoos ``told``, or, without any, all public ones.
+    """
+    zoos = {folder.resolve() for folder in told}
+    unknown = zoos - {entry.folder.resolve() for entry in entries}
     if unknown:
         raise ConfigurationError(
             f"zoo matrix: expected --seen among the zoos, got {min(unknown)}; name it there, too."
         )
-
-    def is_seen(entry: ZooEntry) -> bool:
-        return entry.folder.resolve() in known if known else entry.member.split == "public"
-
-    def address(path: Path) -> str:
-        return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
-
-    pairs = zip(policies, files, strict=True)
-    choices = [choice.model_copy(update={"source": address(file)}) for choice, file in pairs]
-    choices += [PolicyChoice(name=name, source=name) for name in scripted]
-    return members, EvaluationConfig(
-        task=manifest.task,
-        episode_length=settings_of(manifest, seed).horizon,
-        options=manifest.options,
-        policies=tuple(choices),
-        partners=tuple(_partner(entry, address, is_seen(entry)) for entry in entries),
-        conditions=(ConditionEntry(name=CONDITION),),
-        seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
-        episodes_per_seed=episodes // SEEDS,
-        artifacts_root=root,
-    )
+    guess = {
+        e.spec("partner").known_as
+        for e in entries
+        if (e.folder.resolve() in zoos if zoos else e.member.split == "public")
+    }
+    met: dict[str, set[str]] = {}
+    guessed: list[str] = []
+    for one in policies:
+        found = () if one.file is None else trained_with(one.file)
+        if found is None:
+            guessed.append(one.row)
+        met.setdefault(one.row, set()).update(guess if found is None else found)
+    seen = {
+        ego: tuple(e.member.name for e in entries if e.spec("partner").known_as in known)
+        for ego, known in met.items()
+    }
+    return seen, tuple(dict.fromkeys(guessed))
 
 
-def _saved(egos: Sequence[Path], taken: Iterable[str]) -> list[PolicyChoice]:
-    """Return what is in egos' files, with their paths as sources.
+def _filter(
+    egos: Sequence[_Policy], condition: Condition
+) -> tuple[ConditionEntry, tuple[str, ...]]:
+    """Return the condition that is played, and the egos that trained behind a filter."""
+    found = {one.row: training_filter(one.file) for one in egos if one.file is not None}
+    guarded = [ego for ego, safety in found.items() if safety.enabled]
+    if condition == PLAIN or not guarded:
+        return ConditionEntry(name=PLAIN), tuple(guarded)
+    behind = found[guarded[0]]
+    others = [ego for ego in guarded if found[ego] != behind]
+    if others:
+        raise ConfigurationError(
+            f"zoo matrix: expected egos that trained behind one filter, got {guarded[0]} and "
+            f"{others[0]} behind two; judge them in two matrices, or with --condition plain."
+        )
+    return ConditionEntry(name=AS_TRAINED, safety=behind), tuple(guarded)
+
+
+def _further(egos: Sequence[str | Path], taken: Iterable[str]) -> list[_Policy]:
+    """Return the policies of further egos: those in files, then built-in ones.
 
     Each is called by its own name or, as an agent in a folder, by the folder's; seeds in a folder
     are their method's. Where another has the same name, the folder's comes first.
     """
+    built_in = [str(e) for e in egos if not Path(e).exists() and str(e) in policy_names()]
     found: list[tuple[Path, Path, str, str | None]] = []
-    for ego in egos:
+    for ego in (Path(ego) for ego in egos if str(ego) not in built_in):
         for file in saved_policies(ego):
             folder, name, seed = file.resolve().parent, file.stem.removesuffix(".policy"), None
             if file.name in _AGENTS:
@@ -317,81 +405,54 @@ def _saved(egos: Sequence[Path], taken: Iterable[str]) -> list[PolicyChoice]:
             found.append((file, folder, name, seed))
     owners = {(folder, name, file if seed is None else None) for file, folder, name, seed in found}
     known = [*taken, *(name for _, name, _ in owners)]
-    choices: list[PolicyChoice] = []
+    policies: list[_Policy] = []
     for file, folder, own, seed in found:
         name = own if known.count(own) == 1 else f"{folder.name}-{own}"
-        choices.append(
-            PolicyChoice(
-                name=name if seed is None else f"{name}_seed{seed}",
-                source=str(file),
-                method=None if seed is None else name,
-                training_seed=None if seed is None else int(seed),
-            )
+        policies.append(
+            _Policy(name, file)
+            if seed is None
+            else _Policy(f"{name}_seed{seed}", file, name, int(seed))
         )
-    return choices
-
-
-def policies_of(plan: EvaluationPlan) -> dict[str, list[str]]:
-    """Return the policies of every ego: one, or those of a method's training seeds."""
-    found: dict[str, list[str]] = {}
-    for policy in plan.policies:
-        found.setdefault(policy.method or policy.name, []).append(policy.name)
-    return found
-
-
-def cluster_of(plan: EvaluationPlan, policy: str) -> int | None:
-    """Return the training seed of a policy if its method has several; None if episodes' count."""
-    one = plan.policy(policy)
-    return one.training_seed if len(policies_of(plan)[one.method or one.name]) > 1 else None
+    return [*policies, *(_Policy(name, None) for name in built_in)]
 
 
 def _partner(entry: ZooEntry, address: Callable[[Path], str], seen: bool) -> PartnerChoice:
     """Return a member as a partner of an evaluation."""
-    member = entry.member
-    if member.class_name != ZOO_MEMBER:
-        extra = {key: str(value) for key, value in member.options.items()}
-        return PartnerChoice(name=member.name, class_name=member.class_name, extra=extra, seen=seen)
+    member, weights = entry.member, dict[str, Any]()
+    if member.class_name == ZOO_MEMBER:
+        uri = address(entry.folder / member.file)
+        weights |= {"seed": member.seed, "checkpoint_step": member.step, "weights_uri": uri}
     return PartnerChoice(
-        name=member.name,
-        class_name=ZOO_MEMBER,
-        seed=member.seed,
-        checkpoint_step=member.step,
-        weights_uri=address(entry.folder / member.file),
-        seen=seen,
+        name=member.name, class_name=member.class_name, extra=member.options, seen=seen, **weights
     )
 
 
-def _skills(
-    played: EvaluationOutcome, ego: str, entries: Sequence[ZooEntry]
-) -> tuple[list[Skill], dict[str, Skill]]:
-    """Return the cells of one ego by partner, and over each family of partners."""
+def _by_partner(
+    played: EvaluationOutcome, policies: Sequence[_Policy]
+) -> dict[str, list[EpisodeResult]]:
+    """Return the episodes of one ego, of the seed of its training if it has several."""
     groups: dict[str, list[EpisodeResult]] = {}
-    families: dict[str, list[EpisodeResult]] = {}
-    family = {entry.member.name: family_of(entry.member) for entry in entries}
-    for policy in policies_of(played.plan)[ego]:
-        training = cluster_of(played.plan, policy)
-        clustered = {} if training is None else {"seed": training}
-        for episode in played.episodes[policy]:
-            partner, own = episode.partner or "", episode.model_copy(update=clustered)
-            groups.setdefault(partner, []).append(own)
-            families.setdefault(family[partner], []).append(own)
+    for one in policies:
+        clustered = {"seed": one.training_seed} if len(policies) > 1 else {}
+        for episode in played.episodes[one.name]:
+            own = episode.model_copy(update=clustered)
+            groups.setdefault(episode.partner or "", []).append(own)
+    return groups
 
-    def skill(episodes: Sequence[EpisodeResult]) -> Skill:
-        if played.has_success:
-            found = rate_estimate(group_by_seed((e.seed, float(e.success)) for e in episodes))
-        else:
-            returns = group_by_seed((e.seed, e.episode_return or 0.0) for e in episodes)
-            found = mean_estimate(returns, method=StudentT())
-        return Skill(
-            metric="success" if played.has_success else "return",
-            value=cast("float", found.value),
-            low=found.low,
-            high=found.high,
-            episodes=found.n,
-        )
 
-    cells = [skill(groups[entry.member.name]) for entry in entries]
-    return cells, {name: skill(own) for name, own in families.items()}
+def _skill(played: EvaluationOutcome, episodes: Sequence[EpisodeResult]) -> Skill:
+    if played.has_success:
+        found = rate_estimate(group_by_seed((e.seed, float(e.success)) for e in episodes))
+    else:
+        returns = group_by_seed((e.seed, e.episode_return or 0.0) for e in episodes)
+        found = mean_estimate(returns, method=StudentT())
+    return Skill(
+        metric="success" if played.has_success else "return",
+        value=cast("float", found.value),
+        low=found.low,
+        high=found.high,
+        episodes=found.n,
+    )
 
 
 def settings_of(manifest: ZooManifest, seed: int) -> ZooConfig:
@@ -415,14 +476,34 @@ def clustered(values: FloatArray) -> tuple[int, ...]:
     return tuple(int(k) for k in hierarchy.leaves_list(tree))
 
 
-def write_matrix(folder: Path, result: CrossPlay, diversity: Mapping[str, Any]) -> Path:
-    """Write the matrix as JSON, the families' ``diversity`` in it."""
+def write_matrix(folder: Path, matrix: Matrix) -> Path:
+    """Seal the matrix into its folder."""
     path = folder / MATRIX_JSON
-    root = os.path.relpath(result.artifacts_root, folder)
-    content = {**result.as_json(), "diversity": dict(diversity), "artifacts_root": root}
-    content["pictures"] = has_pictures(result.plan)
-    atomic_write_json(path, content)
+    write_sealed_json(path, matrix.model_dump(mode="json"), kind=_KIND)
     return path
+
+
+def read_matrix(folder: Path) -> Matrix | None:
+    """Return the matrix in a folder; None if it is not that of one.
+
+    Raises:
+        IntegrityError: It is not what was sealed.
+    """
+    path = folder / MATRIX_JSON
+    return parse_matrix(path.read_bytes(), source=str(path)) if path.is_file() else None
+
+
+def parse_matrix(data: bytes, *, source: str) -> Matrix:
+    """Return the matrix in the bytes of a file; ``source`` is how messages call it.
+
+    Raises:
+        IntegrityError: It is not what was sealed.
+    """
+    try:
+        return Matrix.model_validate(parse_sealed_json(data, source=source, kind=_KIND))
+    except ValidationError as error:
+        told = f"{source}: expected a matrix: {first_problem(error)}; play it again."
+        raise IntegrityError(told) from error
 
 
 def diversity_table(diversity: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -441,60 +522,45 @@ def diversity_table(diversity: Mapping[str, Mapping[str, Any]]) -> Table:
     )
 
 
-def matrix_figure(content: Mapping[str, Any], place: str = "MATRIX") -> Figure:
-    """Return the matrix that `write_matrix` stored as a figure of a page, partners as rows.
+def matrix_figure(matrix: Matrix, place: str = "MATRIX") -> Figure:
+    """Return the matrix as a figure of a page, partners as rows.
 
     Each cell tells how to film an episode of it, ``place`` being the matrix's folder.
-
-    Raises:
-        ValueError: It is none; missing parts raise a LookupError.
     """
-    skills = [[Skill.model_validate(cell) for cell in row] for row in content["cells"]]
-    partners = [str(partner["name"]) for partner in content["partners"]]
-    egos, order = [str(ego) for ego in content["egos"]], [int(i) for i in content["row_order"]]
-    rate = skills[0][0].metric == "success"
-    values = [skill.value for row in skills for skill in row]
-    low, high = (0.0, 1.0) if rate else (min(values), max(values) + 1e-12)
+    first = matrix.cells[0][0]
+    rate = first.metric == "success"
+    values = matrix.values
+    low, high = (0.0, 1.0) if rate else (float(values.min()), float(values.max()) + 1e-12)
 
     def cell(i: int, j: int) -> GridCell:
-        skill = skills[i][j]
-        ends = Estimate(
-            value=skill.value,
-            low=skill.low,
-            high=skill.high,
-            confidence=0.95,
-            estimator="",
-            n=skill.episodes,
-            n_clusters=len(content["seeds"]),
-        )
+        skill, ego, partner = matrix.cells[i][j], matrix.egos[i], matrix.partners[j]
+        interval = score_interval(matrix.estimate(skill), rate)
         share = (skill.value - low) / (high - low)
-        tip = f"{egos[i]} with {partners[j]}: {film_command(content, place, egos[i], partners[j])}"
-        return GridCell(score(skill.value, rate), score_interval(ends, rate), "heat", share, tip)
+        tip = f"{ego} with {partner}: {film_command(matrix, place, ego, partner)}"
+        return GridCell(score(skill.value, rate), interval, "heat", share, tip)
 
-    rows = [(partners[j], [cell(i, j) for i in order]) for j in map(int, content["column_order"])]
+    order = matrix.row_order
+    rows = [(matrix.partners[j], [cell(i, j) for i in order]) for j in matrix.column_order]
     return make_figure(
-        grid([egos[i] for i in order], rows),
+        grid([matrix.egos[i] for i in order], rows),
         identity="cross-play",
         title=f"Cross-play: {'success' if rate else 'mean return'} of every ego with every partner",
-        caption=f"{skills[0][0].episodes} episodes in each cell, its 95 % interval below; rows and "
-        "columns by average-linkage clustering. Hover over a cell for the command that films it.",
-        description=f"{len(egos)} egos, {len(partners)} partners",
+        caption=f"{first.episodes} episodes in each cell, condition {matrix.condition}, its 95 % "
+        "interval below; rows and columns by average-linkage clustering. Hover over a cell for the "
+        "command that films it.",
+        description=f"{len(matrix.egos)} egos, {len(matrix.partners)} partners",
     )
 
 
-def partner_labels(content: Mapping[str, Any]) -> dict[str, str]:
+def partner_labels(matrix: Matrix) -> dict[str, str]:
     """Return what partners are called for people: the class of a scripted one that is alone."""
-    told = {str(p["name"]): str(p.get("family", p["name"])) for p in content["partners"]}
-    families = list(told.values())
-    alone = {name for name in told if families.count(told[name]) == 1}
     return {
-        name: family if name in alone and not name.startswith(family) else name
-        for name, family in told.items()
+        name: family if matrix.families.count(family) == 1 and not name.startswith(family) else name
+        for name, family in zip(matrix.partners, matrix.families, strict=True)
     }
 
 
-def film_command(content: Mapping[str, Any], place: str, ego: str, partner: str) -> str:
+def film_command(matrix: Matrix, place: str, ego: str, partner: str) -> str:
     """Return the command that films an episode of a cell, or writes it down without pictures."""
-    ending = "gif" if content.get("pictures", True) else "json"
-    policy = content.get("policies", {}).get(ego, [ego])[0]
-    return f"cadenza zoo film {shlex.join([place, policy, partner])} --out film.{ending}"
+    words = shlex.join([place, matrix.policies[ego][0], partner])
+    return f"cadenza zoo film {words} --out film.{'gif' if matrix.pictures else 'json'}"

@@ -8,27 +8,28 @@ Read:     the sealed bundles, verified, and beside them ``matrix.json``, ``best-
           ``encounters.json`` where they are.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import Final
 
 from cadenza.benchmark.bundle import BUNDLE_NAME
 from cadenza.benchmark.evaluation_run import BUNDLES_FOLDER
 from cadenza.benchmark.reporting import SealedRun, find_bundles, load_run, report_view
-from cadenza.benchmark.zoo.encounters import ENCOUNTERS_JSON
-from cadenza.benchmark.zoo.matrix import MATRIX_JSON, film_command, matrix_figure, partner_labels
-from cadenza.benchmark.zoo.responses import RESPONSES_FOLDER, RESPONSES_JSON
-from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.strict_json import parse_json_object
-from cadenza.core.tables import Table
-from cadenza.evaluation.best_responses import (
-    BestResponses,
-    load_best_responses,
-    store_best_responses,
+from cadenza.benchmark.zoo.encounters import read_encounters
+from cadenza.benchmark.zoo.matrix import (
+    AS_TRAINED,
+    PLAIN,
+    Matrix,
+    film_command,
+    matrix_figure,
+    partner_labels,
+    read_matrix,
 )
+from cadenza.benchmark.zoo.responses import RESPONSES_FOLDER, RESPONSES_JSON
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.tables import Table
+from cadenza.evaluation.best_responses import BestResponses, load_best_responses
 from cadenza.evaluation.encounters import Encounters
 from cadenza.evaluation.report.figures.populations import (
     encounter_figures,
@@ -37,9 +38,6 @@ from cadenza.evaluation.report.figures.populations import (
 )
 from cadenza.evaluation.report.svg import score_text
 from cadenza.evaluation.report.view import ReportView, Section, Statement, condition_css
-from cadenza.evaluation.results import first_problem
-from cadenza.evaluation.statistics.estimate import Estimate
-from cadenza.partners.zoo_manifest import Skill
 
 REPORT_HTML: Final = "report.html"
 
@@ -63,196 +61,162 @@ def merged_responses(folders: Sequence[Path]) -> BestResponses | None:
     return found[0].model_copy(update={"partners": partners})
 
 
-def keep_responses(folder: Path, best: BestResponses) -> None:
-    """Store best responses beside a matrix, where its report looks for them."""
-    store_best_responses(folder / RESPONSES_JSON, best)
+def compared(
+    paths: Sequence[Path],
+    *,
+    best_responses: BestResponses | None = None,
+    repository: Path | None = None,
+) -> tuple[ReportView, list[SealedRun]]:
+    """Return the report of some bundles, or of all that a matrix's folder tells, and the bundles.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What lies in the folder of a matrix beside its bundles.
-
-    Attributes:
-        folder: The folder.
-        matrix: Content of ``matrix.json``.
-        best: Best responses to its partners.
-        met: Encounters of its egos.
-    """
-
-    folder: Path
-    matrix: Mapping[str, Any]
-    best: BestResponses | None
-    met: Encounters | None
-
-
-def read_verdict(folder: Path) -> Verdict | None:
-    """Return what is in a folder; None if it is not that of a matrix.
-
-    Raises:
-        IntegrityError: A file is damaged.
-        ConfigurationError: Best responses cannot be read.
-    """
-    path = folder / MATRIX_JSON
-    if not path.is_file():
-        return None
-    content = parse_json_object(path.read_bytes(), source=str(path))
-    best, met = folder / RESPONSES_JSON, folder / ENCOUNTERS_JSON
-    try:
-        known = Encounters.model_validate_json(met.read_bytes()) if met.is_file() else None
-    except ValidationError as error:
-        told = f"{met}: expected encounters: {first_problem(error)}; play them again."
-        raise IntegrityError(told) from error
-    return Verdict(
-        folder=folder,
-        matrix=content,
-        best=load_best_responses(best) if best.is_file() else None,
-        met=known,
-    )
-
-
-def judged_bundles(paths: Sequence[Path]) -> list[Path]:
-    """Return the bundles that a report of ``paths`` compares: of a matrix, the judged egos'."""
-    found: list[Path] = []
-    for path in paths:
-        verdict = read_verdict(path)
-        if verdict is None:
-            found += find_bundles([path])
-        else:
-            policies = verdict.matrix["policies"]
-            found += (
-                path / BUNDLES_FOLDER / policy
-                for ego in verdict.matrix["judged"]
-                for policy in policies[ego]
-            )
-    missing = [path for path in found if not (path / BUNDLE_NAME).is_file()]
-    if missing:
-        raise ConfigurationError(f"{missing[0]}: expected a bundle of the matrix, got none there.")
-    return found
-
-
-def verdict_report(folder: Path, *, repository: Path | None = None) -> ReportView:
-    """Return the report of a matrix's folder.
+    Of matrices the bundles of the judged egos are taken. ``best_responses`` replace those in the
+    folder.
 
     Raises:
         IntegrityError: A bundle or file is not what was sealed.
-        ConfigurationError: The folder holds no matrix, or best responses of another task.
+        ConfigurationError: There is no bundle, or best responses are of another task.
     """
-    found = read_verdict(folder)
-    if found is None:
-        raise ConfigurationError(
-            f"{folder}: expected the folder of a matrix, got no {MATRIX_JSON}."
-        )
-    runs = [load_run(path, repo_path=repository) for path in judged_bundles([folder])]
-    return with_verdict(report_view(runs, best_responses=found.best, by_method=True), runs, found)
+    matrices = [read_matrix(path) for path in paths]
+    bundles: list[Path] = []
+    for path, found in zip(paths, matrices, strict=True):
+        if found is None:
+            bundles += find_bundles([path])
+        else:
+            names = [name for ego in found.judged for name in found.policies[ego]]
+            bundles += (path / BUNDLES_FOLDER / name for name in names)
+    missing = [path for path in bundles if not (path / BUNDLE_NAME).is_file()]
+    if missing:
+        raise ConfigurationError(f"{missing[0]}: expected a bundle of the matrix, got none there.")
+    runs = [load_run(path, repo_path=repository) for path in bundles]
+    matrix = matrices[0] if len(matrices) == 1 else None
+    if matrix is None:
+        return report_view(runs, best_responses=best_responses), runs
+    beside = paths[0] / RESPONSES_JSON
+    if best_responses is None and beside.is_file():
+        best_responses = load_best_responses(beside)
+    view = report_view(runs, best_responses=best_responses, by_method=True)
+    return _with_verdict(view, matrix, paths[0]), runs
 
 
-def with_verdict(view: ReportView, runs: Sequence[SealedRun], found: Verdict) -> ReportView:
+def _with_verdict(view: ReportView, matrix: Matrix, folder: Path) -> ReportView:
     """Return the view with families, what was seen, and the parts of the verdict."""
-    told = {str(one["name"]): one for one in found.matrix["partners"]}
-    labels = partner_labels(found.matrix)
+    met, labels = read_encounters(folder), partner_labels(matrix)
+    families = dict(zip(matrix.partners, matrix.families, strict=True))
+    seen = {name for names in matrix.seen.values() for name in names}
+    is_known = set(matrix.guessed) < set(matrix.judged) or 0 < len(seen) < len(families)
     partners = tuple(
         replace(
             partner,
             label=labels[partner.partner_id],
-            family=str(told[partner.partner_id]["family"]),
-            seen=bool(told[partner.partner_id]["seen"]),
+            family=families[partner.partner_id],
+            seen=partner.partner_id in seen if is_known else None,
+            seen_by={ego: partner.partner_id in names for ego, names in matrix.seen.items()},
         )
         for partner in view.partners
     )
-    several = len({partner.seen for partner in partners}) > 1
-    partners = partners if several else tuple(replace(p, seen=None) for p in partners)
-    shown = {run.method for run in runs}
-    left_out = [ego for ego in found.matrix["egos"] if ego not in shown]
-    statements = [*view.statements]
-    if several:
-        met = ", ".join(sorted({p.family for p in partners if p.seen}))
-        text = f"Seen are partners that the egos may have trained with: {met}."
-        statements.append(Statement(kind="measured", text=text))
-    if left_out:
-        text = f"The matrix has {len(left_out)} more egos; the other parts compare those above."
-        statements.append(Statement(kind="measured", text=text))
-    if found.best is None:
+    texts = [*_seen_texts(matrix, families), _condition_text(matrix)]
+    if left_out := len(matrix.egos) - len(matrix.judged):
+        texts.append(f"The matrix has {left_out} more egos; the other parts compare those above.")
+    statements = [Statement(kind="measured", text=text) for text in texts]
+    if view.best_responses is None:
         text = "How close anybody comes to the best possible: run `cadenza zoo best-response`."
         statements.append(Statement(kind="not_measured", text=text))
-    if found.met is None:
+    if met is None:
         text = "Whether anybody adapts: play `cadenza zoo matrix` with --encounters 8."
         statements.append(Statement(kind="not_measured", text=text))
-    view = replace(view, partners=partners, statements=tuple(statements))
-    return replace(view, sections=tuple(_sections(view, found)))
+    return replace(
+        view,
+        partners=partners,
+        statements=(*view.statements, *statements),
+        sections=tuple(_sections(view, matrix, met, str(folder))),
+    )
 
 
-def _sections(view: ReportView, found: Verdict) -> list[Section]:
-    """Return the parts of the page that a matrix's folder adds."""
-    matrix, place = found.matrix, str(found.folder)
-    sections = [
-        Section(
-            identity="cross-play",
-            nav="Cross-play",
-            title="Who plays well with whom",
-            intro="Every ego with every partner, from the same starts.",
-            figures=(matrix_figure(matrix, place),),
-            tables=(family_table(matrix),),
+def _seen_texts(matrix: Matrix, families: Mapping[str, str]) -> Iterator[str]:
+    """Yield whom the judged egos trained with, those of one answer together."""
+    answers: dict[tuple[str, bool], list[str]] = {}
+    for ego in matrix.judged:
+        met = ", ".join(sorted({families[name] for name in matrix.seen[ego]}))
+        answers.setdefault((met, ego in matrix.guessed), []).append(ego)
+    for (met, is_guess), egos in answers.items():
+        told = ", ".join(egos)
+        if is_guess:
+            yield f"Whom {told} trained with is not known; taken from the zoos: {met or 'nobody'}."
+        elif met:
+            yield f"By its policy files, {told} trained with {met}."
+        else:
+            yield f"{told} trained with none of these partners."
+
+
+def _condition_text(matrix: Matrix) -> str:
+    guarded = ", ".join(matrix.guarded)
+    if matrix.condition == AS_TRAINED:
+        return (
+            f"Condition {AS_TRAINED}: everybody acts behind the safety filter that {guarded} "
+            "trained behind. Best responses are trained and measured without it."
         )
-    ]
-    families = {p.partner_id: p.family for p in view.partners}
-    if found.met is not None:
-        marks = zip(view.conditions, condition_css(view), strict=True)
-        labels = {c.condition_id: css for c, css in marks}
-        known = [ego for ego in found.met.egos if ego in labels]
-        if known:
-            sections.append(
-                Section(
-                    identity="adaptation",
-                    nav="Adaptation",
-                    title="Whether it adapts",
-                    intro="Adaptation is measured, never assumed: each ego meets each partner "
-                    "several times in a row, with and without its memory of earlier encounters.",
-                    figures=tuple(encounter_figures(found.met, labels)),
-                    tables=(encounter_table(found.met, families),),
-                )
-            )
-    curves = None if found.best is None else response_figure(found.best)
+    if guarded:
+        return f"Condition {PLAIN}: no safety filter, although {guarded} trained behind one."
+    return f"Condition {PLAIN}: nobody acts behind a safety filter."
+
+
+def _sections(
+    view: ReportView, matrix: Matrix, met: Encounters | None, place: str
+) -> Iterator[Section]:
+    """Yield the parts of the page that a matrix's folder adds."""
+    yield Section(
+        identity="cross-play",
+        nav="Cross-play",
+        title="Who plays well with whom",
+        intro="Every ego with every partner, from the same starts.",
+        figures=(matrix_figure(matrix, place),),
+        tables=(family_table(matrix),),
+    )
+    marks = zip(view.conditions, condition_css(view), strict=True)
+    labels = {c.condition_id: css for c, css in marks}
+    if met is not None and not labels.keys().isdisjoint(met.egos):
+        families = dict(zip(matrix.partners, matrix.families, strict=True))
+        yield Section(
+            identity="adaptation",
+            nav="Adaptation",
+            title="Whether it adapts",
+            intro="Adaptation is measured, never assumed: each ego meets each partner "
+            "several times in a row, with and without its memory of earlier encounters.",
+            figures=tuple(encounter_figures(met, labels)),
+            tables=(encounter_table(met, families),),
+        )
+    best = view.best_responses
+    curves = None if best is None else response_figure(best)
     if curves is not None:
-        sections.append(
-            Section(
-                identity="bounds",
-                nav="Bounds",
-                title="How good anybody could be",
-                intro="Best responses were trained beside one partner each, with the budget that "
-                "the table of proximity states.",
-                figures=(curves,),
-            )
+        yield Section(
+            identity="bounds",
+            nav="Bounds",
+            title="How good anybody could be",
+            intro="Best responses were trained beside one partner each, with the budget that "
+            "the table of proximity states.",
+            figures=(curves,),
         )
-    sections.append(
-        Section(
-            identity="cells",
-            nav="Watch",
-            title="Watch any cell",
-            intro="Each command films the first episode of a cell again; --start 3 takes the "
-            "fourth.",
-            tables=(_commands(matrix, place),),
-            fold="Show the commands",
-        )
+    yield Section(
+        identity="cells",
+        nav="Watch",
+        title="Watch any cell",
+        intro="Each command films the first episode of a cell again; --start 3 takes the fourth.",
+        tables=(_commands(matrix, place),),
+        fold="Show the commands",
     )
-    return sections
 
 
-def family_table(matrix: Mapping[str, Any]) -> Table:
+def family_table(matrix: Matrix) -> Table:
     """Return the score of every ego over each family of partners, with its interval."""
-    families = {
-        name: [Skill.model_validate(cell) for cell in cells]
-        for name, cells in matrix["families"].items()
+    shown = {
+        name: [score_text(matrix.estimate(one), one.metric == "success") for one in own]
+        for name, own in matrix.by_family.items()
     }
-    cells = {
-        name: [_skill(one, len(matrix["seeds"])) for one in own] for name, own in families.items()
-    }
-    egos = [str(ego) for ego in matrix["egos"]]
-    columns, rows = (
-        ("Ego", *families),
-        [(e, *(own[i] for own in cells.values())) for i, e in enumerate(egos)],
-    )
-    if len(families) > len(egos):  # the narrower way
-        columns, rows = ("Family", *egos), [(name, *own) for name, own in cells.items()]
+    columns = ("Ego", *shown)
+    rows = [(ego, *(own[i] for own in shown.values())) for i, ego in enumerate(matrix.egos)]
+    if len(shown) > len(matrix.egos):  # the narrower way
+        columns = ("Family", *matrix.egos)
+        rows = [(name, *own) for name, own in shown.items()]
     return Table(
         title="Score by family of partners",
         columns=columns,
@@ -262,28 +226,15 @@ def family_table(matrix: Mapping[str, Any]) -> Table:
     )
 
 
-def _skill(skill: Skill, seeds: int) -> str:
-    found = Estimate(
-        value=skill.value,
-        low=skill.low,
-        high=skill.high,
-        confidence=0.95,
-        estimator="",
-        n=skill.episodes,
-        n_clusters=seeds,
-    )
-    return score_text(found, skill.metric == "success")
-
-
-def _commands(matrix: Mapping[str, Any], place: str) -> Table:
+def _commands(matrix: Matrix, place: str) -> Table:
     """Return the command that films each cell."""
     return Table(
         title="Commands",
         columns=("Ego", "Partner", "Command"),
         rows=tuple(
-            (str(ego), str(partner["name"]), film_command(matrix, place, ego, partner["name"]))
-            for ego in matrix["egos"]
-            for partner in matrix["partners"]
+            (ego, partner, film_command(matrix, place, ego, partner))
+            for ego in matrix.egos
+            for partner in matrix.partners
         ),
         text_columns=(0, 1, 2),
     )

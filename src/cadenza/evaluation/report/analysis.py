@@ -247,12 +247,15 @@ def compare_methods(view: ReportView, overall: Row) -> Methods:
         ranking = rank(clusters, paired=paired)
     close = view.best_responses
     proximity = {} if close is None else proximities(played, close, families)
-    seen = {p.partner_id: p.seen for p in view.partners if p.seen is not None}
     gaps = {
         name: generalization_gap(
             own,
             metric=metric,
-            seen=seen,
+            seen={
+                p.partner_id: p.seen_by.get(name, p.seen)
+                for p in view.partners
+                if p.seen is not None
+            },
             families=families,
             bounds=(-1.0, 1.0) if view.has_success else None,
         )

@@ -70,7 +70,8 @@ class ConditionView:
 class PartnerView:
     """One partner of the ego, with the identifier that episodes carry.
 
-    ``seen`` is whether the ego trained with it, None if that is not known.
+    ``seen`` is whether an ego trained with it, None if that is not known; ``seen_by`` says it of
+    conditions one by one, where they are egos.
     """
 
     partner_id: str
@@ -79,6 +80,7 @@ class PartnerView:
     leaves_way: bool = True
     description: str = ""
     family: str = ""
+    seen_by: Mapping[str, bool] = field(default_factory=dict[str, bool])
 
     @property
     def met(self) -> str:
