@@ -1,14 +1,13 @@
 """Comparisons of whole runs: what is played, remembered and told."""
 
 import json
-import shutil
 
 import pytest
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.status_report import run_status
-from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
+from tests.integration.loop.loop_harness import Loop, store_in
 from tests.loop_fakes import FakeStack
 
 OF_SCORES = {
@@ -18,10 +17,8 @@ OF_SCORES = {
 
 
 @pytest.fixture
-def workdir():
-    folder = quick_folder()
-    yield folder
-    shutil.rmtree(folder)
+def workdir(tmp_path_factory):
+    return tmp_path_factory.mktemp("work")
 
 
 @pytest.fixture

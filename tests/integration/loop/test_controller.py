@@ -1,7 +1,6 @@
 """What a run does with policies of known quality: decisions, harvests, seeds, order of steps."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from cadenza.core.files import sha256_file
 from cadenza.loop.constitution import ConstitutionError, load_constitution
 from cadenza.loop.errors import EvalError
 from cadenza.loop.status_report import Harvested, run_status
-from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
+from tests.integration.loop.loop_harness import Loop, store_in
 from tests.loop_fakes import FakeProposer, FakeStack
 
 IMPROVE = {"enabled": True, "episodes": 4, "adapt_steps": 5}
@@ -25,10 +24,8 @@ OF_SCORES = {
 
 
 @pytest.fixture
-def workdir():
-    folder = quick_folder()
-    yield folder
-    shutil.rmtree(folder)
+def workdir(tmp_path_factory):
+    return tmp_path_factory.mktemp("work")
 
 
 @pytest.fixture
