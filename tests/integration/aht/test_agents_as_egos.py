@@ -170,7 +170,7 @@ def test_the_policy_file_plays_as_the_trained_ego(tmp_path, algorithm, settings)
     assert trained_with(path) == trained_with(result.curve.checkpoint_paths[-1]) == met
 
 
-@pytest.mark.parametrize("algorithm", SETTINGS)
+@pytest.mark.parametrize("algorithm", size(["recurrent_ppo", "e3t"], SETTINGS))
 def test_choices_are_played_as_numbers_of_the_seat(tmp_path, algorithm):
     pytest.importorskip("lbforaging")
     foraging = {

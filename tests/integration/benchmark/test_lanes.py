@@ -1,5 +1,7 @@
 """Episodes in lanes: equal bytes however many lanes there are, and what the scalar loop plays."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -160,8 +162,13 @@ CLOSE = ("episode_return", "min_distance_m", "goal_distance_m", "intervention_me
          "intervention_peak", "constraint_violation_peak")  # fmt: skip
 
 
-@pytest.mark.parametrize("partner", get_task("crossing").partners)
-@pytest.mark.parametrize("policy", [GoalPolicy, make_network])
+#: Beside every partner without a network, and beside one with it.
+PLAYED = [*product([GoalPolicy, make_network], get_task("crossing").partners)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "partner"), size(PLAYED[: len(get_task("crossing").partners) + 1], PLAYED)
+)
 def test_lanes_play_what_the_scalar_loop_plays(policy, partner):
     env = EnvConfig(task="crossing", episode_length=200)
     many = {"env": env, "policy": policy, "safety": FILTERED}

@@ -152,8 +152,9 @@ def test_images_beside_masks_are_kept_as_bytes():
     assert set(kept[:, -5:].sum(dim=1).tolist()) == {2}
 
 
-def test_compiled_updates_obey_masks():
+def test_compiled_updates_obey_masks_and_take_steps_and_priorities():
     settings = {**REPLAYED, "warmup_steps": 40, "num_envs": 2, "batch_size": 16}
+    settings |= {"n_step": 2, "gamma": 0.9, "priority_exponent": 0.5}
     eager, compiled = (
         cadenza.DQN(lambda: Doors("info"), compile=c, **settings).learn(60, progress=False)
         for c in (False, True)

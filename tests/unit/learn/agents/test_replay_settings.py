@@ -69,11 +69,6 @@ def test_figures_stay_scalars_beside_priorities():
     assert all(shape == () for figures in seen for shape in figures.values())
 
 
-def test_compiled_updates_take_both(tmp_path):
-    agent = cadenza.DQN("CartPole-v1", compile=True, n_step=2, priority_exponent=0.5, **SMALL)
-    assert agent.learn(60, progress=False).updates > 0
-
-
 def test_priorities_beside_a_share_of_demonstrations_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="beside a share of demonstrations"):
         cadenza.SAC("Pendulum-v1", demonstrations=tmp_path, priority_exponent=0.6)
