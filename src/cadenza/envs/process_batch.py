@@ -7,8 +7,8 @@ Processes: workers come from Python's fork server; each steps an equal share of 
            script that makes a batch must guard its body with ``if __name__ == "__main__"``, or pass
            ``workers=0``, which steps all copies in this process. A daemonic process, as a worker
            of `cadenza.benchmark.executor` is, may have no children and always does that.
-Orphans:   a worker ends when the batch is closed or forgotten, and when its parent is gone, however
-           that ended.
+Orphans:   a worker ends with its pipe: when the batch is closed or forgotten, and when its parent
+           is gone, however that ended.
 Snapshots: copies of the environments themselves, in memory alone; workers send theirs through
            their pipes. An environment that cannot be copied refuses.
 """
@@ -17,12 +17,13 @@ import copy
 import multiprocessing
 import os
 import signal
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -66,7 +67,12 @@ class _Copies:
     """The scalar environments of one process."""
 
     def __init__(self, make: Maker, count: int) -> None:
-        self._envs = [make() for _ in range(count)]
+        self._make, self._count = make, count
+        self._envs: list[Any] = []
+
+    def open(self) -> None:
+        """Make the environments."""
+        self._envs += [self._make() for _ in range(self._count)]
 
     def reset(self, places: Sequence[int], seeds: Sequence[int]) -> States:
         """Begin the episodes ``seeds`` in the copies ``places``."""
@@ -150,6 +156,7 @@ class ProcessBatch(EpisodeBatch):
             self._group: _Copies | _Workers = _Copies(make, self.num_envs)
         else:
             self._group = _Workers(make, self.num_envs, workers, self.owner)
+        self._group.open()
 
     @property
     def task_contract(self) -> Mapping[str, TaskContract]:
@@ -267,7 +274,12 @@ class _Workers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        self._answers(range(workers))
+
+    def open(self) -> None:
+        """See `_Copies`."""
+        for worker in range(len(self._pipes)):
+            self._send(worker, "open")
+        self._answers(range(len(self._pipes)))
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> States:
         """See `_Copies`."""
@@ -354,43 +366,25 @@ def _stop(pipes: list[Connection], processes: list[BaseProcess]) -> None:
 
 
 def _work(connection: Connection, make: Maker, count: int, variables: Mapping[str, str]) -> None:
-    """Body of a worker: make ``count`` environments, then do what the batch asks."""
+    """Body of a worker: do what the batch asks."""
     set_environment(variables)
     # Ctrl-C reaches the whole process group; the parent decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, name="cadenza-orphan", daemon=True).start()
-    copies: _Copies | None = None
+    copies = _Copies(make, count)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent needs no more
-        name, arguments = "", ()
         while True:
-            try:
-                if copies is None:
-                    copies, answer = _Copies(make, count), None
-                else:
-                    answer = getattr(copies, name)(*arguments)
-            except Exception as error:  # noqa: BLE001 # the batch raises it
-                answer = _portable(error)
-            try:
-                connection.send(answer)
-            except OSError:
-                raise
-            except Exception as error:  # noqa: BLE001 # an environment that cannot be sent
-                connection.send(TypeError(f"{type(error).__name__}: {error}"))
             name, arguments = connection.recv()
-    if copies is not None:
-        copies.close()
+            try:
+                answer = ForkingPickler.dumps(getattr(copies, name)(*arguments))
+            except Exception as error:  # noqa: BLE001 # the batch raises it
+                answer = ForkingPickler.dumps(_portable(error))
+            connection.send_bytes(answer)
+    copies.close()
 
 
 def _portable(error: Exception) -> Exception:
     """Return the error, or one that says the same where pickling may do anything."""
     if isinstance(error, CadenzaError) or type(error).__module__ == "builtins":
         return error
-    return OnlineDataWorkerError(f"{type(error).__name__}: {error}")
-
-
-def _leave_with_parent() -> None:
-    """End this process once its parent is gone, in the midst of a step: as safe as a kill."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    kind = TypeError if isinstance(error, PicklingError) else OnlineDataWorkerError
+    return kind(f"{type(error).__name__}: {error}")
