@@ -14,7 +14,7 @@ Limits:      state values are computed for the whole rollout at its end, in one 
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -198,33 +198,17 @@ class EgoPPOTrainer(EgoRolloutTrainer):
         super().__init__(cfg, seat, self._happo, device=device, logger=logger, means=True)
 
     @classmethod
-    def from_config(
-        cls,
-        cfg: EgoAHTConfig,
-        *,
-        env: Any,
-        partner: PartnerLike,
-        ego_uid: str,
-        logger: EventLogger | None = None,
-    ) -> "EgoPPOTrainer":
-        """Return a trainer for the seat ``ego_uid`` of ``env``; this is the `TrainerFactory`.
-
-        Raises:
-            ConfigurationError: The partner has a trainable parameter.
-            TypeError: The ego's observation or action space is not a Box.
-            DeviceUnavailableError: The configured device is not on this machine.
-        """
-        assert_partner_is_frozen(partner)
+    def _parts(
+        cls, cfg: EgoAHTConfig, env: Any, partner: PartnerLike, ego_uid: str
+    ) -> dict[str, Any]:
         observation_space, action_space = ego_spaces(env, ego_uid)
-        return cls(
-            cfg=cfg,
-            ego_uid=ego_uid,
-            ego_obs_space=observation_space,
-            ego_act_space=cast("Box", action_space),
-            partner=partner,
-            device=cfg.device(),
-            logger=logger,
-        )
+        return {
+            "ego_uid": ego_uid,
+            "ego_obs_space": observation_space,
+            "ego_act_space": action_space,
+            "partner": partner,
+            "device": cfg.device(),
+        }
 
     def _greedy(self, own: Float32Array) -> Float32Array:
         return self._finite(self._happo.decide(own, deterministic=True)[0])
@@ -334,26 +318,12 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
         super().__init__(cfg, seat, self._ppo, device=device, logger=logger)
 
     @classmethod
-    def from_config(
-        cls,
-        cfg: EgoAHTConfig,
-        *,
-        env: Any,
-        partner: PartnerLike,
-        ego_uid: str,
-        logger: EventLogger | None = None,
-    ) -> "EgoOnPolicyTrainer":
-        """Return a trainer for the seat ``ego_uid`` of ``env``; this is the `TrainerFactory`.
-
-        Raises:
-            ConfigurationError: The partner has a trainable parameter.
-            InputError: A space is not flat, or the ego's actions are unbounded.
-            TypeError: The ego's action space is neither Box nor Discrete.
-            DeviceUnavailableError: The configured device is not on this machine.
-        """
-        assert_partner_is_frozen(partner)
+    def _parts(
+        cls, cfg: EgoAHTConfig, env: Any, partner: PartnerLike, ego_uid: str
+    ) -> dict[str, Any]:
+        del partner
         seat = cls._seat_of(cfg, env, ego_uid, joint=cfg.algo == "mappo", discrete=True)
-        return cls(cfg=cfg, seat=seat, device=cfg.device(), logger=logger)
+        return {"seat": seat, "device": cfg.device()}
 
     def _greedy(self, own: Float32Array) -> Float32Array:
         return self._within(self._ppo.act(self._seen(own, learn=False), deterministic=True))

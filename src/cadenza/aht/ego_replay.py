@@ -18,11 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.ego_trainer import (
-    EgoSeatTrainer,
-    SeatRows,
-    assert_partner_is_frozen,
-)
+from cadenza.aht.ego_trainer import EgoSeatTrainer, SeatRows
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms
 from cadenza.core.runlog import EventLogger, log_scalars
@@ -76,29 +72,13 @@ class EgoReplayTrainer(EgoSeatTrainer):
         self._updates = 0
 
     @classmethod
-    def from_config(
-        cls,
-        cfg: EgoAHTConfig,
-        *,
-        env: Any,
-        partner: PartnerLike,
-        ego_uid: str,
-        logger: EventLogger | None = None,
-    ) -> "EgoReplayTrainer":
-        """Return a trainer for the seat ``ego_uid`` of ``env``; this is the `TrainerFactory`.
-
-        Raises:
-            ConfigurationError: The partner has a trainable parameter.
-            DeviceUnavailableError: The configured device is not on this machine.
-            InputError: A space is not flat, or the ego's actions are unbounded.
-            TypeError: The algorithm cannot act on the ego's action space.
-        """
-        assert_partner_is_frozen(partner)
-        name = cfg.algo.removeprefix("ego_aht_")
+    def _parts(
+        cls, cfg: EgoAHTConfig, env: Any, partner: PartnerLike, ego_uid: str
+    ) -> dict[str, Any]:
+        del partner
+        name, device = cfg.algo.removeprefix("ego_aht_"), cfg.device()
         seat = cls._seat_of(cfg, env, ego_uid, joint=name in _CENTRAL, discrete=name == "dqn")
-        device = cfg.device()
-        learner = _learner_of(cfg, name, seat, device)
-        return cls(cfg=cfg, seat=seat, learner=learner, device=device, logger=logger)
+        return {"seat": seat, "learner": _learner_of(cfg, name, seat, device), "device": device}
 
     def _greedy(self, own: Float32Array) -> Float32Array:
         require_finite("EgoReplayTrainer.act: state", own)

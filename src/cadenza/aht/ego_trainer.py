@@ -12,7 +12,7 @@ Axes:  N = environments, O = own state, S = row, A = action.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -312,6 +312,34 @@ class EgoSeatTrainer(ABC):
         self._pending = False  # a drawn action waits for what follows
         self._batched = False  # and was a batch
         self._frames = 0
+
+    @classmethod
+    def from_config(
+        cls,
+        cfg: EgoAHTConfig,
+        *,
+        env: Any,
+        partner: PartnerLike,
+        ego_uid: str,
+        logger: EventLogger | None = None,
+    ) -> Self:
+        """Return a trainer for the seat ``ego_uid`` of ``env``; this is the `TrainerFactory`.
+
+        Raises:
+            ConfigurationError: The partner has a trainable parameter.
+            DeviceUnavailableError: The configured device is not on this machine.
+            InputError: A space is not flat, or the ego's actions are unbounded and must not be.
+            TypeError: The algorithm cannot act on the ego's action space.
+        """
+        assert_partner_is_frozen(partner)
+        return cls(**cls._parts(cfg, env, partner, ego_uid), cfg=cfg, logger=logger)
+
+    @classmethod
+    @abstractmethod
+    def _parts(
+        cls, cfg: EgoAHTConfig, env: Any, partner: PartnerLike, ego_uid: str
+    ) -> dict[str, Any]:
+        """Return further arguments of the constructor."""
 
     @classmethod
     def _seat_of(

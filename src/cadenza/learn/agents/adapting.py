@@ -370,25 +370,19 @@ class AdaptingAgent(RolloutAgent[Config]):
         partner, count = self._partner, len(step.rewards)
         if not step.valid.any():  # environments that all begin anew say nothing
             return np.zeros((count, self._told_width), np.float32)
-        first = (
-            getattr(cast("Any", self.envs.partner_spaces)[1], "start", 0) if partner.counts else 0
-        )
         pieces: list[NDArray[Any]] = []
-        for name, width in (
-            (PARTNER_OBSERVATION, partner.observed),
-            (PARTNER_ACTION, partner.done),
-        ):
-            told, got = step.info.get(name), "nothing"
-            if told is not None:
-                rows = np.asarray(told)
-                got = f"an array of shape {rows.shape}"
-                if rows.size == count * width:
-                    pieces.append(rows.reshape(count, width))
-                    continue
-            expected = f"info[{name!r}] of every step, {width} numbers for each of {count} rows"
-            refuse(InputError, self.name, expected=expected, got=got)
-        seen, done = pieces
-        rows = np.concatenate((seen, done - np.ravel(first)), axis=1)
+        widths = {PARTNER_OBSERVATION: partner.observed, PARTNER_ACTION: partner.done}
+        for name, width in widths.items():
+            told: Any = step.info.get(name)
+            if told is None or np.size(told) != count * width:
+                got = "nothing" if told is None else f"an array of shape {np.shape(told)}"
+                expected = f"info[{name!r}] of every step, {width} numbers for each of {count} rows"
+                refuse(InputError, self.name, expected=expected, got=got)
+            pieces.append(np.reshape(told, (count, width)))
+        if partner.counts:
+            space = cast("Any", self.envs.partner_spaces)[1]
+            pieces[1] = pieces[1] - np.ravel(getattr(space, "start", 0))
+        rows = np.concatenate(pieces, axis=1)
         told_rows = np.where(step.valid[:, None], rows, 0.0).astype(np.float32)
         require_finite(f"{self.name}: what is told of the partner", told_rows)
         return told_rows

@@ -11,7 +11,7 @@ Randomness:  one generator, ``learn.self_play``, in the order of the rows; part 
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -19,19 +19,15 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.environments import made_by_id
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.agents.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.agents.ppo import PPO, PPOConfig, PPOSettings
 from cadenza.learn.agents.rollout import RolloutAgent
-from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, made_batch
+from cadenza.learn.env.making import Environments
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.portable import PortableNetwork
 from cadenza.learn.nn.recurrent import MemoryKind
-
-#: What is said of ids without an open seat.
-_OPEN: Final = "a task that can leave the partner's seat open"
 
 
 class PartnerPlayer(Protocol):
@@ -177,11 +173,8 @@ class SelfPlaying(RolloutAgent[Any]):
             expected, got = "neither partners nor sampler", "one of them"
             do = "train beside them with cadenza.PPO(..., memory='gru')"
             refuse(ConfigurationError, self.name, expected=expected, got=got, do=do)
-        task = cast("Any", env).id if isinstance(env, SavedWorlds) else env
-        if not (task and isinstance(task, str)):
-            return super()._environments(cast("EnvLike", env), count)
-        asks = self._models_partner
-        return OpenWorlds(task, count or self.default_envs, self._task_options(), asks=asks)
+        self._company = {"seat": {**self._task_options(), "partner": "open"}}
+        return super()._environments(env, count)
 
     def _task_options(self) -> dict[str, Any]:
         """Return what makes the task's environments beside their number."""
@@ -250,19 +243,6 @@ class SelfPlayPPO(SelfPlaying, PPO):
         if (self.updates + 1) % self.copy_every == 0:
             self.partner.add(self.networks()[""])
         return figures
-
-
-class OpenWorlds(Environments):
-    """Environments of a task, by its id, whose partner's seat is open.
-
-    Agents are judged in what the id makes: beside the task's own partner.
-    """
-
-    def __init__(self, task: str, count: int, options: Mapping[str, Any], *, asks: bool) -> None:
-        given = {**options, "partner": "open"}
-        vector = made_batch(task, count, given, expected=_OPEN)
-        super().__init__(vector, count=None, default=count, seed=0, partner=asks)
-        self.id, self.can_make, self._make = task, True, lambda: made_by_id(task)
 
 
 def are_alike(own: Sequence[Any], other: Sequence[Any]) -> bool:

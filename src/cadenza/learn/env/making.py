@@ -105,7 +105,8 @@ class Environments:
 
     With ``partners`` they are made as one batch, whose maker takes them and how they are drawn
     (``sampler``): ``gymnasium.make_vec(id, partners=..., sampler=...)``. So are those of an id that
-    makes batches where something is asked of a ``partner``, with whom they have.
+    makes batches where something is asked of a ``partner``, with whom they have, or where a
+    ``seat`` is to be open: its keywords.
 
     Attributes:
         id: Gymnasium's id of each, if it was made by id.
@@ -135,8 +136,9 @@ class Environments:
         partner: bool = False,
         partners: Any = None,
         sampler: Any = None,
+        seat: Mapping[str, Any] | None = None,
     ) -> None:
-        self._masked, self._asks = masked, partner
+        self._masked, self._asks, self._seat = masked, partner, seat
         self.partner_spaces: tuple[AnySpace, AnySpace] | None = None
         self.companions: Sequence[str] | None = None
         self._partners, self._sampler = partners, sampler
@@ -201,6 +203,9 @@ class Environments:
         makes_batches = getattr(gymnasium.registry.get(str(source)), "vector_entry_point", None)
         if self._partners is not None:
             source = made_batch(str(source), self._count, self._company)
+        elif self._seat is not None and isinstance(source, str):
+            open_seat = "a task that can leave the partner's seat open"
+            source = made_batch(source, self._count, self._seat, expected=open_seat)
         elif self._asks and isinstance(source, str) and makes_batches:
             source = made_batch(source, self._count, {})  # where infos tell of partners
         if isinstance(source, VectorEnv):
