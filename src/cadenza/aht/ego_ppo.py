@@ -41,7 +41,8 @@ from cadenza.learn.agents.ppo import PPOLearner
 from cadenza.learn.env.stepping import VectorStep
 from cadenza.learn.loaded_state import generator_state, set_generator_state, set_torch_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
-from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.layer_kinds import layers_of
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network
 
 __all__ = ["EgoOnPolicyTrainer", "EgoPPOTrainer", "compute_gae", "normalize_advantages"]
 

@@ -11,7 +11,8 @@ from gymnasium import spaces
 
 import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.nn.portable import load_policy_file, space_facts
+from cadenza.learn.nn.portable import load_policy_file
+from cadenza.learn.nn.space_facts import space_facts
 from tests.campaigns import size
 
 SMALL = {"hidden_sizes": (16,), "rollout_length": 32, "batch_size": 32, "num_envs": 4}

@@ -56,13 +56,13 @@ from cadenza.core.provenance import GIT_SHA_UNKNOWN, source_digest
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.learn.agents.imitation import InputScale, TorchAdam, masked_mean, perceptron
 from cadenza.learn.nn.initialization import initialised_linear
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.portable import (
     POLICY_KEY,
     SUFFIX,
     Output,
     PortableNetwork,
     flat_network,
-    layers_of,
     save_policy_file,
 )
 from cadenza.learn.nn.running_normalizer import CLIP, EPSILON

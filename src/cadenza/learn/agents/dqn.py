@@ -40,9 +40,10 @@ from cadenza.learn.agents.replay import ReplayAgent, ReplayKeywords
 from cadenza.learn.agents.updates import Figures
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import Masked
-from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network
 from cadenza.learn.nn.recurrent import NEVER
 from cadenza.learn.settings import (
     Count,

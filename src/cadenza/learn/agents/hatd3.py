@@ -51,7 +51,8 @@ from cadenza.learn.loaded_state import (
 )
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.layer_kinds import layers_of
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network
 from cadenza.learn.nn.running_normalizer import Normalization
 from cadenza.learn.settings import value_at
 

@@ -23,8 +23,9 @@ from cadenza.learn.agents.staging import Send, on_device, sending_to
 from cadenza.learn.agents.updates import Adam, Figures, WholeUpdate, soft_update
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
-from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network
 from cadenza.learn.nn.running_normalizer import Normalization
 from cadenza.learn.settings import OffPolicyConfig, SoloReplayConfig, value_at
 

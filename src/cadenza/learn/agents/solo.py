@@ -32,9 +32,11 @@ from cadenza.learn.env.stepping import ActionCodec, VectorSteps
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import OwnStream, RandomSource
 from cadenza.learn.nn.encoders import Network, encoder_factory, holds_images, parts_of
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.layers import EncoderFactory
-from cadenza.learn.nn.portable import Output, PortableNetwork, layers_of, space_facts
+from cadenza.learn.nn.portable import Output, PortableNetwork
 from cadenza.learn.nn.recurrent import carried
+from cadenza.learn.nn.space_facts import space_facts
 
 
 class SoloKeywords(AgentKeywords, total=False):
@@ -75,7 +77,7 @@ class SoloAgent(Agent[AgentConfig]):
         sampler: Any = None,
         **config: Any,
     ) -> None:
-        self._company = {"partners": partners, "sampler": sampler}
+        self._company: dict[str, Any] = {"partners": partners, "sampler": sampler}
         if others:  # as in Stable-Baselines3: ("MlpPolicy", env)
             raise ConfigurationError(
                 f"{type(self).__name__}: expected the environment alone, got {env!r} before "

@@ -37,8 +37,9 @@ from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.env.teams import TeamSteps, TeamWorlds, batch_of, contracts_of
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import learner_state
-from cadenza.learn.nn import portable
-from cadenza.learn.nn.portable import Output, PortableNetwork
+from cadenza.learn.nn.layer_kinds import layers_of
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network
+from cadenza.learn.nn.space_facts import space_facts
 from cadenza.learn.settings import ActorCriticConfig
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
@@ -218,10 +219,10 @@ class TeamAgent(Agent[AgentConfig]):
                 output = Output(kind=kind, low=space.low, high=space.high, log_std=log_std)
             else:
                 output = ActionCodec(space).output()
-            layers = portable.layers_of(self.robots()[robot])
-            made = portable.flat_network(layers, width, output, seat=uid, **self._policy_facts(uid))
+            layers = layers_of(self.robots()[robot])
+            made = flat_network(layers, width, output, seat=uid, **self._policy_facts(uid))
             if output.chooses:
-                made = replace(made, action=portable.space_facts(space))
+                made = replace(made, action=space_facts(space))
             networks[uid] = made
         return networks
 

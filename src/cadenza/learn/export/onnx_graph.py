@@ -29,7 +29,7 @@ from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_bytes
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.nn.encoders import AnySpace, has_parts, is_box, is_image, parts_of
-from cadenza.learn.nn.portable import choice_counts, space_facts
+from cadenza.learn.nn.space_facts import choice_counts, space_facts
 from cadenza.learn.proxies import named_outputs, torch_dtype
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class ObservationParts(nn.Module):
 
 
 def _flat(part: Tensor, facts: Mapping[str, Any]) -> Tensor:
-    """Return rows, (N, O), one-hot where they are choices; `portable.flat_rows` in torch."""
+    """Return rows, (N, O), one-hot where they are choices; `space_facts.flat_rows` in torch."""
     rows, counts = part.reshape(part.shape[0], -1), choice_counts(facts)
     if not counts:
         return rows.float()

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.layers import EncoderFactory, Layer
-from cadenza.learn.nn.portable import layers_of
 from cadenza.learn.nn.recurrent import Recurrent
 
 

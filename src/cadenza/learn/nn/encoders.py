@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.nn.initialization import orthogonal_linear
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.layers import Conv2dEncoder, Layer
-from cadenza.learn.nn.portable import layers_of
 
 AnySpace: TypeAlias = spaces.Space[Any]
 AnyBox: TypeAlias = spaces.Box[Any]

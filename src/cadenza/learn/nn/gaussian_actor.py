@@ -25,8 +25,9 @@ from torch.nn import functional
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.nn.initialization import orthogonal_linear
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network, layers_of
+from cadenza.learn.nn.portable import Output, PortableNetwork, flat_network
 
 #: Gain of the hidden layers: `torch.nn.init.calculate_gain("relu")`.
 HIDDEN_GAIN: Final = math.sqrt(2.0)

@@ -259,7 +259,7 @@ class EncodedNetwork(nn.Module):
 
 
 class Layer(NamedTuple):
-    """A layer as plain data; see `cadenza.learn.nn.portable`, which lists the kinds."""
+    """A layer as plain data; see `cadenza.learn.nn.layer_kinds`."""
 
     kind: str
     numbers: Mapping[str, Any] = {}

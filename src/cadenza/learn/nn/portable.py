@@ -5,7 +5,7 @@ File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSO
              ``observation``  what is observed, ``action``  what is done; see `space_facts`.
                               Where only some actions are legal, the action's ``masks`` is
                               "observation" or "info": which ["action_mask"] tells them
-             ``layers``       a closed list of kinds, `KINDS`; tensors by their place in it
+             ``layers``       a closed list of kinds, see `layer_kinds`; tensors by their place
              ``output``       how the last layer becomes an action, see `Output`
              ``task``         {id, version, options} it was trained on, ``seat`` whose it is
              ``contract``     what its numbers mean (`cadenza.core.contracts`), if that is known;
@@ -15,30 +15,28 @@ File:        safetensors; its only metadata entry, ``cadenza``, is canonical JSO
              ``facts``        run_id, seed, step, algorithm, trained_with, ...: where it comes from,
                               which does not change what it is and so stands outside the content id
              ``sha256``       of the whole header without it.
-Exactness:   rows go through the layers in whole blocks of `BLOCK_ROWS`, the last one filled up
-             with zeros, and images one by one: an action does not depend on how many rows are
-             asked together, in which order, or beside which neighbours.
+Exactness:   an action does not depend on how many rows are asked together, in which order, or
+             beside which neighbours; the last block of rows is filled up with zeros.
 Axes:        N = rows, P = N filled up to whole blocks, O = flat observation, A = action,
              C = choices.
 """
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Final, Protocol, cast, overload, runtime_checkable
+from typing import Any, Final, cast, overload
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors import torch as tensor_files
-from torch import Tensor, nn
+from torch import Tensor
 
 from cadenza.core.arrays import (
     BLOCK_ROWS,
@@ -49,11 +47,13 @@ from cadenza.core.arrays import (
     require_legal,
 )
 from cadenza.core.contracts import TaskContract
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, refuse
+from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
+from cadenza.learn.nn.layer_kinds import KINDS, memories, run_layers
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.recurrent import as_remembered, carried, moved_on, remembered
+from cadenza.learn.nn.recurrent import as_remembered, carried
 from cadenza.learn.nn.running_normalizer import CLIP
+from cadenza.learn.nn.space_facts import flat_rows, flat_width, is_single, with_axis
 
 FORMAT: Final = "cadenza-policy/1"
 #: Format of files with a contract, which readers of the other one would overlook.
@@ -71,8 +71,6 @@ MAX_BYTES: Final = 2**30
 MAX_HEADER: Final = 2**20
 MAX_TENSORS: Final = 4096
 MAX_DEPTH: Final = 8
-#: Most numbers that a row may become on its way through the layers.
-MAX_ROW: Final = 2**24
 _KEY: Final = "cadenza"
 _LENGTH_BYTES: Final = 8  # of a safetensors header's length, at the begin of the file
 #: Arrays of an `Output`.
@@ -80,233 +78,6 @@ _ARRAYS: Final = ("low", "high", "choices", "counts")
 #: Advice where a checksum does not fit.
 _CHANGED: Final = "the file was changed, so restore it"
 _OUTPUTS: Final = ("choice", "mean", "unit", "tanh", "factors")
-
-
-@runtime_checkable
-class Portable(Protocol):
-    """A module of our own that says which layers and modules it consists of."""
-
-    def portable(self) -> Sequence[nn.Module | Layer]:
-        """Return them in order."""
-        ...
-
-
-def layers_of(*parts: nn.Module | Layer) -> tuple[Layer, ...]:
-    """Return the layers that ``parts`` consist of; they share their weights.
-
-    Raises:
-        ConfigurationError: One contains a module that no layer of `KINDS` stands for.
-    """
-    found: list[Layer] = []
-    for part in parts:
-        if isinstance(part, Layer):
-            found.append(part)
-        elif isinstance(part, Portable):
-            found += layers_of(*part.portable())
-        elif type(part) in (nn.Sequential, nn.ModuleList):
-            found += layers_of(*part.children())
-        elif type(part) is not nn.Identity:
-            make = _TORCH_LAYERS.get(type(part))
-            layer = None if make is None else make(part)
-            if layer is None:
-                expected, advice = f"layers of {', '.join(KINDS)}", "export the policy to ONNX"
-                owner = "policy file"
-                refuse(ConfigurationError, owner, expected=expected, got=str(part), do=advice)
-            found.append(layer)
-    return tuple(found)
-
-
-def _weighted(kind: str, module: Any, **numbers: Any) -> Layer | None:
-    """Return a layer with weight and bias, if there are both."""
-    if module.weight is None or module.bias is None:
-        return None
-    return Layer(kind, numbers, {"weight": module.weight, "bias": module.bias})
-
-
-def _convolution(module: Any) -> Layer | None:
-    plain = module.dilation == (1, 1) and module.groups == 1 and module.padding_mode == "zeros"
-    if not plain or isinstance(module.padding, str):
-        return None
-    stride, padding = list(module.stride), list(module.padding)
-    return _weighted("conv2d", module, stride=stride, padding=padding)
-
-
-#: The layers of torch's modules, by their exact class: a subclass may compute something else.
-_TORCH_LAYERS: Final[Mapping[type[nn.Module], Callable[[Any], Layer | None]]] = {
-    nn.Linear: lambda m: _weighted("linear", m),
-    nn.Conv2d: _convolution,
-    nn.LayerNorm: lambda m: _weighted("layer_norm", m, eps=m.eps),
-    nn.ReLU: lambda _: Layer("relu"),
-    nn.Tanh: lambda _: Layer("tanh"),
-    nn.SiLU: lambda _: Layer("silu"),
-    nn.ELU: lambda m: Layer("elu") if m.alpha == 1.0 else None,
-    nn.GELU: lambda m: Layer("gelu") if m.approximate == "none" else None,
-    nn.Sigmoid: lambda _: Layer("sigmoid"),
-    nn.Hardtanh: lambda m: Layer("clamp", {"low": float(m.min_val), "high": float(m.max_val)}),
-    nn.Flatten: lambda m: Layer("flatten") if (m.start_dim, m.end_dim) == (1, -1) else None,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of layer: ``run(x, layer, rows)`` for x (P, ...), of which ``rows`` are asked for."""
-
-    run: Callable[[Tensor, Layer, int], Tensor]
-    numbers: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
-
-
-def _blocks(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return W x + b, block by block."""
-    if len(x) == BLOCK_ROWS:
-        return nn.functional.linear(x, weight, bias)
-    return torch.cat(
-        [nn.functional.linear(block, weight, bias) for block in torch.split(x, BLOCK_ROWS)]
-    )
-
-
-def _linear(x: Tensor, layer: Layer, _: int) -> Tensor:
-    return _blocks(x, layer.tensors["weight"], layer.tensors["bias"])
-
-
-def _conv2d(x: Tensor, layer: Layer, rows: int) -> Tensor:
-    """Return the convolution of every image by itself, and zeros for those that fill up."""
-    weight, bias = layer.tensors["weight"], layer.tensors["bias"]
-    stride, padding = layer.numbers["stride"], layer.numbers["padding"]
-    images = [
-        nn.functional.conv2d(x[row : row + 1], weight, bias, stride, padding) for row in range(rows)
-    ]
-    return torch.cat([*images, images[0].new_zeros((len(x) - rows, *images[0].shape[1:]))])
-
-
-def _standardise(x: Tensor, layer: Layer, _: int) -> Tensor:
-    mean, limit = layer.tensors["mean"], layer.numbers["limit"]
-    return ((x.to(mean.dtype) - mean) / layer.tensors["spread"]).clamp(-limit, limit).float()
-
-
-def _dueling(x: Tensor, layer: Layer, _: int) -> Tensor:
-    """Return Q = V + A − mean A."""
-    own = layer.tensors
-    advantages = _blocks(x, own["advantage_weight"], own["advantage_bias"])
-    value = _blocks(x, own["value_weight"], own["value_bias"])
-    return value + advantages - advantages.mean(dim=1, keepdim=True)
-
-
-def _remembered(x: Tensor, layer: Layer, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is remembered after x, (P, H), and the next state, (P, S)."""
-    if layer.kind == "window":
-        state = moved_on(x, state)
-        return state, state
-    if layer.kind == "previous":  # the action that follows replaces it
-        return torch.cat((x, state), dim=1), state
-    own = layer.tensors
-    state = remembered(
-        layer.kind,
-        x,
-        state,
-        lambda x: _blocks(x, own["weight_ih"], own["bias_ih"]),
-        lambda h: _blocks(h, own["weight_hh"], own["bias_hh"]),
-    )
-    return state[:, : own["weight_hh"].shape[1]], state
-
-
-def _memories(layers: Sequence[Layer]) -> Iterator[tuple[int, bool]]:
-    """Yield S of every layer with a memory, in order, and whether it is that of the last action."""
-    for layer in layers:
-        if layer.kind in MEMORIES:
-            yield _state_width(layer), layer.kind == "previous"
-        for part in layer.parts:
-            yield from _memories(part)
-
-
-def _state_width(layer: Layer) -> int:
-    """Return S of a layer with a memory."""
-    units = MEMORIES[layer.kind]
-    return units * layer.tensors["weight_hh"].shape[1] if units else int(layer.numbers["size"])
-
-
-def _elementwise(function: Callable[[Tensor], Tensor]) -> Kind:
-    return Kind(lambda x, _, __: function(x))
-
-
-def _unit_length(x: Tensor) -> Tensor:
-    return nn.functional.normalize(x, dim=1)
-
-
-def _elsewhere(x: Tensor, layer: Layer, _: int) -> Tensor:
-    """Stand for kinds that `_run` runs itself, for they have states or parts."""
-    raise ValueError(f"a layer {layer.kind} of {tuple(x.shape)}")
-
-
-_RECURRENT: Final = Kind(_elsewhere, tensors=("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-KINDS: Final[Mapping[str, Kind]] = {
-    "linear": Kind(_linear, tensors=("weight", "bias")),
-    "layer_norm": Kind(
-        lambda x, layer, _: nn.functional.layer_norm(
-            x, x.shape[1:], layer.tensors["weight"], layer.tensors["bias"], layer.numbers["eps"]
-        ),
-        ("eps",),
-        ("weight", "bias"),
-    ),
-    "conv2d": Kind(_conv2d, ("stride", "padding"), ("weight", "bias")),
-    "relu": _elementwise(torch.relu),
-    "tanh": _elementwise(torch.tanh),
-    "silu": _elementwise(nn.functional.silu),
-    "elu": _elementwise(nn.functional.elu),
-    "gelu": _elementwise(nn.functional.gelu),
-    "sigmoid": _elementwise(torch.sigmoid),
-    "leaky_relu": _elementwise(nn.functional.leaky_relu),
-    "selu": _elementwise(torch.selu),
-    "hardswish": _elementwise(nn.functional.hardswish),
-    "flatten": _elementwise(lambda x: x.flatten(start_dim=1)),
-    "permute": Kind(lambda x, layer, _: x.permute(0, *layer.numbers["axes"]), ("axes",)),
-    "shape": Kind(lambda x, layer, _: x.reshape(len(x), *layer.numbers["sizes"]), ("sizes",)),
-    "scale_by": Kind(lambda x, layer, _: x * layer.numbers["factor"], ("factor",)),
-    "clamp": Kind(
-        lambda x, layer, _: x.clamp(layer.numbers["low"], layer.numbers["high"]), ("low", "high")
-    ),
-    "standardise": Kind(_standardise, ("limit",), ("mean", "spread")),
-    "append": Kind(
-        lambda x, layer, _: torch.cat((x, layer.tensors["values"].expand(len(x), -1)), dim=1),
-        tensors=("values",),
-    ),
-    "dueling": Kind(
-        _dueling,
-        tensors=("value_weight", "value_bias", "advantage_weight", "advantage_bias"),
-    ),
-    "softmax": _elementwise(lambda x: torch.softmax(x, dim=1)),
-    "unit_length": _elementwise(_unit_length),
-    "parts": Kind(_elsewhere, ("widths",)),  # each of its own columns, side by side
-    "beside": Kind(_elsewhere),  # each of all columns, side by side
-    "gru": _RECURRENT,
-    "lstm": _RECURRENT,
-    "window": Kind(_elsewhere, ("size",)),
-    "previous": Kind(_elsewhere, ("size",)),
-}
-#: Kinds with a memory, and how many numbers a unit of it is; 0 where ``size`` counts them.
-MEMORIES: Final = {"gru": 1, "lstm": 2, "window": 0, "previous": 0}
-
-
-def _run(
-    layers: Sequence[Layer], x: Tensor, rows: int, states: list[Tensor] | None = None
-) -> Tensor:
-    """Return what layers make of x; ``states`` of those with a memory become the next ones."""
-    for layer in layers:
-        if layer.kind in MEMORIES:
-            fresh = x.new_zeros((len(x), _state_width(layer))) if states is None else states.pop(0)
-            x, following = _remembered(x, layer, fresh)
-            if states is not None:
-                states.append(following)
-        elif layer.parts:
-            is_split = layer.kind == "parts"
-            pieces = torch.split(x, layer.numbers["widths"], dim=1) if is_split else None
-            pairs = zip(layer.parts, pieces or [x] * len(layer.parts), strict=True)
-            x = torch.cat([_run(part, piece, rows, states) for part, piece in pairs], dim=1)
-        else:
-            x = KINDS[layer.kind].run(x, layer, rows)
-        if x.is_meta and x.numel() > MAX_ROW * len(x):
-            raise ValueError(f"a row of {x.numel() // len(x)} numbers, at most {MAX_ROW}")
-    return x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -462,7 +233,7 @@ class PortableNetwork:
     @property
     def state_width(self) -> int:
         """S, what the policy remembers of an episode; 0 without a memory."""
-        return sum(width for width, _ in _memories(self.layers))
+        return sum(width for width, _ in memories(self.layers))
 
     def outputs(self, observations: Any) -> NDArray[Any]:
         """Return y, (N, A) or one logit or value per choice (N, C), at an episode's begin."""
@@ -482,10 +253,10 @@ class PortableNetwork:
         filled[:count] = rows
         memory = np.zeros((len(filled), self.state_width), np.float32)
         memory[:count] = carried("policy", state, (count, self.state_width))
-        widths = [width for width, _ in _memories(self.layers)]
+        widths = [width for width, _ in memories(self.layers)]
         with torch.inference_mode():
             states = list(torch.split(torch.as_tensor(memory), widths, dim=1))
-            y = _run(self.layers, torch.as_tensor(filled), count, states)[:count].numpy()
+            y = run_layers(self.layers, torch.as_tensor(filled), count, states)[:count].numpy()
             following = torch.cat(states, dim=1)[:count].numpy() if states else memory[:count]
             return y, following
 
@@ -528,13 +299,13 @@ class PortableNetwork:
             part = f" or observation['{MASK}']" if self.masks == "observation" else ""
             told = f"because {self.masks}['{MASK}'] told the legal actions in training"
             refuse(InputError, "policy", expected=f"{MASK}=...{part}, {told}", got="none")
-        is_single = _is_single(observation, self.observation)
-        rows = flat_rows(_beside(observation) if is_single else observation, self.observation)
+        alone = is_single(observation, self.observation)
+        rows = flat_rows(with_axis(observation) if alone else observation, self.observation)
         require_finite("policy: observation", rows)
         before = None if state is ... else state
         memory = carried("policy", before, (len(rows), self.state_width), episode_start)
         actions, following = self.step(rows, memory, action_mask=action_mask)
-        if is_single:
+        if alone:
             actions, following = actions[0], following[0]
         return actions if state is ... else (actions, following)
 
@@ -593,7 +364,7 @@ class PortableNetwork:
     def _remember(self, y: NDArray[Any], following: NDArray[Any]) -> None:
         """Let states that ``following`` y, (N, S), remember what was decided."""
         first = 0
-        for width, is_action in _memories(self.layers):
+        for width, is_action in memories(self.layers):
             if is_action:
                 following[:, first : first + width] = self.output.remembered(y)
             first += width
@@ -613,7 +384,7 @@ class PortableNetwork:
         width, wanted = self.observation_dim, self.width
         try:
             x = torch.zeros((BLOCK_ROWS, width), device="meta")
-            y = tuple(_run(_frozen(self.layers, device="meta"), x, 1).shape)
+            y = tuple(run_layers(_frozen(self.layers, device="meta"), x, 1).shape)
         except (RuntimeError, ValueError, TypeError, IndexError, OverflowError) as error:
             told = f"policy: expected layers that fit together, from {width} numbers to {wanted}"
             raise CheckpointError(f"{told}, got {str(error).splitlines()[0]}.") from error
@@ -627,7 +398,7 @@ class PortableNetwork:
             bounds = {"low": shape, "counts": (self.action_dim,)}
         counts = self.output.counts
         known = self.output.kind in _OUTPUTS and (counts is None or bool((counts > 0).all()))
-        known &= all(width == wanted for width, is_action in _memories(self.layers) if is_action)
+        known &= all(width == wanted for width, is_action in memories(self.layers) if is_action)
         if not known or y != (BLOCK_ROWS, wanted) or spread != (wanted,) or ends != bounds:
             expected = f"an output of {', '.join(_OUTPUTS)} of {wanted} numbers, with {bounds}"
             got = f"{self.output.kind!r} of {y[1:]}, with {ends}"
@@ -866,94 +637,3 @@ def _layer_facts(layers: Sequence[Layer]) -> list[dict[str, Any]]:
         parts = {"parts": [_layer_facts(part) for part in layer.parts]} if layer.parts else {}
         facts.append({"kind": layer.kind, **layer.numbers, **parts})
     return facts
-
-
-def space_facts(space: Any) -> dict[str, Any]:
-    """Return kind, shape and dtype of a space as JSON values; bounds do not change a policy.
-
-    ``discrete`` has n and start, ``multi_discrete`` its counts, ``dict`` and ``tuple`` their parts
-    with names, in the order in which they are flattened.
-    """
-    told: Any = space
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        is_dict = isinstance(space, spaces.Dict)
-        parts: Any = told.spaces.items() if is_dict else enumerate(told.spaces)
-        named = [[name, space_facts(part)] for name, part in parts]
-        return {"kind": "dict" if is_dict else "tuple", "parts": named}
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "discrete", "n": int(told.n), "start": int(told.start)}
-    array = {"shape": [int(size) for size in told.shape], "dtype": str(told.dtype)}
-    if isinstance(space, spaces.MultiDiscrete):
-        lists = {"counts": told.nvec, "start": told.start}
-        flat = {name: np.asarray(values).reshape(-1).tolist() for name, values in lists.items()}
-        return {"kind": "multi_discrete", **flat, **array}
-    return {"kind": "multi_binary" if isinstance(space, spaces.MultiBinary) else "box", **array}
-
-
-def flat_width(facts: Mapping[str, Any]) -> int:
-    """Return O of the space that `space_facts` described."""
-    if "parts" in facts:
-        return sum(flat_width(part) for _, part in facts["parts"])
-    return sum(choice_counts(facts)) or math.prod(facts["shape"])
-
-
-def choice_counts(facts: Mapping[str, Any]) -> list[int]:
-    """Return how many choices there are in each place; none where observations are numbers."""
-    return [facts["n"]] if facts["kind"] == "discrete" else facts.get("counts", [])
-
-
-def _is_single(observation: Any, facts: Mapping[str, Any]) -> bool:
-    """Return whether there is one observation, without an axis N."""
-    while "parts" in facts:
-        name, facts = facts["parts"][0]
-        try:
-            observation = observation[name]
-        except (KeyError, IndexError, TypeError):
-            return False  # `flat_rows` says what is wrong
-    return np.ndim(observation) == len(facts.get("shape", ()))
-
-
-def _beside(observation: Any) -> Any:
-    """Return one observation with an axis N."""
-    parts = observation
-    if isinstance(observation, Mapping | tuple):
-        named = parts.items() if isinstance(observation, Mapping) else enumerate(parts)
-        return {name: _beside(part) for name, part in named}
-    return np.asarray(observation)[None]
-
-
-def flat_rows(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:
-    """Return observations, N of them, as rows (N, O), one-hot where they are choices.
-
-    Raises:
-        InputError: They are of another kind or size.
-    """
-    width = flat_width(facts)
-    try:
-        rows = _rows_of(observations, facts)
-        if rows.shape[1] == width:
-            return rows
-        told, cause = f"observations of {width} numbers, got {rows.shape[1]}", None
-        advice = "; it was trained on another task"
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        told, cause = f"observations of {dict(facts)}, N of them, got others: {error}", error
-        advice = ""
-    if _is_single(observations, facts):
-        told = f"a row for each observation, (N, {width}), got one observation alone"
-        advice = "; write predict(observation) for one"
-    raise InputError(f"policy: expected {told.rstrip('.')}{advice}.") from cause
-
-
-def _rows_of(observations: Any, facts: Mapping[str, Any]) -> NDArray[Any]:
-    """Return rows of one part, or of several side by side."""
-    if isinstance(observations, Mapping | tuple):
-        named = cast("Any", observations)
-        parts = [_rows_of(named[name], part) for name, part in facts["parts"]]
-        return np.concatenate(parts, axis=1)
-    values = np.asarray(observations)
-    rows = values.reshape(len(values), -1)
-    counts = choice_counts(facts)
-    if not counts or (rows.shape[1] == sum(counts) and values.dtype.kind == "f"):
-        return rows  # numbers, or choices that are one-hot already
-    choices = zip(counts, (rows - np.reshape(facts["start"], -1)).T, strict=True)
-    return np.concatenate([np.eye(n, dtype=np.float32)[column] for n, column in choices], 1)

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.files import canonical_json
+from cadenza.learn.nn.layer_kinds import KINDS
 from cadenza.learn.nn.layers import Layer
-from cadenza.learn.nn.portable import KINDS, PortableNetwork
+from cadenza.learn.nn.portable import PortableNetwork
 
 #: Rows of a block. At 16 an action of usual widths was, bit for bit, the one that a policy takes
 #: alone (`BLOCK_ROWS`); 20 policies beside 160 rows fill about one block each.

@@ -12,8 +12,9 @@ from cadenza.aht.train import load_algorithm
 from cadenza.core.episodes import Episodes
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.agents.team import TeamAgent
+from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.layers import ACTIVATIONS, mlp
-from cadenza.learn.nn.portable import layers_of, load_policy_file
+from cadenza.learn.nn.portable import load_policy_file
 from tests.demonstrations import demonstrations
 from tests.unit.aht.seats import Frozen, Seats, drive, observation
 from tests.unit.learn.counting_envs import TargetTeam

@@ -17,12 +17,11 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.envs.mpe import VectorMPECooperativePushEnv
 from cadenza.learn.nn.gaussian_actor import ACTIVATIONS, GaussianActor
+from cadenza.learn.nn.layer_kinds import KINDS, layers_of
 from cadenza.learn.nn.layers import Layer
 from cadenza.learn.nn.portable import (
-    KINDS,
     Output,
     PortableNetwork,
-    layers_of,
     load_policy_file,
     perceptron,
     save_policy_file,
