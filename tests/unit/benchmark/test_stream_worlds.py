@@ -139,6 +139,15 @@ def test_no_partner_is_refused():
         worlds(partners=[])
 
 
+def test_only_an_open_seat_takes_a_partner_and_it_needs_one():
+    with pytest.raises(ConfigurationError, match=r"the partner's seat open .*, got partners in it"):
+        worlds().seat_partner(None)
+    with pytest.raises(NotReadyError, match=r"EgoVectorEnv: expected seat_partner\(\) first"):
+        EgoVectorEnv(worlds().env, None).reset(seed=0)
+    with pytest.raises(ConfigurationError, match=r"open seat: expected two robots, got 3 of them"):
+        EgoVectorEnv(worlds(num_robots=3).env, None)
+
+
 def scalar_only(request):
     """Ignore ``request.batched``."""
     from cadenza.envs.crossing import CrossingEnv
