@@ -182,7 +182,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
 
     def verify_weights(self) -> str:
         """Return the content id of the network, which is the one that was loaded; see `reset`."""
-        network = self._loaded()
+        network = self.network
         digest = network.digest()
         if digest != network.content_id:
             raise IntegrityError(
@@ -194,18 +194,22 @@ class FrozenNetworkPartner(StatePolicyPartner):
 
     def sizes(self) -> tuple[int, int]:
         """Load the network if need be, and return O and A, the number of choices if it chooses."""
-        network = self._loaded()
+        network = self.network
         return network.observation_dim, network.num_choices or network.action_dim
 
     @property
     def contract(self) -> TaskContract | None:
         """What the numbers of the network mean."""
-        return self._loaded().contract
+        return self.network.contract
 
     @property
     def network(self) -> "PortableNetwork":
         """The policy, loaded if need be."""
-        return self._loaded()
+        if self._network is None:
+            network = self.read_network()
+            self._require_kind(network)
+            self._network = network
+        return self._network
 
     def noise(self, rows: Sequence[int]) -> Float32Array:
         """Return what draws the next actions of ``rows``, one generator each; see `act`."""
@@ -231,7 +235,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
         self, states: Float32Array, noise: Float32Array | None, rows: Sequence[int]
     ) -> Float32Array:
         """Return actions without noise or drawn with it, (N, A), or choices, (N, 1)."""
-        network, memory = self._loaded(), None
+        network, memory = self.network, None
         if network.state_width:
             fresh = np.zeros(network.state_width, np.float32)
             memory = np.stack([self._remembered.get(row, fresh) for row in rows])
@@ -265,17 +269,10 @@ class FrozenNetworkPartner(StatePolicyPartner):
             )
 
     def _noise(self, rows: Sequence[int], width: int) -> Float32Array:
-        if self._loaded().num_choices is None:
+        if self.network.num_choices is None:
             return super()._noise(rows, width)
         rngs = [self.generators[row] for row in rows]
         return np.array([rng.gumbel(size=width) for rng in rngs], dtype=np.float32)
-
-    def _loaded(self) -> "PortableNetwork":
-        if self._network is None:
-            network = self.read_network()
-            self._require_kind(network)
-            self._network = network
-        return self._network
 
 
 class FrozenActorPartner(FrozenNetworkPartner):

@@ -151,7 +151,7 @@ class ZooMemberPartner(FrozenNetworkPartner):
         return load_member(self._folder, self._name).partner
 
     def _noise(self, rows: Sequence[int], width: int) -> Float32Array:
-        if self._loaded().num_choices is not None:
+        if self.network.num_choices is not None:
             return super()._noise(rows, width)
         # In double precision, unlike other partners: recorded draws stay what they were.
         rngs = [self.generators[row] for row in rows]

@@ -49,18 +49,6 @@ class PartnerPlayer(Protocol):
         ...
 
 
-class SavedPlayer(PartnerPlayer, Protocol):
-    """One that goes on where its state was taken."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what it knows and remembers: tensors and plain values."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        ...
-
-
 class SelfPlayConfig(PPOConfig):
     """`PPOConfig` with a memory by default: who plays is found out while playing."""
 
@@ -165,8 +153,8 @@ class SelfPlaying(RolloutAgent[Any]):
         self._is_seated = False
 
     @abstractmethod
-    def _new_partner(self) -> SavedPlayer:
-        """Return who plays the partner's seat."""
+    def _new_partner(self) -> Any:
+        """Return who plays the seat, a `PartnerPlayer` with state_dict and load_state_dict."""
 
     def _environments(self, env: Any, count: int | None) -> Environments:
         if any(given is not None for given in self._company.values()):
