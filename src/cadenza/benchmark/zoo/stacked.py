@@ -211,21 +211,23 @@ class _Players(Driver):
         self._env, self._places = env, places
         self.robots, self.envs = np.divmod(places, env.num_envs)
         self._told = np.eye(2, dtype=np.float32)[self.robots] if told is None else told
+        self._own = [np.nonzero(self.robots == robot) for robot in range(2)]
 
     def _see(self, states: Float32Array) -> Float32Array:
-        """Return what actors see, (K, R, O + X), before scaling."""
-        own = states.reshape(-1, states.shape[2])[self._places]
-        return np.concatenate((own, self._told), axis=-1)
+        """Return the states that actors see, (K, R, O)."""
+        return states.reshape(-1, states.shape[2])[self._places]
 
     def _execute(
         self,
         decided: NDArray[Any],
         actions: Sequence[Float32Array],
-        where: bool | NDArray[np.bool_] = True,
+        where: NDArray[np.bool_] | None = None,
     ) -> None:
         """Write decisions, (K, R, ...), into both robots' actions."""
         for robot, acted in enumerate(actions):
-            own = (self.robots == robot) & where
+            own = self._own[robot]
+            if where is not None:
+                own = np.nonzero((self.robots == robot) & where)
             acted[self.envs[own]] = self._env.scaled(robot, decided[own])
 
 
@@ -250,9 +252,10 @@ class FrozenPlayers(_Players):
 
     def drive(self, moment: Moment) -> None:
         """See `Driver`."""
-        rows = self.learner.scale(self._see(moment.before), learn=False)
+        rows = np.concatenate((self._see(moment.before), self._told), axis=-1)
+        rows = self.learner.scale(rows, learn=False)
         decided = self.learner.act(rows, noise=self._noise(moment.t))
-        where = True if self._where is None else self._where(moment.t)
+        where = None if self._where is None else self._where(moment.t)
         self._execute(decided, moment.actions, where)
 
 
@@ -285,8 +288,12 @@ class LearningPlayers(_Players):
 
     def drive(self, moment: Moment) -> None:
         """See `Driver`."""
-        rollout, t = self.rollout, moment.t
-        self.rows[:, t] = self._see(moment.before)
+        rollout, t, dim = self.rollout, moment.t, self._env.observation_dim
+        if t == 0:  # what does not change in a rollout
+            self.rows[..., dim:] = self._told[:, None]
+            told = np.broadcast_to(self._judged, (*self.robots.shape, self._judged.shape[-1]))
+            rollout.critic_observations[..., 2 * dim :] = told[:, None]
+        self.rows[:, t, :, :dim] = self._see(moment.before)
         rollout.observations[:, t] = self.learner.scale(self.rows[:, t], learn=True)
         rollout.decisions[:, t] = decided = self.learner.act(rollout.observations[:, t])
         self._judge(rollout.critic_observations[:, t], moment.before)
@@ -309,10 +316,8 @@ class LearningPlayers(_Players):
             rollout.cuts.append(Cut(k, t, own, seen[k, own]))
 
     def _judge(self, rows: Float32Array, states: Float32Array) -> None:
-        """Write what critics are to see, (K, R, S)."""
-        both = 2 * states.shape[2]
-        rows[..., :both] = np.concatenate(states, axis=1)[self.envs]
-        rows[..., both:] = self._judged
+        """Write the states that critics are to see, into (K, R, S)."""
+        rows[..., : 2 * states.shape[2]] = np.concatenate(states, axis=1)[self.envs]
 
 
 class PairPlayers(LearningPlayers):
