@@ -71,7 +71,7 @@ class RotateConfig(FrozenModel):
     Attributes:
         task: What is played.
         options: Options of the task.
-        episode_length: Steps of an episode.
+        episode_length: Steps of an episode; None takes the task's.
         seed: Root of all streams.
         iterations: Turns of partners and ego.
         partners: K, new ones in each iteration.
@@ -84,15 +84,20 @@ class RotateConfig(FrozenModel):
 
     task: str
     options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
-    episode_length: Count = 50
+    episode_length: int | None = Field(default=None, gt=0)
     seed: int = Field(default=0, ge=0)
-    iterations: Count = 8
-    partners: Count = 4
-    num_envs: Count = 16
-    partner_steps: Count = 400_000
-    ego_steps: Count = 300_000
+    iterations: Count = Field(default=8, ge=1)
+    partners: Count = Field(default=4, ge=1)
+    num_envs: Count = Field(default=16, ge=1)
+    partner_steps: Count = Field(default=400_000, ge=1)
+    ego_steps: Count = Field(default=300_000, ge=1)
     partner_ppo: MAPPOConfig = Field(default_factory=MAPPOConfig)
     ego: SelfPlayConfig = Field(default_factory=SelfPlayConfig)
+
+    @property
+    def horizon(self) -> int:
+        """Control steps of an episode."""
+        return self.episode_length or get_task(self.task).episode_length
 
 
 class RotateFigures(NamedTuple):
@@ -149,7 +154,7 @@ class Rotate:
         config = self.config
         settings = EnvConfig(
             task=config.task,
-            episode_length=config.episode_length,
+            episode_length=config.horizon,
             num_envs=count,
             options=config.options,
         )
@@ -202,7 +207,8 @@ def train_rotate(config: RotateConfig, folder: Path) -> Rotate:
         CheckpointError: What lies there is damaged.
     """
     with single_torch_thread(), open_output_folder(folder, mode="resume"):
-        asked = {"config": config.model_dump(mode="json", exclude={"iterations"})}
+        settings = config.model_dump(mode="json", exclude={"iterations"})
+        asked = {"config": settings | {"episode_length": config.horizon}}
         code = code_digest(get_task(config.task), ())
         git_sha, project = store_request(folder, asked, code, kind=_STATE, seed=config.seed)
         training, uri = Rotate(config), f"{LOCAL_URI_SCHEME}{_STATE}.pt"
@@ -309,7 +315,7 @@ class _Stage:
         paid = play(
             env,
             [self._drawn(self.partners, 1), first],
-            config.episode_length,
+            config.horizon,
             seeds=self._stream("returns").integer_seed(),
             once=True,
         )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.zoo.rotate import Rotate, RotateConfig, train_rotate
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError
@@ -79,6 +80,13 @@ def test_a_task_is_trained_in_a_folder_and_goes_on_from_there(tmp_path):
     policies = [folder / "ego.policy.safetensors" for folder in tmp_path.iterdir()]
     assert policies[0].read_bytes() == policies[1].read_bytes()
     np.testing.assert_array_equal(again.figures[1].after, whole.figures[1].after)
+
+
+def test_settings_take_the_tasks_episodes_and_at_least_one_partner():
+    asked = config(task="crossing", episode_length=None)
+    assert asked.horizon == get_task("crossing").episode_length == 200
+    with pytest.raises(ConfigurationError, match="partners"):
+        config(partners=0)
 
 
 class Last(Repeated):
