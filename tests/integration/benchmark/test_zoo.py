@@ -258,6 +258,13 @@ def test_selected_zoo_is_a_zoo_and_holds_the_chosen_weights(fcp, tmp_path):
         assert chosen.partner.content_id == source.partner.content_id
 
 
+def test_zoo_without_final_members_has_no_families_to_compare(fcp, tmp_path):
+    quota = {"final": 0}
+    sealed, _ = select_members([fcp], size=2, criterion="fcp", quota=quota, out=tmp_path / "new")
+    assert "final" not in {member.tier for member in sealed.members}
+    assert family_diversity([tmp_path / "new"]) == {}
+
+
 def test_zoos_of_other_settings_or_the_same_members_are_not_mixed(fcp, tmp_path):
     with pytest.raises(ConfigurationError, match=r"distinct members, got 'fcp-s0-0-final' twice"):
         cross_play([fcp, fcp], out=tmp_path / "m")

@@ -121,7 +121,7 @@ def family_diversity(folders: Sequence[Path], *, seed: int = 0) -> dict[str, dic
     families: dict[str, list[int]] = {}
     for index, entry in enumerate(entries):
         families.setdefault(entry.member.family, []).append(index)
-    size = min(map(len, families.values()))
+    size = min(map(len, families.values()), default=0)
     if size < 2 or all(entry.member.counterpart is None for entry in entries):
         return {}  # nobody to compare, or no learned ego beside whom they would be met
     densities = log_densities(probed(manifest, entries, seed=seed, probe=True), root_seed=seed)
