@@ -56,7 +56,7 @@ from cadenza.benchmark.lanes import (
     play_lanes,
     record_in_lanes,
 )
-from cadenza.benchmark.output_folder import require_same_request
+from cadenza.benchmark.output_folder import require_same_kind, require_same_request
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt
 from cadenza.core.arrays import BLOCK_ROWS
@@ -405,11 +405,13 @@ def store_plan(folder: Path, plan: EvaluationPlan) -> None:
     """Write ``plan`` into ``folder``, or check that the folder already holds the same plan.
 
     Raises:
-        ConfigurationError: The folder holds another plan; names what differs.
+        ConfigurationError: The folder holds another plan, and what differs is named, or no
+            evaluation.
         IntegrityError: It holds none.
         StorageError: The file system refused.
     """
     path, data = folder / PLAN_NAME, plan.to_bytes()
+    require_same_kind(path)
     stored = path.read_bytes() if path.exists() else b""
     if stored:
         before, now = (parse_json_object(x, source=str(path)) for x in (stored, data))

@@ -34,7 +34,7 @@ from cadenza.core.files import (
     sha256_bytes,
 )
 from cadenza.core.provenance import source_digest
-from cadenza.core.strict_json import read_sealed_json, write_sealed_json
+from cadenza.core.strict_json import parse_json_object, read_sealed_json, write_sealed_json
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -43,8 +43,10 @@ _LOCK_NAME: Final = ".lock"
 #: Marks a folder as ours, so that starting over never deletes anything else.
 _MARKER_NAME: Final = ".cadenza-output"
 
-#: What evaluations and zoos write down before they do anything.
-_REQUESTS: Final = ("plan.json", "request.json")
+#: What evaluations, zoos and trainings, suites and sweeps write down before they do anything.
+_REQUESTS: Final = ("plan.json", "request.json", "suite.json", "sweep.json")
+#: What to do about a folder that is for something else.
+_ELSEWHERE: Final = "use another folder, or empty it (--overwrite) to start over"
 
 #: Says which run a folder holds, for jobs that put another run's results aside.
 _IDENTITY_NAME: Final = ".cadenza-identity"
@@ -143,9 +145,10 @@ def claim(
         growing: Key of a list that a later request may lengthen.
 
     Raises:
-        ConfigurationError: As `require_same_request`.
+        ConfigurationError: As `require_same_kind` and `require_same_request`.
         IntegrityError: The file is damaged.
     """
+    require_same_kind(path, kind)
     is_new = not path.exists()
     stored = {**notes(), **asked} if is_new else read_sealed_json(path, kind=kind)
     longer: dict[str, Any] = {}
@@ -155,6 +158,27 @@ def claim(
     if is_new or longer:
         write_sealed_json(path, {**stored, **longer}, kind=kind)
     return stored
+
+
+def require_same_kind(path: Path, kind: str | None = None) -> None:
+    """Refuse to go on in a folder that is for another kind of work than the request ``path``.
+
+    Raises:
+        ConfigurationError: Another request lies there, or ``path`` is sealed as another ``kind``.
+        IntegrityError: The file is damaged.
+    """
+    others = [name for name in _REQUESTS if name != path.name and (path.parent / name).exists()]
+    if kind is not None and path.is_file():
+        found = parse_json_object(path.read_bytes(), source=str(path)).get("kind", kind)
+        others += [str(found)] if found != kind else []
+    if others:
+        refuse(
+            ConfigurationError,
+            f"{path.parent}",
+            expected="a folder for this kind of work",
+            got=f"one with {others[0]!r}",
+            do=_ELSEWHERE,
+        )
 
 
 def require_same_request(folder: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -170,7 +194,7 @@ def require_same_request(folder: Path, stored: Mapping[str, Any], asked: Mapping
             f"{folder}",
             expected=f"what this folder is for, with {name} = {before.get(name)!r:.200}",
             got=f"{now.get(name)!r:.200}",
-            do="use another --out, or --overwrite to start over",
+            do=_ELSEWHERE,
         )
 
 

@@ -169,8 +169,8 @@ def test_resumed_folder_takes_more_seeds_but_neither_fewer_nor_another_training(
     assert [run["training_evaluation"]["n_episodes"] for run in told["runs"]] == [1, 1]
     before = files(out)
     for words, why in (
-        (["happo.lr=0.5", "--seeds", "2"], r"happo\.lr = .*, got 0\.5; use another --out"),
-        (["--seeds", "1"], r"seeds = \[0, 1\], got \[0\]; use another --out, or --overwrite"),
+        (["happo.lr=0.5", "--seeds", "2"], r"happo\.lr = .*, got 0\.5; use another folder"),
+        (["--seeds", "1"], r"seeds = \[0, 1\], got \[0\]; use another folder, or empty it"),
     ):
         refused = cadenza(*words, "--out", out, "--resume")
         assert refused.exit_code == 2

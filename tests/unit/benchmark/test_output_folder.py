@@ -111,7 +111,7 @@ def test_other_request_is_refused_by_the_setting_that_differs(tmp_path, changes,
     path = tmp_path / "request.json"
     claim(path, ASKED, kind="test", notes=lambda: {"commit": "1"}, growing="seeds")
     before = path.read_bytes()
-    with pytest.raises(ConfigurationError, match=f"{told}; use another --out, or --overwrite"):
+    with pytest.raises(ConfigurationError, match=f"{told}; use another folder, or empty it"):
         claim(path, ASKED | changes, kind="test", growing="seeds")
     assert path.read_bytes() == before
 
@@ -122,5 +122,24 @@ def test_same_request_keeps_its_notes_and_a_list_may_grow(tmp_path):
     claim(path, ASKED | {"seeds": [0, 1, 2]}, kind="test", growing="seeds")
     again = claim(path, ASKED | {"seeds": [0, 1, 2]}, kind="test", notes=lambda: {"commit": "2"})
     assert again == ASKED | {"seeds": [0, 1, 2], "commit": "1"}
+    path.write_bytes(path.read_bytes().replace(b"commit", b"commas"))
     with pytest.raises(IntegrityError):
-        claim(path, ASKED, kind="other")
+        claim(path, ASKED, kind="test")
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "kind"),
+    [
+        ("request.json", "request.json", "zoo request"),
+        ("sweep.json", "suite.json", "seeds"),
+        ("plan.json", "request.json", "seeds"),
+    ],
+)
+def test_folder_of_another_kind_of_work_is_refused_and_left_as_it_was(tmp_path, there, asked, kind):
+    claim(tmp_path / there, ASKED, kind="seeds")
+    before = (tmp_path / there).read_bytes()
+    got = "seeds" if there == asked else there
+    with pytest.raises(ConfigurationError, match=f"this kind of work, got one with '{got}'; use"):
+        claim(tmp_path / asked, ASKED, kind=kind)
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_bytes() == before
