@@ -203,6 +203,11 @@ class SweepConfig(FrozenModel):
         """Partners that trials are judged beside."""
         return self.training.evaluation.validation or self.training.trained_with
 
+    @property
+    def partners(self) -> tuple[PartnerConfig, ...]:
+        """Those of the training, and the judges."""
+        return (*self.training.trained_with, *self.judges)
+
     def plain(self, parameters: Mapping[str, Any]) -> EgoAHTConfig:
         """Return the training's configuration with the settings of a trial.
 
@@ -228,9 +233,8 @@ class SweepConfig(FrozenModel):
         Raises:
             ConfigurationError: One is not, or `seed` is searched.
         """
-        met = (*self.judges, *self.training.trained_with)
-        refuse_held_out(met)
-        for partner in met:
+        refuse_held_out(self.partners)
+        for partner in self.partners:
             require_player(self.task, partner.class_name)
         for key, values in self.space.items():
             if key in ("seed", "artifacts_root", "log_dir"):
@@ -488,10 +492,10 @@ class SweepRunner:
         config.require_sound()
         preload("torch._dynamo", "optuna")  # else the workers of every batch import them anew
         with open_output_folder(self.out, mode=mode):
-            names = [p.class_name for p in (*config.training.trained_with, *config.judges)]
+            names = dict.fromkeys(partner.class_name for partner in config.partners)
             asked = {
                 "config": config.model_dump(mode="json"),
-                "code_sha256": code_digest(config.task, dict.fromkeys(names)),
+                "code_sha256": code_digest(config.task, names),
                 "optuna": load_extra("optuna").__version__,  # which proposes
             }
             claim(self.out / REQUEST_NAME, asked, kind=_REQUEST_KIND)
@@ -536,7 +540,7 @@ class SweepRunner:
             parameters=wanted,
             earlier=[trial.model_dump(mode="json") for trial in earlier],
             task=config.task,
-            modules=outside_modules(p.class_name for p in config.training.trained_with),
+            modules=outside_modules(partner.class_name for partner in config.partners),
         )
         dispatch(
             [Job(key=str(number), label=f"trial {number}") for number in wanted],

@@ -288,6 +288,7 @@ def train_runs(
         CadenzaError: A training failed; the others went on to their end, and all is kept.
     """
     first = next(iter(configs.values()))
+    met = (p for c in configs.values() for p in (*c.trained_with, *c.evaluation.validation))
     outcomes: dict[str, bytes] = {}
     dispatch(
         [Job(key=key, label=f"training {key}") for key in configs],
@@ -296,7 +297,7 @@ def train_runs(
             configs={key: config.model_dump(mode="json") for key, config in configs.items()},
             repo_root=repo_root,
             task=get_task(first.env.task),
-            modules=outside_modules(p.class_name for c in configs.values() for p in c.trained_with),
+            modules=outside_modules(partner.class_name for partner in met),
         ),
         work=first.total_frames,
         workers=workers,

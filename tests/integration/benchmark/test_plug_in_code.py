@@ -10,6 +10,7 @@ from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.benchmark.stream_tasks import make_ego_worlds, stream_config
 from cadenza.benchmark.tasks import MPE_COOPERATIVE_PUSH, isolated_tasks, register_task
 from cadenza.benchmark.training import run_training
+from cadenza.benchmark.training_seeds import train_runs
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import shipped_config
@@ -108,6 +109,18 @@ def test_workers_know_the_task_and_the_partner_that_their_parent_registered(stea
         ]
     assert len(outcomes[0].episodes["zero"]) == 4
     assert outcomes[1].episodes == outcomes[0].episodes
+
+
+def test_workers_of_a_training_know_who_validates(steady):
+    (steady / "steady_partner.dist-info" / "entry_points.txt").unlink()
+    changes = ["algo=random", "total_frames=100", "evaluation.validation=[{class_name: steady}]"]
+    changes += ["evaluation.episodes=1", f"artifacts_root={steady}", f"log_dir={steady}/logs"]
+    config = load_config(
+        config_path=shipped_config("train/mpe_cooperative_push.yaml"), overrides=changes
+    )
+    seeds = {str(seed): config.model_copy(update={"seed": seed}) for seed in (0, 1)}
+    told = train_runs(seeds, workers=2)
+    assert [outcome["status"] for outcome in told.values()] == ["completed", "completed"]
 
 
 def test_producers_know_the_task_and_the_partner_that_their_parent_registered(steady):
