@@ -92,9 +92,13 @@ def test_files_of_other_tasks_and_torn_pairs_are_refused(agents, tmp_path):
 def test_matrix_takes_agents_as_egos(agents, tmp_path):
     zoo = tmp_path / "zoo"
     made(zoo, population=1, task="crossing")
-    egos = [agents / "best", agents / f"ppo{SUFFIX}"]
+    run = tmp_path / "run"
+    shutil.copytree(agents, run, ignore=shutil.ignore_patterns("p*"))
+    for end in ("", ".json", SUFFIX):
+        shutil.copy(run / f"best{end}", run / f"last{end}")
+    egos = [agents / "best", agents / f"ppo{SUFFIX}", run / "best", run / "last"]
     result = cross_play([zoo], egos=egos, episodes=5, out=tmp_path / "matrix", workers=1)
-    assert result.egos[1:] == (agents.name, "ppo")
+    assert result.egos[1:] == (agents.name, "ppo", "run-best", "run-last")
     member = load_policy_file(zoo / "members" / f"fcp-s0-0-final.ego{SUFFIX}")
     assert member.seat == "ego"
     assert member.output.log_std is not None

@@ -407,7 +407,8 @@ def _further(egos: Sequence[str | Path], taken: Iterable[str]) -> list[_Policy]:
     known = [*taken, *(name for _, name, _ in owners)]
     policies: list[_Policy] = []
     for file, folder, own, seed in found:
-        name = own if known.count(own) == 1 else f"{folder.name}-{own}"
+        label = file.name if file.name in _AGENTS else own
+        name = own if known.count(own) == 1 else f"{folder.name}-{label}"
         policies.append(
             _Policy(name, file)
             if seed is None
