@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -69,6 +69,23 @@ def output_mode(*, resume: bool, overwrite: bool) -> OutputMode:
     if overwrite:
         return "overwrite"
     return "resume" if resume else "new"
+
+
+def require_outside(folder: Path, inputs: Iterable[Path]) -> None:
+    """Refuse to empty a folder that the work in it reads.
+
+    Raises:
+        ConfigurationError: An input lies in ``folder``, or is ``folder`` itself.
+    """
+    for path in inputs:
+        if path.resolve().is_relative_to(folder.resolve()):
+            refuse(
+                ConfigurationError,
+                f"{folder}",
+                expected="a folder without what the work reads, as it would be emptied",
+                got=f"one with {path}",
+                do="choose another one",
+            )
 
 
 @contextmanager

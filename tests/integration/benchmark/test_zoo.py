@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import episode_seed
 from cadenza.benchmark.zoo.matrix import cross_play, family_of, parse_matrix, write_matrix
 from cadenza.benchmark.zoo.pairs import open_pairs, play, play_pairs
+from cadenza.benchmark.zoo.responses import ResponseConfig, train_responses
 from cadenza.benchmark.zoo.selecting import family_diversity, select_members
 from cadenza.benchmark.zoo.stacked import PairPlayers, shared_reward
 from cadenza.core.errors import ConfigurationError, IntegrityError
@@ -256,6 +258,21 @@ def test_selected_zoo_is_a_zoo_and_holds_the_chosen_weights(fcp, tmp_path):
     for name in selection.names:
         chosen, source = (load_member(folder, name) for folder in (tmp_path / "new", fcp))
         assert chosen.partner.content_id == source.partner.content_id
+
+
+def test_zoo_is_never_emptied_for_work_that_reads_it(tmp_path):
+    source = tmp_path / "run" / "scripted"
+    manifest = made(source, "scripted")
+    before = bytes_of(source)
+    select = partial(select_members, [source], size=1, criterion="br_div")
+    play = partial(cross_play, [source], egos=["zero"])
+    respond = partial(train_responses, manifest, ResponseConfig(), zoo=source)
+    for work, told in ((select, {"mode": "overwrite"}), (play, {"overwrite": True}),
+                       (respond, {"mode": "overwrite"})):  # fmt: skip
+        for out in (source, source.parent):
+            with pytest.raises(ConfigurationError, match=f"emptied, got one with {source}"):
+                work(out=out, **told)
+    assert bytes_of(source) == before
 
 
 def test_zoo_without_final_members_has_no_families_to_compare(fcp, tmp_path):

@@ -31,6 +31,7 @@ from cadenza.benchmark.evaluation_run import (
 )
 from cadenza.benchmark.executor import JobProgress
 from cadenza.benchmark.films import has_pictures
+from cadenza.benchmark.output_folder import require_outside
 from cadenza.benchmark.policies import (
     policy_names,
     saved_policies,
@@ -268,6 +269,8 @@ def cross_play(
     met, guessed = _seen([one for one in policies if one.row in judged], entries, seen)
     behind, guarded = _filter(further, condition)
     places = [*folders, *(one.file.parent for one in policies if one.file is not None)]
+    if overwrite:
+        require_outside(out, places)
     root = Path(os.path.relpath(os.path.commonpath([*map(os.path.realpath, places)])))
 
     def address(path: Path) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, cast
 from pydantic import Field
 
 from cadenza.benchmark.builders import code_digest, require_player
-from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.output_folder import OutputMode, open_output_folder, require_outside
 from cadenza.benchmark.ray_executor import RayCluster
 from cadenza.benchmark.tasks import OptionValue, TaskSpec
 from cadenza.benchmark.zoo.build import do_jobs, store_request
@@ -200,6 +200,8 @@ def train_responses(
         for k in range(config.seeds)
     }
     classes = sorted({member.class_name for member in manifest.members})
+    if mode == "overwrite":
+        require_outside(out, [zoo])
     with open_output_folder(out, mode=mode):
         folder = out.resolve()
         asked: dict[str, Any] = {

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.output_folder import OutputMode, open_output_folder, require_outside
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.matrix import ZooEntry, open_zoos, settings_of
@@ -68,10 +68,12 @@ def select_members(
     Public members are split anew by `compute_split` over their digests; held-out families stay so.
 
     Raises:
-        ConfigurationError: The zoos do not fit together, or the folder is in use.
+        ConfigurationError: The zoos do not fit together, or the folder is in use or holds one.
         InputError: A member lacks what the criterion reads.
         IntegrityError: A member is not the one that its manifest names.
     """
+    if mode == "overwrite":
+        require_outside(out, folders)
     manifest, entries = open_zoos(folders)
     candidates = probed(manifest, entries, seed=seed, probe=criterion in ("jsd", "pe"))
     selection = select_zoo(
