@@ -128,7 +128,7 @@ class JobFailure:
         return JobError(f"{text} ({self.error})")
 
 
-#: Called with (jobs done, jobs in all, label of the last one).
+#: Called with (jobs done or failed, jobs in all, label of the last one, and whether it failed).
 JobProgress: TypeAlias = Callable[[int, int, str], None]
 
 
@@ -262,7 +262,8 @@ class Board:
                 self._store(job.key, answer.data)
             self._done += 1
         if self._progress is not None:
-            self._progress(self._done + len(self.failures), self._total, job.label)
+            label = f"{job.label} failed" if answer.error else job.label
+            self._progress(self._done + len(self.failures), self._total, label)
 
     def record_lost_worker(self, jobs: Sequence[Job], reason: str) -> None:
         """Queue what a dead worker has not answered, alone; fail a job that has lost too many."""

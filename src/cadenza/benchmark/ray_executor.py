@@ -18,7 +18,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cadenza.benchmark.executor import (
@@ -152,7 +152,7 @@ def dispatch(
         store: Stores what runners return, in this process.
 
     Raises:
-        CadenzaError: A job failed.
+        CadenzaError: A job failed; the first by its key, and how many others did.
     """
     done = dict.fromkeys((job.key for job in jobs), 0)
     labels = {job.key: job.label for job in jobs}
@@ -164,7 +164,10 @@ def dispatch(
             report(sum(done.values()), work * len(jobs), f"{labels[note.key]}{note.detail}")
 
     def end(_: int, __: int, label: str) -> None:
-        hear(Note(keys[label], work, work, " is done"))
+        if label in keys:
+            hear(Note(keys[label], work, work, " is done"))
+        elif report is not None:  # it failed; only what it noted is done
+            report(sum(done.values()), work * len(jobs), label)
 
     common: dict[str, Any] = {"failure_policy": "best_effort", "progress": end, "store": store}
     if cluster is not None:
@@ -172,8 +175,10 @@ def dispatch(
     else:
         workers = workers or default_workers()
         failures = run_jobs(jobs, factory, workers=workers, notes=hear, **common)
-    for failure in failures:
-        raise failure.as_exception()
+    if failures:
+        first, others = failures[0], len(failures) - 1
+        more = f" ({others} more failed)" if others else ""
+        raise replace(first, message=first.message + more).as_exception()
 
 
 @dataclass(slots=True, eq=False)  # eq=False: an actor is itself only

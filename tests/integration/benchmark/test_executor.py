@@ -6,6 +6,7 @@ import pytest
 
 from cadenza.benchmark import executor
 from cadenza.benchmark.executor import Job, JobError, run_jobs
+from cadenza.benchmark.ray_executor import dispatch
 from cadenza.core.errors import ConfigurationError, InputError, StorageError
 from tests.integration.benchmark.job_runners import (
     RecordingFactory,
@@ -71,6 +72,24 @@ def test_run_jobs_with_a_failing_job_raises_its_error_by_type(tmp_path, workers)
         (key, "InputError", f"job {key} was told to fail") for key in ("job0", "job3")
     ]
     assert (tmp_path / "attempts-job3").read_text() == "x"  # an error is not retried
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_dispatch_counts_no_failed_job_as_done_and_tells_how_many_failed(tmp_path, workers):
+    seen = []
+    with pytest.raises(InputError, match=r"^job number 0: job job0 was told to fail \(1 more"):
+        dispatch(
+            JOBS,
+            RecordingFactory(tmp_path, failing=("job0", "job3")),
+            work=10,
+            workers=workers,
+            cluster=None,
+            report=lambda done, total, last: seen.append((done, total, last)),
+        )
+    assert max(seen)[:2] == (40, 60)
+    labels = {last for _, _, last in seen}
+    assert {"job number 3 failed", "job number 5 is done"} <= labels
+    assert "job number 3 is done" not in labels
 
 
 def test_run_jobs_with_a_runner_that_cannot_be_built_reports_its_error(tmp_path):
