@@ -113,6 +113,13 @@ def test_only_the_egos_rows_are_learned_from():
     assert (others != mine).any()
 
 
+def test_options_that_no_environment_reads_are_refused():
+    with pytest.raises(ConfigurationError, match=r"CEC: ranges: expected \{\} for envir"):
+        CEC(Labels(4, family=True), ranges={"levels": (1, 2)}, **SMALL)
+    with pytest.raises(ConfigurationError, match=r"CEC: layouts: expected \{\} without"):
+        CEC("mpe_cooperative_push", layouts={"hard": {"levels": (2, 2)}}, **SMALL)
+
+
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [

@@ -17,6 +17,7 @@ from pydantic import Field
 from cadenza.learn.agents.self_play import SelfPlayConfig, SelfPlayPPO, SelfPlaySettings
 from cadenza.learn.agents.solo import SoloKeywords
 from cadenza.learn.env.making import EnvLike
+from cadenza.learn.settings import refuse_idle_settings
 
 #: Ends of a range of numbers, or texts to choose from.
 Range = tuple[float, float] | tuple[str, ...]
@@ -51,13 +52,21 @@ class CEC(SelfPlayPPO):
 
     Raises:
         ConfigurationError: An option is unknown or out of range, or the environments of an id
-            cannot leave the partner's seat open.
+            cannot leave the partner's seat open; options of others, or layouts alone, are given.
     """
 
     Config = CECConfig
 
     def __init__(self, env: EnvLike, *others: Never, **settings: Unpack[_CECKeywords]) -> None:
         super().__init__(env, *others, **settings)
+
+    def _build(self) -> None:
+        config, where = cast("CECConfig", self.config), "for environments that no id makes"
+        if self.envs.id is None:
+            refuse_idle_settings(config, "ranges", "layouts", where=where, owner=self.name)
+        elif not config.ranges:
+            refuse_idle_settings(config, "layouts", where="without ranges", owner=self.name)
+        super()._build()
 
     def _task_options(self) -> dict[str, Any]:
         config = cast("CECConfig", self.config)
