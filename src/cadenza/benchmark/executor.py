@@ -274,7 +274,7 @@ class Board:
                 continue
             text = (
                 f"expected its worker process to finish, got {lost} lost in a row ({reason}); "
-                "check the memory, then run again: finished cells are kept"
+                "check the memory, then run again: what is finished is kept"
             )
             self.record(job, Answer(job.key, "WorkerLost", text))
 
@@ -440,7 +440,7 @@ class _Pool:
             raise JobError(
                 f"worker process: expected it to start, got {self._starts_lost} killed in a row "
                 f"(signal {-exit_code}); check the memory, use fewer workers, then run "
-                "again: finished cells are kept."
+                "again: what is finished is kept."
             )
 
 

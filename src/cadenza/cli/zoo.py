@@ -1,4 +1,4 @@
-"""`cadenza zoo train | list | show | select | best-response | matrix`, and the draft zoo."""
+"""`cadenza zoo train | list | show | select | best-response | matrix | film`, and the draft zoo."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -61,11 +61,9 @@ def budget(**changes):
     return ResponseConfig(**{**settings, **changes})
 
 
-def trained(zoo, out, *, workers=1, mode="new", **changes):
-    manifest = read_manifest(zoo)
-    return train_responses(
-        manifest, budget(**changes), zoo=zoo, out=out, workers=workers, mode=mode
-    )
+def trained(zoo, out, *, workers=1, mode="new", progress=None, **changes):
+    means = {"workers": workers, "mode": mode, "progress": progress}
+    return train_responses(read_manifest(zoo), budget(**changes), zoo=zoo, out=out, **means)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +75,10 @@ def zoo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(zoo, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    return folder, trained(zoo, folder)
+    folder, seen = tmp_path_factory.mktemp("whole"), []
+    found = trained(zoo, folder, progress=lambda _, __, last: seen.append(last))
+    assert seen[-1].startswith("best response scripted-s0-")
+    return folder, found
 
 
 def test_killed_at_any_time_and_resumed_gives_the_same_bytes(zoo, whole, tmp_path):

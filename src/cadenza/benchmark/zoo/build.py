@@ -189,6 +189,7 @@ def train_zoo(
             folder,
             {key: finished_members(folder, key) is not None for key in keys},
             factory,
+            label="zoo job",
             rollouts=rollouts_of(config),
             workers=workers,
             cluster=cluster,
@@ -220,6 +221,7 @@ def do_jobs(
     jobs: Mapping[str, bool],
     factory: RunnerFactory,
     *,
+    label: str,
     rollouts: int,
     workers: int | None,
     cluster: RayCluster | None,
@@ -233,6 +235,7 @@ def do_jobs(
         folder: Folder of the zoo or of the best responses.
         jobs: Keys, and whether each is finished.
         factory: Builds the runner of one process.
+        label: What a job is called, before its key.
         rollouts: Of one job.
         workers: See `train_zoo`.
         cluster: See `train_zoo`.
@@ -252,7 +255,7 @@ def do_jobs(
     each = max(1, -(-len(missing) // size))  # jobs of a batch
     dispatch(
         [
-            Job(key=key, label=f"zoo job {key}", batch=str(place // each))
+            Job(key=key, label=f"{label} {key}", batch=str(place // each))
             for place, key in enumerate(missing)
         ],
         factory,

@@ -227,6 +227,7 @@ def train_responses(
             folder,
             {key: finished_response(folder, key) is not None for key in keys},
             factory,
+            label="best response",
             rollouts=played.iterations,
             workers=workers,
             cluster=cluster,
