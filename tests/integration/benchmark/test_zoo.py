@@ -22,6 +22,7 @@ from cadenza.benchmark.zoo.selecting import family_diversity, select_members
 from cadenza.benchmark.zoo.stacked import PairPlayers, shared_reward
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.learn.agents.ppo import MAPPOConfig
+from cadenza.learn.nn.portable import policy_path
 from cadenza.partners.zoo_manifest import read_manifest
 from cadenza.partners.zoo_member import load_member
 from tests.campaigns import nightly, size
@@ -275,11 +276,15 @@ def test_zoo_is_never_emptied_for_work_that_reads_it(tmp_path):
     assert bytes_of(source) == before
 
 
-def test_zoo_without_final_members_has_no_families_to_compare(fcp, tmp_path):
+def test_zoo_without_final_members_is_probed_and_selected_from_again(fcp, tmp_path):
     quota = {"final": 0}
     sealed, _ = select_members([fcp], size=2, criterion="fcp", quota=quota, out=tmp_path / "new")
     assert "final" not in {member.tier for member in sealed.members}
     assert family_diversity([tmp_path / "new"]) == {}
+    again = {"size": 1, "criterion": "jsd", "out": tmp_path / "again"}  # probed without finals
+    (one,) = select_members([tmp_path / "new"], **again)[0].members
+    policy = policy_path(Path(one.file), "partner")
+    assert (tmp_path / "again" / policy).read_bytes() == (fcp / policy).read_bytes()
 
 
 def test_zoos_of_other_settings_or_the_same_members_are_not_mixed(fcp, tmp_path):

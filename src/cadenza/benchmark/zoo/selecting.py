@@ -21,7 +21,6 @@ from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.matrix import ZooEntry, open_zoos, settings_of
 from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
-from cadenza.core.checkpoints import sidecar_path
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json, make_folder
@@ -41,6 +40,7 @@ from cadenza.partners.zoo_manifest import (
     MEMBERS_FOLDER,
     ZooManifest,
     compute_split,
+    read_manifest,
     write_manifest,
 )
 from cadenza.partners.zoo_member import ZOO_MEMBER, load_member
@@ -105,8 +105,8 @@ def select_members(
         for entry in chosen:
             if entry.member.sha256 is not None:
                 load_member(entry.folder, entry.member.name)  # refuses what was changed
-                for path in (Path(entry.member.file), sidecar_path(Path(entry.member.file))):
-                    shutil.copyfile(entry.folder / path, out / path)
+                for path in (entry.folder / MEMBERS_FOLDER).glob(f"{entry.member.name}.*"):
+                    shutil.copyfile(path, out / MEMBERS_FOLDER / path.name)
         write_manifest(out, sealed)
     return sealed, selection
 
@@ -186,16 +186,19 @@ def _probe_states(
 
 
 def _counterpart(env: PairEnv, entry: ZooEntry, entries: Sequence[ZooEntry]) -> PairPolicy:
-    """Return the ego beside which a candidate is met: its own, else the first learned one's."""
-    name, folder = entry.member.counterpart, entry.folder
-    if name is None:
-        learned = [e for e in entries if e.member.counterpart is not None]
-        if not learned:
-            raise ConfigurationError(
-                "zoo select: expected at least one learned zoo, whose policies meet the scripted "
-                "members, got scripted ones only."
-            )
-        name, folder = learned[0].member.counterpart or "", learned[0].folder
+    """Return the ego beside which a candidate is met: its own, else the first learned one's.
+
+    Where a zoo was selected without it, that is the ego that the member itself trained with.
+    """
+    learned = [e for e in (entry, *entries) if e.member.counterpart is not None]
+    if not learned:
+        raise ConfigurationError(
+            "zoo select: expected at least one learned zoo, whose policies meet the scripted "
+            "members, got scripted ones only."
+        )
+    folder, own = learned[0].folder, learned[0].member
+    known = {member.name for member in read_manifest(folder).members}
+    name = own.counterpart if own.counterpart in known else own.name
     network, width = load_member(folder, name).ego, env.observation_dims[0]
     return lambda states: network.act(states[0][:, :width])
 
