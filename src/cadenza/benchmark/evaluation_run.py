@@ -7,6 +7,7 @@ Output:   ``plan.json`` (immutable), ``cells/`` (one file per finished cell) and
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -325,6 +326,7 @@ def run_evaluation(
     registration: LockedRegistration | None = None,
     spike: tuple[str, SubStage] | None = None,
     progress: JobProgress | None = None,
+    held: ExitStack | None = None,
 ) -> EvaluationOutcome:
     """Run every cell that is not finished yet, and seal the results.
 
@@ -342,6 +344,7 @@ def run_evaluation(
         registration: Protocol that was registered for this evaluation, locked by its tag.
         spike: Axis and stage of the spike that it is; bundles then hold its archive.
         progress: Called with (cells done, cells in all, label of the last one).
+        held: Keeps ``out`` locked until it closes, for a caller who goes on to work there.
 
     Raises:
         ConfigurationError: The configuration or the folder does not fit.
@@ -353,7 +356,9 @@ def run_evaluation(
     plan = make_plan(config)
     if registration is not None:
         require_registered(registration, plan, summary_settings(config))
-    with open_output_folder(out, mode=output_mode(resume=resume, overwrite=overwrite)):
+    with ExitStack() as own:
+        mode = output_mode(resume=resume, overwrite=overwrite)
+        (held or own).enter_context(open_output_folder(out, mode=mode))
         store_plan(out, plan)
         state = find_missing_cells(out, plan)
         for key, reason in state.damaged.items():

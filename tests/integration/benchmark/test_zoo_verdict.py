@@ -8,10 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 import cadenza
+from cadenza.benchmark.output_folder import open_output_folder
 from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.benchmark.reporting import load_run
 from cadenza.benchmark.zoo.encounters import CarriedMemory, read_encounters
+from cadenza.benchmark.zoo.judging import judge
 from cadenza.cli.main import app
+from cadenza.core.errors import NotReadyError
 from cadenza.evaluation.best_responses import BestResponses, store_best_responses
 from cadenza.evaluation.statistics.estimate import rate_estimate
 from tests.zoo_samples import made
@@ -133,6 +136,28 @@ def test_encounters_are_paired_and_the_first_ones_equal(judged):
         if one.kept is not None:
             assert [row[0] for row in one.kept] == [row[0] for row in one.reset]
     assert {one.ego for one in met.series if one.kept is None} == {"goal_pd"}
+
+
+def test_folder_is_locked_to_the_end_and_drops_best_responses_that_nobody_gave(tmp_path):
+    out, given, refused = tmp_path / "matrix", tmp_path / "best.json", set()
+    made(tmp_path / "zoo", "scripted", population=1, task="crossing")
+    best = {"value": 0.5, "random": 0.1, "trained": "by hand"}
+    content = {"task": "crossing@v1", "metric": "success", "partners": {"scripted-s0-0": best}}
+    store_best_responses(given, BestResponses.model_validate(content))
+
+    def meet(stage, *_):
+        try:
+            open_output_folder(out, mode="resume").__enter__()
+        except NotReadyError:
+            refused.add(stage)
+
+    means = {"egos": ["goal_pd"], "episodes": 5, "workers": 1, "progress": meet}
+    judge([tmp_path / "zoo"], out=out, best_responses=given, encounters=2, **means)
+    assert refused == {"cross-play", "encounters"}
+    assert "by hand" in (out / "report.html").read_text()
+    judge([tmp_path / "zoo"], out=out, resume=True, **means)
+    assert not (out / "best-responses.json").exists()
+    assert "by hand" not in (out / "report.html").read_text()
 
 
 def test_cell_is_filmed(judged, tmp_path):

@@ -1,6 +1,7 @@
 """From zoos and egos to a judged matrix: played, measured, sealed and shown on one page."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,28 +54,32 @@ def judge(
     if encounters == 1:
         raise ConfigurationError("--encounters: expected at least 2, or 0 for none, got 1.")
     best = load_best_responses(best_responses) if best_responses else merged_responses(zoos)
-    result = cross_play(
-        zoos,
-        out=out,
-        seed=seed,
-        workers=workers,
-        progress=partial(progress, "cross-play"),
-        **played,
-    )
-    if encounters:
-        play_encounters(
-            result,
+    with ExitStack() as held:
+        result = cross_play(
+            zoos,
             out=out,
-            encounters=encounters,
+            seed=seed,
             workers=workers,
-            progress=partial(progress, "encounters"),
+            progress=partial(progress, "cross-play"),
+            held=held,
+            **played,
         )
-    diversity = family_diversity(zoos, seed=seed)
-    write_matrix(out, result.model_copy(update={"diversity": diversity}))
-    if best is not None:
-        store_best_responses(out / RESPONSES_JSON, best)
-    view, _ = compared([out])
-    atomic_write_text(out / REPORT_HTML, render_report(view))
+        if encounters:
+            play_encounters(
+                result,
+                out=out,
+                encounters=encounters,
+                workers=workers,
+                progress=partial(progress, "encounters"),
+            )
+        diversity = family_diversity(zoos, seed=seed)
+        write_matrix(out, result.model_copy(update={"diversity": diversity}))
+        if best is not None:
+            store_best_responses(out / RESPONSES_JSON, best)
+        else:
+            (out / RESPONSES_JSON).unlink(missing_ok=True)  # those of an earlier call
+        view, _ = compared([out])
+        atomic_write_text(out / REPORT_HTML, render_report(view))
     tables = [family_table(result)]
     if (proximity := proximity_table(view, analyse(view))) is not None:
         rows = tuple(row[:-3] for row in proximity.rows)

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -228,6 +229,7 @@ def cross_play(
     resume: bool = False,
     overwrite: bool = False,
     progress: JobProgress | None = None,
+    held: ExitStack | None = None,
 ) -> Matrix:
     """Play every ego with every member: an evaluation in ``out``, with a sealed bundle per ego.
 
@@ -245,6 +247,7 @@ def cross_play(
         resume: Go on with the evaluation in ``out``.
         overwrite: Delete the evaluation in ``out`` first.
         progress: Called with (cells done, cells in all, the last one).
+        held: See `run_evaluation`.
 
     Raises:
         IntegrityError: A manifest or member is not what was sealed.
@@ -303,6 +306,7 @@ def cross_play(
         overwrite=overwrite,
         repro_command="cadenza zoo matrix",
         progress=progress,
+        held=held,
     )
     partners = {entry.member.name: family_of(entry.member) for entry in entries}
     rows: dict[str, list[_Policy]] = {}
