@@ -61,7 +61,13 @@ from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt
 from cadenza.core.arrays import BLOCK_ROWS
 from cadenza.core.device import network_fingerprint, single_torch_thread
-from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError, UnknownNameError
+from cadenza.core.errors import (
+    CadenzaError,
+    ConfigurationError,
+    IntegrityError,
+    UnknownNameError,
+    refuse,
+)
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
@@ -407,17 +413,24 @@ def store_plan(folder: Path, plan: EvaluationPlan) -> None:
     Raises:
         ConfigurationError: The folder holds another plan, and what differs is named, or no
             evaluation.
-        IntegrityError: It holds none.
+        IntegrityError: What it holds is no plan, or was changed.
         StorageError: The file system refused.
     """
     path, data = folder / PLAN_NAME, plan.to_bytes()
     require_same_kind(path)
     stored = path.read_bytes() if path.exists() else b""
-    if stored:
+    if not stored:
+        atomic_write_bytes(path, data)
+    elif stored != data:
         before, now = (parse_json_object(x, source=str(path)) for x in (stored, data))
         require_same_request(folder, before, now)
-    if stored != data:
-        atomic_write_bytes(path, data)
+        refuse(
+            IntegrityError,
+            f"{path}",
+            expected="the bytes of this plan",
+            got="others",
+            do="restore the file, or use another folder",
+        )
 
 
 #: Folder of finished cells inside an evaluation's output folder.

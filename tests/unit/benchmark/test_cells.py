@@ -125,6 +125,11 @@ def test_store_plan_is_idempotent_and_refuses_another_plan(tmp_path):
     with pytest.raises(ConfigurationError, match=r"seeds = .*, got \[1\]"):
         store_plan(tmp_path, make_plan(seeds=(1,)))
     assert (tmp_path / "plan.json").read_bytes() == make_plan().to_bytes()
+    retyped = (tmp_path / "plan.json").read_bytes() + b"\n"
+    (tmp_path / "plan.json").write_bytes(retyped)
+    with pytest.raises(IntegrityError, match="expected the bytes of this plan, got others"):
+        store_plan(tmp_path, make_plan())
+    assert (tmp_path / "plan.json").read_bytes() == retyped
     (tmp_path / "request.json").write_text("of a zoo")
     with pytest.raises(ConfigurationError, match=r"got one with 'request.json'"):
         store_plan(tmp_path, make_plan())
