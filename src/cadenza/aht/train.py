@@ -61,7 +61,13 @@ from cadenza.core.runlog import RunLogger, bind_run_logger, log_eval, log_scalar
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.types import PartnerLike, companions_of
 from cadenza.learn.agents.loop import AgentCallback, Loop
-from cadenza.learn.nn.portable import POLICY_FACT, TRAINED_WITH, policy_path, save_policy_file
+from cadenza.learn.nn.portable import (
+    POLICY_FACT,
+    TRAINED_BEHIND,
+    TRAINED_WITH,
+    policy_path,
+    save_policy_file,
+)
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
@@ -601,15 +607,17 @@ class Keeper(AgentCallback):
 
     def _policy_facts(self, step: int) -> dict[str, Any]:
         """Return what a policy file says of the task, the seat and the run."""
-        env, context, partner = self._run.config.env, self._run.context, self._run.partner
-        own = () if self._run.config.brings_partner else (partner,)
+        config, context, partner = self._run.config, self._run.context, self._run.partner
+        env, own = config.env, () if config.brings_partner else (partner,)
         met = sorted(companions_of(getattr(partner, "members", own)))
-        facts = {"algorithm": self._run.config.algo, "run_id": context.run_id, "seed": context.seed}
+        facts: dict[str, Any] = {"algorithm": config.algo, "run_id": context.run_id}
+        if config.safety.enabled:
+            facts[TRAINED_BEHIND] = config.safety.model_dump(mode="json")
         return {
             "task": {"id": env.task, "version": self._run.task_version, "options": env.options},
             "seat": env.agent_uids[0],
             "contract": contract_at(self._run.env, env.agent_uids[0]),
-            "facts": {**facts, "step": step, TRAINED_WITH: met},
+            "facts": {**facts, "seed": context.seed, "step": step, TRAINED_WITH: met},
         }
 
     def _metadata(self, step: int) -> CheckpointMetadata:

@@ -60,6 +60,7 @@ from cadenza.learn.nn.portable import (
     POLICY_FACT,
     POLICY_KEY,
     SUFFIX,
+    TRAINED_BEHIND,
     TRAINED_WITH,
     PortableNetwork,
     load_policy_file,
@@ -384,9 +385,10 @@ def saved_policies(path: Path) -> list[Path]:
 
 
 def training_filter(path: Path) -> SafetyConfig:
-    """Return the filter that the policy in ``path`` trained behind, by the card of its run.
+    """Return the filter that the policy in ``path`` trained behind, by its file.
 
-    It is turned off where no card is beside the file, or beside the policies of several seeds.
+    Of a file that does not say it, by the card of its run; turned off where none is beside the
+    file, or beside the policies of several seeds.
 
     Raises:
         CheckpointError: The policy file is missing or damaged.
@@ -395,7 +397,10 @@ def training_filter(path: Path) -> SafetyConfig:
     file = _played(path)
     run = None
     if is_safetensors(file):
-        run = load_policy_file(file).facts.get("run_id")
+        facts = load_policy_file(file).facts
+        if TRAINED_BEHIND in facts:
+            return SafetyConfig.model_validate(facts[TRAINED_BEHIND])
+        run = facts.get("run_id")
     elif sidecar_path(file).is_file():
         run = stated_metadata(file).run_id
     for folder in (path.parent, *path.parent.parent.glob(_SEEDS)):

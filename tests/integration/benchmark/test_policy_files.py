@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces
 
 import cadenza
+from cadenza.aht.config import load_config
 from cadenza.benchmark.cells import PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
 from cadenza.benchmark.policies import (
@@ -16,10 +17,13 @@ from cadenza.benchmark.policies import (
     policy_weights_sha256,
     read_policy,
     saved_policies,
+    training_filter,
 )
+from cadenza.benchmark.training import run_training
 from cadenza.benchmark.zoo.matrix import cross_play
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.nn.portable import load_policy_file, save_policy_file
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.learn.nn.portable import load_policy_file, policy_path, save_policy_file
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.zoo_manifest import write_manifest
@@ -152,6 +156,17 @@ def test_ego_has_seen_whom_its_file_names_though_they_are_held_out_now(tmp_path)
     egos = [tmp_path / f"mine{SUFFIX}"]
     result = cross_play([tmp_path / "zoo"], egos=egos, episodes=5, out=tmp_path / "out", workers=1)
     assert (result.seen, result.guessed) == ({"mine": (known.name,)}, ())
+
+
+def test_copy_of_a_policy_file_is_judged_behind_the_filter_it_trained_behind(tmp_path):
+    changes = ["algo=ppo", "total_frames=64", "checkpoint_every=64", "evaluation.every_frames=0"]
+    changes += ["evaluation.episodes=1", f"artifacts_root={tmp_path}", f"log_dir={tmp_path}/logs"]
+    config = load_config(config_path=shipped_config("train/crossing"), overrides=changes)
+    (checkpoint,) = run_training(config).curve.checkpoint_paths
+    (tmp_path / "mine").mkdir()
+    shutil.copy(policy_path(checkpoint), tmp_path / "mine" / f"ego{SUFFIX}")
+    assert config.safety.enabled
+    assert training_filter(tmp_path / "mine" / f"ego{SUFFIX}") == config.safety
 
 
 def test_folder_of_an_unfinished_training_says_how_to_go_on(tmp_path):

@@ -66,6 +66,8 @@ POLICY_KEY: Final = "policy"
 POLICY_FACT: Final = "policy"
 #: Fact in a policy file: how its training partners are known; empty for copies of itself alone.
 TRAINED_WITH: Final = "trained_with"
+#: Fact in a policy file: settings of the safety filter that it trained behind, if it did.
+TRAINED_BEHIND: Final = "trained_behind"
 #: Largest file and header that are read, bytes; most tensors; deepest nesting of ``parts``.
 MAX_BYTES: Final = 2**30
 MAX_HEADER: Final = 2**20
@@ -197,7 +199,8 @@ class PortableNetwork:
     def __repr__(self) -> str:
         """Return what it is and where it comes from, without its weights."""
         told = {**self.task, **({} if self.seat is None else {"seat": self.seat}), **self.facts}
-        told.pop(TRAINED_WITH, None)  # as long as a population
+        for long in (TRAINED_WITH, TRAINED_BEHIND):
+            told.pop(long, None)
         told |= {} if self.contract is None else {"contract": self.contract.title}
         shown = "".join(f", {name}={value!r}" for name, value in told.items())
         does = f"{self.num_choices} choices" if self.num_choices else f"{self.action_dim} numbers"
