@@ -264,7 +264,7 @@ def test_run_with_killed_workers_ends_with_the_same_bytes(reference, tmp_path):
 
 
 def test_other_settings_in_the_same_folder_are_refused(reference):
-    with pytest.raises(ConfigurationError, match="got another one"):
+    with pytest.raises(ConfigurationError, match=r"with seeds = \[3, 4\], got \[3\]; use"):
         evaluate(config(seeds=[3]), reference, workers=1, resume=True)
 
 
