@@ -383,8 +383,10 @@ def _work(connection: Connection, make: Maker, count: int, variables: Mapping[st
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error, or one that says the same where pickling may do anything."""
+    """Return the error, or one that says the same where pickling fails or may do anything."""
     if isinstance(error, CadenzaError) or type(error).__module__ == "builtins":
-        return error
+        with suppress(Exception):  # whatever its parts raise
+            ForkingPickler.dumps(error)
+            return error
     kind = TypeError if isinstance(error, PicklingError) else OnlineDataWorkerError
     return kind(f"{type(error).__name__}: {error}")

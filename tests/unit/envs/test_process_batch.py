@@ -35,6 +35,16 @@ def uncopyable():
     return env
 
 
+def failing():
+    env = maker()()
+
+    def reset(**_):
+        raise ValueError("no episode", threading.Lock())
+
+    env.reset = reset
+    return env
+
+
 @pytest.fixture(scope="module")
 def pair():
     """Five copies in two processes."""
@@ -136,6 +146,14 @@ def test_environment_that_cannot_be_copied_refuses_a_snapshot_and_plays_on(worke
     with pytest.raises(ChamberEnvCompatibilityError, match="can be copied"):
         batch.snapshot([0])
     assert batch.step({uid: np.ones((2, 1)) for uid in batch.agent_uids})[1].shape == (2,)
+    batch.close()
+
+
+def test_error_that_cannot_be_sent_is_told_and_the_worker_stays():
+    batch = ProcessBatch(failing, 2, workers=2)
+    for _ in range(2):
+        with pytest.raises(OnlineDataWorkerError, match=r"ValueError: .*no episode"):
+            batch.reset(seed=0)
     batch.close()
 
 
