@@ -61,13 +61,7 @@ from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt
 from cadenza.core.arrays import BLOCK_ROWS
 from cadenza.core.device import network_fingerprint, single_torch_thread
-from cadenza.core.errors import (
-    CadenzaError,
-    ConfigurationError,
-    IntegrityError,
-    UnknownNameError,
-    refuse,
-)
+from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
@@ -424,13 +418,7 @@ def store_plan(folder: Path, plan: EvaluationPlan) -> None:
     elif stored != data:
         before, now = (parse_json_object(x, source=str(path)) for x in (stored, data))
         require_same_request(folder, before, now)
-        refuse(
-            IntegrityError,
-            f"{path}",
-            expected="the bytes of this plan",
-            got="others",
-            do="restore the file, or use another folder",
-        )
+        raise IntegrityError(f"{path}: expected the bytes of this plan, got others; restore it.")
 
 
 #: Folder of finished cells inside an evaluation's output folder.

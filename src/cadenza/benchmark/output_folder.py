@@ -79,12 +79,9 @@ def require_outside(folder: Path, inputs: Iterable[Path]) -> None:
     """
     for path in inputs:
         if path.resolve().is_relative_to(folder.resolve()):
-            refuse(
-                ConfigurationError,
-                f"{folder}",
-                expected="a folder without what the work reads, as it would be emptied",
-                got=f"one with {path}",
-                do="choose another one",
+            raise ConfigurationError(
+                f"{folder}: expected a folder without what the work reads, as it would be emptied, "
+                f"got one with {path}; choose another one."
             )
 
 
@@ -189,12 +186,9 @@ def require_same_kind(path: Path, kind: str | None = None) -> None:
         found = parse_json_object(path.read_bytes(), source=str(path)).get("kind", kind)
         others += [str(found)] if found != kind else []
     if others:
-        refuse(
-            ConfigurationError,
-            f"{path.parent}",
-            expected="a folder for this kind of work",
-            got=f"one with {others[0]!r}",
-            do=_ELSEWHERE,
+        raise ConfigurationError(
+            f"{path.parent}: expected a folder for this kind of work, got one with {others[0]!r}; "
+            f"{_ELSEWHERE}."
         )
 
 
