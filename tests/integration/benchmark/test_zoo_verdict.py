@@ -13,6 +13,7 @@ from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.benchmark.reporting import load_run
 from cadenza.benchmark.zoo.encounters import CarriedMemory, read_encounters
 from cadenza.benchmark.zoo.judging import judge
+from cadenza.benchmark.zoo.matrix import read_matrix
 from cadenza.cli.main import app
 from cadenza.core.errors import NotReadyError
 from cadenza.evaluation.best_responses import BestResponses, store_best_responses
@@ -114,6 +115,9 @@ def test_training_seeds_are_one_ego_and_the_clusters_of_its_intervals(judged):
         }
         found = rate_estimate(own)
         assert (cell["episodes"], cell["low"], cell["high"]) == (10, found.low, found.high)
+    whole = read_matrix(out)
+    clusters = [whole.estimate(ego, whole.cells[0][0]).n_clusters for ego in ("ppo", "goal_pd")]
+    assert clusters == [2, 5]
     text = (out / "bundles" / "ppo_seed1" / "bundle.json").read_text()
     told = json.loads(text)["metadata"]
     assert (told["method"], told["training_seed"]) == ("ppo", 1)

@@ -178,8 +178,9 @@ class Matrix(FrozenModel):
         """Mean scores, (I, J)."""
         return np.array([[skill.value for skill in row] for row in self.cells])
 
-    def estimate(self, skill: Skill) -> Estimate:
-        """Return a score as reports show it."""
+    def estimate(self, ego: str, skill: Skill) -> Estimate:
+        """Return a score of ``ego`` as reports show it."""
+        trained = len(self.policies[ego])
         return Estimate(
             value=skill.value,
             low=skill.low,
@@ -187,7 +188,7 @@ class Matrix(FrozenModel):
             confidence=0.95,
             estimator="",
             n=skill.episodes,
-            n_clusters=len(self.seeds),
+            n_clusters=trained if trained > 1 else len(self.seeds),
         )
 
 
@@ -542,7 +543,7 @@ def matrix_figure(matrix: Matrix, place: str = "MATRIX") -> Figure:
 
     def cell(i: int, j: int) -> GridCell:
         skill, ego, partner = matrix.cells[i][j], matrix.egos[i], matrix.partners[j]
-        interval = score_interval(matrix.estimate(skill), rate)
+        interval = score_interval(matrix.estimate(ego, skill), rate)
         share = (skill.value - low) / (high - low)
         tip = f"{ego} with {partner}: {film_command(matrix, place, ego, partner)}"
         return GridCell(score(skill.value, rate), interval, "heat", share, tip)

@@ -209,7 +209,10 @@ def _sections(
 def family_table(matrix: Matrix) -> Table:
     """Return the score of every ego over each family of partners, with its interval."""
     shown = {
-        name: [score_text(matrix.estimate(one), one.metric == "success") for one in own]
+        name: [
+            score_text(matrix.estimate(ego, one), one.metric == "success")
+            for ego, one in zip(matrix.egos, own, strict=True)
+        ]
         for name, own in matrix.by_family.items()
     }
     columns = ("Ego", *shown)
