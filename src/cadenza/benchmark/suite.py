@@ -73,11 +73,13 @@ class Ego(FrozenModel):
         partners: Company whom it trains.
         algo: Algorithm of `cadenza train`.
         settings: Settings of its training, on top of the task's.
+        optional: Whether it is trained only when it is named.
     """
 
     partners: Company
     algo: str = "ppo"
     settings: tuple[str, ...] = ()
+    optional: bool = False
 
 
 class HeldOut(FrozenModel):
@@ -148,23 +150,24 @@ class SuiteConfig(FrozenModel):
         return self
 
     def reduced(
-        self, *, tasks: Sequence[str] = (), seeds: int | None = None, scale: float = 1.0
+        self,
+        *,
+        tasks: Sequence[str] = (),
+        egos: Sequence[str] = (),
+        seeds: int | None = None,
+        scale: float = 1.0,
     ) -> "SuiteConfig":
-        """Return the suite with some tasks, other seeds, or budgets times ``scale``.
+        """Return the suite with some tasks, some egos and the references, other seeds or budgets.
 
         Raises:
-            ConfigurationError: A task is unknown, or its package is not installed.
+            ConfigurationError: A task or an ego is unknown, or a package is not installed.
         """
-        for name in tasks:
-            if name not in self.tasks:
-                refuse(
-                    ConfigurationError,
-                    "--task",
-                    expected=f"one of {', '.join(self.tasks)}",
-                    got=name,
-                )
-        chosen = tasks or [name for name, task in self.tasks.items() if not task.optional]
-        changes: dict[str, Any] = {"tasks": {name: self.tasks[name] for name in chosen}}
+        chosen = _chosen("--task", tasks, self.tasks)
+        named = _chosen("--ego", egos, self.egos)
+        changes: dict[str, Any] = {
+            "tasks": {name: self.tasks[name] for name in chosen},
+            "egos": {n: e for n, e in self.egos.items() if n in {*self.references, *named}},
+        }
         if seeds is not None:
             changes["seeds"] = seeds
         if scale != 1.0:
@@ -177,6 +180,16 @@ class SuiteConfig(FrozenModel):
     def plan(self, name: str, folder: Path) -> "TaskPlan":
         """Return what is done for a task, in ``folder``."""
         return TaskPlan(suite=self, name=name, task=self.tasks[name], folder=folder)
+
+
+def _chosen(
+    option: str, names: Sequence[str], known: Mapping[str, Ego] | Mapping[str, SuiteTask]
+) -> Sequence[str]:
+    """Return the names of an option; without any, all that are not optional."""
+    for name in names:
+        if name not in known:
+            refuse(ConfigurationError, option, expected=f"one of {', '.join(known)}", got=name)
+    return names or [name for name, each in known.items() if not each.optional]
 
 
 def _scaled(key: str, value: int, scale: float) -> int:
@@ -261,7 +274,8 @@ class TaskPlan:
         """What is trained before the other egos, in order."""
         judges: list[Population] = ["judges"] if self.task.judges is not None else []
         selves: list[Population] = ["self-play"] if self.egos("self") else []
-        return ["zoo", *judges, *selves]
+        zoos: list[Population] = ["zoo"] if self.egos("zoo") else []
+        return [*zoos, *judges, *selves]
 
     def zoo(self, kind: Population) -> ZooConfig:
         """Return a population; that of self-play has an ego for each training seed."""
@@ -345,6 +359,8 @@ class TaskPlan:
         for name in (*self.egos("one"), *self.egos("zoo")):
             ego, config = self.suite.egos[name], self.alone(name)
             company = "one partner" if ego.partners == "one" else "the zoo"
+            if self.alone(name).brings_partner:
+                company = "copies of itself"
             what = f"{ego.algo} beside {company}, {self.suite.seeds} seeds"
             frames = config.total_iterations * config.env.num_envs * self.suite.seeds
             found.append(Step(f"egos/{name}", what, frames))

@@ -21,6 +21,10 @@ _Tasks = Annotated[
     list[str] | None,
     typer.Option("--task", "-t", help="Only this task of it; repeatable. Others are optional."),
 ]
+_Egos = Annotated[
+    list[str] | None,
+    typer.Option("--ego", help="Only this ego beside the references; repeatable."),
+]
 _Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Training seeds of each ego.")]
 _Scale = Annotated[
     float, typer.Option("--scale", min=1e-6, max=1.0, help="All budgets times this, to try it.")
@@ -33,6 +37,7 @@ def run(
         Path | None, typer.Option("--out", "-o", help="Folder; runs/suite-NAME by default.")
     ] = None,
     task: _Tasks = None,
+    ego: _Egos = None,
     seeds: _Seeds = None,
     scale: _Scale = 1.0,
     workers: Workers = None,
@@ -52,11 +57,12 @@ def run(
             write_suite_report,
         )
 
-        asked = _read(suite).reduced(tasks=task or (), seeds=seeds, scale=scale)
+        asked = _read(suite).reduced(tasks=task or (), egos=ego or (), seeds=seeds, scale=scale)
         folder = out or Path("runs") / f"suite-{suite.stem}"
         with stage_bars(quiet=quiet or as_json) as report:
             words = ["cadenza", "suite", "run", shown_config(suite, "suites")]
             words += [word for name in task or () for word in ("--task", name)]
+            words += [word for name in ego or () for word in ("--ego", name)]
             words += [] if seeds is None else ["--seeds", str(seeds)]
             words += [] if scale == 1.0 else ["--scale", f"{scale:g}"]
             runner = SuiteRunner(
@@ -93,13 +99,14 @@ def list_suites(as_json: AsJson = False) -> None:
 def show(
     suite: _Named,
     task: _Tasks = None,
+    ego: _Egos = None,
     seeds: _Seeds = None,
     scale: _Scale = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Show the steps of a suite, and what each of them takes."""
     with typed_exits(as_json=as_json):
-        asked = _read(suite).reduced(tasks=task or (), seeds=seeds, scale=scale)
+        asked = _read(suite).reduced(tasks=task or (), egos=ego or (), seeds=seeds, scale=scale)
         steps: list[dict[str, Any]] = [
             {"task": name, **step._asdict()}
             for name in asked.tasks
@@ -109,8 +116,12 @@ def show(
             print_json({"suite": asked.model_dump(mode="json"), "steps": steps})
             return
         rows = [(s["task"], s["folder"], f"{s['frames']:,}", s["what"]) for s in steps]
-        optional = [name for name, each in _read(suite).tasks.items() if each.optional]
-        note = f"With --task: {', '.join(optional)}." if optional and not task else ""
+        whole = _read(suite)
+        by_name = {
+            "--task": [name for name, each in whole.tasks.items() if each.optional and not task],
+            "--ego": [name for name, each in whole.egos.items() if each.optional and not ego],
+        }
+        note = " ".join(f"With {o}: {', '.join(names)}." for o, names in by_name.items() if names)
         print_table(asked.title, ("task", "step", "frames", "what"), rows, note=note)
 
 

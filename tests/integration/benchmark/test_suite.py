@@ -169,6 +169,10 @@ def test_shipped_suite_is_what_it_says():
     whole = suite.reduced()
     assert list(whole.tasks) == ["crossing", "foraging", "cocarry"]  # others are played by name
     assert list(suite.reduced(tasks=["overcooked"]).tasks) == ["overcooked"]
+    assert list(suite.reduced(egos=["e3t"]).egos) == ["self-play", "one-partner", "e3t"]
+    assert "e3t" not in whole.egos
+    alone = suite.reduced(egos=["self-play"]).plan("foraging", Path("x"))
+    assert alone.populations == ["self-play"]  # nobody needs the zoo
     for name in suite.tasks:
         plan = suite.plan(name, Path(name))
         met = {partner.class_name for partner in plan.training.trained_with}
@@ -201,7 +205,7 @@ def test_unknown_reference_and_seed_of_a_population_are_refused(place, value, to
 def test_scale_shrinks_every_budget_of_the_shipped_suite():
     suite = load_suite(Path("aht-small"))
     small = suite.reduced(tasks=["crossing"], seeds=2, scale=0.1)
-    plans = [each.plan("crossing", Path("x")) for each in (suite, small)]
+    plans = [each.plan("crossing", Path("x")) for each in (suite.reduced(), small)]
     for whole, less in zip(*(plan.steps() for plan in plans), strict=True):
         assert less.frames <= 0.11 * whole.frames
     assert (small.seeds, small.episodes) == (2, 10)
