@@ -3,6 +3,7 @@
     python -m tools.records                       # write pages and picture again
     python -m tools.records --quickstart FOLDER   # play the demo there first, or go on with it
     python -m tools.records --performance FILE    # first take a file of `python -m perf --json`
+    python -m tools.records --suite FOLDER        # first take a run of `cadenza suite run`
 
 A page holds what is written between ``<!-- record: NAME -->`` and ``<!-- record: end -->``. A test
 compares pages and picture with the records. Run from the repository root.
@@ -24,7 +25,12 @@ from perf.record import figure, measured_with
 from perf.timing import peer_marks
 
 RECORDS, PICTURE = Path("docs/records"), Path("docs/images/crossing.svg")
-PAGES = (Path("README.md"), Path("docs/index.md"), Path("docs/performance.md"))
+PAGES = (
+    Path("README.md"),
+    Path("docs/index.md"),
+    Path("docs/performance.md"),
+    Path("docs/how-to/run-a-suite.md"),
+)
 #: What the picture shows if a recorded start has it: saved by the filter, lost without.
 TELLING = ("filter_on", "filter_off")
 _BLOCK = re.compile(r"(<!-- record: (?!end)(\w+) -->\n).*?(<!-- record: end -->)", re.DOTALL)
@@ -123,11 +129,88 @@ def _times(ratio: float | None, form: str) -> str:
     return "" if ratio is None else f"{ratio:{form}}x"
 
 
+def of_suite(folder: Path) -> dict[str, Any]:
+    """Return the record of a finished suite: scores, how far they are ahead, best responses."""
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    tasks = {
+        name: {
+            "rows": task["differences"],
+            "best": {
+                partner: {key: best[key] for key in ("value", "low", "high")}
+                for partner, best in _best_responses(folder / name).items()
+            },
+        }
+        for name, task in result["tasks"].items()
+    }
+    return {**measured_with(), "title": result["title"], "tasks": tasks}
+
+
+def _best_responses(folder: Path) -> dict[str, Any]:
+    file = folder / "best-responses" / "best-responses.json"
+    return json.loads(file.read_text(encoding="utf-8"))["partners"]
+
+
+def suite(record: Mapping[str, Any], page: Path) -> str:
+    """Return two tables for each task: all partners together, and each family of partners."""
+    del page
+    tables = [_suite_tables(name, task) for name, task in record["tasks"].items()]
+    return "\n\n".join([f"Run with {source(record)}.", *tables])
+
+
+def _suite_tables(name: str, task: Mapping[str, Any]) -> str:
+    rows = task["rows"]
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    whole = [row for row in rows if row["family"] == families[0]]
+    ahead = [f"ahead of {reference}, points" for reference in whole[0]["ahead_of"]]
+    egos = [row["ego"] for row in whole]
+    scores = {(row["family"], row["ego"]): _percent(row["score"]) for row in rows}
+    best = "; ".join(f"{partner} {_percent(found)}" for partner, found in task["best"].items())
+    return "\n\n".join(
+        [
+            f"### {name}",
+            _table(
+                ("ego", f"{families[0]}, %", *ahead),
+                [
+                    (row["ego"], _percent(row["score"]), *map(_points, row["ahead_of"].values()))
+                    for row in whole
+                ],
+            ),
+            _table(
+                ("family of partners, %", *egos),
+                [(family, *(scores[family, ego] for ego in egos)) for family in families[1:]],
+            ),
+            f"Best responses, by partner: {best}.",
+        ]
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _percent(found: Mapping[str, float | None]) -> str:
+    return _scaled(found, ".0f")
+
+
+def _points(found: Mapping[str, float | None] | None) -> str:
+    return "" if found is None else _scaled(found, "+.0f")
+
+
+def _scaled(found: Mapping[str, float | None], form: str) -> str:
+    value, low, high = (
+        f"{100.0 * number:{form}}" if number is not None else ""
+        for number in (found["value"], found["low"], found["high"])
+    )
+    return f"{value} [{low}, {high}]" if low else value
+
+
 #: Name of a block: the record it is written from, and how.
 BLOCKS = {
     "quickstart": ("quickstart", quickstart),
     "picture": ("quickstart", picture),
     "performance": ("performance", performance),
+    "suite": ("aht-small", suite),
 }
 
 #: Pixels of one panel of the picture, its margin, and colours of ego, partner and contact.
@@ -224,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.records", description=__doc__)
     parser.add_argument("--quickstart", type=Path, metavar="FOLDER")
     parser.add_argument("--performance", type=Path, metavar="FILE")
+    parser.add_argument("--suite", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
     if options.quickstart:
         with stage_bars() as progress:
@@ -232,6 +316,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.performance:
         measured = json.loads(options.performance.read_text(encoding="utf-8"))
         atomic_write_json(RECORDS / "performance.json", measured)
+    if options.suite:
+        atomic_write_json(RECORDS / "aht-small.json", of_suite(options.suite))
     for page in PAGES:
         atomic_write_text(page, written(page, page.read_text(encoding="utf-8")))
     atomic_write_text(PICTURE, drawing(load("quickstart")))

@@ -33,7 +33,7 @@ def test_picture_shows_the_recorded_start():
     assert bare["contact"] is not None
 
 
-@pytest.mark.parametrize("name", ["quickstart", "performance"])
+@pytest.mark.parametrize("name", ["quickstart", "performance", "aht-small"])
 def test_record_names_this_version_and_a_machine(name):
     record = records.load(name)
     assert record["cadenza"] == cadenza.__version__
