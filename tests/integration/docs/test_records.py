@@ -62,8 +62,9 @@ def test_command_takes_new_measurements(tmp_path, monkeypatch):
         (tmp_path / page).write_text(page.read_text("utf-8"), encoding="utf-8")
     (tmp_path / records.RECORDS).mkdir()
     (tmp_path / records.PICTURE).parent.mkdir()
-    quickstart = (records.RECORDS / "quickstart.json").read_text("utf-8")
-    (tmp_path / records.RECORDS / "quickstart.json").write_text(quickstart, encoding="utf-8")
+    for kept in ("quickstart.json", "aht-small.json"):
+        text = (records.RECORDS / kept).read_text("utf-8")
+        (tmp_path / records.RECORDS / kept).write_text(text, encoding="utf-8")
     row = {"name": "a step", "ours": 2.0, "peer": 5.0, "aim": 1.5, "unit": "us"}
     row |= {"ratio": 2.5, "peer_name": "somebody"}
     alone = {"name": "a jump", "ours": 3.0, "peer": None, "aim": None, "unit": "us"}
