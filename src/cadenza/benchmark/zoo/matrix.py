@@ -14,7 +14,7 @@ Axes:        I = egos, J = partners, M = episodes.
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -276,30 +276,16 @@ def cross_play(
     if overwrite:
         require_outside(out, places)
     root = Path(os.path.relpath(os.path.commonpath([*map(os.path.realpath, places)])))
-
-    def address(path: Path) -> str:
-        return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
-
-    known = {name for names in met.values() for name in names}
     played = run_evaluation(
-        EvaluationConfig(
-            task=manifest.task,
-            episode_length=settings_of(manifest, seed).horizon,
-            options=manifest.options,
-            policies=tuple(
-                PolicyChoice(
-                    name=one.name,
-                    source=one.name if one.file is None else address(one.file),
-                    method=one.method,
-                    training_seed=one.training_seed,
-                )
-                for one in policies
-            ),
-            partners=tuple(_partner(e, address, e.member.name in known) for e in entries),
-            conditions=(behind,),
-            seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
-            episodes_per_seed=episodes // SEEDS,
-            artifacts_root=root,
+        _evaluation(
+            manifest,
+            entries,
+            policies,
+            known={name for names in met.values() for name in names},
+            behind=behind,
+            episodes=episodes,
+            seed=seed,
+            root=root,
         ),
         out=out,
         workers=workers,
@@ -341,6 +327,43 @@ def cross_play(
         column_order=clustered(values.T),
         artifacts_root=Path(os.path.relpath(root, out)),
         pictures=has_pictures(played.plan),
+    )
+
+
+def _evaluation(
+    manifest: ZooManifest,
+    entries: Sequence[ZooEntry],
+    policies: Sequence[_Policy],
+    *,
+    known: Container[str],
+    behind: ConditionEntry,
+    episodes: int,
+    seed: int,
+    root: Path,
+) -> EvaluationConfig:
+    """Return the evaluation of every policy beside every entry; addresses are below ``root``."""
+
+    def address(path: Path) -> str:
+        return LOCAL_URI_SCHEME + Path(os.path.relpath(path.resolve(), root.resolve())).as_posix()
+
+    return EvaluationConfig(
+        task=manifest.task,
+        episode_length=settings_of(manifest, seed).horizon,
+        options=manifest.options,
+        policies=tuple(
+            PolicyChoice(
+                name=one.name,
+                source=one.name if one.file is None else address(one.file),
+                method=one.method,
+                training_seed=one.training_seed,
+            )
+            for one in policies
+        ),
+        partners=tuple(_partner(e, address, e.member.name in known) for e in entries),
+        conditions=(behind,),
+        seeds=tuple(range(seed * SEEDS, (seed + 1) * SEEDS)),
+        episodes_per_seed=episodes // SEEDS,
+        artifacts_root=root,
     )
 
 
