@@ -259,6 +259,10 @@ def test_selected_zoo_is_a_zoo_and_holds_the_chosen_weights(fcp, tmp_path):
     for name in selection.names:
         chosen, source = (load_member(folder, name) for folder in (tmp_path / "new", fcp))
         assert chosen.partner.content_id == source.partner.content_id
+    before = bytes_of(tmp_path / "new")
+    with pytest.raises(ConfigurationError, match="kind of work, got one with 'zoo selection'"):
+        train_zoo(tiny("scripted"), out=tmp_path / "new", workers=1, mode="resume")
+    assert bytes_of(tmp_path / "new") == before
 
 
 def test_zoo_is_never_emptied_for_work_that_reads_it(tmp_path):

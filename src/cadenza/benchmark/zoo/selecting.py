@@ -16,9 +16,15 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.benchmark.output_folder import OutputMode, open_output_folder, require_outside
+from cadenza.benchmark.output_folder import (
+    OutputMode,
+    claim,
+    open_output_folder,
+    require_outside,
+)
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
+from cadenza.benchmark.zoo.jobs import REQUEST_NAME
 from cadenza.benchmark.zoo.matrix import ZooEntry, open_zoos, settings_of
 from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
 from cadenza.core.device import single_torch_thread
@@ -50,6 +56,7 @@ PROBE_STATES: Final = 512
 _EPISODES: Final = 16
 #: Logit of what a scripted partner chooses, beside 0 of everything else.
 _CERTAIN: Final = 20.0
+_KIND: Final = "zoo selection"
 
 
 def select_members(
@@ -101,6 +108,7 @@ def select_members(
         }
     )
     with open_output_folder(out, mode=mode):
+        claim(out / REQUEST_NAME, sealed.requests[0], kind=_KIND)
         make_folder(out / MEMBERS_FOLDER)
         for entry in chosen:
             if entry.member.sha256 is not None:
