@@ -56,11 +56,12 @@ from cadenza.benchmark.executor import (
     run_jobs,
 )
 from cadenza.benchmark.lanes import DEFAULT_LANES, has_lanes
-from cadenza.benchmark.output_folder import open_output_folder, output_mode
+from cadenza.benchmark.output_folder import open_output_folder, output_mode, require_outside
 from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
 from cadenza.benchmark.registration import require_registered
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
+from cadenza.core.checkpoints import resolve_uri
 from cadenza.core.device import network_fingerprint
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
@@ -71,7 +72,7 @@ from cadenza.evaluation.prereg import LockedRegistration
 from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult, SubStage, first_problem
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
-from cadenza.partners.weights import weights_digest
+from cadenza.partners.weights import weights_digest, weights_path
 from cadenza.partners.zoo_member import ZOO_MEMBER
 from cadenza.safety.batched.vector_engine import follows
 
@@ -246,13 +247,17 @@ def _partner_entry(choice: PartnerChoice, config: EvaluationConfig) -> PartnerEn
     digest, extra = None, {"uid": config.agent_uids[1], **choice.extra}
     if choice.class_name == ZOO_MEMBER:  # reads relative to its own option
         extra.setdefault("root", str(config.artifacts_root))
-    if choice.weights_uri is not None:
-        root = Path(extra["root"]) if "root" in extra else None  # None: the artifacts folder
-        digest = weights_digest(choice.weights_uri, artifacts_root=root)
     own = choice.model_dump(exclude={"name", "seen", "extra"})
     partner = PartnerConfig(**own, extra=extra)
+    if partner.weights_uri is not None:
+        digest = weights_digest(partner.weights_uri, artifacts_root=_root_of(partner))
     build_partner(partner)  # refuses unknown and wrong options before anything is written
     return PartnerEntry(name=choice.name, partner=partner, seen=choice.seen, weights_sha256=digest)
+
+
+def _root_of(partner: PartnerConfig) -> Path | None:
+    """Return the folder that its address is relative to; None for the artifacts folder."""
+    return Path(partner.extra["root"]) if "root" in partner.extra else None
 
 
 def _check_fit(config: EvaluationConfig, task: TaskSpec) -> None:
@@ -358,6 +363,8 @@ def run_evaluation(
         require_registered(registration, plan, summary_settings(config))
     with ExitStack() as own:
         mode = output_mode(resume=resume, overwrite=overwrite)
+        if mode == "overwrite":
+            require_outside(out, _weights(plan, config.artifacts_root))
         (held or own).enter_context(open_output_folder(out, mode=mode))
         store_plan(out, plan)
         state = find_missing_cells(out, plan)
@@ -390,6 +397,17 @@ def run_evaluation(
         reused=len(state.done),
         redone=state.damaged,
     )
+
+
+def _weights(plan: EvaluationPlan, artifacts_root: Path) -> Iterator[Path]:
+    """Yield the files that policies and partners are read from."""
+    for policy in plan.policies:
+        if policy.weights_sha256 is not None:
+            yield resolve_uri(policy.source, artifacts_root=artifacts_root)
+    for entry in plan.partners:
+        if entry.weights_sha256 is not None:
+            root = _root_of(entry.partner)
+            yield weights_path(cast("str", entry.partner.weights_uri), artifacts_root=root)
 
 
 class _Means(NamedTuple):

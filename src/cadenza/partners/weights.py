@@ -48,11 +48,16 @@ def require_digest(owner: str, spec: PartnerSpec, digest: str) -> None:
         )
 
 
-def weights_path(uri: str) -> Path:
-    """Return the file or folder behind ``uri``, which need not exist."""
+def weights_path(uri: str, *, artifacts_root: Path | None = None) -> Path:
+    """Return the file or folder behind ``uri``, which need not exist.
+
+    Without ``artifacts_root`` it lies where `load_weights` looks for it.
+    """
     from cadenza.core.checkpoints import resolve_uri  # imports torch
 
-    return resolve_uri(_relative(uri), artifacts_root=artifacts_folder())
+    if artifacts_root is None:
+        uri, artifacts_root = _relative(uri), artifacts_folder()
+    return resolve_uri(uri, artifacts_root=artifacts_root)
 
 
 def load_weights(owner: str, spec: PartnerSpec) -> tuple[dict[str, Any], bool]:
@@ -86,21 +91,19 @@ def local_folder(owner: str, spec: PartnerSpec) -> Path:
 def weights_digest(uri: str, *, artifacts_root: Path | None = None) -> str | None:
     """Return the digest of the weights behind ``uri``; None for a repository.
 
-    It is the content id of a policy file, the SHA-256 of the bytes of others. Without
-    ``artifacts_root`` the weights lie where `load_weights` looks for them.
+    It is the content id of a policy file, the SHA-256 of the bytes of others; for
+    ``artifacts_root`` see `weights_path`.
     """
-    from cadenza.core.checkpoints import LOCAL_URI_SCHEME, is_foreign, read_metadata, resolve_uri
+    from cadenza.core.checkpoints import LOCAL_URI_SCHEME, is_foreign, read_metadata
 
     if not uri.startswith(LOCAL_URI_SCHEME):
         return None
-    if artifacts_root is None:
-        uri, artifacts_root = _relative(uri), artifacts_folder()
-    path = resolve_uri(uri, artifacts_root=artifacts_root)
+    path = weights_path(uri, artifacts_root=artifacts_root)
     if path.is_dir():
         return tree_digest(path)
     if is_foreign(path):
         return file_digest(path)
-    return read_metadata(uri=uri, artifacts_root=artifacts_root).sha256
+    return read_metadata(uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent).sha256
 
 
 def _relative(uri: str) -> str:

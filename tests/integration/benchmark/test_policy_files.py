@@ -21,7 +21,7 @@ from cadenza.benchmark.policies import (
 )
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.zoo.matrix import cross_play
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.learn.nn.portable import load_policy_file, policy_path, save_policy_file
 from cadenza.partners.registry import load_partner
@@ -76,6 +76,11 @@ def test_evaluation_plays_agents_and_meets_them_as_partners(agents, tmp_path, mo
     assert {p.weights_sha256 for p in outcome.plan.policies} >= {file.content_id}
     assert outcome.plan.partners[0].weights_sha256 == file.content_id
     assert (file.task, file.facts["algorithm"]) == ({"id": "cadenza/Crossing-v1"}, "SAC")
+    for inputs in ({"partners": None}, {"policies": ("zero",)}):  # the policies, the partner
+        risky = EvaluationConfig.model_validate(config.model_dump() | inputs)
+        folder = agents if "partners" in inputs else tmp_path
+        with pytest.raises(ConfigurationError, match=f"would be emptied, got one with {folder}"):
+            run_evaluation(risky, out=folder, overwrite=True, workers=1)
 
 
 def test_files_of_other_tasks_and_torn_pairs_are_refused(agents, tmp_path):

@@ -274,7 +274,7 @@ def cross_play(
     behind, guarded = _filter(further, condition)
     places = [*folders, *(one.file.parent for one in policies if one.file is not None)]
     if overwrite:
-        require_outside(out, places)
+        require_outside(out, folders)  # of scripted zoos the evaluation reads no file
     root = Path(os.path.relpath(os.path.commonpath([*map(os.path.realpath, places)])))
     played = run_evaluation(
         _evaluation(
