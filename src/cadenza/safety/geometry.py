@@ -1,22 +1,30 @@
-"""Bodies made of spheres, their distances, and shapes that spheres keep away from.
+"""Bodies made of spheres, their distances, and convex shapes that robots keep away from.
 
 Distance:   signed, m: gap between the surfaces, negative on overlap.
 Gradient:   of the distance with respect to the first body's position.
+Shapes:     of a shape K, gap(y) is the signed distance of a point y, with the unit vector n from
+            the closest point of K's surface to y (out of K if y is inside). For a convex K that
+            is a subgradient of a convex function, inside and outside:
+            gap(z) >= gap(y) + n @ (z - y) for all z (Rockafellar, Convex Analysis, section 23).
 Coverage:   spheres of radius R, spaced s along a segment, contain the capsule of radius r around
             it iff s <= 2 sqrt(R^2 - r^2) and the outermost centres are its ends.
-Axes:       N spheres of a cloud, 3 Cartesian components; world frame unless said otherwise.
+Axes:       N spheres of a cloud or points, K convex parts, d = 2 or 3 Cartesian components; world
+            frame unless said otherwise.
 Units:      m.
+Limits:     what is not convex is covered by several shapes; `SphereCloud` and its functions are
+            3-D, `Polygon` is 2-D.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real, real_array
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, refuse
 
 #: Distance of two centres below which no direction leads from one to the other, m; the gradient
 #: is then +x, and any fixed choice separates them.
@@ -24,26 +32,10 @@ COINCIDENT_TOL: Final = 1e-12
 #: How far R^T R may be from the identity, per entry; far above float64 rounding of a rotation
 #: and far below what would change a radius by a micrometre.
 _ROTATION_TOL: Final = 1e-6
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sphere:
-    """One ball.
-
-    Attributes:
-        center: Shape (3,), m.
-        radius: m, > 0.
-
-    Raises:
-        InputError: Wrong shape, not finite, or a radius <= 0.
-    """
-
-    center: FloatArray
-    radius: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "center", _frozen("Sphere.center", self.center, (3,)))
-        object.__setattr__(self, "radius", _length("Sphere.radius", self.radius))
+#: A point or a direction as plain floats, d of them.
+Vector: TypeAlias = tuple[float, ...]
+#: Signed distance of a point to one shape, m, and the unit normal.
+Gap: TypeAlias = Callable[[Vector], tuple[float, Vector]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,12 +66,68 @@ class SphereCloud:
         return len(self.radii)
 
 
+class Shape(Protocol):
+    """A convex set with a closest point, or a union of some."""
+
+    @property
+    def dim(self) -> int:
+        """Number of Cartesian components, 2 or 3."""
+        ...
+
+    def gap_function(self) -> Gap:
+        """Return `gap` in plain floats; of a union, that of the nearest part."""
+        ...
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the signed distances of ``points``, shape (N, d), to every part, and normals.
+
+        Shapes (N, K) and (N, K, d), with K parts: one, or each of `Points`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sphere:
+    """One ball; `Ball` is another name for it.
+
+    Attributes:
+        center: Shape (d,), m.
+        radius: m, > 0.
+
+    Raises:
+        InputError: Wrong shape, not finite, or a radius <= 0.
+    """
+
+    center: FloatArray
+    radius: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "center", _point("Sphere.center", self.center))
+        object.__setattr__(self, "radius", _length("Sphere.radius", self.radius))
+
+    @property
+    def dim(self) -> int:
+        """Number of Cartesian components."""
+        return len(self.center)
+
+    def gap_function(self) -> Gap:
+        """Return the signed distance and normal in plain floats."""
+        return _ball_gap(tuple(self.center.tolist()), self.radius)
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return signed distances (N, 1), m, and unit normals (N, 1, d)."""
+        return _ball_gaps(points, self.center[None], self.radius)
+
+
+Ball = Sphere
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Capsule:
     """All points within ``radius`` of a segment.
 
     Attributes:
-        start: One end of the axis, shape (3,), m.
+        start: One end of the axis, shape (d,), m.
         end: The other; may equal ``start``, and the capsule is then a ball.
         radius: m, > 0.
 
@@ -92,9 +140,62 @@ class Capsule:
     radius: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start", _frozen("Capsule.start", self.start, (3,)))
-        object.__setattr__(self, "end", _frozen("Capsule.end", self.end, (3,)))
+        object.__setattr__(self, "start", _point("Capsule.start", self.start))
+        object.__setattr__(self, "end", _frozen("Capsule.end", self.end, self.start.shape))
         object.__setattr__(self, "radius", _length("Capsule.radius", self.radius))
+
+    @property
+    def dim(self) -> int:
+        """Number of Cartesian components."""
+        return len(self.start)
+
+    def gap_function(self) -> Gap:
+        """Return the signed distance and normal in plain floats."""
+        start, radius = tuple(self.start.tolist()), self.radius
+        axis = tuple((self.end - self.start).tolist())
+        squared = sum(one * one for one in axis)
+        if squared < COINCIDENT_TOL**2:
+            return _ball_gap(start, radius)
+        aside = _across(axis)
+        if len(start) == 2:
+            (ax, ay), (sx, sy) = axis, start
+
+            def planar(y: Vector) -> tuple[float, Vector]:
+                px, py = y[0] - sx, y[1] - sy
+                share = (px * ax + py * ay) / squared
+                share = 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
+                px, py = px - share * ax, py - share * ay
+                length = math.hypot(px, py)
+                if length < COINCIDENT_TOL:
+                    return length - radius, aside
+                return length - radius, (px / length, py / length)
+
+            return planar
+
+        (ax, ay, az), (sx, sy, sz) = axis, start
+
+        def gap(y: Vector) -> tuple[float, Vector]:
+            px, py, pz = y[0] - sx, y[1] - sy, y[2] - sz
+            share = (px * ax + py * ay + pz * az) / squared
+            share = 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
+            px, py, pz = px - share * ax, py - share * ay, pz - share * az
+            length = math.hypot(px, py, pz)
+            if length < COINCIDENT_TOL:
+                return length - radius, aside
+            return length - radius, (px / length, py / length, pz / length)
+
+        return gap
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return signed distances (N, 1), m, and unit normals (N, 1, d)."""
+        axis = self.end - self.start
+        squared = float(axis @ axis)
+        if squared < COINCIDENT_TOL**2:
+            return _ball_gaps(points, self.start[None], self.radius)
+        rel = points - self.start
+        rel: FloatArray = rel - np.clip(rel @ axis / squared, 0.0, 1.0)[:, None] * axis
+        length, normal = _directions(rel, _across(tuple(axis.tolist())))
+        return (length - self.radius)[:, None], normal[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +203,7 @@ class HalfSpace:
     """All points with ``normal @ x <= offset``, e.g. the solid below a table top.
 
     Attributes:
-        normal: Outward direction, shape (3,); stored with unit length.
+        normal: Outward direction, shape (d,); stored with unit length.
         offset: Position of the plane along the unit normal, m.
 
     Raises:
@@ -113,14 +214,365 @@ class HalfSpace:
     offset: float
 
     def __post_init__(self) -> None:
-        normal = _frozen("HalfSpace.normal", self.normal, (3,))
+        normal = _point("HalfSpace.normal", self.normal)
         length = float(np.linalg.norm(normal))
         if not length > COINCIDENT_TOL:
             raise InputError(f"HalfSpace.normal: expected a direction, got {normal.tolist()}.")
-        if not math.isfinite(self.offset):
+        if not (is_real(self.offset) and math.isfinite(self.offset)):
             raise InputError(f"HalfSpace.offset: expected a finite length, got {self.offset}.")
-        object.__setattr__(self, "normal", _frozen("HalfSpace.normal", normal / length, (3,)))
+        normal = _frozen("HalfSpace.normal", normal / length, normal.shape)
+        object.__setattr__(self, "normal", normal)
         object.__setattr__(self, "offset", float(self.offset))
+
+    @property
+    def dim(self) -> int:
+        """Number of Cartesian components."""
+        return len(self.normal)
+
+    def gap_function(self) -> Gap:
+        """Return the signed distance and normal in plain floats."""
+        normal, offset = tuple(self.normal.tolist()), self.offset
+        if len(normal) == 2:
+            nx, ny = normal
+            return lambda y: (nx * y[0] + ny * y[1] - offset, normal)
+        nx, ny, nz = normal
+        return lambda y: (nx * y[0] + ny * y[1] + nz * y[2] - offset, normal)
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return signed distances (N, 1), m, and unit normals (N, 1, d)."""
+        normals = np.broadcast_to(self.normal, (len(points), 1, self.dim))
+        return (points @ self.normal - self.offset)[:, None], normals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """A rectangle (d = 2) or a cuboid (d = 3).
+
+    Attributes:
+        center: Shape (d,), m.
+        half_sizes: Half of the edges, along the box's own axes, shape (d,), m, > 0.
+        angle: d = 2: turn of the box's axes against the world's, counter-clockwise, rad.
+        rotation: d = 3: the box's axes in the world frame as columns, shape (3, 3), orthonormal;
+            None for the world's own axes.
+
+    Raises:
+        InputError: Wrong shape, not finite, a size <= 0, no rotation, or a turn given in the way
+            of the other dimension.
+    """
+
+    center: FloatArray
+    half_sizes: FloatArray
+    angle: float = 0.0
+    rotation: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        center = _point("Box.center", self.center)
+        sizes = _frozen("Box.half_sizes", self.half_sizes, center.shape)
+        if not (sizes > 0.0).all():
+            raise InputError(f"Box.half_sizes: expected > 0 m, got {sizes.tolist()}.")
+        if not (is_real(self.angle) and math.isfinite(self.angle)):
+            raise InputError(f"Box.angle: expected a finite angle in rad, got {self.angle}.")
+        if len(center) == 2 and self.rotation is not None:
+            raise InputError("Box.rotation: expected None in 2-D, got a matrix; give the angle.")
+        if len(center) == 3 and self.angle != 0.0:
+            raise InputError(f"Box.angle: expected 0 in 3-D, got {self.angle}; give the rotation.")
+        object.__setattr__(self, "center", center)
+        object.__setattr__(self, "half_sizes", sizes)
+        object.__setattr__(self, "angle", float(self.angle))
+        if self.rotation is not None:
+            _require_rotation("Box.rotation", self.rotation)
+            object.__setattr__(self, "rotation", _frozen("Box.rotation", self.rotation, (3, 3)))
+
+    @property
+    def dim(self) -> int:
+        """Number of Cartesian components."""
+        return len(self.center)
+
+    @property
+    def axes(self) -> FloatArray:
+        """The box's axes in the world frame as columns, shape (d, d)."""
+        if self.rotation is not None:
+            return self.rotation
+        if self.dim == 3:
+            return np.eye(3)
+        cosine, sine = math.cos(self.angle), math.sin(self.angle)
+        return np.array([[cosine, -sine], [sine, cosine]])
+
+    def gap_function(self) -> Gap:
+        """Return the signed distance and normal in plain floats."""
+        columns: list[Vector] = [tuple(column) for column in self.axes.T.tolist()]
+        center, sizes = tuple(self.center.tolist()), tuple(self.half_sizes.tolist())
+        if len(center) == 2:
+            (cx, cy), (hx, hy) = center, sizes
+            cosine, sine = columns[0]
+
+            def planar(y: Vector) -> tuple[float, Vector]:
+                px, py = y[0] - cx, y[1] - cy
+                px, py = cosine * px + sine * py, cosine * py - sine * px
+                over_x, over_y = abs(px) - hx, abs(py) - hy
+                if over_x > 0.0 and over_y > 0.0:
+                    gap = math.hypot(over_x, over_y)
+                    px, py = math.copysign(over_x / gap, px), math.copysign(over_y / gap, py)
+                elif over_x >= over_y:
+                    gap, px, py = over_x, math.copysign(1.0, px), 0.0
+                else:
+                    gap, px, py = over_y, 0.0, math.copysign(1.0, py)
+                return gap, (cosine * px - sine * py, sine * px + cosine * py)
+
+            return planar
+        (cx, cy, cz), (hx, hy, hz) = center, sizes
+        (ax, ay, az), (bx, by, bz), (dx, dy, dz) = columns
+
+        def gap(y: Vector) -> tuple[float, Vector]:
+            px, py, pz = y[0] - cx, y[1] - cy, y[2] - cz
+            a = ax * px + ay * py + az * pz
+            b = bx * px + by * py + bz * pz
+            d = dx * px + dy * py + dz * pz
+            over_a, over_b, over_d = abs(a) - hx, abs(b) - hy, abs(d) - hz
+            out_a = over_a if over_a > 0.0 else 0.0
+            out_b = over_b if over_b > 0.0 else 0.0
+            out_d = over_d if over_d > 0.0 else 0.0
+            length = divisor = math.hypot(out_a, out_b, out_d)
+            if length == 0.0:  # inside: the nearest face
+                length, divisor = max(over_a, over_b, over_d), 1.0
+                out_a = 1.0 if length == over_a else 0.0
+                out_b = 1.0 if length == over_b and not out_a else 0.0
+                out_d = 1.0 - out_a - out_b
+            a = math.copysign(out_a / divisor, a)
+            b = math.copysign(out_b / divisor, b)
+            d = math.copysign(out_d / divisor, d)
+            normal = (a * ax + b * bx + d * dx, a * ay + b * by + d * dy, a * az + b * bz + d * dz)
+            return length, normal
+
+        return gap
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return signed distances (N, 1), m, and unit normals (N, 1, d)."""
+        axes = self.axes
+        local = (points - self.center) @ axes
+        over: FloatArray = np.abs(local) - self.half_sizes
+        out = np.maximum(over, 0.0)
+        length: FloatArray = np.linalg.norm(out, axis=1)
+        inside = length == 0.0
+        deepest = over.argmax(axis=1)
+        face = np.eye(self.dim)[deepest]
+        out = np.where(inside[:, None], face, out / np.where(inside, 1.0, length)[:, None])
+        normal = (np.copysign(1.0, local) * out) @ axes.T
+        distance = np.where(inside, over.max(axis=1), length)
+        return distance[:, None], normal[:, None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Polygon:
+    """A convex polygon in the plane.
+
+    Attributes:
+        vertices: Corners in order around it, either way, shape (M, 2), m, M >= 3; stored
+            counter-clockwise.
+
+    Raises:
+        InputError: Wrong shape, not finite, repeated corners, or not convex.
+    """
+
+    vertices: FloatArray
+
+    def __post_init__(self) -> None:
+        vertices = np.asarray(real_array("Polygon.vertices", self.vertices), dtype=np.float64)
+        require_shape("Polygon.vertices", vertices, ("corners", 2))
+        require_finite("Polygon.vertices", vertices)
+        edges = np.roll(vertices, -1, axis=0) - vertices
+        turns = np.roll(edges, -1, axis=0)
+        cross = edges[:, 0] * turns[:, 1] - edges[:, 1] * turns[:, 0]
+        lengths = np.linalg.norm(edges, axis=1)
+        if len(vertices) < 3 or not (lengths > COINCIDENT_TOL).all():
+            raise InputError("Polygon.vertices: expected at least three corners, none repeated.")
+        if cross.sum() < 0.0:
+            vertices, cross = vertices[::-1], -cross
+        # A star turns the same way at every corner, but goes around more than once.
+        around = np.arctan2(cross, (edges * turns).sum(axis=1)).sum()
+        straight = COINCIDENT_TOL * lengths * np.roll(lengths, -1)
+        if (cross < -straight).any() or not cross.max() > straight.max() or around > 6.5:
+            raise InputError(
+                "Polygon.vertices: expected the corners of a convex polygon in order around it, "
+                f"got {self.vertices!r}; cover another shape by several convex ones."
+            )
+        vertices = _frozen("Polygon.vertices", np.ascontiguousarray(vertices), vertices.shape)
+        object.__setattr__(self, "vertices", vertices)
+
+    @property
+    def dim(self) -> int:
+        """Number of Cartesian components, 2."""
+        return 2
+
+    def _edges(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return unit directions, shape (M, 2), outward normals (M, 2), and lengths (M,), m."""
+        edges = np.roll(self.vertices, -1, axis=0) - self.vertices
+        lengths = np.linalg.norm(edges, axis=1)
+        along = edges / lengths[:, None]
+        return along, np.stack([along[:, 1], -along[:, 0]], axis=1), lengths
+
+    def gap_function(self) -> Gap:
+        """Return the signed distance and normal in plain floats."""
+        along, _, lengths = self._edges()
+        corners = self.vertices.tolist()
+        edges = [
+            (*corner, *direction, length)
+            for corner, direction, length in zip(
+                corners, along.tolist(), lengths.tolist(), strict=True
+            )
+        ]
+
+        def gap(y: Vector) -> tuple[float, Vector]:
+            px, py = y
+            deepest, normal = -math.inf, (1.0, 0.0)
+            nearest, at_x, at_y = math.inf, 0.0, 0.0
+            for cx, cy, ax, ay, length in edges:
+                rx, ry = px - cx, py - cy
+                height = rx * ay - ry * ax
+                if height > deepest:
+                    deepest, normal = height, (ay, -ax)
+                if height > 0.0:
+                    share = rx * ax + ry * ay
+                    if 0.0 <= share <= length:
+                        return height, (ay, -ax)
+                    share = 0.0 if share < 0.0 else length
+                    rx, ry = rx - share * ax, ry - share * ay
+                    squared = rx * rx + ry * ry
+                    if squared < nearest:
+                        nearest, at_x, at_y = squared, rx, ry
+            if deepest <= COINCIDENT_TOL:
+                return deepest, normal
+            length = math.sqrt(nearest)
+            return length, (at_x / length, at_y / length)
+
+        return gap
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return signed distances (N, 1), m, and unit normals (N, 1, 2)."""
+        along, outward, lengths = self._edges()
+        rel = points[:, None] - self.vertices  # (N, M, 2)
+        height = (rel * outward).sum(axis=2)
+        share = np.clip((rel * along).sum(axis=2), 0.0, lengths)
+        apart = rel - share[:, :, None] * along
+        rows = np.arange(len(points))
+        nearest: FloatArray = apart[rows, (apart * apart).sum(axis=2).argmin(axis=1)]
+        deepest = height.argmax(axis=1)
+        inside = height[rows, deepest] <= COINCIDENT_TOL
+        length, normal = _directions(nearest, (1.0, 0.0))
+        distance = np.where(inside, height[rows, deepest], length)
+        return distance[:, None], np.where(inside[:, None], outward[deepest], normal)[:, None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Balls of one radius around many points, e.g. those that a laser scan returned.
+
+    Attributes:
+        centers: Shape (N, d), m; N may be 0.
+        radius: m, > 0. Between two returns lies a surface that no ray hit: half the distance of
+            neighboring points, at least, covers a flat one.
+
+    Raises:
+        InputError: Wrong shape, not finite, or a radius <= 0.
+    """
+
+    centers: FloatArray
+    radius: float
+
+    def __post_init__(self) -> None:
+        centers = np.asarray(real_array("Points.centers", self.centers), dtype=np.float64)
+        if centers.ndim != 2 or centers.shape[1] not in (2, 3):
+            raise InputError(f"Points.centers: expected shape (N, 2 or 3), got {centers.shape}.")
+        object.__setattr__(self, "centers", _frozen("Points.centers", centers, centers.shape))
+        object.__setattr__(self, "radius", _length("Points.radius", self.radius))
+
+    @property
+    def dim(self) -> int:
+        """Number of Cartesian components."""
+        return int(self.centers.shape[1])
+
+    def gap_function(self) -> Gap:
+        """Return the signed distance and normal of the nearest ball; infinitely far if none is."""
+        if not len(self.centers):
+            away = (1.0,) + (0.0,) * (self.dim - 1)
+            return lambda _: (math.inf, away)
+
+        def gap(y: Vector) -> tuple[float, Vector]:
+            distances, normals = _ball_gaps(np.array([y]), self.centers, self.radius)
+            k = int(distances[0].argmin())
+            return float(distances[0, k]), tuple(normals[0, k].tolist())
+
+        return gap
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return signed distances to each ball, shape (N, K), m, and unit normals (N, K, d)."""
+        return _ball_gaps(points, self.centers, self.radius)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Obstacles:
+    """Shapes that stand still, with their signed distances to points.
+
+    Attributes:
+        shapes: All of one dimension; possibly none.
+        dim: Their dimension; None if there is none.
+        solids: `Shape.gap_function` of every shape that is one convex set, in their order.
+        scans: The others.
+
+    Raises:
+        InputError: An entry is no shape, or dimensions differ.
+    """
+
+    shapes: Sequence[Shape]
+    dim: int | None = field(init=False)
+    solids: tuple[Gap, ...] = field(init=False)
+    scans: tuple[Points, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes = tuple(self.shapes)
+        for k, shape in enumerate(shapes):
+            if not isinstance(shape, _SHAPES):
+                known = ", ".join(kind.__name__ for kind in _SHAPES)
+                refuse(InputError, f"Obstacles: shapes[{k}]", expected=f"one of {known}", got=shape)
+            if shape.dim != shapes[0].dim:
+                expected, got = f"{shapes[0].dim}-D as the first", f"{shape.dim}-D"
+                refuse(InputError, f"Obstacles: shapes[{k}]", expected=expected, got=got)
+        solids = [shape.gap_function() for shape in shapes if not isinstance(shape, Points)]
+        object.__setattr__(self, "shapes", shapes)
+        object.__setattr__(self, "dim", shapes[0].dim if shapes else None)
+        object.__setattr__(self, "solids", tuple(solids))
+        object.__setattr__(self, "scans", tuple(s for s in shapes if isinstance(s, Points)))
+
+    def __len__(self) -> int:
+        """Return the number of convex parts: one of every shape, all balls of `Points`."""
+        return len(self.solids) + sum(len(scan.centers) for scan in self.scans)
+
+    def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the signed distances to every part, m, and unit normals, in the shapes' order.
+
+        Args:
+            points: One point, shape (d,), or several, (N, d), m.
+
+        Returns:
+            Shapes (K,) and (K, d), or (N, K) and (N, K, d), with K = `len` of the obstacles.
+
+        Raises:
+            InputError: Wrong shape, not finite, or no dimension to check against.
+        """
+        points = np.asarray(real_array("Obstacles.gaps: points", points), dtype=np.float64)
+        if points.ndim not in (1, 2) or points.shape[-1] != (self.dim or points.shape[-1]):
+            expected = f"shape ({self.dim or 'd'},) or (N, {self.dim or 'd'})"
+            refuse(InputError, "Obstacles.gaps: points", expected=expected, got=points.shape)
+        require_finite("Obstacles.gaps: points", points)
+        several = np.atleast_2d(points)
+        parts = [shape.gaps(several) for shape in self.shapes]
+        distances = [part[0] for part in parts] or [np.zeros((len(several), 0))]
+        normals = [part[1] for part in parts] or [np.zeros((len(several), 0, points.shape[-1]))]
+        distance, normal = np.concatenate(distances, axis=1), np.concatenate(normals, axis=1)
+        return (distance, normal) if points.ndim == 2 else (distance[0], normal[0])
+
+
+_SHAPES: Final = (HalfSpace, Sphere, Capsule, Box, Polygon, Points)
 
 
 def pair_distance(a: Sphere, b: Sphere) -> float:
@@ -133,7 +585,7 @@ def pair_distance_with_gradient(a: Sphere, b: Sphere) -> tuple[float, FloatArray
     offset = a.center - b.center
     length = float(np.linalg.norm(offset))
     if length < COINCIDENT_TOL:
-        return -(a.radius + b.radius), np.array([1.0, 0.0, 0.0])
+        return -(a.radius + b.radius), np.eye(a.dim)[0]
     return length - (a.radius + b.radius), offset / length
 
 
@@ -211,14 +663,8 @@ def transform_cloud(
     Raises:
         InputError: Wrong shapes, or R is no rotation.
     """
-    require_shape("transform_cloud: rotation", rotation, (3, 3))
     require_shape("transform_cloud: translation", translation, (3,))
-    require_finite("transform_cloud: rotation", rotation)
-    if np.abs(rotation.T @ rotation - np.eye(3)).max() > _ROTATION_TOL:
-        raise InputError(
-            "transform_cloud: rotation: expected an orthonormal matrix, which keeps the radii; "
-            f"got {rotation.tolist()}."
-        )
+    _require_rotation("transform_cloud: rotation", rotation)
     return SphereCloud(cloud.centers @ rotation.T + translation, cloud.radii)
 
 
@@ -233,6 +679,81 @@ def _distance_table(cloud_a: SphereCloud, cloud_b: SphereCloud) -> FloatArray:
     distance: FloatArray = np.sqrt(np.einsum("ijk,ijk->ij", offset, offset))
     distance -= cloud_a.radii[:, None] + cloud_b.radii[None, :]
     return distance
+
+
+def _ball_gap(center: Vector, radius: float) -> Gap:
+    """Return the signed distance and normal of one ball in plain floats."""
+    away = (1.0,) + (0.0,) * (len(center) - 1)
+    if len(center) == 2:
+        cx, cy = center
+
+        def planar(y: Vector) -> tuple[float, Vector]:
+            px, py = y[0] - cx, y[1] - cy
+            length = math.hypot(px, py)
+            if length < COINCIDENT_TOL:
+                return length - radius, away
+            return length - radius, (px / length, py / length)
+
+        return planar
+    cx, cy, cz = center
+
+    def gap(y: Vector) -> tuple[float, Vector]:
+        px, py, pz = y[0] - cx, y[1] - cy, y[2] - cz
+        length = math.hypot(px, py, pz)
+        if length < COINCIDENT_TOL:
+            return length - radius, away
+        return length - radius, (px / length, py / length, pz / length)
+
+    return gap
+
+
+def _ball_gaps(
+    points: FloatArray, centers: FloatArray, radius: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return signed distances of N points to K balls, shape (N, K), and normals (N, K, d)."""
+    away = (1.0,) + (0.0,) * (centers.shape[1] - 1)
+    length, normal = _directions(points[:, None] - centers, away)
+    return length - radius, normal
+
+
+def _directions(vectors: FloatArray, instead: Vector) -> tuple[FloatArray, FloatArray]:
+    """Return lengths, shape (...), and unit vectors (..., d); ``instead`` where there is none."""
+    length: FloatArray = np.sqrt(np.einsum("...i,...i->...", vectors, vectors))
+    some = length >= COINCIDENT_TOL
+    if some.all():
+        return length, vectors / length[..., None]
+    unit = vectors / np.where(some, length, 1.0)[..., None]
+    return length, np.where(some[..., None], unit, np.array(instead))
+
+
+def _across(axis: Vector) -> Vector:
+    """Return a unit vector at right angles to ``axis``."""
+    if len(axis) == 2:
+        length = math.hypot(*axis)
+        return -axis[1] / length, axis[0] / length
+    k = min(range(3), key=lambda i: abs(axis[i]))
+    across = np.cross(axis, np.eye(3)[k])
+    return tuple((across / np.linalg.norm(across)).tolist())
+
+
+def _require_rotation(name: str, rotation: FloatArray) -> None:
+    """Refuse anything but an orthonormal 3 x 3 matrix."""
+    rotation = real_array(name, rotation)
+    require_shape(name, rotation, (3, 3))
+    require_finite(name, rotation)
+    if np.abs(rotation.T @ rotation - np.eye(3)).max() > _ROTATION_TOL:
+        raise InputError(
+            f"{name}: expected an orthonormal matrix, which keeps the radii; "
+            f"got {rotation.tolist()}."
+        )
+
+
+def _point(name: str, values: FloatArray) -> FloatArray:
+    """Return a read-only float64 array of shape (2,) or (3,)."""
+    array = real_array(name, values)
+    if array.shape not in ((2,), (3,)):
+        raise InputError(f"{name}: expected shape (2,) or (3,), got {array.shape}.")
+    return _frozen(name, array, array.shape)
 
 
 def _frozen(name: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray:

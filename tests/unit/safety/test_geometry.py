@@ -5,8 +5,13 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.safety.geometry import (
+    Ball,
+    Box,
     Capsule,
     HalfSpace,
+    Obstacles,
+    Points,
+    Polygon,
     Sphere,
     SphereCloud,
     covering_radius,
@@ -88,6 +93,53 @@ def test_half_space_has_a_unit_normal():
     assert HalfSpace(np.array([0.0, 0.0, 2.0]), 0.5).normal.tolist() == [0.0, 0.0, 1.0]
 
 
+ROOT = math.sqrt(0.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "point", "distance", "normal"),
+    [
+        (HalfSpace((0, 2), 1.0), (5, 3), 2.0, (0, 1)),
+        (HalfSpace((1, 0, 0), -2.0), (-3, 0, 9), -1.0, (1, 0, 0)),
+        (Ball((1, 1), 0.5), (4, 5), 4.5, (0.6, 0.8)),
+        (Ball((1, 1), 0.5), (1, 1.2), -0.3, (0, 1)),
+        (Capsule((0, 0), (2, 0), 0.25), (1, -1), 0.75, (0, -1)),
+        (Capsule((0, 0), (2, 0), 0.25), (5, 4), 4.75, (0.6, 0.8)),
+        (Capsule((0, 0), (2, 0), 0.25), (1, 0), -0.25, (0, 1)),  # on the axis: across it
+        (Capsule((0, 0, 1), (0, 0, 1), 0.25), (0, 0, 3), 1.75, (0, 0, 1)),
+        (Box((1, 0), (2, 1)), (4, 0.5), 1.0, (1, 0)),
+        (Box((1, 0), (2, 1)), (-4, -5), 5.0, (-0.6, -0.8)),
+        (Box((1, 0), (2, 1)), (1.5, -0.8), -0.2, (0, -1)),
+        (Box((0, 0), (1, 1), angle=math.pi / 4), (2, 0), 2 - math.sqrt(2), (1, 0)),
+        (Box((0, 0), (3, 1), angle=math.pi / 2), (-2, 1), 1.0, (-1, 0)),
+        (Box((0, 0, 0), (1, 2, 3)), (4, 6, 3), 5.0, (0.6, 0.8, 0)),
+        (Box((0, 0, 0), (1, 2, 3)), (0.1, 1.9, 0), -0.1, (0, 1, 0)),
+        (Polygon([(0, 0), (2, 0), (0, 2)]), (2, 2), math.sqrt(2), (ROOT, ROOT)),
+        (Polygon([(0, 2), (2, 0), (0, 0)]), (5, -4), 5.0, (0.6, -0.8)),  # clockwise corners
+        (Polygon([(0, 0), (2, 0), (0, 2)]), (0.1, 1), -0.1, (-1, 0)),
+        (Points([(0, 0), (4, 0)], 0.5), (3, 0), 0.5, (-1, 0)),
+    ],
+)
+def test_gap_by_hand(shape, point, distance, normal):
+    measured, direction = shape.gap_function()(point)
+    assert measured == pytest.approx(distance, abs=1e-12)
+    assert direction == pytest.approx(normal, abs=1e-12)
+
+
+def test_obstacles_count_the_balls_of_a_scan_each():
+    scan = Points([(0, 3), (0, 4), (0, 6)], 0.5)
+    obstacles = Obstacles([HalfSpace((1, 0), -2.0), scan, Ball((5, 0), 1.0)])
+    distances, normals = obstacles.gaps((0, 0))
+    assert len(obstacles) == 5
+    assert distances.tolist() == [2.0, 2.5, 3.5, 5.5, 4.0]
+    assert normals.tolist() == [[1, 0], [0, -1], [0, -1], [0, -1], [-1, 0]]
+    assert obstacles.gaps([(0, 0), (3, 0)])[0][:, 0].tolist() == [2.0, 5.0]
+    assert Obstacles([]).gaps((1, 2))[0].shape == (0,)
+    nothing = Points(np.zeros((0, 2)), 0.1)
+    assert len(Obstacles([nothing])) == 0
+    assert nothing.gap_function()((0, 0))[0] == math.inf
+
+
 def test_shapes_are_read_only_copies():
     center = np.zeros(3)
     ball = Sphere(center, 0.1)
@@ -100,6 +152,9 @@ def test_shapes_are_read_only_copies():
 ONE, EMPTY = cloud([[0, 0, 0]]), SphereCloud(np.zeros((0, 3)), np.zeros(0))
 
 
+STAR = [(math.sin(k * 0.8 * math.pi), math.cos(k * 0.8 * math.pi)) for k in range(5)]
+
+
 def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
     return decompose_capsule(np.array(start, float), np.array(end, float), radius, n_spheres)
 
@@ -107,7 +162,7 @@ def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sphere([0, 0]), r"Sphere.center: expected shape \(3,\), got \(2,\)"),
+        (lambda: sphere([0]), r"Sphere.center: expected shape \(2,\) or \(3,\), got \(1,\)"),
         (lambda: sphere([0, np.nan, 0]), "Sphere.center: expected finite"),
         (lambda: sphere([0, 0, 0], -1.0), "Sphere.radius: expected a finite length > 0"),
         (lambda: cloud([[0, 0, 0]], 0.0), "SphereCloud.radii: expected > 0 m, got 0.0"),
@@ -124,6 +179,24 @@ def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
         (lambda: covering_radius(-1.0, 0.1, 2), "length >= 0 m, got -1.0"),
         (lambda: covering_radius(1.0, 0.0, 2), "radius: expected a finite length > 0"),
         (lambda: transform_cloud(ONE, 2.0 * np.eye(3), np.zeros(3)), "expected an orthonormal mat"),
+        (lambda: Capsule((0, 0), (1, 1, 1), 0.1), r"Capsule.end: expected shape \(2,\)"),
+        (lambda: HalfSpace((1, 0), "1"), "HalfSpace.offset: expected a finite length, got 1"),
+        (lambda: Box((0, 0), (1, 0)), r"Box.half_sizes: expected > 0 m, got \[1.0, 0.0\]"),
+        (lambda: Box((0, 0), (1, 1), angle=math.nan), "Box.angle: expected a finite angle in rad"),
+        (lambda: Box((0, 0, 0), (1, 1, 1), angle=0.3), "Box.angle: expected 0 in 3-D"),
+        (lambda: Box((0, 0), (1, 1), rotation=np.eye(3)), "Box.rotation: expected None in 2-D"),
+        (lambda: Box((0, 0, 0), (1, 1, 1), rotation=2 * np.eye(3)), "expected an orthonormal mat"),
+        (lambda: Polygon([(0, 0), (1, 0)]), "expected at least three corners, none repeated"),
+        (lambda: Polygon([(0, 0), (1, 0), (1, 0), (0, 1)]), "three corners, none repeated"),
+        (lambda: Polygon([(0, 0), (2, 0), (1, 0.2), (1, 2)]), "corners of a convex polygon in ord"),
+        (lambda: Polygon([(0, 0), (1, 0), (2, 0)]), "corners of a convex polygon in order"),
+        (lambda: Polygon(STAR), "corners of a convex polygon in order"),
+        (lambda: Points(np.zeros(3), 0.1), r"Points.centers: expected shape \(N, 2 or 3\)"),
+        (lambda: Points(np.zeros((4, 2)), 0.0), "Points.radius: expected a finite length > 0"),
+        (lambda: Obstacles([sphere([0, 0]), sphere([0, 0, 0])]), r"shapes\[1\]: expected 2-D as"),
+        (lambda: Obstacles(["wall"]), r"shapes\[0\]: expected one of HalfSpace, Sphere, Capsule,"),
+        (lambda: Obstacles([sphere([0, 0])]).gaps((0, 0, 0)), r"expected shape \(2,\) or \(N, 2\)"),
+        (lambda: Obstacles([sphere([0, 0])]).gaps((0, math.nan)), "gaps: points: expected finite"),
         (lambda: transform_cloud(ONE, np.eye(2), np.zeros(3)), r"rotation: expected shape \(3, 3"),
     ],
 )

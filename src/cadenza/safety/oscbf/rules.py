@@ -121,6 +121,7 @@ class HalfSpaceRule:
 
     def __post_init__(self) -> None:
         _require_nearest(f"HalfSpaceRule {self.name!r}", self.nearest)
+        require_shape(f"HalfSpaceRule {self.name!r}.solid.normal", self.solid.normal, (3,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +220,7 @@ class Obstacle:
     acceleration_bound: float = 0.0
 
     def __post_init__(self) -> None:
+        require_shape(f"Obstacle {self.name!r}.shape.start", self.shape.start, (3,))
         velocity = np.asarray(self.velocity, dtype=np.float64)
         require_shape(f"Obstacle {self.name!r}.velocity", velocity, (3,))
         require_finite(f"Obstacle {self.name!r}.velocity", velocity)
