@@ -1,6 +1,9 @@
 """Filter of a control-affine robot: the action nearest to the nominal one that keeps every barrier.
 
-Problem:   min |u - u_nominal|^2  s.t.  L_g psi_j u + level_j >= margin_j (all j),  u in the box
+Problem:   min (u - u_nominal)^T W (u - u_nominal)
+           s.t.  L_g psi_j u + level_j >= margin_j (all j),  u in the box
+Metric:    W = diag(action_weights), also where "nearest" stands below. The problem is solved in
+           y = W^(1/2) u, with rows and box scaled alike.
 Promise:   1. u is in the box, always;
            2. u is the nominal action, bit for bit, if that is in the box and meets every row;
            3. where every row can be met, it is, to 1e-9 relative;
@@ -9,8 +12,9 @@ Certified: in the guaranteed set (every psi_k >= 0) with every row met, h stays 
            time; for a held action only with `SampledData` and a true bound of the rates: if a row
            falls by at most ``rate`` per second, rate dt at the start lasts for the whole step.
            After Breeden, Garg and Panagou, arXiv:2103.03677, with a given bound of the row's rate.
-Scaling:   a row is divided by |gain| and multiplied by its weight: to miss it by 1 is to be 1 away
-           from the actions that meet it, times the weight. No feasible action changes.
+Scaling:   a row in y is divided by its length and multiplied by its barrier's weight: to miss it by
+           1 is to be 1 away from the actions that meet it, times the weight. No feasible action
+           changes.
 Left out:  rows on which the action does not act (|gain| at most `AUTHORITY_TOLERANCE` of what it
            could be) and rows that are not finite. Of these the ones that are not met anyway are
            ``lost``.
@@ -32,7 +36,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real, real_array, require_kinds, shown
-from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError, refuse
 from cadenza.safety.affine.barriers import Barrier
 from cadenza.safety.affine.dynamics import (
     BrakingDynamics,
@@ -49,7 +53,13 @@ from cadenza.safety.affine.lifting import (
     LiftedBarrier,
     lift,
 )
-from cadenza.safety.batched.projection import INFEASIBLE, OPTIMAL, STATUS_NAMES, project_batch
+from cadenza.safety.batched.projection import (
+    INACTIVE,
+    INFEASIBLE,
+    OPTIMAL,
+    STATUS_NAMES,
+    project_batch,
+)
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.filters.projection import RowSet, project, residual
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
@@ -118,15 +128,16 @@ class ScaledRows(NamedTuple):
     lost: Tensor  # Rows that nothing can meet, shape (..., m), bool
 
 
-def scaled(row: AffineRow, weights: Tensor) -> ScaledRows:
-    """Return stacked rows, with leading axes or without, in the form of the projections."""
+def scaled(row: AffineRow, weights: Tensor, roots: Tensor) -> ScaledRows:
+    """Return stacked rows on y = ``roots`` u, with leading axes or without, for the projections."""
     finite = torch.isfinite(row.gain).all(-1) & torch.isfinite(row.level)
     finite = finite & torch.isfinite(row.authority)
     acts = row.authority > AUTHORITY_TOLERANCE
     active = finite & acts
-    length = row.gain.square().sum(-1).sqrt()
+    gain = row.gain / roots
+    length = gain.square().sum(-1).sqrt()
     scale = weights / torch.where(active, length, 1.0)
-    a = torch.where(active.unsqueeze(-1), -row.gain * scale.unsqueeze(-1), 0.0)
+    a = torch.where(active.unsqueeze(-1), -gain * scale.unsqueeze(-1), 0.0)
     b = torch.where(active, row.level * scale, 1.0)
     return ScaledRows(a, b, active, ~finite | (~acts & (row.level < 0.0)))
 
@@ -244,6 +255,21 @@ def parse_box(box: Box, k: int) -> tuple[FloatArray, FloatArray]:
             f"{upper.tolist()}."
         )
     return lower, upper
+
+
+def _roots(weights: Sequence[float] | None, k: int) -> FloatArray:
+    """Return W^(1/2), shape (k,)."""
+    if weights is None:
+        return np.ones(k)
+    values = float_array("AffineCBFFilter.action_weights", weights)
+    if values.shape != (k,) or not ((values > 0.0) & (values < np.inf)).all():
+        refuse(
+            ConfigurationError,
+            "AffineCBFFilter.action_weights",
+            expected=f"{k} finite numbers > 0, the diagonal of W",
+            got=values.tolist(),
+        )
+    return np.sqrt(values)
 
 
 #: Most action components whose 2^k box corners `estimate_rates` visits.
@@ -372,10 +398,14 @@ class AffineCBFFilter:
         solver: Solves what one row cannot; None takes DAQP.
         max_degree: Largest relative degree that is tried.
         samples: States at which the degree is decided, shape (M, n), see `lift`.
+        action_weights: Diagonal of W, what a squared change of each action component costs, shape
+            (k,), > 0; None for ones. For a unicycle with a point l ahead, (1, l^2) measures the
+            change of that point's velocity.
 
     Raises:
         ConfigurationError: No barrier, two of one name, a barrier `lift` refuses, a malformed box,
-            rates of other barriers, or "brake" for a robot without `brake`.
+            weights that are no k finite numbers > 0, rates of other barriers, or "brake" for a
+            robot without `brake`.
         UnknownNameError: No such fallback.
     """
 
@@ -391,6 +421,7 @@ class AffineCBFFilter:
         solver: QPSolver | None = None,
         max_degree: int = DEFAULT_MAX_DEGREE,
         samples: Tensor | None = None,
+        action_weights: Sequence[float] | None = None,
     ) -> None:
         require_kinds(
             "AffineCBFFilter",
@@ -411,6 +442,8 @@ class AffineCBFFilter:
             for barrier in barriers
         )
         self._lower, self._upper = parse_box(box, dynamics.action_dim)
+        self._roots = _roots(action_weights, dynamics.action_dim)
+        self._scaled_box = (self._lower * self._roots, self._upper * self._roots)
         self._fallback = fallback
         FALLBACKS.get(fallback, dynamics)
         self._solver = as_solver(solver)
@@ -448,28 +481,30 @@ class AffineCBFFilter:
         nominal = _checked("u_nominal", u_nominal, self._dynamics.action_dim)
         x_tensor = torch.as_tensor(state)
         row = self._with_margin(*self._traced_rows(x_tensor))
-        parts = scaled(row, self._weights)
+        parts = scaled(row, self._weights, torch.as_tensor(self._roots))
         lost = tuple(
             name
             for name, gone in zip(self._names, parts.lost.numpy().tolist(), strict=True)
             if gone
         )
-        reference = rest_action(self._dynamics, x_tensor).numpy() if lost else nominal
+        wanted = rest_action(self._dynamics, x_tensor).numpy() if lost else nominal
+        reference, (lower, upper) = wanted * self._roots, self._scaled_box
         on = parts.active
         a, b = parts.a[on].numpy().tolist(), parts.b[on].numpy().tolist()
-        inside = np.minimum(np.maximum(reference, self._lower), self._upper).tolist()
+        inside = np.minimum(np.maximum(reference, lower), upper).tolist()
         # The row that is missed most inside the box is the most urgent.
         missing = [-residual(a_j, b_j, inside) for a_j, b_j in zip(a, b, strict=True)]
         rows = RowSet(a=a, b=b, h=missing, time_left=[math.inf] * len(b))
         numbers, solved = project(
-            reference.tolist(), rows, self._lower.tolist(), self._upper.tolist(), self._solver
+            reference.tolist(), rows, lower.tolist(), upper.tolist(), self._solver
         )
+        nearest = np.minimum(np.maximum(np.array(numbers) / self._roots, self._lower), self._upper)
         if not lost and solved is SolveStatus.OPTIMAL:
-            same = numbers == nominal.tolist()
-            action = nominal if same else np.array(numbers)
+            same = numbers == reference.tolist()
+            action = nominal if same else nearest
             return action, self._info(row, nominal, action, "inactive" if same else "optimal", lost)
         status = solved.value if solved is not SolveStatus.OPTIMAL else "infeasible"
-        action = self._fall_back(state, nominal, np.array(numbers), status)
+        action = self._fall_back(state, nominal, nearest, status)
         return action, self._info(row, nominal, action, status, lost)
 
     def filter_batch(self, X: Tensor, U_nominal: Tensor) -> tuple[Tensor, AffineBatchInfo]:
@@ -488,18 +523,24 @@ class AffineCBFFilter:
         _require_batch("X", X, self._dynamics.state_dim, X.shape[:1])
         _require_batch("U_nominal", U_nominal, self._dynamics.action_dim, X.shape[:1])
         row = self._with_margin(*torch.func.vmap(self._rows)(X))
-        lower, upper = (torch.as_tensor(b, device=X.device) for b in (self._lower, self._upper))
-        parts = scaled(row, self._weights.to(X.device))
+        roots, lower, upper = (
+            torch.as_tensor(v, device=X.device) for v in (self._roots, self._lower, self._upper)
+        )
+        parts = scaled(row, self._weights.to(X.device), roots)
         gone = parts.lost.any(-1)
         resting = torch.func.vmap(partial(rest_action, self._dynamics))(X)
         reference = torch.where(gone.unsqueeze(-1), resting, U_nominal)
-        answer = project_batch(reference, parts.a, parts.b, lower, upper, parts.active)
+        answer = project_batch(
+            reference * roots, parts.a, parts.b, lower * roots, upper * roots, parts.active
+        )
+        nearest = torch.clamp(answer.u / roots, lower, upper)
         status = torch.where(gone, torch.full_like(answer.status, INFEASIBLE), answer.status)
         failed = status > OPTIMAL
-        actions = answer.u.clone()
+        unchanged = (status == INACTIVE).unsqueeze(-1)
+        actions = torch.where(unchanged, U_nominal, nearest)
         if self._fallback != "least_violation":
             for i in failed.nonzero().flatten().numpy(force=True).tolist():
-                x, u, least = (v[i].numpy(force=True) for v in (X, U_nominal, answer.u))
+                x, u, least = (v[i].numpy(force=True) for v in (X, U_nominal, nearest))
                 action = self._fall_back(x, u, least, STATUS_NAMES[int(status[i])])
                 actions[i] = torch.as_tensor(action, device=X.device)
         return actions, AffineBatchInfo(

@@ -263,6 +263,10 @@ ONES, TWOS = torch.ones(3, 4).double(), torch.zeros(3, 2).double()
         (lambda: guard(box=(1.0, -1.0)), ConfigurationError, "expected lower <= upper"),
         (lambda: guard(box=([1.0] * 3, 2.0)), ConfigurationError, "box: lower: expected a number"),
         (lambda: guard(fallback="none"), UnknownNameError, "expected one of least_violation, brak"),
+        (lambda: guard(action_weights=(1.0, 0.0)), ConfigurationError, "2 finite numbers > 0, the"),
+        (lambda: guard(action_weights=(1.0, math.nan)), ConfigurationError, "action_weights: exp"),
+        (lambda: guard(action_weights=(1.0,)), ConfigurationError, "action_weights: expected 2 fi"),
+        (lambda: guard(action_weights="ab"), ConfigurationError, "action_weights: expected"),
         (lambda: guard(max_degree=1), ConfigurationError, "one of its first 1 derivatives"),
         (
             lambda: guard(sampled_data=SampledData(0.1, {"other": 1.0})),
