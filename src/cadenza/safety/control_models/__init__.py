@@ -1,9 +1,10 @@
 """Control models: how an agent's action moves its collision ball.
 
 Start at:    `DoubleIntegratorControlModel`; for an arm `JacobianControlModel`, for a wheeled base
-             `DifferentialDriveControlModel`.
+             `DifferentialDriveControlModel`; for a base that takes velocities `VelocityModel`.
 Promise:     acceleration is linear in the action, plus a bias where the embodiment has one; each
-             class satisfies `cadenza.safety.protocols.AgentControlModel`.
+             such class satisfies `cadenza.safety.protocols.AgentControlModel`. `VelocityModel` and
+             `PartnerBound` are read by `cadenza.safety.backup`.
 May import:  `core` and the contracts of `safety`.  Must not import: filters and solvers.
 Adding one:  one file here; a map that depends on the state also offers `jacobian` and
              `bias_accel` of `StateDependentControlModel`.
@@ -20,6 +21,7 @@ from cadenza.safety.control_models.jacobian import (
     JacobianControlModel,
     MissingJacobianError,
 )
+from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
 
 __all__ = [
     "DEFAULT_DLS_DAMPING",
@@ -28,5 +30,7 @@ __all__ = [
     "DoubleIntegratorControlModel",
     "JacobianControlModel",
     "MissingJacobianError",
+    "PartnerBound",
+    "VelocityModel",
     "WheelDrive",
 ]

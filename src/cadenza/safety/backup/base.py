@@ -1,0 +1,171 @@
+"""What `BackupFilter` asks a robot: which actions keep its backup commands possible.
+
+There are two backups, and a robot answers for each of them:
+    stop      the robot brakes, or commands zero: clear of every obstacle until it rests.
+    escape    one constant command, remembered with a fixed direction n along which it keeps its
+              distance from a lone partner for ever. Beside other partners, stopping is the answer
+              to them too: clear of what each of them can reach until the robot rests.
+An action is certified if after one step of it both are still possible.
+
+Axes:   d Cartesian dimensions; actions have as many components as the robot's model says.
+Units:  m, m/s, s.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+#: A point, a velocity or an action, as plain numbers: on two or three of them arrays cost more
+#: than the arithmetic.
+Vector: TypeAlias = tuple[float, ...]
+
+
+class Partner(NamedTuple):
+    """One partner at one step, bounded by what it declares.
+
+    Attributes:
+        position: Measured centre, m.
+        velocity: Measured velocity, m/s.
+        contact_m: D: distance of the centres that is kept, errors and margin included, m.
+        max_speed: v_p, m/s.
+        max_accel: a_p, m/s^2; may be infinite.
+        age_s: A: time since it was measured, s.
+    """
+
+    position: Vector
+    velocity: Vector
+    contact_m: float
+    max_speed: float
+    max_accel: float
+    age_s: float
+
+
+class Scene(NamedTuple):
+    """Everything one decision depends on besides the nominal action.
+
+    Attributes:
+        position: Center of the robot's disc or ball, m.
+        velocity: Its velocity, m/s.
+        heading: Direction a wheeled robot faces, rad; 0 for others.
+        yaw_rate: Its rate of turn, rad/s; 0 for others.
+        partners: Partners in the order of their bounds.
+        obstacles: Shapes that stand still, or None.
+        clearance_m: Distance of the robot's center from obstacles that is kept, m.
+    """
+
+    position: Vector
+    velocity: Vector
+    heading: float
+    yaw_rate: float
+    partners: tuple[Partner, ...]
+    obstacles: Any
+    clearance_m: float
+
+
+class Plan(NamedTuple):
+    """An escape that stays possible: a direction, and the constant command that keeps away in it.
+
+    Attributes:
+        normal: n, a unit vector from the partner to the robot; empty if the plan is to stop.
+        command: The command to execute, in the unit of actions.
+    """
+
+    normal: Vector
+    command: Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseSettings:
+    """What a robot's answers depend on besides its model and the scene.
+
+    Attributes:
+        dt: Control step, s.
+        passive: Stop beside partners rather than flee from a lone one.
+        position_error_m: delta: largest error of a partner's position relative to the robot, m.
+            `Partner.contact_m` contains it already.
+        velocity_error: sigma: largest error of a partner's velocity, m/s.
+        contact_speed: v_c: own speed at which a contact is tolerated by a passive robot, m/s.
+    """
+
+    dt: float
+    passive: bool
+    position_error_m: float = 0.0
+    velocity_error: float = 0.0
+    contact_speed: float = 0.0
+
+
+class Base(Protocol):
+    """A robot, as `BackupFilter` sees it; `look` comes first in every step.
+
+    The methods are pure functions of the last scene and their arguments: what is remembered from
+    one step to the next lives in the filter, except commands that have not acted yet.
+    """
+
+    def look(self, scene: Scene) -> None:
+        """Take in the scene of this step."""
+        ...
+
+    def admissible(self, nominal: Vector) -> Vector:
+        """Return ``nominal``, the same object if its size is within the model's limits."""
+        ...
+
+    def static_clear(self, action: Vector) -> bool:
+        """Return whether one step of ``action``, then stopping, stays clear of every obstacle."""
+        ...
+
+    def partner_plan(self, action: Vector, held: Plan | None) -> Plan | None:
+        """Return the plan that is still possible after one step of ``action``, or None.
+
+        Args:
+            action: One step of it is executed.
+            held: The remembered plan; what is offered besides plans for the present state.
+        """
+        ...
+
+    def still_holds(self, held: Plan) -> bool:
+        """Return whether nothing measured in this step disproves the remembered plan.
+
+        A plan that was possible stays so whatever the partner does within its bounds: this finds
+        bounds that were broken. Measurement errors speak in the plan's favor.
+        """
+        ...
+
+    def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
+        """Yield actions to try after the nominal one, each with its source, in order.
+
+        The sources are "rows", "blend", "radial" and "escape". The last one is the robot's own
+        answer to its partners: the remembered command, if there is one.
+        """
+        ...
+
+    def stop(self) -> Vector:
+        """Return the action that begins to stop now."""
+        ...
+
+    def separation(self, action: Vector) -> float:
+        """Return how strongly ``action`` leads away from the nearest partner; larger is better."""
+        ...
+
+    def executed(self, action: Vector) -> None:
+        """Take in what is executed: a base whose commands act later counts them."""
+        ...
+
+    def static_margins(self) -> tuple[float, ...]:
+        """Return the gap to every obstacle, shape (K,), m."""
+        ...
+
+    def too_close(self) -> bool:
+        """Return whether an obstacle is nearer than the clearance, so that less is promised."""
+        ...
+
+    def bounds_broken(self) -> bool:
+        """Return whether a partner was measured to be faster than it declares."""
+        ...
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what `executed` counted, as JSON can hold it."""
+        ...
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Continue from `state_dict`."""
+        ...

@@ -1,0 +1,311 @@
+"""The nominal action where a backup stays possible after it, else the next best, else the backup.
+
+Order:   the nominal action, bit for bit; its projection on all rows; blends of that with the
+         backup; the robot's own answer to its partner. The first that passes both checks, obstacles
+         first, is executed, and its plan remembered.
+         None: of the actions that are clear of obstacles, stopping included, the one that leads
+         away from the partner most; that step is uncertified. None is clear: stopping.
+Memory:  the plan (n, r). Executing r keeps it possible, whatever the partner does, so this needs
+         no new test, and measurement errors cannot take the certificate away.
+Theorem: A, A2, B, C in docs/safety.md.
+Units:   m, m/s, s; actions in the unit of the robot's model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import is_real, real_array, require_kinds
+from cadenza.core.errors import ConfigurationError, InputError, refuse
+from cadenza.safety.backup.base import Base, BaseSettings, Partner, Plan, Scene, Vector
+from cadenza.safety.backup.velocity import VelocityBase
+from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+
+#: What is promised about partners.
+Guarantee: TypeAlias = Literal["escape", "passive"]
+#: Control steps, s, as everywhere in the stack.
+_MIN_DT, _MAX_DT = 1e-6, 1e3
+
+#: How each robot answers the filter, by the class of its model.
+_BASES: Final[dict[type, Any]] = {VelocityModel: VelocityBase}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BackupStep:
+    """One decision.
+
+    Attributes:
+        action: What to execute; the nominal object itself if it was certified.
+        backup: Where it came from: ``none``, ``rows``, ``blend``, ``radial``, ``escape`` or
+            ``brake``.
+        uncertified: The promise about the partners does not cover this step.
+        static_margin: Gap to every obstacle, shape (K,), m.
+        static_uncertified: The promise about obstacles does not cover this step: stopping was not
+            clear of them from this state.
+        margin: Free distance to every partner, by agent, m.
+    """
+
+    action: FloatArray
+    backup: str
+    uncertified: bool
+    static_margin: tuple[float, ...]
+    static_uncertified: bool
+    margin: dict[str, float]
+
+
+class BackupFilter:
+    """Keeps one robot clear of obstacles and partners; one call per control step.
+
+    Args:
+        robot: Model of the robot.
+        partners: Bounds of every partner; exactly these are expected in every step.
+        dt: Control step, s.
+        guarantee: ``escape``: never touch a lone partner, in free space; ``passive``: touch none
+            except at rest. None: the first where it can be promised.
+        margin_m: Distance kept beside the radii, m.
+        position_error_m: Largest error of a partner's position relative to the robot, m.
+        velocity_error: Largest error of a partner's velocity, m/s.
+
+    Raises:
+        ConfigurationError: An argument is of another kind or out of range, or the guarantee cannot
+            be given.
+    """
+
+    def __init__(
+        self,
+        robot: VelocityModel,
+        partners: Sequence[PartnerBound] = (),
+        *,
+        dt: float,
+        guarantee: Guarantee | None = None,
+        margin_m: float = 1e-3,
+        position_error_m: float = 0.0,
+        velocity_error: float = 0.0,
+    ) -> None:
+        if type(robot) not in _BASES:
+            known = ", ".join(kind.__name__ for kind in _BASES)
+            refuse(ConfigurationError, "BackupFilter.robot", expected=known, got=robot)
+        self._bounds = _checked_bounds(robot.uid, partners)
+        if not (is_real(dt) and _MIN_DT <= dt <= _MAX_DT):
+            expected = f"a time in [{_MIN_DT:g}, {_MAX_DT:g}] s"
+            refuse(ConfigurationError, "BackupFilter.dt", expected=expected, got=dt)
+        lengths = {
+            "margin_m": margin_m,
+            "position_error_m": position_error_m,
+            "velocity_error": velocity_error,
+        }
+        for name, value in lengths.items():
+            if not (is_real(value) and 0.0 <= value <= MAX_MAGNITUDE):
+                refuse(ConfigurationError, f"BackupFilter.{name}", expected=">= 0", got=value)
+        self._robot = robot
+        self._guarantee: Guarantee = _guarantee(robot.escape_speed, self._bounds, guarantee)
+        self._kept_m = margin_m + position_error_m
+        settings = BaseSettings(
+            dt=dt,
+            passive=self._guarantee == "passive",
+            position_error_m=position_error_m,
+            velocity_error=velocity_error,
+        )
+        self._base: Base = _BASES[type(robot)](robot, settings)
+        self._plan: Plan | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised about the partners."""
+        return self._guarantee
+
+    def reset(self) -> None:
+        """Forget the plan, as for a new episode or another partner."""
+        self._plan = None
+
+    def filter(self, nominal: FloatArray, agents: Mapping[str, AgentSnapshot]) -> BackupStep:
+        """Return what to execute.
+
+        Args:
+            nominal: What the policy wants, shape (action_dim,), in the unit of the model.
+            agents: The robot and all partners, by id.
+
+        Raises:
+            InputError: The action or an agent is malformed, or an agent is missing or unknown.
+        """
+        action = self._checked_action(nominal)
+        scene, margin = self._scene(agents)
+        base = self._base
+        base.look(scene)
+        held = self._plan if self._plan and base.still_holds(self._plan) else None
+        chosen, source, plan, static_uncertified = self._choose(action, held)
+        self._plan = plan
+        base.executed(chosen)
+        executed = nominal if source == "none" else np.array(chosen)
+        return BackupStep(
+            action=executed,
+            backup=source,
+            uncertified=plan is None or base.bounds_broken(),
+            static_margin=base.static_margins(),
+            static_uncertified=static_uncertified,
+            margin=margin,
+        )
+
+    def _choose(self, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:
+        """Return the action, its source, the plan after it, and `static_uncertified`."""
+        base = self._base
+        admitted = base.admissible(nominal)
+        too_close = base.too_close()
+        kept: list[tuple[float, Vector, str]] = []
+
+        def tried(action: Vector, source: str) -> Plan | None:
+            if not base.static_clear(action):
+                return None
+            plan = (
+                held
+                if held is not None and action is held.command
+                else base.partner_plan(action, held)
+            )
+            if plan is None:
+                kept.append((base.separation(action), action, source))
+            return plan
+
+        if admitted is nominal:
+            plan = tried(nominal, "none")
+            if plan is not None:
+                return nominal, "none", plan, too_close
+        for source, action in base.candidates(admitted, held):
+            plan = tried(action, source)
+            if plan is not None:
+                return action, source, plan, too_close
+        stop = base.stop()
+        plan = tried(stop, "brake")
+        if plan is not None:
+            return stop, "brake", plan, too_close
+        if not kept:
+            return stop, "brake", base.partner_plan(stop, held), True
+        _, action, source = max(kept, key=lambda one: one[0])
+        return action, source, None, too_close
+
+    def _checked_action(self, nominal: FloatArray) -> Vector:
+        size = self._robot.action_dim
+        array = real_array("filter: nominal action", nominal)
+        if array.shape != (size,):
+            refuse(
+                InputError,
+                "filter: nominal action",
+                expected=f"shape ({size},)",
+                got=str(array.shape),
+            )
+        action: Vector = tuple(map(float, array.tolist()))
+        for number in action:
+            if not -MAX_MAGNITUDE <= number <= MAX_MAGNITUDE:  # NaN fails too
+                expected = f"finite numbers up to {MAX_MAGNITUDE:.0e}"
+                refuse(InputError, "filter: nominal action", expected=expected, got=list(action))
+        return action
+
+    def _scene(self, agents: Mapping[str, AgentSnapshot]) -> tuple[Scene, dict[str, float]]:
+        """Return what the base reads, and the free distances to partners, m."""
+        ego = self._agent(agents, self._robot.uid)
+        position = ego.position_numbers
+        partners: list[Partner] = []
+        margin: dict[str, float] = {}
+        for bound in self._bounds:
+            one = self._agent(agents, bound.uid)
+            contact = ego.radius + one.radius
+            partners.append(
+                Partner(
+                    one.position_numbers,
+                    one.velocity_numbers,
+                    contact + self._kept_m,
+                    bound.max_speed,
+                    bound.max_accel,
+                    one.age_s,
+                )
+            )
+            offset = [a - b for a, b in zip(position, one.position_numbers, strict=True)]
+            margin[bound.uid] = float(np.hypot.reduce(offset)) - contact
+        if len(agents) != len(self._bounds) + 1:
+            known = [self._robot.uid, *(bound.uid for bound in self._bounds)]
+            refuse(InputError, "filter: agents", expected=f"{known}", got=f"{list(agents)}")
+        return (
+            Scene(
+                position,
+                ego.velocity_numbers,
+                0.0,
+                0.0,
+                tuple(partners),
+                None,
+                ego.radius + self._kept_m,
+            ),
+            margin,
+        )
+
+    def _agent(self, agents: Mapping[str, AgentSnapshot], uid: str) -> AgentSnapshot:
+        agent = agents.get(uid)
+        if not isinstance(agent, AgentSnapshot):
+            refuse(InputError, f"filter: agents[{uid!r}]", expected="an AgentSnapshot", got=agent)
+        if len(agent.position_numbers) != self._robot.position_dim:
+            expected = f"{self._robot.position_dim} dimensions"
+            got = len(agent.position_numbers)
+            refuse(InputError, f"filter: agents[{uid!r}]", expected=expected, got=got)
+        return agent
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the memory as JSON can hold it; floats are exact."""
+        plan = self._plan
+        return {
+            "plan": None if plan is None else [list(plan.normal), list(plan.command)],
+            "base": self._base.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        plan = state["plan"]
+        self._plan = None if plan is None else Plan(tuple(plan[0]), tuple(plan[1]))
+        self._base.load_state_dict(state["base"])
+
+
+def _checked_bounds(ego: str, partners: Sequence[PartnerBound]) -> tuple[PartnerBound, ...]:
+    """Return the bounds of distinct partners."""
+    require_kinds("BackupFilter", partners=(partners, Sequence))
+    for index, bound in enumerate(partners):
+        require_kinds("BackupFilter", **{f"partners[{index}]": (bound, PartnerBound)})
+    uids = [ego, *(bound.uid for bound in partners)]
+    if len(set(uids)) != len(uids):
+        refuse(ConfigurationError, "BackupFilter: agents", expected="distinct ids", got=uids)
+    return tuple(partners)
+
+
+def _guarantee(
+    escape_speed: float, bounds: tuple[PartnerBound, ...], wanted: Guarantee | None
+) -> Guarantee:
+    """Return the promise about partners that is given.
+
+    Raises:
+        ConfigurationError: ``escape`` is wanted and cannot be promised.
+    """
+    promises: tuple[object, ...] = get_args(Guarantee)
+    if wanted is not None and wanted not in promises:
+        expected = f"one of {promises} or None"
+        refuse(ConfigurationError, "BackupFilter.guarantee", expected=expected, got=wanted)
+    lone = len(bounds) <= 1
+    slow = all(bound.max_speed <= escape_speed for bound in bounds)
+    if wanted == "escape" and not lone:
+        refuse(
+            ConfigurationError,
+            'BackupFilter.guarantee="escape"',
+            expected="one partner",
+            got=f"{len(bounds)}: what flees from one runs into another",
+            do='use "passive"',
+        )
+    if wanted == "escape" and not slow:
+        refuse(
+            ConfigurationError,
+            'BackupFilter.guarantee="escape"',
+            expected=f"a partner no faster than the {escape_speed:g} m/s that the robot flees with",
+            got=f"{bounds[0].max_speed:g} m/s: it catches up, whatever the robot does",
+            do='use "passive"',
+        )
+    if wanted is None:
+        return "escape" if lone and slow else "passive"
+    return wanted

@@ -1,0 +1,99 @@
+"""How far a partner can come, and how close it can get to a robot that flees along one direction.
+
+Partner:    |p'| <= v_p and |p''| <= a_p at every instant. Along a fixed unit vector n it moves
+            within the time s at most
+                P(s) = int_0^s min(pi + a_p t, v_p) dt,    pi = n @ p',
+            whatever it does. Reach nests: what it moved in a step, plus P from its state then, is
+            at most P from its state now.
+Separation: e + int_0^s (sigma(t) - P'(t)) dt, with e = n @ (x - p) - D and sigma the robot's speed
+            along n. Where sigma is piecewise linear this is piecewise quadratic, so its least value
+            over all s >= 0 is found exactly on finitely many pieces.
+Age:        a packet of age A bounds the partner by P(A + s): P(A) comes off e, and pi rises.
+Source:     docs/safety.md, theorem B.
+Units:      m, m/s, m/s^2, s.
+"""
+
+import math
+from collections.abc import Iterable
+
+#: How much slower than its partner a robot may flee, m/s: the rounding of a speed of 1e3 m/s.
+ROUNDING_SPEED = 1e-12
+
+
+def reach(speed: float, accel: float, cap: float, time_s: float) -> float:
+    """Return P(s), m: the largest way along n within a time.
+
+    Args:
+        speed: pi, m/s, at most ``cap``.
+        accel: a_p, m/s^2, >= 0; may be infinite.
+        cap: v_p, m/s.
+        time_s: s, >= 0; may be infinite only where ``cap`` is positive.
+    """
+    rise = cap - speed
+    if rise <= accel * time_s:
+        return cap * time_s - (0.5 * rise * rise / accel if accel > 0.0 else 0.0)
+    return (speed + 0.5 * accel * time_s) * time_s
+
+
+def furthest_reach(speed: float, accel: float, cap: float, time_s: float) -> float:
+    """Return the largest P over [0, s], m: P falls first where the partner still moves away."""
+    return max(0.0, reach(speed, accel, cap, time_s))
+
+
+def speed_after(speed: float, accel: float, cap: float, time_s: float) -> float:
+    """Return the largest speed along n after a time, m/s."""
+    return min(speed + accel * time_s, cap) if time_s > 0.0 else speed
+
+
+def min_sep(
+    excess: float,
+    pieces: Iterable[tuple[float, float, float]],
+    final: float,
+    *,
+    speed: float,
+    accel: float,
+    cap: float,
+) -> float:
+    """Return the least separation over all times, m; -inf if it falls for ever.
+
+    Args:
+        excess: e now, m.
+        pieces: Duration, and sigma at its begin and end, of every piece on which sigma is linear.
+        final: sigma for ever after the last piece, m/s.
+        speed: pi, m/s, at most ``cap``.
+        accel: a_p, m/s^2, >= 0; may be infinite.
+        cap: v_p, m/s.
+    """
+    if final < cap - ROUNDING_SPEED:
+        return -math.inf
+    if accel == math.inf:
+        speed = cap
+    least = excess
+    for duration, begin, end in pieces:
+        if duration <= 0.0:
+            continue
+        left, first = duration, begin
+        if speed < cap:
+            rise_s = (cap - speed) / accel if accel > 0.0 else math.inf
+            if rise_s < left:  # the partner is at its cap within this piece
+                middle = begin + (end - begin) * rise_s / duration
+                least, excess = _fall(least, excess, rise_s, speed - begin, cap - middle)
+                left, first, speed = left - rise_s, middle, cap
+            else:
+                faster = min(speed + accel * left, cap)
+                least, excess = _fall(least, excess, left, speed - begin, faster - end)
+                speed = faster
+                continue
+        least, excess = _fall(least, excess, left, cap - first, cap - end)
+    return least
+
+
+def _fall(
+    least: float, excess: float, duration: float, begin: float, end: float
+) -> tuple[float, float]:
+    """Return the least separation so far, and the one after a piece of linear closing speed, m."""
+    after = excess - 0.5 * (begin + end) * duration
+    if begin > 0.0 > end:  # the lowest point lies inside
+        inside = excess - 0.5 * begin * begin * duration / (begin - end)
+        return min(least, inside), after
+    return min(least, after), after

@@ -1,0 +1,92 @@
+"""The filter with a backup, around a base that takes velocity commands."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.backup import BackupFilter
+from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.snapshot import AgentSnapshot
+
+RADIUS, DT = 0.2, 0.1
+
+
+def base(**settings):
+    return VelocityModel("ego", 2, 1.0, limit="none", **settings)
+
+
+def agents(*, at, ego_velocity=(0.0, 0.0), velocity=(0.0, 0.0), age_s=0.0):
+    return {
+        "ego": AgentSnapshot((0.0, 0.0), ego_velocity, RADIUS),
+        "walker": AgentSnapshot(at, velocity, RADIUS, age_s),
+    }
+
+
+def guard(robot=None, *, speed=0.8, accel=math.inf, **options):
+    bound = PartnerBound("walker", speed, accel)
+    return BackupFilter(robot or base(), [bound], dt=DT, margin_m=0.0, **options)
+
+
+def test_command_that_is_safe_comes_back_as_the_same_object():
+    nominal = np.array([0.3, 0.4])
+    step = guard().filter(nominal, agents(at=(3.0, 0.0)))
+    assert step.action is nominal
+    assert (step.backup, step.uncertified) == ("none", False)
+    assert step.margin == {"walker": pytest.approx(2.6)}
+
+
+def test_ideal_base_approaches_as_fast_as_the_partner_can_close_in_one_step():
+    # e = 0.1 m, the partner closes 0.08 m in the step: 0.02 m are left for 0.1 s.
+    step = guard().filter(np.array([1.0, 0.0]), agents(at=(0.5, 0.0)))
+    assert step.backup == "rows"
+    assert step.action[0] == pytest.approx(0.2, abs=1e-3)
+    assert step.action[0] <= 0.2 + 1e-9
+
+
+def test_command_faster_than_the_base_is_scaled():
+    step = guard().filter(np.array([-3.0, 4.0]), agents(at=(9.0, 0.0)))
+    np.testing.assert_allclose(step.action, [-0.6, 0.8], atol=1e-12)
+
+
+def test_escape_from_a_partner_that_outruns_the_robot_is_refused():
+    with pytest.raises(ConfigurationError, match="no faster than the 1 m/s that the robot flees"):
+        guard(speed=1.01, guarantee="escape")
+    assert guard(speed=1.01).guarantee == "passive"
+    assert guard(speed=1.0).guarantee == "escape"
+
+
+def test_partner_measured_faster_than_declared_is_uncertified():
+    scene = agents(at=(5.0, 0.0), velocity=(0.0, 0.81))
+    assert guard(speed=0.8).filter(np.zeros(2), scene).uncertified
+    assert not guard(speed=0.82).filter(np.zeros(2), scene).uncertified
+
+
+def test_resumed_filter_decides_like_the_unbroken_one():
+    robot = VelocityModel("ego", 2, 1.0, 1.5)
+    whole = guard(robot, accel=2.0)
+    scene = agents(at=(0.8, 0.1), ego_velocity=(0.3, 0.0), velocity=(-0.5, 0.0))
+    whole.filter(np.array([1.0, 0.0]), scene)
+    resumed = guard(robot, accel=2.0)
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    later = agents(at=(0.7, 0.1), ego_velocity=(0.25, 0.0), velocity=(-0.6, 0.0))
+    first, second = (one.filter(np.array([1.0, 0.0]), later) for one in (whole, resumed))
+    assert first.action.tolist() == second.action.tolist()
+    assert first.backup == second.backup
+    assert whole.state_dict() == resumed.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("nominal", "scene", "named"),
+    [
+        (np.zeros(3), agents(at=(1.0, 0.0)), "nominal action"),
+        (np.array([math.nan, 0.0]), agents(at=(1.0, 0.0)), "nominal action"),
+        (np.zeros(2), {"ego": AgentSnapshot((0.0, 0.0), (0.0, 0.0), RADIUS)}, "walker"),
+        (np.zeros(2), agents(at=(1.0, 0.0)) | {"dog": None}, "dog"),
+    ],
+)
+def test_malformed_call_is_one_sentence(nominal, scene, named):
+    with pytest.raises(InputError, match=named):
+        guard().filter(nominal, scene)
