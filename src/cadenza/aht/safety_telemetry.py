@@ -9,14 +9,11 @@ above the one that came true (0 when the prediction was on the safe side). Per s
 the mean over pairs; extrema are taken per pair; the steady state is the newest tenth of the run.
 
 Units:   lambda m/s^2, loss m/s, interventions and capacity m/s^2.
-Source:  B. P. Welford, Technometrics 4(3), 1962; merged as in Chan, Golub and LeVeque, "Updating
-         formulae and a pairwise algorithm", 1979: a variance of 1e-12 beside a mean of 1 is still
-         resolved.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union, cast
 
@@ -36,6 +33,7 @@ from cadenza.safety.conformal.rules import (
     update_lambda_from_predictor,
 )
 from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.record import Figures, RunningMoments
 from cadenza.safety.runtime.predictors import snapshot_from_dict, snapshot_to_dict
 from cadenza.safety.runtime.safety_step import SafetyStep, blank_info, distance
 from cadenza.safety.snapshot import AgentSnapshot
@@ -51,82 +49,6 @@ AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver", "FilterDrive
 TAIL_DIVISOR: Final = 10
 #: Block sums kept; a doubling leaves half, so one block is <= 1/4096 of the history.
 _MAX_BLOCKS: Final = 8192
-
-
-class RunningMoments:
-    """Count, mean, population variance and extrema of a stream of numbers."""
-
-    __slots__ = ("count", "maximum", "mean", "minimum", "squares")
-
-    def __init__(self) -> None:
-        self.count: int = 0
-        self.mean: float = 0.0
-        self.squares: float = 0.0
-        self.maximum: float = float("-inf")
-        self.minimum: float = float("inf")
-
-    def add(self, value: float) -> None:
-        """Take in one number."""
-        self.count += 1
-        delta = value - self.mean
-        self.mean += delta / self.count
-        self.squares += delta * (value - self.mean)
-        if value > self.maximum:
-            self.maximum = value
-        if value < self.minimum:
-            self.minimum = value
-
-    def add_many(self, values: list[float] | FloatArray) -> None:
-        """Take in every number of a list, one by one, or of an array of any shape."""
-        if isinstance(values, list):
-            for value in values:
-                self.add(value)
-        elif values.size:
-            batch = RunningMoments()
-            batch.count = values.size
-            batch.mean = float(values.mean())
-            batch.squares = float(((values - batch.mean) ** 2).sum())
-            batch.maximum, batch.minimum = float(values.max()), float(values.min())
-            self.merge(batch)
-
-    def merge(self, other: "RunningMoments") -> None:
-        """Take in everything ``other`` took in."""
-        if other.count == 0:
-            return
-        count = self.count + other.count
-        delta = other.mean - self.mean
-        self.mean += delta * other.count / count
-        self.squares += other.squares + delta * delta * self.count * other.count / count
-        self.count = count
-        self.maximum = max(self.maximum, other.maximum)
-        self.minimum = min(self.minimum, other.minimum)
-
-    @property
-    def variance(self) -> float:
-        """Population variance; 0 without numbers."""
-        return self.squares / self.count if self.count else 0.0
-
-    @property
-    def high(self) -> float:
-        """Largest number; 0 without numbers."""
-        return self.maximum if self.count else 0.0
-
-    @property
-    def low(self) -> float:
-        """Smallest number; 0 without numbers."""
-        return self.minimum if self.count else 0.0
-
-    def state_dict(self) -> dict[str, float]:
-        """Return the state as JSON numbers."""
-        state = {name: getattr(self, name) for name in ("count", "mean", "squares")}
-        return {**state, "maximum": self.high, "minimum": self.low}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from `state_dict`."""
-        for name in self.__slots__:
-            setattr(self, name, state[name])
-        if not self.count:
-            self.maximum, self.minimum = float("-inf"), float("inf")
 
 
 class TailMean:
@@ -202,56 +124,64 @@ _COUNTS: Final = (
 )
 
 
-class _Tally:
-    """Figures of a stretch of steps: one rollout, or the whole run."""
+@dataclass(slots=True)
+class _Tally(Figures):
+    """Figures of a stretch of steps: one rollout, or the whole run; of a batch, in one sum."""
 
-    def __init__(self) -> None:
-        self.moments = {name: RunningMoments() for name in _MOMENTS}
-        self.counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
+    fallback: int = 0
+    infeasible: int = 0
+    braking: int = 0
+    uncertified: int = 0
+    n_loss_positive: int = 0
+    n_intervened: int = 0
+    scalar: RunningMoments = field(default_factory=RunningMoments)  # lambda, mean over pairs
+    extrema: RunningMoments = field(default_factory=RunningMoments)  # lambda, every pair
+    loss: RunningMoments = field(default_factory=RunningMoments)
+    intervention: RunningMoments = field(default_factory=RunningMoments)
 
-    def add(self, figures: Sequence[list[float] | FloatArray]) -> None:
-        """Take in what steps gave, in the order of `_MOMENTS`."""
-        for moments, values in zip(self.moments.values(), figures, strict=True):
-            moments.add_many(values)
-        for name, values in zip(("n_loss_positive", "n_intervened"), figures[2:], strict=True):
-            if isinstance(values, list):
-                self.counts[name] += sum(value > 0.0 for value in values)
-            else:
-                self.counts[name] += int((values > 0.0).sum())
-
-    def merge(self, later: "_Tally") -> None:
-        """Take in the figures of the steps that followed."""
-        for name, moments in later.moments.items():
-            self.moments[name].merge(moments)
-        for name, count in later.counts.items():
-            self.counts[name] += count
+    def take(
+        self, values: Sequence[list[float] | FloatArray], fired: Sequence[bool | NDArray[np.bool_]]
+    ) -> None:
+        """Take in what steps gave, in the order of `_MOMENTS`, and what fired, of `_COUNTS`."""
+        for name, numbers in zip(_MOMENTS, values, strict=True):
+            getattr(self, name).add_many(numbers)
+        for name, flags in zip(_COUNTS, fired, strict=False):
+            setattr(self, name, getattr(self, name) + _fired(flags))
+        for name, numbers in zip(_COUNTS[-2:], values[2:], strict=True):
+            more = (
+                sum(x > 0.0 for x in numbers)
+                if isinstance(numbers, list)
+                else _fired(numbers > 0.0)
+            )
+            setattr(self, name, getattr(self, name) + more)
 
     def state_dict(self) -> dict[str, Any]:
-        moments = {name: each.state_dict() for name, each in self.moments.items()}
-        return {**moments, "counts": dict(self.counts)}
+        moments = {name: getattr(self, name).state_dict() for name in _MOMENTS}
+        return {**moments, "counts": {name: getattr(self, name) for name in _COUNTS}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, moments in self.moments.items():
-            moments.load_state_dict(state[name])
+        for name in _MOMENTS:
+            getattr(self, name).load_state_dict(state[name])
         counts = state | state["counts"]  # in older states two of them stood outside
-        self.counts = {name: int(counts[name]) for name in _COUNTS}
+        for name in _COUNTS:
+            setattr(self, name, int(counts[name]))
 
     def figures(self) -> dict[str, float]:
         """Return what a window and a run record alike."""
-        counts, loss, change = self.counts, self.moments["loss"], self.moments["intervention"]
+        loss, change = self.loss, self.intervention
         return {
-            "lambda_mean": self.moments["scalar"].mean,
-            "lambda_var": self.moments["scalar"].variance,
-            "n_fallback_fires": counts["fallback"],
-            "n_qp_infeasible": counts["infeasible"],
-            "n_braking_fires": counts["braking"],
+            "lambda_mean": self.scalar.mean,
+            "lambda_var": self.scalar.variance,
+            "n_fallback_fires": self.fallback,
+            "n_qp_infeasible": self.infeasible,
+            "n_braking_fires": self.braking,
             "loss_mean": loss.mean,
-            "loss_positive_fraction": counts["n_loss_positive"] / max(1, loss.count),
+            "loss_positive_fraction": self.n_loss_positive / max(1, loss.count),
             "n_loss": loss.count,
-            "n_uncertified": counts["uncertified"],
+            "n_uncertified": self.uncertified,
             "intervention_mean": change.mean,
             "intervention_max": change.high,
-            "intervention_fraction": counts["n_intervened"] / max(1, change.count),
+            "intervention_fraction": self.n_intervened / max(1, change.count),
         }
 
 
@@ -316,25 +246,22 @@ class SafetyAggregator:
             scalars, losses = _means(lambda_), _means(cast("FloatArray", loss))
             losses = losses if scored is None else losses[scored]
             self._tail.add(float(scalars.mean()))
-            self._window.add((scalars, lambda_, losses, cast("FloatArray", intervention)))
+            figures = (scalars, lambda_, losses, cast("FloatArray", intervention))
         else:  # the common case, ten times as quick without arrays
             values = _listed(lambda_)
             scalar, losses = _mean(values), [] if loss is None else [_mean(_listed(loss))]
             self._tail.add(scalar)
-            self._window.add(([scalar], values, losses, [cast("float", intervention)]))
-        counts = self._window.counts
-        fired = (fallback_fired, qp_infeasible, braking_fired, uncertified)
-        for name, flags in zip(counts, fired, strict=False):
-            counts[name] += flags if isinstance(flags, bool) else int(np.count_nonzero(flags))
+            figures = ([scalar], values, losses, [cast("float", intervention)])
+        self._window.take(figures, (fallback_fired, qp_infeasible, braking_fired, uncertified))
 
     def flush_window_stats(self) -> dict[str, float]:
         """Return the figures since the last flush, zeros if there was no step, and start anew."""
         window, self._window = self._window, _Tally()
-        self._past.merge(window)
+        self._past.add(window)
         return {
-            "n_obs": window.moments["scalar"].count,
-            "lambda_max": window.moments["extrema"].high,
-            "lambda_min": window.moments["extrema"].low,
+            "n_obs": window.scalar.count,
+            "lambda_max": window.extrema.high,
+            "lambda_min": window.extrema.low,
             **window.figures(),
         }
 
@@ -343,10 +270,10 @@ class SafetyAggregator:
     ) -> dict[str, Any]:
         """Return the closing record of the run; its ``event`` is the event's name."""
         run = _Tally()
-        run.merge(self._past)
-        run.merge(self._window)
+        run.add(self._past)
+        run.add(self._window)
         steady_state = self._tail.value()
-        steps = run.moments["scalar"].count
+        steps = run.scalar.count
         return {
             "event": FINAL_EVENT,
             "safety_enabled": safety_enabled,
@@ -354,10 +281,10 @@ class SafetyAggregator:
             "n_filter_calls": steps,
             "cartesian_accel_capacity": self._capacity,
             "saturation_threshold": self._threshold,
-            "braking_fire_rate": run.counts["braking"] / max(1, steps),
+            "braking_fire_rate": run.braking / max(1, steps),
             "lambda_clamp_bound": self._clamp_bound,
-            "lambda_max_observed": run.moments["extrema"].high,
-            "lambda_min_observed": run.moments["extrema"].low,
+            "lambda_max_observed": run.extrema.high,
+            "lambda_min_observed": run.extrema.low,
             "lambda_steady_state": steady_state,
             "saturated": steps > 0 and abs(steady_state) >= self._threshold * self._capacity,
             **run.figures(),
@@ -373,6 +300,12 @@ class SafetyAggregator:
         self._past.load_state_dict(state["past"])
         self._window.load_state_dict(state["window"])
         self._tail.load_state_dict(state["tail"])
+
+
+def _fired(flags: bool | list[bool] | NDArray[np.bool_]) -> int:
+    if isinstance(flags, np.ndarray):
+        return int(np.count_nonzero(flags))
+    return sum(flags) if isinstance(flags, list) else flags
 
 
 def _listed(values: Mapping[Any, float] | Sequence[float] | FloatArray) -> list[float]:
@@ -565,8 +498,8 @@ class FilterDriver:
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Continue from `state_dict`, in the caller's own state object."""
         stored, agents = SafetyState.from_dict(payload["state"]), payload["before"]
-        for field in fields(stored):
-            setattr(self.safety_state, field.name, getattr(stored, field.name))
+        for each in fields(stored):
+            setattr(self.safety_state, each.name, getattr(stored, each.name))
         self.before = agents and {uid: snapshot_from_dict(one) for uid, one in agents.items()}
         self.partner_id = payload["partner_id"]
 

@@ -4,19 +4,9 @@ Pairing:   the start depends on ``initial_state_seed`` alone, so every condition
            the same starts; partner, policy and filter begin each episode afresh, so no episode
            depends on the ones before it.
 Units:     m, m/s, m/s^2, s; interventions in the unit of the action.
-
-`AssumptionMonitor` watches, step by step, whether what the safety filter assumes holds:
-A1  The barrier's gradient is bounded: it is while no two balls, radii and safety margin, overlap.
-    Counted: steps that begin with an overlap.
-A2  The forecast's error is bounded: it is while every partner keeps its declared acceleration.
-    Counted: steps whose packets show a partner beyond that. What follows the last step is not
-    seen.
-A3  Some action meets every row. The episode counts these steps itself.
-A5  The ego moves as its control model says. The filter counts the steps that show otherwise.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +17,6 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.aht.safety_telemetry import RunningMoments
 from cadenza.aht.types import playing_ids_of
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig
@@ -37,52 +26,9 @@ from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import EnvLike, PartnerLike
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
-from cadenza.safety.runtime.driver import SafetyDriver, SafetyStep
+from cadenza.safety.record import Figure, Figures, StepRecord
+from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.env_hooks import EnvHooks
-
-#: Overlap that is rounding, m: actions rounded to float32 move a robot by less in one step.
-OVERLAP_TOLERANCE_M: Final = 1e-6
-
-
-class AssumptionMonitor:
-    """Counts for one episode at a time."""
-
-    def __init__(self, hooks: EnvHooks, *, ego_uid: str) -> None:
-        self._control_timestep_s, self._ego_uid = hooks.control_timestep, ego_uid
-        self.begin_episode()
-
-    def begin_episode(self) -> None:
-        """Forget the last episode."""
-        self._steps = self._overlapping = self._breaches = self._ego_breaches = 0
-        self._lambda = RunningMoments()
-        self._slack_peak = 0.0
-        self._reasons: Counter[str] = Counter()
-
-    def observe(self, step: SafetyStep) -> None:
-        """Take in one decision; call it before the env is stepped, at the state it was made in."""
-        self._steps += 1
-        self._breaches += any(uid != self._ego_uid for uid in step.breached)
-        self._ego_breaches += self._ego_uid in step.breached
-        self._overlapping += float(step.info["margin"].min(initial=0.0)) < -OVERLAP_TOLERANCE_M
-        if step.lambda_:
-            self._lambda.add(sum(step.lambda_.values()) / len(step.lambda_))
-        self._slack_peak = max(self._slack_peak, float(step.info["slack"].max(initial=0.0)))
-        self._reasons.update(danger.reason for danger in step.dangers.values())
-
-    def record(self) -> SafetyRecord:
-        """Return the counts of the episode."""
-        return SafetyRecord(
-            control_timestep_s=self._control_timestep_s,
-            overlapping_steps=self._overlapping,
-            accel_checks=max(0, self._steps - 1),
-            accel_breaches=self._breaches,
-            lambda_mean=self._lambda.mean,
-            lambda_var=self._lambda.variance,
-            slack_peak=self._slack_peak,
-            brake_reasons=dict(sorted(self._reasons.items())),
-            ego_breaches=self._ego_breaches or None,
-        )
-
 
 #: Longest episode we accept, control steps: an environment that never ends is an error.
 MAX_STEPS: Final = 100_000
@@ -114,8 +60,9 @@ class EpisodeTag:
 class EpisodeWorld:
     """Everything that takes part in an episode.
 
-    Without a ``guard`` the policy's actions are executed as they are, without a ``monitor`` nothing
-    about the filter's assumptions is recorded, without a ``link`` the ego sees the truth.
+    Without a ``guard`` the policy's actions are executed as they are, without its
+    ``control_timestep_s`` nothing about its assumptions is recorded, without a ``link`` the ego
+    sees the truth.
     """
 
     env: EnvLike
@@ -125,7 +72,7 @@ class EpisodeWorld:
     partner: PartnerLike
     guard: SafetyDriver | None
     has_success: bool = True
-    monitor: AssumptionMonitor | None = None
+    control_timestep_s: float | None = None
     link: EgoLink | None = None
 
 
@@ -148,26 +95,13 @@ class Trajectory:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Figures of one episode so far."""
+class Tally(Figures):
+    """Figures of one episode so far, the filter's aside; of a batch, one per lane, (N,)."""
 
-    n_steps: int = 0
-    episode_return: float = 0.0
-    min_distance: float = float("inf")
-    contact: bool = False
-    fallbacks: int = 0
-    violating: int = 0
-    violation_peak: float = 0.0
-    interventions: int = 0
-    intervention_sum: float = 0.0
-    intervention_peak: float = 0.0
-    infeasible: int = 0
-    uncertified: int = 0
-
-    @property
-    def intervention_mean(self) -> float:
-        """Mean size of the filter's changes; 0 without any."""
-        return self.intervention_sum / self.interventions if self.interventions else 0.0
+    n_steps: Figure = 0
+    episode_return: Figure = 0.0
+    min_distance: Figure = float("inf")
+    contact: Figure = False
 
     def add_step(self, reward: float, info: Mapping[str, Any]) -> None:
         """Count one step.
@@ -185,18 +119,6 @@ class Tally:
         self.episode_return += float(reward)
         self.min_distance = min(self.min_distance, distance)
         self.contact = self.contact or bool(info.get("contact", False))
-
-    def add_filter_step(self, step: SafetyStep, intervention: float) -> None:
-        """Count what the filter did."""
-        self.fallbacks += step.braked
-        self.infeasible += step.infeasible
-        self.uncertified += step.uncertified
-        self.interventions += intervention > 0.0
-        self.intervention_sum += intervention
-        self.intervention_peak = max(self.intervention_peak, intervention)
-        violation = float(step.info["constraint_violation"].max(initial=0.0))
-        self.violating += violation > 0.0
-        self.violation_peak = max(self.violation_peak, violation)
 
 
 @dataclass(slots=True)
@@ -246,7 +168,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
     seen = obs if link is None else link.begin(tag.initial_state_seed, obs)
     if recorder is not None:
         recorder.record(0.0, info)
-    tally = Tally()
+    tally, record = Tally(), StepRecord()
     terminated = truncated = False
     while not (terminated or truncated):
         if tally.n_steps >= MAX_STEPS:
@@ -261,9 +183,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         if world.guard is not None:
             step = world.guard.step(action, partner_id=playing_id(world.partner))
             intervention = intervention_size(action, step.action, world.seat)
-            tally.add_filter_step(step, intervention)
-            if world.monitor is not None:
-                world.monitor.observe(step)
+            record.observe(step.decision(world.seat.uid), intervention)
             action = step.action
         obs, reward, terminated, truncated, info = world.env.step(
             {world.seat.uid: action, world.partner_uid: partner_action}
@@ -277,11 +197,11 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         tally,
         info,
         truncated=truncated and not terminated,
-        filtered=world.guard is not None,
+        record=None if world.guard is None else record,
+        control_timestep_s=world.control_timestep_s,
         has_success=world.has_success,
         stratum=getattr(world.partner, "stratum", None),
         link=None if link is None else link.record(),
-        safety=None if world.monitor is None else world.monitor.record(),
     )
 
 
@@ -309,8 +229,6 @@ def _begin(world: EpisodeWorld, seed: int) -> tuple[Mapping[str, Any], Mapping[s
     if world.guard is not None:
         world.guard.begin_run(seed)
         world.guard.begin_episode()
-    if world.monitor is not None:
-        world.monitor.begin_episode()
     return obs, info
 
 
@@ -320,13 +238,18 @@ def episode_result(
     info: Mapping[str, Any],
     *,
     truncated: bool,
-    filtered: bool,
+    record: StepRecord | None,
+    control_timestep_s: float | None,
     has_success: bool,
     stratum: str | None = None,
     link: Mapping[str, float] | None = None,
-    safety: SafetyRecord | None = None,
 ) -> EpisodeResult:
-    """Return the record of an episode that ended with ``info``."""
+    """Return the record of an episode that ended with ``info``.
+
+    ``record`` is of its filtered steps, None without a filter; without ``control_timestep_s``
+    nothing about the filter's assumptions is stored.
+    """
+    steps, filtered = record or StepRecord(), record is not None
     distance = info.get("goal_distance")
     metadata: dict[str, JsonValue] = {"policy": tag.policy}
     if link is not None:
@@ -348,15 +271,35 @@ def episode_result(
         force_peak=float(info["max_force"]) if "max_force" in info else None,
         min_distance_m=tally.min_distance if np.isfinite(tally.min_distance) else None,
         goal_distance_m=None if distance is None else float(distance),
-        constraint_violation_peak=tally.violation_peak,
-        fallback_fired=tally.fallbacks,
-        violating_steps=tally.violating if filtered else None,
-        interventions=tally.interventions if filtered else None,
-        intervention_mean=tally.intervention_mean if filtered else None,
-        intervention_peak=tally.intervention_peak if filtered else None,
-        infeasible_steps=tally.infeasible if filtered else None,
-        uncertified_steps=tally.uncertified if filtered else None,
-        safety=safety,
+        constraint_violation_peak=steps.max_violation,
+        fallback_fired=steps.braked,
+        violating_steps=steps.violating if filtered else None,
+        interventions=steps.changed if filtered else None,
+        intervention_mean=steps.change_mean if filtered else None,
+        intervention_peak=steps.max_change if filtered else None,
+        infeasible_steps=steps.infeasible if filtered else None,
+        uncertified_steps=steps.uncertified if filtered else None,
+        safety=safety_record(steps, control_timestep_s)
+        if filtered and control_timestep_s
+        else None,
+    )
+
+
+def safety_record(record: StepRecord, control_timestep_s: float) -> SafetyRecord:
+    """Return what an archive keeps of the filter's assumptions.
+
+    Partners' accelerations are measured between two steps: what follows the last is not seen.
+    """
+    return SafetyRecord(
+        control_timestep_s=control_timestep_s,
+        overlapping_steps=record.overlapping,
+        accel_checks=max(0, record.steps - 1),
+        accel_breaches=record.partner_breaches,
+        lambda_mean=record.lambda_mean,
+        lambda_var=record.lambda_var,
+        slack_peak=record.max_slack,
+        brake_reasons=dict(sorted(record.reasons.items())),
+        ego_breaches=record.ego_breaches or None,
     )
 
 
@@ -391,8 +334,6 @@ def open_world(
             partner=build_partner(partner, env=live_env, weights_sha256=weights_sha256),
             guard=build_safety_driver(live_env, safety, link=ego_link),
             has_success=get_task(env.task).has_success,
-            monitor=AssumptionMonitor(EnvHooks.of(live_env), ego_uid=live_env.ego_uid)
-            if safety.enabled
-            else None,
+            control_timestep_s=EnvHooks.of(live_env).control_timestep if safety.enabled else None,
             link=ego_link,
         )

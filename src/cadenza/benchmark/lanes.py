@@ -14,22 +14,19 @@ Units:  as in `cadenza.benchmark.episodes`.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.aht.safety_telemetry import RunningMoments
 from cadenza.benchmark.builders import build_batched_safety_driver, build_env, build_partner
 from cadenza.benchmark.episodes import (
     INTERVENTION_TOLERANCE,
     MAX_STEPS,
-    OVERLAP_TOLERANCE_M,
     EpisodeTag,
     Tally,
     Trajectory,
@@ -40,12 +37,12 @@ from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import Observation
-from cadenza.evaluation.results import EpisodeResult, SafetyRecord
+from cadenza.evaluation.results import EpisodeResult
 from cadenza.partners.interface import FrozenPartner, PartnerBase
+from cadenza.safety.record import StepRecord
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
-    from cadenza.safety.batched.step import SafetyBatchStep
 
 #: Lanes unless told otherwise: below 64 the filter's fixed cost per step dominates.
 DEFAULT_LANES: Final = 128
@@ -155,38 +152,10 @@ def observation_of(obs: Observation, row: int) -> Observation:
     return {"agent": {uid: {k: v[row] for k, v in agents[uid].items()} for uid in agents}}
 
 
-@dataclass(slots=True)
-class _Tallies:
-    """The figures of `Tally`, one per lane, (N,)."""
+class _Tallies(Tally):
+    """`Tally` of every lane."""
 
-    n_steps: NDArray[np.int64]
-    episode_return: FloatArray
-    min_distance: FloatArray
-    contact: NDArray[np.bool_]
-    fallbacks: NDArray[np.int64]
-    violating: NDArray[np.int64]
-    violation_peak: FloatArray
-    interventions: NDArray[np.int64]
-    intervention_sum: FloatArray
-    intervention_peak: FloatArray
-    infeasible: NDArray[np.int64]
-    uncertified: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, lanes: int) -> "_Tallies":
-        """Return those of episodes that begin."""
-        return cls(**{each.name: np.full(lanes, each.default) for each in fields(Tally)})
-
-    def begin(self, row: int) -> None:
-        """Forget the episode of one lane."""
-        for each in fields(Tally):
-            getattr(self, each.name)[row] = each.default
-
-    def row(self, row: int) -> Tally:
-        """Return the figures of one lane."""
-        return Tally(**{each.name: getattr(self, each.name)[row].item() for each in fields(Tally)})
-
-    def add_step(self, reward: FloatArray, info: Mapping[str, Any]) -> NDArray[np.bool_]:
+    def add_lanes(self, reward: FloatArray, info: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Count one step; return where reward and distance are numbers, (N,)."""
         distance = np.asarray(info.get("min_distance", np.inf), dtype=np.float64)
         self.n_steps += 1
@@ -195,70 +164,6 @@ class _Tallies:
         if "contact" in info:
             self.contact |= info["contact"]
         return np.isfinite(reward) & ~np.isnan(distance)
-
-    def add_filter_step(self, step: "SafetyBatchStep", intervention: FloatArray) -> None:
-        """Count what the filter did."""
-        violation = step.constraint_violation.max(axis=1, initial=0.0)
-        self.fallbacks += step.braked
-        self.infeasible += step.infeasible
-        self.uncertified += step.uncertified
-        self.interventions += intervention > 0.0
-        self.intervention_sum += intervention
-        self.intervention_peak = np.maximum(self.intervention_peak, intervention)
-        self.violating += violation > 0.0
-        self.violation_peak = np.maximum(self.violation_peak, violation)
-
-
-class LaneMonitor:
-    """What `AssumptionMonitor` counts, in every lane."""
-
-    def __init__(self, lanes: int, *, control_timestep_s: float) -> None:
-        self._control_timestep_s = control_timestep_s
-        counts = (lanes, 4)  # steps, overlapping ones, breaches of partners and of the ego
-        self._counts: NDArray[np.int64] = np.zeros(counts, dtype=np.int64)
-        self._lambda: FloatArray = np.zeros((lanes, 2))  # mean, sum of squares
-        self._slack_peak: FloatArray = np.zeros(lanes)
-        self._reasons: list[Counter[str]] = [Counter() for _ in range(lanes)]
-
-    def begin(self, row: int) -> None:
-        """Forget the episode of one lane."""
-        self._counts[row] = 0
-        self._lambda[row] = self._slack_peak[row] = 0.0
-        self._reasons[row] = Counter()
-
-    def observe(self, step: "SafetyBatchStep") -> None:
-        """Take in one decision; call it before the lanes are stepped."""
-        steps, overlapping, partners, ego = self._counts.T
-        steps += 1
-        overlapping += step.margin.min(axis=1, initial=0.0) < -OVERLAP_TOLERANCE_M
-        partners += step.breached[:, 1:].any(axis=1)
-        ego += step.breached[:, 0]
-        value = sum(step.lambda_.T, np.zeros(len(steps))) / step.lambda_.shape[1]
-        mean, squares = self._lambda.T
-        delta = value - mean
-        mean += delta / steps
-        squares += delta * (value - mean)
-        self._slack_peak = np.maximum(self._slack_peak, step.slack.max(axis=1, initial=0.0))
-        for row, reasons in step.brake_reasons.items():
-            self._reasons[row].update(reasons)
-
-    def record(self, row: int) -> SafetyRecord:
-        """Return the counts of the episode in one lane."""
-        steps, overlapping, partners, ego = self._counts[row].tolist()
-        moments = RunningMoments()
-        moments.count = steps
-        moments.mean, moments.squares = self._lambda[row].tolist()
-        return SafetyRecord(
-            control_timestep_s=self._control_timestep_s,
-            overlapping_steps=overlapping,
-            accel_checks=max(0, steps - 1),
-            accel_breaches=partners,
-            lambda_mean=moments.mean,
-            lambda_var=moments.variance,
-            slack_peak=float(self._slack_peak[row]),
-            brake_reasons=dict(sorted(self._reasons[row].items())),
-            ego_breaches=ego or None,
-        )
 
 
 def intervention_sizes(nominal: NDArray[Any], executed: FloatArray, seat: EgoSeat) -> FloatArray:
@@ -307,11 +212,8 @@ class _Play:
         self._next = 0  # first episode that no lane has begun
         self._playing = [0] * world.lanes  # index of the episode in each lane
         self._live = [False] * world.lanes  # whether its result is wanted
-        self._tallies = _Tallies.of(world.lanes)
-        self._monitor: LaneMonitor | None = None
-        if world.guard is not None:
-            timestep = float(world.env.control_timestep)
-            self._monitor = LaneMonitor(world.lanes, control_timestep_s=timestep)
+        self._tallies = _Tallies.of_lanes(world.lanes)
+        self._record = StepRecord.of_lanes(world.lanes)
         self._records = records
         self.actions: list[dict[str, NDArray[Any]]] = []
         self._frames: list[dict[str, FloatArray]] = []
@@ -343,8 +245,7 @@ class _Play:
             self._playing[row] = min(self._next, len(self._tags) - 1)
             self._next += self._live[row]
             self._tallies.begin(row)
-            if self._monitor is not None:
-                self._monitor.begin(row)
+            self._record.begin(row)
         tags = [self._tags[self._playing[row]] for row in rows]
         seeds = [tag.initial_state_seed for tag in tags]
         obs = world.env.reset_rows(list(rows), seeds, [tag.seed for tag in tags])
@@ -368,16 +269,15 @@ class _Play:
         )
         partner_action = world.partner.act(obs)
         size = np.zeros(world.lanes)
-        if world.guard is not None and self._monitor is not None:
+        if world.guard is not None:
             step = world.guard.step(action, world.partner.playing_ids)
             size = intervention_sizes(action, step.action, world.seat)
-            self._tallies.add_filter_step(step, size)
-            self._monitor.observe(step)
+            self._record.observe(step.decision, size)
             action = step.action
         actions = {world.seat.uid: action, world.partner_uid: partner_action}
         obs, reward, terminated, truncated, info = world.env.step(actions)
         self._require(
-            self._tallies.add_step(reward, info),
+            self._tallies.add_lanes(reward, info),
             "a finite reward and a distance from the environment",
             "others; its simulation has diverged",
         )
@@ -409,13 +309,13 @@ class _Play:
         world = self._world
         return episode_result(
             self._tags[self._playing[row]],
-            self._tallies.row(row),
+            self._tallies.lane(row),
             {name: values[row] for name, values in info.items()},
             truncated=truncated,
-            filtered=world.guard is not None,
+            record=None if world.guard is None else self._record.lane(row),
+            control_timestep_s=None if world.guard is None else float(world.env.control_timestep),
             has_success=world.has_success,
             stratum=world.partner.stratum_of(row),
-            safety=None if self._monitor is None else self._monitor.record(row),
         )
 
     def _look(self, intervention: float, info: Mapping[str, Any]) -> None:

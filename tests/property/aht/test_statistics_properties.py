@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
 from cadenza.aht.learning_signal_check import assert_non_decreasing_window
 from cadenza.aht.safety_telemetry import (
-    RunningMoments,
     SafetyAggregator,
     TailMean,
     evaluate_audit_gate,
 )
 from cadenza.aht.types import RewardCurve
+from cadenza.safety.record import RunningMoments
 
 numbers = st.floats(-1e6, 1e6)
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cadenza.aht.safety_telemetry import RunningMoments, TailMean
+from cadenza.aht.safety_telemetry import TailMean
+from cadenza.safety.record import RunningMoments
 
 
 def filled(values, cls):

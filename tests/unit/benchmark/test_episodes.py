@@ -13,6 +13,7 @@ from cadenza.benchmark.episodes import (
 )
 from cadenza.benchmark.policies import EgoSeat
 from cadenza.core.errors import InputError, NotReadyError
+from cadenza.safety.runtime.safety_step import SafetyStep, blank_info
 
 SEAT = EgoSeat(
     uid="ego",
@@ -82,11 +83,15 @@ class Constant:
         return self.action
 
 
-class Step:
-    def __init__(self, action, *, violation, braked, infeasible, uncertified):
-        self.action = np.asarray(action, np.float64)
-        self.info = {"constraint_violation": np.asarray(violation)}
-        self.braked, self.infeasible, self.uncertified = braked, infeasible, uncertified
+def decided(action, *, violation, braked, infeasible, uncertified):
+    """Decision of a filter with the pairs' violations, m/s."""
+    info = blank_info({}) | {
+        "constraint_violation": np.asarray(violation),
+        "status": "infeasible" if infeasible else "optimal",
+        "fallback_fired": braked,
+        "uncertified": uncertified,
+    }
+    return SafetyStep(np.asarray(action, np.float64), info, {}, {})
 
 
 class ScriptedGuard:
@@ -143,7 +148,7 @@ def test_episode_without_filter_records_what_happened():
 
 
 def test_every_party_is_reset_with_the_initial_state_seed():
-    guard = ScriptedGuard([Step([0, 0], violation=[0], braked=0, infeasible=0, uncertified=0)])
+    guard = ScriptedGuard([decided([0, 0], violation=[0], braked=0, infeasible=0, uncertified=0)])
     world = make_world([(1.0, False, False, False, True)], guard=guard)
     run_episode(world, TAG)
     assert world.env.seeds == world.policy.seeds == world.partner.seeds == [99]
@@ -152,9 +157,9 @@ def test_every_party_is_reset_with_the_initial_state_seed():
 
 def test_filter_figures_are_counted_per_step():
     steps = [
-        Step([0.5, 0.0], violation=[0.0], braked=False, infeasible=False, uncertified=False),
-        Step([0.5, 0.3], violation=[0.2, 0.7], braked=False, infeasible=True, uncertified=True),
-        Step([-1.0, 0.0], violation=[0.4], braked=True, infeasible=True, uncertified=True),
+        decided([0.5, 0.0], violation=[0.0], braked=False, infeasible=False, uncertified=False),
+        decided([0.5, 0.3], violation=[0.2, 0.7], braked=False, infeasible=True, uncertified=True),
+        decided([-1.0, 0.0], violation=[0.4], braked=True, infeasible=True, uncertified=True),
     ]
     world = make_world([GOING, GOING, (0.3, True, False, True, False)], guard=ScriptedGuard(steps))
     result = run_episode(world, TAG)
@@ -198,7 +203,7 @@ def test_environment_that_never_ends_is_an_error(monkeypatch):
 def test_recorded_episode_has_one_frame_per_state_and_the_first_contact():
     script = [GOING, (0.3, True, False, False, False), (0.2, True, False, True, False)]
     steps = [
-        Step(a, violation=[0], braked=0, infeasible=0, uncertified=0)
+        decided(a, violation=[0], braked=0, infeasible=0, uncertified=0)
         for a in ([0.5, 0.0], [0.5, 0.5], [0.5, 0.0])
     ]
     result, trajectory = record_episode(make_world(script, guard=ScriptedGuard(steps)), TAG)

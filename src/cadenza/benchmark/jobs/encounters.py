@@ -206,7 +206,10 @@ class Encounters(ExitStack):
                 )
             )
             recorded = _RecordedEnv(world.env, world.seat)
-            self._worlds[partner] = (replace(world, env=recorded, monitor=None), recorded)
+            self._worlds[partner] = (
+                replace(world, env=recorded, control_timestep_s=None),
+                recorded,
+            )
         return self._worlds[partner]
 
 

@@ -12,6 +12,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
 from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.record import Decision
 from cadenza.safety.runtime.env_hooks import REMEDY
 from cadenza.safety.snapshot import AgentBatch
 
@@ -99,3 +100,20 @@ class SafetyBatchStep:
     bad_input: Mapping[int, str] = field(default_factory=dict[int, str])
     #: Which declared accelerations were disproved in each episode; only of those where one was
     reason: Mapping[int, str] = field(default_factory=dict[int, str])
+
+    @property
+    def decision(self) -> Decision:
+        """What a `StepRecord` of lanes counts."""
+        lambdas = self.lambda_
+        return Decision(
+            braked=self.braked,
+            infeasible=self.infeasible,
+            uncertified=self.uncertified,
+            violation=self.constraint_violation.max(axis=1, initial=0.0),
+            margin=self.margin.min(axis=1, initial=0.0),
+            slack=self.slack.max(axis=1, initial=0.0),
+            lambda_mean=sum(lambdas.T, np.zeros(len(lambdas))) / lambdas.shape[1],
+            partner_breached=self.breached[:, 1:].any(axis=1),
+            ego_breached=self.breached[:, 0],
+            reasons=self.brake_reasons,
+        )

@@ -12,6 +12,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.braking import Pair, PairDanger
 from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.record import Decision
 from cadenza.safety.runtime.observation import comparable
 from cadenza.safety.state import FilterInfo
 
@@ -70,6 +71,22 @@ class SafetyStep:
     def intervention(self) -> float:
         """Euclidean distance between executed and nominal action."""
         return self.info["intervention"]
+
+    def decision(self, ego_uid: str) -> Decision:
+        """Return what a `StepRecord` counts; ``ego_uid`` is whose action this is."""
+        info, lambdas = self.info, self.lambda_.values()
+        return Decision(
+            braked=self.braked,
+            infeasible=self.infeasible,
+            uncertified=self.uncertified,
+            violation=float(info["constraint_violation"].max(initial=0.0)),
+            margin=float(info["margin"].min(initial=0.0)),
+            slack=float(info["slack"].max(initial=0.0)),
+            lambda_mean=sum(lambdas) / len(lambdas) if lambdas else 0.0,
+            partner_breached=any(uid != ego_uid for uid in self.breached),
+            ego_breached=ego_uid in self.breached,
+            reasons={0: tuple(danger.reason for danger in self.dangers.values())},
+        )
 
 
 #: What the filter reports of a step in which an action met every row.
@@ -154,55 +171,46 @@ class RuntimeTelemetry:
 
     def begin_run(self) -> None:
         """Forget everything."""
-        self._run: Counter[str] = Counter()
-        self._run_brakes: Counter[str] = Counter()
+        self._counters: dict[str, Counter[str]] = {"run": Counter(), "run_brakes": Counter()}
         self.begin_episode()
 
     def begin_episode(self) -> None:
         """Start the episode's counters; the run's go on."""
-        self._episode: Counter[str] = Counter()
-        self._episode_brakes: Counter[str] = Counter()
+        self._counters |= {"episode": Counter(), "episode_brakes": Counter()}
 
     @property
     def run(self) -> TelemetryRecord:
         """Counters since `begin_run`; a copy."""
-        return _record(self._run, self._run_brakes)
+        return self._record("run")
 
     @property
     def episode(self) -> TelemetryRecord:
         """Counters since `begin_episode`; a copy."""
-        return _record(self._episode, self._episode_brakes)
+        return self._record("episode")
 
     def count(self, name: str) -> None:
         """Add one to a counter of `COUNTED`."""
-        self._run[name] += 1
-        self._episode[name] += 1
+        self._counters["run"][name] += 1
+        self._counters["episode"][name] += 1
 
     def observe(self, step: SafetyStep) -> None:
         """Take in what was decided."""
-        info = step.info
-        self._run["steps"] += 1
-        self._episode["steps"] += 1
-        if info["status"] not in _FEASIBLE:
+        self.count("steps")
+        if step.infeasible:
             self.count("infeasible")
-        if info["uncertified"]:
+        if step.uncertified:
             self.count("uncertified")
-        if info["fallback_fired"]:
+        if step.braked:
             self.count("braked")
         if step.bad_input is not None:
             self.count("bad_inputs")
         for danger in step.dangers.values():
-            self._run_brakes[danger.reason] += 1
-            self._episode_brakes[danger.reason] += 1
+            self._counters["run_brakes"][danger.reason] += 1
+            self._counters["episode_brakes"][danger.reason] += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return all counters as JSON-able values."""
-        return {
-            "run": dict(self._run),
-            "run_brakes": dict(self._run_brakes),
-            "episode": dict(self._episode),
-            "episode_brakes": dict(self._episode_brakes),
-        }
+        return {name: dict(counter) for name, counter in self._counters.items()}
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Continue from `state_dict`.
@@ -210,23 +218,17 @@ class RuntimeTelemetry:
         Raises:
             InputError: Malformed; nothing is changed then.
         """
-        counters = [
-            _counter(payload[key]) for key in ("run", "run_brakes", "episode", "episode_brakes")
-        ]
-        self._run, self._run_brakes, self._episode, self._episode_brakes = counters
+        self._counters = {name: _counter(payload[name]) for name in self._counters}
+
+    def _record(self, part: str) -> TelemetryRecord:
+        counts, brakes = self._counters[part], self._counters[f"{part}_brakes"]
+        return TelemetryRecord(
+            counts={name: counts[name] for name in COUNTED}, brakes=dict(sorted(brakes.items()))
+        )
 
 
 def _counter(entries: Mapping[str, Any]) -> Counter[str]:
-    counter: Counter[str] = Counter()
     for name, number in entries.items():
         if type(number) is not int or number < 0:
             raise InputError(f"telemetry: expected a complete record, got {number!r} {name!r}.")
-        counter[name] = number
-    return counter
-
-
-def _record(counts: Counter[str], brakes: Counter[str]) -> TelemetryRecord:
-    return TelemetryRecord(
-        counts={name: counts[name] for name in COUNTED},
-        brakes={reason: brakes[reason] for reason in sorted(brakes)},
-    )
+    return Counter(dict(entries))

@@ -9,13 +9,14 @@ File:                no times and no paths: the same configuration and code give
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.files import atomic_write_bytes, canonical_json, finite_or_none, sha256_bytes
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.provenance import RunContext
+from cadenza.safety.record import Figures
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord, draw_episode
 
@@ -29,7 +30,7 @@ PICTURE_NAME: Final = "worst_episode.png"
 
 
 @dataclass(slots=True)
-class Counts:
+class Counts(Figures):
     """What happened in some episodes."""
 
     episodes: int = 0  # Episodes played
@@ -60,17 +61,6 @@ class Counts:
     #: Largest own speed while overlapping a partner, m/s; counted where that is the filter's claim
     largest_contact_speed: float = 0.0
     fast_steps: int = 0  # Steps with a larger one than tolerated
-
-    def add(self, other: "Counts") -> None:
-        """Add the counts of other episodes."""
-        for name in (f.name for f in fields(self)):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if name.startswith("min_"):
-                setattr(self, name, min(mine, theirs))
-            elif name.startswith("largest_"):
-                setattr(self, name, max(mine, theirs))
-            else:
-                setattr(self, name, mine + theirs)
 
     def episode_interval(self) -> tuple[float, float]:
         """Return the bounds on the rate of episodes with an overlap; (0, 1) without episodes."""
