@@ -240,6 +240,9 @@ def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
     twins = matrix("three", fcp, egos=egos)
     assert twins.egos[2:] == ("a-policy", "b-policy")
     assert twins.values[2:].tolist() == result.values[:, :6].tolist()
+    shutil.copytree(tmp_path / "a", tmp_path / "again" / "a")
+    with pytest.raises(ConfigurationError, match=r"a/policy\.pt and .*again/a/policy\.pt, both"):
+        matrix("four", fcp, egos=[egos[0], tmp_path / "again" / "a" / "policy.pt"])
     diversity = family_diversity([fcp, tmp_path / "scripted"])
     assert diversity["scripted"]["members"] == 2
     assert diversity["scripted"]["minus_fcp"][0] > 0.0

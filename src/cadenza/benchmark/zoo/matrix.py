@@ -42,7 +42,7 @@ from cadenza.benchmark.policies import (
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError, refuse
 from cadenza.core.extras import load_extra
 from cadenza.core.strict_json import parse_sealed_json, write_sealed_json
 from cadenza.core.tables import Table
@@ -428,18 +428,23 @@ def _further(egos: Sequence[str | Path], taken: Iterable[str]) -> list[_Policy]:
     for ego in (Path(ego) for ego in egos if str(ego) not in built_in):
         for file in saved_policies(ego):
             folder, name, seed = file.resolve().parent, file.stem.removesuffix(".policy"), None
+            folder = folder.parent if folder.name == "policies" else folder
             if file.name in _AGENTS:
                 name = folder.name
             elif ego.is_dir() and (told := _SEEDED.fullmatch(name)):
                 name, seed = told.groups()
-                folder = folder.parent if folder.name == "policies" else folder
             found.append((file, folder, name, seed))
     owners = {(folder, name, file if seed is None else None) for file, folder, name, seed in found}
     known = [*taken, *(name for _, name, _ in owners)]
-    policies: list[_Policy] = []
+    policies, places = list[_Policy](), dict[str, Path]()
     for file, folder, own, seed in found:
         label = file.name if file.name in _AGENTS else own
         name = own if known.count(own) == 1 else f"{folder.name}-{label}"
+        other = places.setdefault(name, place := file if seed is None else folder)
+        if other != place:
+            expected = "egos whose file or folder tells them apart"
+            got, do = f"{other} and {place}, both {name!r}", "copy one under another name"
+            refuse(ConfigurationError, "zoo matrix", expected=expected, got=got, do=do)
         policies.append(
             _Policy(name, file)
             if seed is None
