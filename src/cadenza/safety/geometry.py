@@ -513,11 +513,14 @@ class Points:
 class Obstacles:
     """Shapes that stand still, with their signed distances to points.
 
+    Their parts are every shape but `Points`, in order, and then the balls of all `Points`.
+
     Attributes:
         shapes: All of one dimension; possibly none.
         dim: Their dimension; None if there is none.
-        solids: `Shape.gap_function` of every shape that is one convex set, in their order.
-        scans: The others.
+        solids: `Shape.gap_function` of the parts that are no such balls.
+        centers: Of the balls, shape (B, d), m.
+        radii: Of the balls, shape (B,), m.
 
     Raises:
         InputError: An entry is no shape, or dimensions differ.
@@ -526,7 +529,8 @@ class Obstacles:
     shapes: Sequence[Shape]
     dim: int | None = field(init=False)
     solids: tuple[Gap, ...] = field(init=False)
-    scans: tuple[Points, ...] = field(init=False)
+    centers: FloatArray = field(init=False)
+    radii: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
         shapes = tuple(self.shapes)
@@ -538,23 +542,28 @@ class Obstacles:
                 expected, got = f"{shapes[0].dim}-D as the first", f"{shape.dim}-D"
                 refuse(InputError, f"Obstacles: shapes[{k}]", expected=expected, got=got)
         solids = [shape.gap_function() for shape in shapes if not isinstance(shape, Points)]
+        scans = [shape for shape in shapes if isinstance(shape, Points)]
+        dim = shapes[0].dim if shapes else None
+        centers = np.concatenate([np.zeros((0, dim or 0)), *(scan.centers for scan in scans)])
+        radii = np.repeat([s.radius for s in scans], [len(s.centers) for s in scans])
         object.__setattr__(self, "shapes", shapes)
-        object.__setattr__(self, "dim", shapes[0].dim if shapes else None)
+        object.__setattr__(self, "dim", dim)
         object.__setattr__(self, "solids", tuple(solids))
-        object.__setattr__(self, "scans", tuple(s for s in shapes if isinstance(s, Points)))
+        object.__setattr__(self, "centers", centers)
+        object.__setattr__(self, "radii", np.asarray(radii, dtype=np.float64))
 
     def __len__(self) -> int:
-        """Return the number of convex parts: one of every shape, all balls of `Points`."""
-        return len(self.solids) + sum(len(scan.centers) for scan in self.scans)
+        """Return the number of parts."""
+        return len(self.solids) + len(self.radii)
 
     def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the signed distances to every part, m, and unit normals, in the shapes' order.
+        """Return the signed distances to every part, m, and unit normals.
 
         Args:
             points: One point, shape (d,), or several, (N, d), m.
 
         Returns:
-            Shapes (K,) and (K, d), or (N, K) and (N, K, d), with K = `len` of the obstacles.
+            Shapes (K,) and (K, d), or (N, K) and (N, K, d), with K parts.
 
         Raises:
             InputError: Wrong shape, not finite, or no dimension to check against.
@@ -565,10 +574,11 @@ class Obstacles:
             refuse(InputError, "Obstacles.gaps: points", expected=expected, got=points.shape)
         require_finite("Obstacles.gaps: points", points)
         several = np.atleast_2d(points)
-        parts = [shape.gaps(several) for shape in self.shapes]
-        distances = [part[0] for part in parts] or [np.zeros((len(several), 0))]
-        normals = [part[1] for part in parts] or [np.zeros((len(several), 0, points.shape[-1]))]
-        distance, normal = np.concatenate(distances, axis=1), np.concatenate(normals, axis=1)
+        parts = [shape.gaps(several) for shape in self.shapes if not isinstance(shape, Points)]
+        centers = self.centers if self.shapes else np.zeros((0, points.shape[-1]))
+        parts.append(_ball_gaps(several, centers, self.radii))
+        distance = np.concatenate([part[0] for part in parts], axis=1)
+        normal = np.concatenate([part[1] for part in parts], axis=1)
         return (distance, normal) if points.ndim == 2 else (distance[0], normal[0])
 
 
@@ -708,7 +718,7 @@ def _ball_gap(center: Vector, radius: float) -> Gap:
 
 
 def _ball_gaps(
-    points: FloatArray, centers: FloatArray, radius: float
+    points: FloatArray, centers: FloatArray, radius: float | FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return signed distances of N points to K balls, shape (N, K), and normals (N, K, d)."""
     away = (1.0,) + (0.0,) * (centers.shape[1] - 1)

@@ -125,7 +125,7 @@ def test_many_points_at_once_are_measured_like_one_at_a_time(scene, radius):
     assert distances.shape == (len(points), len(obstacles))
     for i, point in enumerate(points):
         balls = [Ball(center, radius).gap_function()(point) for center in returns]
-        single = balls + [gap(point) for gap in obstacles.solids]
+        single = [gap(point) for gap in obstacles.solids] + balls
         for k, (distance, normal) in enumerate(single):
             assert distances[i, k] == pytest.approx(distance, abs=1e-12)
             # At ties several normals are right: equal ones, or both support the solid there.

@@ -131,8 +131,8 @@ def test_obstacles_count_the_balls_of_a_scan_each():
     obstacles = Obstacles([HalfSpace((1, 0), -2.0), scan, Ball((5, 0), 1.0)])
     distances, normals = obstacles.gaps((0, 0))
     assert len(obstacles) == 5
-    assert distances.tolist() == [2.0, 2.5, 3.5, 5.5, 4.0]
-    assert normals.tolist() == [[1, 0], [0, -1], [0, -1], [0, -1], [-1, 0]]
+    assert distances.tolist() == [2.0, 4.0, 2.5, 3.5, 5.5]
+    assert normals.tolist() == [[1, 0], [-1, 0], [0, -1], [0, -1], [0, -1]]
     assert obstacles.gaps([(0, 0), (3, 0)])[0][:, 0].tolist() == [2.0, 5.0]
     assert Obstacles([]).gaps((1, 2))[0].shape == (0,)
     nothing = Points(np.zeros((0, 2)), 0.1)
