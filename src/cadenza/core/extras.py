@@ -33,6 +33,7 @@ _EXTRAS: Final = {
     "piqp": "solvers",
     "psutil": "train",
     "pyarrow": "lerobot",
+    "qpsolvers": "solvers",
     "quadprog": "solvers",
     "ray": "ray",
     "sapien": "maniskill",

@@ -47,8 +47,9 @@ def test_registry_unknown_name_is_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize("name", ["quadprog", "piqp", "osqp"])
-def test_registry_missing_library_names_the_extra(monkeypatch, name):
-    monkeypatch.setitem(sys.modules, name, None)
+@pytest.mark.parametrize("missing", [None, "qpsolvers"])
+def test_registry_missing_library_names_the_extra(monkeypatch, name, missing):
+    monkeypatch.setitem(sys.modules, missing or name, None)
     with pytest.raises(MissingExtraError, match=r"cadenza\[solvers\]"):
         make_solver(name)
 

@@ -1,17 +1,20 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError, MissingExtraError
+from cadenza.safety import solvers
+from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.solvers import (
     ClosedFormSolver,
     DaqpSolver,
     QPSolution,
     SolveStatus,
+    as_solver,
     largest_residual,
     make_solver,
-    registry,
 )
-from cadenza.safety.solvers.libraries import ApproximateSolver, Guess
 
 
 def solve(q, A, b, lower=-1.0, upper=1.0, solver=None):
@@ -42,7 +45,7 @@ def test_daqp_empty_box_is_infeasible():
 
 
 def test_daqp_answer_that_misses_a_row_is_not_accepted(monkeypatch):
-    monkeypatch.setattr("cadenza.safety.solvers.interface.largest_residual", lambda A, b, x: 1e-6)
+    monkeypatch.setattr("cadenza.safety.solvers.largest_residual", lambda A, b, x: 1e-6)
     assert solve([-1.0, 0.0], [[1, 0], [0, 1]], [0.5, 0.5]).status is SolveStatus.NUMERICAL
 
 
@@ -108,36 +111,60 @@ def test_solver_refuses_problems_without_a_closed_form():
         closed_form([[2.0, 1.0], [1.0, 2.0]], [0.0, 0.0], [[1, 1]], [1.0])
 
 
-# Refinement of a guess.
+# Methods of other packages.
 
 
-class Claims(ApproximateSolver):
-    """Says what it is told to; the base class finds out what is true."""
-
-    name = "claims"
-
-    def __init__(self, x, status=SolveStatus.OPTIMAL):
-        self._x, self._status = np.array(x, float), status
-
-    def guess(self, problem, *, warm_start):
-        return Guess(self._x, np.ones(problem.h.shape[0]), self._status, 4)
-
-
-def guessed(solver, b):
-    free = np.full(1, 1e30)
-    return solver.run(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array(b), -free, free)
-
-
-@pytest.mark.parametrize("x", [[np.nan], [0.0]], ids=["no number", "nothing to find"])
-def test_a_false_claim_is_reported_as_numerical(x):
-    solution = guessed(Claims(x), [-1.0, -1.0])  # no x is <= -1 and >= 1
-    assert (solution.status, solution.iterations) == (SolveStatus.NUMERICAL, 4)
+@pytest.mark.parametrize(
+    ("name", "extras", "status"),
+    [
+        ("clarabel", {"status": "MaxIterations"}, "max_iter"),
+        ("clarabel", {"status": "NumericalError"}, "numerical"),
+        ("clarabel", {"status": "AlmostPrimalInfeasible"}, "infeasible"),
+        ("osqp", {"info": SimpleNamespace(status="solved inaccurate", iter=9)}, "numerical"),
+        ("osqp", {"info": SimpleNamespace(status="maximum iterations", iter=9)}, "max_iter"),
+        ("piqp", {"info": SimpleNamespace(status="Status.PIQP_NUMERICS", iter=9)}, "numerical"),
+    ],
+)
+def test_words_of_another_package_keep_their_meaning(monkeypatch, name, extras, status):
+    answer = SimpleNamespace(found=False, x=np.zeros(2), extras=extras)
+    monkeypatch.setattr("qpsolvers.solve_problem", lambda *problem, **options: answer)
+    solution = solve([-1.0, 0.0], [[1, 0], [0, 1]], [0.5, 0.5], solver=make_solver(name))
+    assert solution.status is SolveStatus(status)
+    assert solution.iterations == (9 if "info" in extras else 0)
+    assert np.isnan(solution.x).all()
 
 
-def test_a_guess_that_ran_out_of_iterations_counts_if_it_leads_to_the_optimum():
-    solution = guessed(Claims([5.0], SolveStatus.MAX_ITER), [4.0, -1.0])  # 1 <= x <= 4
-    assert (solution.status, solution.x.tolist()) == (SolveStatus.OPTIMAL, [1.0])
-    assert guessed(Claims([5.0], SolveStatus.MAX_ITER), [-1.0, -1.0]).status is SolveStatus.MAX_ITER
+class SolveOnly:
+    """A solver of somebody else, who says what he is told to."""
+
+    def __init__(self, x):
+        self.x, self.rows = x, None
+
+    def solve(self, P, q, A, b, *, warm_start=True):
+        self.rows = A.tolist(), b.tolist()
+        if self.x is None:
+            raise ConcertoSafetyInfeasible("none")
+        return np.array(self.x), 0.1
+
+
+@pytest.mark.parametrize(
+    ("claim", "status"),
+    [
+        ([0.4 + 1e-8, -0.3], SolveStatus.OPTIMAL),  # close enough to tell which row is tight
+        ([-1.0, -1.0], SolveStatus.NUMERICAL),  # no row is tight, and (1, 0.9) misses this one
+        ([np.nan, 0.0], SolveStatus.NUMERICAL),
+        (None, SolveStatus.INFEASIBLE),
+    ],
+)
+def test_foreign_answer_is_made_exact_and_judged(claim, status):
+    # Project (1, 0.9) on x + 2 y <= -0.2: less 0.6 (1, 2).
+    foreign = SolveOnly(claim)
+    solution = solve([-1.0, -0.9], [[1.0, 2.0]], [-0.2], solver=as_solver(foreign))
+    assert solution.status is status
+    if status is SolveStatus.OPTIMAL:
+        assert solution.x == pytest.approx([0.4, -0.3], abs=1e-14)
+    bounds = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
+    assert foreign.rows == ([[1.0, 2.0], *bounds], [-0.2, 1.0, 1.0, 1.0, 1.0])
 
 
 # Which method `auto` takes.
@@ -170,7 +197,7 @@ def auto(monkeypatch):
     def build(**statuses):
         fakes = {name: Fake(status) for name, status in statuses.items()}
         for name, fake in fakes.items():
-            monkeypatch.setattr(registry, name, lambda fake=fake: fake)
+            monkeypatch.setattr(solvers, name, lambda fake=fake: fake)
         return make_solver("auto"), *fakes.values()
 
     return build
@@ -210,7 +237,7 @@ def test_auto_asks_clarabel_without_quadprog(auto, monkeypatch):
     def missing():
         raise MissingExtraError("no quadprog")
 
-    monkeypatch.setattr(registry, "QuadprogSolver", missing)
+    monkeypatch.setattr(solvers, "QuadprogSolver", missing)
     solution = auto(DaqpSolver=SolveStatus.NUMERICAL)[0].run(*TWO_ROWS)
     assert solution.status is SolveStatus.OPTIMAL
     assert solution.x == pytest.approx([0.25, -0.5], abs=1e-12)

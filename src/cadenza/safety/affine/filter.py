@@ -62,8 +62,7 @@ from cadenza.safety.batched.projection import (
 )
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.filters.projection import RowSet, project, residual
-from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
-from cadenza.safety.solvers.interface import UNBOUNDED
+from cadenza.safety.solvers import UNBOUNDED, QPSolver, SolveStatus, as_solver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,7 +16,7 @@ from cadenza.safety.conformal.dtaci import DEFAULT_STEP_GRID
 from cadenza.safety.conformal.rules import SUPPORTED_RULES
 from cadenza.safety.filter_options import EgoOnlyOptions, RowOptions
 from cadenza.safety.runtime.predictors import predictor_kinds
-from cadenza.safety.solvers.registry import SUPPORTED_SOLVERS
+from cadenza.safety.solvers import SUPPORTED_SOLVERS
 from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS
 
 #: What a malformed observation leads to.
