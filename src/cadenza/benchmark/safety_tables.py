@@ -26,13 +26,13 @@ from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
 from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.statistics.paired import Metric, pair_episodes, paired_comparison
-from cadenza.safety.reporting.report import ThreeTableReport
-from cadenza.safety.reporting.rows import (
+from cadenza.safety.reporting.report import (
     AssumptionRow,
     ConditionDetails,
     ConditionRow,
     GapRow,
     ReportDetails,
+    ThreeTableReport,
 )
 
 #: Predictors that know the partner's next state instead of forecasting it.

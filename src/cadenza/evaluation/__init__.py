@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from cadenza.safety.reporting.rendering import (
         render_three_table_safety_report as render_three_table_safety_report,
     )
-    from cadenza.safety.reporting.rows import SlackAggregate as SlackAggregate
-    from cadenza.safety.reporting.rows import aggregate_oscbf_slack as aggregate_oscbf_slack
-    from cadenza.safety.reporting.rows import make_condition_row as make_condition_row
+    from cadenza.safety.reporting.report import SlackAggregate as SlackAggregate
+    from cadenza.safety.reporting.report import aggregate_oscbf_slack as aggregate_oscbf_slack
+    from cadenza.safety.reporting.report import make_condition_row as make_condition_row
 
     from .bootstrap import BootstrapCI as BootstrapCI
     from .bootstrap import PairedEpisode as PairedEpisode

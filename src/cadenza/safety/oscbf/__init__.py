@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.safety.reporting.rows import SlackAggregate as SlackAggregate
-    from cadenza.safety.reporting.rows import aggregate_oscbf_slack as aggregate_oscbf_slack
+    from cadenza.safety.reporting.report import SlackAggregate as SlackAggregate
+    from cadenza.safety.reporting.report import aggregate_oscbf_slack as aggregate_oscbf_slack
 
     from .controllers import TorqueOSCBF as TorqueOSCBF
     from .controllers import VelocityOSCBF as VelocityOSCBF

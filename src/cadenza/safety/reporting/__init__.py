@@ -4,7 +4,7 @@ Start at:    `ThreeTableReport` (the tables), `emit_three_tables` and `parse_thr
 Promise:     equal reports give equal bytes; a file that was changed after it was written is
              refused; a kill while writing leaves the old file or the new one.
 May import:  `core` and the modules of `safety`.
-Layout:      `rows` (values), `report` (the report and its hashes), `rendering` (text, files).
+Layout:      `report` (rows, the report and its hashes), `rendering` (text, files).
 """
 
 from typing import TYPE_CHECKING
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from .rendering import render_three_table_safety_report as render_three_table_safety_report
     from .rendering import verify_markdown as verify_markdown
     from .report import SCHEMA_VERSION as SCHEMA_VERSION
+    from .report import AssumptionRow as AssumptionRow
+    from .report import ConditionDetails as ConditionDetails
+    from .report import ConditionRow as ConditionRow
+    from .report import GapRow as GapRow
+    from .report import ReportDetails as ReportDetails
+    from .report import SlackAggregate as SlackAggregate
     from .report import ThreeTableReport as ThreeTableReport
-    from .rows import AssumptionRow as AssumptionRow
-    from .rows import ConditionDetails as ConditionDetails
-    from .rows import ConditionRow as ConditionRow
-    from .rows import GapRow as GapRow
-    from .rows import ReportDetails as ReportDetails
-    from .rows import SlackAggregate as SlackAggregate
-    from .rows import aggregate_oscbf_slack as aggregate_oscbf_slack
-    from .rows import make_condition_row as make_condition_row
+    from .report import aggregate_oscbf_slack as aggregate_oscbf_slack
+    from .report import make_condition_row as make_condition_row
 else:
     __dir__, __getattr__ = lazy_names(__name__)

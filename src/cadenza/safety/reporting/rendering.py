@@ -15,8 +15,13 @@ from cadenza.core.proportions import wilson_interval
 from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tables import LATEX_HEAD, Table, latex_text, markdown_text
 from cadenza.safety.errors import ReportError
-from cadenza.safety.reporting.report import ThreeTableReport, canonical_text, require_intact
-from cadenza.safety.reporting.rows import ConditionDetails, ReportDetails
+from cadenza.safety.reporting.report import (
+    ConditionDetails,
+    ReportDetails,
+    ThreeTableReport,
+    canonical_text,
+    require_intact,
+)
 
 #: Names of the files.
 JSON_NAME: Final = "three_tables.json"
