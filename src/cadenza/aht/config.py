@@ -83,12 +83,13 @@ class TensorboardConfig(FrozenModel):
 class EnvConfig(FrozenModel):
     """The task the ego is trained on.
 
-    ``agent_uids`` are ego and partner; ``mask_partner_obs`` hides the partner from the ego, for
-    tasks that offer it; ``options`` are further keyword arguments of the task's environment.
+    ``episode_length`` None takes the task's; ``agent_uids`` are ego and partner;
+    ``mask_partner_obs`` hides the partner from the ego, for tasks that offer it; ``options`` are
+    further keyword arguments of the task's environment.
     """
 
     task: str
-    episode_length: int = Field(default=50, gt=0)
+    episode_length: int | None = Field(default=None, gt=0)
     agent_uids: tuple[str, str] = ("ego", "partner")
     condition_id: str | None = None
     num_envs: int = Field(default=1, ge=1)

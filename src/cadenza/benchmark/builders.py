@@ -244,7 +244,7 @@ def build_env(
     if partner is not None:
         require_player(task, partner.class_name)
     request = EnvRequest(
-        episode_length=env_cfg.episode_length,
+        episode_length=env_cfg.episode_length or task.episode_length,
         seats=env_cfg.agent_uids,
         num_envs=env_cfg.num_envs,
         root_seed=root_seed,
@@ -695,7 +695,7 @@ def ego_env(
     config = EnvConfig(
         task=task,
         condition_id=condition_id,
-        episode_length=episode_length or crowd.episode_length or spec.episode_length,
+        episode_length=episode_length or crowd.episode_length,
         agent_uids=agent_uids,
         options={**(crowd.options or {}), **options},
     )

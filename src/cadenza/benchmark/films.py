@@ -50,9 +50,7 @@ def film(
         ConfigurationError: Task, partner or policy do not fit, or MP4 cannot be written.
         InputError: The ending is none of ``.png``, ``.gif``, ``.mp4`` and ``.json``.
     """
-    config = EnvConfig(
-        task=task, episode_length=get_task(task).episode_length, options=dict(options or {})
-    )
+    config = EnvConfig(task=task, options=dict(options or {}))
     played = PartnerConfig(class_name=partner)
     in_lanes = has_lanes(get_task(task), config, played)
     return _film(out, _Played(config, ego, played, seed, artifacts_root, in_lanes))

@@ -197,9 +197,7 @@ def imitation_env(
     """
     spec = get_task(task)
     players = [_player(partner) for partner in partners or [spec.seen_partner]]
-    config = EnvConfig(
-        task=task, episode_length=episode_length or spec.episode_length, options=options
-    )
+    config = EnvConfig(task=task, episode_length=episode_length, options=options)
     make = partial(_make, config, players, expert, root_seed)
     make().close()  # what is wrong is said now
     return make

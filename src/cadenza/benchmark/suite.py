@@ -336,7 +336,7 @@ class TaskPlan:
             task=env.task,
             task_version=self.spec.version,
             task_sha256=played.task_sha256(),
-            episode_length=env.episode_length,
+            episode_length=played.horizon,
             options=options,
             code_sha256="",
             package_version="",

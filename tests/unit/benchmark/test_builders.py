@@ -84,6 +84,8 @@ def test_built_environment_is_the_task_with_the_given_settings(task, num_envs, e
     assert isinstance(env, EnvLike if num_envs == 1 else VectorEnvLike)
     assert (env.episode_length, env.root_seed, env.agent_uids) == (7, 5, ("a", "b"))
     assert getattr(env, "num_envs", 1) == num_envs
+    own = build_env(config.model_copy(update={"episode_length": None}), root_seed=5)
+    assert own.episode_length == {"crossing": 200, "mpe_cooperative_push": 50}[task]
 
 
 @pytest.mark.parametrize(

@@ -196,9 +196,7 @@ class Encounters(ExitStack):
         if partner not in self._worlds:
             world = self.enter_context(
                 open_world(
-                    env=EnvConfig(
-                        task=self._task.task_id, episode_length=self._task.episode_length
-                    ),
+                    env=EnvConfig(task=self._task.task_id),
                     partner=PartnerConfig(class_name=partner),
                     safety=SafetyConfig(enabled=self._filtered),
                     root_seed=ROOT_SEED,

@@ -210,7 +210,8 @@ class EncounterRunner:
 
 def times_of(plan: EvaluationPlan) -> tuple[int, ...]:
     """Return the control steps at which progress is noted."""
-    horizon = plan.env.episode_length
+    task = get_task(plan.env.task, plan.task_version)
+    horizon = plan.env.episode_length or task.episode_length
     return tuple(sorted({max(1, round(k * horizon / TIMES)) for k in range(1, TIMES + 1)}))
 
 
