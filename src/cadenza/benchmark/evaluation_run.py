@@ -203,8 +203,8 @@ def _engine(
 
     def engine(condition: ConditionEntry) -> Literal["lanes/1", "scalar/1"]:
         filtered = condition.safety.enabled
-        vectorised = not filtered or follows(condition.safety.to_options())
-        if not vectorised or condition.link is not None:
+        vectorized = not filtered or follows(condition.safety.to_options())
+        if not vectorized or condition.link is not None:
             return SCALAR
         possible = has_lanes(task, condition.env_of(env), condition.partner_of(first))
         return LANES if possible else SCALAR

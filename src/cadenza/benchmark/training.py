@@ -216,7 +216,7 @@ class HeldOutEvaluator:
         self._safety = cfg.safety
 
     def __call__(self, policy: Policy, *, episodes: int, root_seed: int) -> Mapping[str, float]:
-        """Return the figures of ``episodes`` episodes, see `summarise_episodes`."""
+        """Return the figures of ``episodes`` episodes, see `summarize_episodes`."""
         results: list[EpisodeResult] = []
         for first, partner in enumerate(self._partners[:episodes]):
             with open_world(
@@ -240,7 +240,7 @@ class HeldOutEvaluator:
                     )
                     for index in range(first, episodes, len(self._partners))
                 ]
-        return summarise_episodes(results, has_success=get_task(self._env.task).has_success)
+        return summarize_episodes(results, has_success=get_task(self._env.task).has_success)
 
 
 class _CallablePolicy:
@@ -339,7 +339,7 @@ def _point(step: int, results: Mapping[str, float | None]) -> EvaluationPoint:
     )
 
 
-def summarise_episodes(episodes: list[EpisodeResult], *, has_success: bool) -> dict[str, float]:
+def summarize_episodes(episodes: list[EpisodeResult], *, has_success: bool) -> dict[str, float]:
     """Return mean return and rates with 95 % bounds; episodes are independent draws of one seed."""
     n = len(episodes)
     returns = np.array([episode.episode_return for episode in episodes], dtype=np.float64)

@@ -17,22 +17,22 @@ _image: Any = load_extra("PIL.Image")
 _image_draw: Any = load_extra("PIL.ImageDraw")
 _image_font: Any = load_extra("PIL.ImageFont")
 
-Colour: TypeAlias = tuple[int, int, int]
+Color: TypeAlias = tuple[int, int, int]
 
 #: Side of an image, pixels.
 IMAGE_SIZE: Final = 480
 #: Reduction that smooths edges.
 OVERSAMPLING: Final = 3
 
-_BACKGROUND: Final[Colour] = (250, 250, 247)
-_FLOOR: Final[Colour] = (255, 255, 255)
-_GRID: Final[Colour] = (236, 237, 234)
-_EDGE: Final[Colour] = (205, 208, 205)
-_INK: Final[Colour] = (38, 43, 51)
-_ALARM: Final[Colour] = (214, 39, 40)
-#: Ego first, then partners: told apart in the common forms of colour blindness and by lightness
+_BACKGROUND: Final[Color] = (250, 250, 247)
+_FLOOR: Final[Color] = (255, 255, 255)
+_GRID: Final[Color] = (236, 237, 234)
+_EDGE: Final[Color] = (205, 208, 205)
+_INK: Final[Color] = (38, 43, 51)
+_ALARM: Final[Color] = (214, 39, 40)
+#: Ego first, then partners: told apart in the common forms of color blindness and by lightness
 #: (Okabe and Ito, "Color universal design", 2008).
-_ROBOT_COLOURS: Final[tuple[Colour, ...]] = (
+_ROBOT_COLORS: Final[tuple[Color, ...]] = (
     (0, 114, 178),
     (230, 159, 0),
     (0, 158, 115),
@@ -83,41 +83,41 @@ class Canvas:
         self._draw.rectangle(corners, outline=_EDGE, width=2 * OVERSAMPLING)
 
     def disc(
-        self, centre: FloatArray, radius: float, fill: Colour, *, outline: Colour, width: float
+        self, center: FloatArray, radius: float, fill: Color, *, outline: Color, width: float
     ) -> None:
         """Draw a filled disc with a border inside its radius."""
         self._draw.ellipse(
-            self._box(centre, radius), fill=fill, outline=outline, width=self._width(width)
+            self._box(center, radius), fill=fill, outline=outline, width=self._width(width)
         )
 
-    def ring(self, centre: FloatArray, radius: float, colour: Colour, *, width: float) -> None:
+    def ring(self, center: FloatArray, radius: float, color: Color, *, width: float) -> None:
         """Draw a circle."""
-        self._draw.ellipse(self._box(centre, radius), outline=colour, width=self._width(width))
+        self._draw.ellipse(self._box(center, radius), outline=color, width=self._width(width))
 
-    def dashed_ring(self, radius: float, colour: Colour, *, dashes: int, width: float) -> None:
+    def dashed_ring(self, radius: float, color: Color, *, dashes: int, width: float) -> None:
         """Draw a dashed circle around the origin."""
         box, step = self._box(np.zeros(2), radius), 360.0 / dashes
         for k in range(dashes):
-            self._draw.arc(box, k * step, (k + 0.5) * step, fill=colour, width=self._width(width))
+            self._draw.arc(box, k * step, (k + 0.5) * step, fill=color, width=self._width(width))
 
-    def line(self, points: FloatArray, colour: Colour, *, width: float) -> None:
+    def line(self, points: FloatArray, color: Color, *, width: float) -> None:
         """Draw a polyline with round joints, ``points`` of shape (K, 2)."""
         path = [self._point(float(x), float(y)) for x, y in points]
-        self._draw.line(path, fill=colour, width=self._width(width), joint="curve")
+        self._draw.line(path, fill=color, width=self._width(width), joint="curve")
 
-    def trail(self, points: FloatArray, colour: Colour, *, width: float) -> None:
+    def trail(self, points: FloatArray, color: Color, *, width: float) -> None:
         """Draw a path that fades towards its beginning, ``points`` of shape (T, 2)."""
         segments = len(points) - 1
         for k in range(segments):
             strength = 0.12 + 0.5 * (k + 1) / segments
-            self.line(points[k : k + 2], blend(colour, _FLOOR, strength), width=width)
+            self.line(points[k : k + 2], blend(color, _FLOOR, strength), width=width)
             end = points[k + 1]
             x, y = self._point(float(end[0]), float(end[1]))
             half = self._width(width) / 2.0
-            shade = blend(colour, _FLOOR, strength)
+            shade = blend(color, _FLOOR, strength)
             self._draw.ellipse((x - half, y - half, x + half, y + half), fill=shade)
 
-    def arrow(self, tail: FloatArray, vector: FloatArray, colour: Colour, *, width: float) -> None:
+    def arrow(self, tail: FloatArray, vector: FloatArray, color: Color, *, width: float) -> None:
         """Draw an arrow; nothing for a vector too short to have a direction on screen."""
         length = float(np.hypot(vector[0], vector[1]))
         head = 4.0 * width * OVERSAMPLING / self._scale
@@ -127,28 +127,28 @@ class Canvas:
         across = np.array([-along[1], along[0]])
         tip = tail + vector
         neck = tip - head * along
-        self.line(np.stack((tail, neck)), colour, width=width)
+        self.line(np.stack((tail, neck)), color, width=width)
         corners = (tip, neck + 0.55 * head * across, neck - 0.55 * head * across)
-        self._draw.polygon([self._point(float(x), float(y)) for x, y in corners], fill=colour)
+        self._draw.polygon([self._point(float(x), float(y)) for x, y in corners], fill=color)
 
-    def label(self, text: str, centre: FloatArray, colour: Colour, *, size: float) -> None:
-        """Write ``text`` around ``centre``."""
+    def label(self, text: str, center: FloatArray, color: Color, *, size: float) -> None:
+        """Write ``text`` around ``center``."""
         font = _image_font.load_default(size * OVERSAMPLING)
-        position = self._point(float(centre[0]), float(centre[1]))
-        self._draw.text(position, text, fill=colour, font=font, anchor="mm")
+        position = self._point(float(center[0]), float(center[1]))
+        self._draw.text(position, text, fill=color, font=font, anchor="mm")
 
-    def caption(self, text: str, colour: Colour, *, right: bool = False) -> None:
+    def caption(self, text: str, color: Color, *, right: bool = False) -> None:
         """Write ``text`` in an upper corner."""
         font = _image_font.load_default(13.0 * OVERSAMPLING)
         margin = 12 * OVERSAMPLING
         x = self._image.width - margin if right else margin
-        self._draw.text((x, margin), text, fill=colour, font=font, anchor="ra" if right else "la")
+        self._draw.text((x, margin), text, fill=color, font=font, anchor="ra" if right else "la")
 
     def _point(self, x: float, y: float) -> tuple[float, float]:
         return (x + self._half_width) * self._scale, (self._half_width - y) * self._scale
 
-    def _box(self, centre: FloatArray, radius: float) -> tuple[float, float, float, float]:
-        x, y = self._point(float(centre[0]), float(centre[1]))
+    def _box(self, center: FloatArray, radius: float) -> tuple[float, float, float, float]:
+        x, y = self._point(float(center[0]), float(center[1]))
         reach = radius * self._scale
         return x - reach, y - reach, x + reach, y + reach
 
@@ -167,17 +167,17 @@ def draw_crossing(
     canvas = Canvas(_CROSSING_HALF_WIDTH)
     canvas.floor(_CROSSING_HALF_WIDTH * 0.97, spacing=0.5)
     canvas.dashed_ring(_CROSSING_CIRCLE, _EDGE, dashes=72, width=1.5)
-    colours = _ROBOT_COLOURS[: len(goals)]
-    for goal, colour in zip(goals, colours, strict=True):
-        pale = blend(colour, _FLOOR, 0.18)
-        canvas.disc(goal, _CROSSING_GOAL, pale, outline=colour, width=2.5)
+    colors = _ROBOT_COLORS[: len(goals)]
+    for goal, color in zip(goals, colors, strict=True):
+        pale = blend(color, _FLOOR, 0.18)
+        canvas.disc(goal, _CROSSING_GOAL, pale, outline=color, width=2.5)
     for robot in reversed(range(len(goals))):
-        canvas.trail(trail[:, robot], colours[robot], width=3.0)
+        canvas.trail(trail[:, robot], colors[robot], width=3.0)
     for robot in reversed(range(len(goals))):
-        centre = trail[-1, robot]
+        center = trail[-1, robot]
         if contact and robot == 0:
-            canvas.ring(centre, _CROSSING_ROBOT * 1.45, _ALARM, width=4.0)
-        _robot(canvas, centre, _CROSSING_ROBOT, velocity[robot], colours[robot], robot)
+            canvas.ring(center, _CROSSING_ROBOT * 1.45, _ALARM, width=4.0)
+        _robot(canvas, center, _CROSSING_ROBOT, velocity[robot], colors[robot], robot)
     canvas.caption(f"{time_s:.1f} s", _INK)
     if contact:
         canvas.caption("contact", _ALARM, right=True)
@@ -198,35 +198,35 @@ def draw_push(
         canvas.disc(landmark, _PUSH_LANDMARK, _GRID, outline=_INK, width=2.5)
         canvas.disc(landmark, _PUSH_LANDMARK * 0.2, _INK, outline=_INK, width=1.0)
     for robot in (1, 0):
-        canvas.trail(trail[:, robot], _ROBOT_COLOURS[robot], width=3.0)
+        canvas.trail(trail[:, robot], _ROBOT_COLORS[robot], width=3.0)
     for robot in (1, 0):
-        _robot(canvas, trail[-1, robot], _PUSH_ROBOT, velocity[robot], _ROBOT_COLOURS[robot], robot)
+        _robot(canvas, trail[-1, robot], _PUSH_ROBOT, velocity[robot], _ROBOT_COLORS[robot], robot)
     canvas.caption(f"{time_s:.1f} s", _INK)
     return canvas.pixels()
 
 
-def blend(colour: Colour, ground: Colour, strength: float) -> Colour:
-    """Return ``colour`` at opacity ``strength`` over ``ground``."""
+def blend(color: Color, ground: Color, strength: float) -> Color:
+    """Return ``color`` at opacity ``strength`` over ``ground``."""
     red, green, blue = (
         round(strength * front + (1.0 - strength) * back)
-        for front, back in zip(colour, ground, strict=True)
+        for front, back in zip(color, ground, strict=True)
     )
     return red, green, blue
 
 
 def _robot(
     canvas: Canvas,
-    centre: FloatArray,
+    center: FloatArray,
     radius: float,
     velocity: FloatArray,
-    colour: Colour,
+    color: Color,
     number: int,
 ) -> None:
     """Draw one robot: disc, velocity arrow from its rim, and its letter or number."""
     speed = float(np.hypot(velocity[0], velocity[1]))
-    dark = blend(colour, (0, 0, 0), 0.65)
+    dark = blend(color, (0, 0, 0), 0.65)
     if speed > 0.0:
-        canvas.arrow(centre + velocity / speed * radius, velocity * _ARROW_SECONDS, dark, width=2.5)
-    canvas.disc(centre, radius, colour, outline=dark, width=2.0)
+        canvas.arrow(center + velocity / speed * radius, velocity * _ARROW_SECONDS, dark, width=2.5)
+    canvas.disc(center, radius, color, outline=dark, width=2.0)
     size = radius * IMAGE_SIZE / (2.0 * _CROSSING_HALF_WIDTH)
-    canvas.label("E" if number == 0 else str(number), centre, (255, 255, 255), size=max(size, 9.0))
+    canvas.label("E" if number == 0 else str(number), center, (255, 255, 255), size=max(size, 9.0))

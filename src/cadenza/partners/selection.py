@@ -5,7 +5,7 @@ jsd, pe  greedy on D(Z) of the chosen set Z, averaged over probe states s, with 
              pe   H(π̄) = mean_i E_{a~π_i}[ −log π̄(a|s) ]              population entropy
              jsd  H(π̄) − mean_i H(π_i) = mean_i KL(π_i ‖ π̄)           how much its members differ
 br_div   det of k(x, y) = exp(−|x − y|² / 2E) over behavior features x of best responses, (E,),
-         standardised over the candidates; the best subset of all for up to 12 candidates, greedy
+         standardized over the candidates; the best subset of all for up to 12 candidates, greedy
          beyond (for k chosen the greedy volume is at least 1/k! of the best one).
 Source:  fcp arXiv:2110.08176; jsd, pe arXiv:2112.11701; det arXiv:2310.05208; greedy volume:
          Çivril and Magdon-Ismail, Theoretical Computer Science 410 (2009), 4801-4811.
@@ -163,7 +163,7 @@ def select_zoo(
         criterion: What is maximised; see the head of this module.
         stratum_quota: Most candidates of a tier or group, by its name.
         floor: Least ``skill_low`` of candidates that are not of the tier ``init``.
-        alpha_quality: Weight of a candidate's standardised skill beside its gain in D.
+        alpha_quality: Weight of a candidate's standardized skill beside its gain in D.
         sigma_kernel: Deviation given to deterministic policies.
         root_seed: Root of the draws.
 
@@ -266,7 +266,7 @@ def _spread_of_skill(pool: Sequence[ZooCandidate], limits: _Limits) -> list[int]
 
 
 def similarity(features: FloatArray) -> FloatArray:
-    """Return k(x, y) between the rows of ``features``, (n, E), standardised here, (n, n)."""
+    """Return k(x, y) between the rows of ``features``, (n, E), standardized here, (n, n)."""
     spread = features.std(axis=0)
     scaled = (features - features.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
     squared = ((scaled[:, None] - scaled[None]) ** 2).sum(axis=-1)
@@ -350,7 +350,7 @@ def _greedy_diversity(
     root_seed: int,
 ) -> tuple[list[int], list[float], str | None]:
     """Return the choice, D after each, and why it stopped early."""
-    worth = _standardised([candidate.skill for candidate in pool])
+    worth = _standardized([candidate.skill for candidate in pool])
     begin = max(range(len(pool)), key=lambda k: (pool[k].tier == "final", worth[k], -k))
     chosen, scores = [begin], densities.diversity([begin], criterion)
     trace = [float(scores.mean())]
@@ -371,7 +371,7 @@ def _greedy_diversity(
     return chosen, trace, None
 
 
-def _standardised(skills: Sequence[float | None]) -> FloatArray:
+def _standardized(skills: Sequence[float | None]) -> FloatArray:
     """Return skills less their mean, over their deviation; 0 for those without, (n,)."""
     known = np.array([skill for skill in skills if skill is not None])
     spread = float(known.std()) if known.size else 0.0

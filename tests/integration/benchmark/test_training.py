@@ -6,7 +6,7 @@ from scipy import stats
 
 from cadenza.aht.config import EgoAHTConfig, load_config
 from cadenza.benchmark import training
-from cadenza.benchmark.training import HeldOutEvaluator, run_training, summarise_episodes
+from cadenza.benchmark.training import HeldOutEvaluator, run_training, summarize_episodes
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.evaluation.results import EpisodeResult
 
@@ -59,7 +59,7 @@ def test_summary_of_episodes_has_exact_and_student_bounds():
         episode(1, episode_return=2.0, success=True, contact=False),
         episode(2, episode_return=6.0, success=False, contact=False),
     ]
-    figures = summarise_episodes(episodes, has_success=True)
+    figures = summarize_episodes(episodes, has_success=True)
     low, high = stats.t.interval(0.95, 2, loc=3.0, scale=stats.sem([1.0, 2.0, 6.0]))
     assert figures["mean_episode_reward"] == pytest.approx(3.0)
     assert figures["mean_episode_reward_ci_low"] == pytest.approx(low)

@@ -27,7 +27,7 @@ def network(seed, outputs=2, hidden=64, **output):
     weights = [0.3 * torch.randn(shape, generator=rng) for shape in shapes]
     ends = output or {"kind": "mean", **BOUNDS, "log_std": torch.full((2,), -0.5)}
     moments = torch.randn(10, generator=rng), torch.rand(10, generator=rng) + 0.5
-    return perceptron(weights, "tanh", Output(**ends), standardised=moments)
+    return perceptron(weights, "tanh", Output(**ends), standardized=moments)
 
 
 def remembering(seed):

@@ -101,7 +101,7 @@ def test_best_responses_that_differ_most_are_chosen():
     assert chosen.trace[0] == 1.0
 
 
-def test_similarity_of_two_standardised_points_is_by_hand():
+def test_similarity_of_two_standardized_points_is_by_hand():
     # Two points at -1 and 1 after standardising one feature: exp(-4 / 2).
     assert similarity(np.array([[3.0], [7.0]]))[0, 1] == pytest.approx(math.exp(-2.0))
 

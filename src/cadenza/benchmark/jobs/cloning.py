@@ -55,7 +55,7 @@ from cadenza.core.lerobot_dataset import read_info
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, source_digest
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.learn.agents.imitation import InputScale, TorchAdam, masked_mean, perceptron
-from cadenza.learn.nn.initialization import initialised_linear
+from cadenza.learn.nn.initialization import initialized_linear
 from cadenza.learn.nn.layer_kinds import layers_of
 from cadenza.learn.nn.portable import (
     POLICY_KEY,
@@ -93,7 +93,7 @@ def new_clone(
     """
     inputs = InputScale(scale.shape[1], CLIP)
     inputs.mean, inputs.spread = scale
-    linear = partial(initialised_linear, gain=1.0, generator=generator)
+    linear = partial(initialized_linear, gain=1.0, generator=generator)
     widths = [scale.shape[1], *hidden, action_dim]
     return nn.Sequential(inputs, *perceptron(widths, linear, lambda _: [nn.ReLU()]))
 

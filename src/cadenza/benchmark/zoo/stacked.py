@@ -422,8 +422,8 @@ def new_learner(
 def normalized(advantages: NDArray[Any], axes: tuple[int, ...]) -> FloatArray:
     """Return advantages with mean 0 and deviation 1 over ``axes``, as float64."""
     values = advantages.astype(np.float64)
-    centred = values - values.mean(axis=axes, keepdims=True)
-    return centred / (values.std(axis=axes, keepdims=True) + ADVANTAGE_EPSILON)
+    centered = values - values.mean(axis=axes, keepdims=True)
+    return centered / (values.std(axis=axes, keepdims=True) + ADVANTAGE_EPSILON)
 
 
 def plain_policy(
@@ -456,14 +456,14 @@ def plain_policy(
     else:
         choices = np.arange(env.choices, dtype=np.float32)[:, None] + env.low[robot]
         output = Output(kind="choice", choices=choices)
-    standardised = None
+    standardized = None
     if known is not None:
-        standardised = known[0, :dim], torch.sqrt(known[1, :dim] + EPSILON)
+        standardized = known[0, :dim], torch.sqrt(known[1, :dim] + EPSILON)
     return perceptron(
         [weight.float() for weight in weights],
         learner.config.activation,
         output,
-        standardised=standardised,
+        standardized=standardized,
         contract=env.contracts[robot],
     )
 

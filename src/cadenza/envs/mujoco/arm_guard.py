@@ -80,7 +80,7 @@ class ArmGuard:
         self._arms = tuple(
             MujocoArm(
                 '<mujoco><compiler angle="radian"/><worldbody>'
-                + arm_body(name, x, faces_back=name == "partner", colour="0 0 0 1")
+                + arm_body(name, x, faces_back=name == "partner", color="0 0 0 1")
                 + "</worldbody></mujoco>",
                 f"{name}_grip",
                 exclude=_ALWAYS_NEAR if name == "ego" else (),

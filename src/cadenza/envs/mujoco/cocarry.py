@@ -216,8 +216,8 @@ width="64" height="384"/></asset>
 <worldbody>
 <geom type="plane" size="2 2 0.1" rgba="0.93 0.94 0.92 1"/>
 <light directional="true" pos="0 0 3" dir="0.2 0.4 -1" diffuse="0.5 0.5 0.5"/>
-{arm_body("ego", -self.base_x, faces_back=False, colour="0 0.447 0.698 1")}
-{arm_body("partner", self.base_x, faces_back=True, colour="0.902 0.624 0 1")}
+{arm_body("ego", -self.base_x, faces_back=False, color="0 0.447 0.698 1")}
+{arm_body("partner", self.base_x, faces_back=True, color="0.902 0.624 0 1")}
 <body name="bar" pos="0 0 0.22"><freejoint name="bar"/>
 <geom type="box" size="{half} {BAR_WIDTH / 2} {BAR_WIDTH / 2}" mass="0.4" rgba="0.55 0.13 0.1 1"/>
 <site name="bar_ego" pos="{-half} 0 0" size="0.004" rgba="0 0 0 0"/>

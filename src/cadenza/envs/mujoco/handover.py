@@ -121,8 +121,8 @@ def handover_xml(timestep_s: float) -> str:
 <worldbody>
 <geom type="plane" size="2 2 0.1" rgba="0.93 0.94 0.92 1"/>
 <light pos="0 -1 2.5" dir="0 0.4 -1" diffuse="0.5 0.5 0.5"/>
-{arm_body("ego", -BASE_X, faces_back=False, colour="0 0.447 0.698 1")}
-{arm_body("partner", BASE_X, faces_back=True, colour="0.902 0.624 0 1")}
+{arm_body("ego", -BASE_X, faces_back=False, color="0 0.447 0.698 1")}
+{arm_body("partner", BASE_X, faces_back=True, color="0.902 0.624 0 1")}
 <body name="peg"><freejoint name="peg"/>
 <inertial pos="0.05 0 -0.01" mass="{PEG_MASS}" diaginertia="1e-4 4e-4 4e-4"/>{peg}</body>
 <body name="fixture">{_fixture()}
@@ -138,7 +138,7 @@ def handover_xml(timestep_s: float) -> str:
 
 
 def _fixture() -> str:
-    inner, height, colour = PEG_WIDTH / 2 + CLEARANCE, DEPTH / 2, "0.35 0.55 0.5 1"
+    inner, height, color = PEG_WIDTH / 2 + CLEARANCE, DEPTH / 2, "0.35 0.55 0.5 1"
     slot, outer = _KEY_WIDTH + CLEARANCE, PEG_WIDTH / 2 + CLEARANCE + 2 * _WALL
     end = PEG_WIDTH / 2 + 2 * _KEY_LENGTH + CLEARANCE
     side, beside, behind = inner + _WALL, 0.5 * (inner - slot), 0.5 * (outer - end)
@@ -151,20 +151,20 @@ def _fixture() -> str:
         ((0, end + behind, height), (slot, behind, height)),
         ((0, 0, -0.005), (outer, outer, 0.005)),
     )
-    walls = "".join(_box(*box, colour, bits=(2, 1)) for box in boxes)
+    walls = "".join(_box(*box, color, bits=(2, 1)) for box in boxes)
     return walls + _box((0, 0, -0.045), (0.02, 0.02, 0.035), "0.4 0.42 0.45 1")
 
 
 def _box(
     place: tuple[float, float, float],
     size: tuple[float, float, float],
-    colour: str,
+    color: str,
     *,
     bits: tuple[int, int] = (0, 0),
 ) -> str:
     at, half = (" ".join(map(str, numbers)) for numbers in (place, size))
     return (
-        f'<geom type="box" pos="{at}" size="{half}" mass="0" rgba="{colour}" '
+        f'<geom type="box" pos="{at}" size="{half}" mass="0" rgba="{color}" '
         f'contype="{bits[0]}" conaffinity="{bits[1]}"/>'
     )
 

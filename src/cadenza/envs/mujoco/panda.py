@@ -250,7 +250,7 @@ _HAND_CAPSULES: Final[tuple[_Capsule, ...]] = (
 _QUATERNIONS: Final = {0: "1 0 0 0", 1: "1 1 0 0", -1: "1 -1 0 0"}  # turns about x
 
 
-def arm_body(name: str, base_x: float, *, faces_back: bool, colour: str) -> str:
+def arm_body(name: str, base_x: float, *, faces_back: bool, color: str) -> str:
     """Return the MJCF body of one arm.
 
     Args:
@@ -258,7 +258,7 @@ def arm_body(name: str, base_x: float, *, faces_back: bool, colour: str) -> str:
             ``<name>_grip``.
         base_x: Where its base stands on the x axis, m.
         faces_back: Whether it looks along -x.
-        colour: RGBA text of its links.
+        color: RGBA text of its links.
     """
     inner = _hand(name)
     for joint in reversed(range(JOINTS)):
@@ -269,7 +269,7 @@ def arm_body(name: str, base_x: float, *, faces_back: bool, colour: str) -> str:
             f'<body name="{name}_link{joint + 1}" pos="{place}" quat="{_QUATERNIONS[quarter]}" '
             f'gravcomp="1"><joint name="{name}_joint{joint + 1}" axis="0 0 1" '
             f'range="{low} {high}" damping="1" armature="0.1"/>'
-            f"{_capsules(_CAPSULES[joint], LINK_MASSES[joint], colour)}{inner}</body>"
+            f"{_capsules(_CAPSULES[joint], LINK_MASSES[joint], color)}{inner}</body>"
         )
     turn = "0 0 0 1" if faces_back else "1 0 0 0"
     base = _capsules((((0, 0, 0.05), (0, 0, 0.1), 0.075),), 0.0, "0.25 0.27 0.3 1")
@@ -310,12 +310,12 @@ def _hand(name: str) -> str:
     )
 
 
-def _capsules(parts: tuple[_Capsule, ...], mass: float, colour: str) -> str:
+def _capsules(parts: tuple[_Capsule, ...], mass: float, color: str) -> str:
     text = ""
     for index, (start, end, radius) in enumerate(parts):
         ends = " ".join(str(number) for point in (start, end) for number in point)
         text += (
             f'<geom type="capsule" fromto="{ends}" size="{radius}" '
-            f'mass="{mass if index == 0 else 0.0}" rgba="{colour}"/>'
+            f'mass="{mass if index == 0 else 0.0}" rgba="{color}"/>'
         )
     return text

@@ -27,7 +27,7 @@ from cadenza.core.errors import CheckpointError, InputError, refuse
 from cadenza.learn.callbacks.loss import LossCallback, LossKeywords, observed_input
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.nn.initialization import initialised_linear, normal_init_
+from cadenza.learn.nn.initialization import initialized_linear, normal_init_
 from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, mlp
 from cadenza.learn.proxies import AgentObservations, AgentResponses
 
@@ -69,7 +69,7 @@ class _ConditionedPerceptron(nn.Module):
         )
         for head in self.HEADS:
             width = hidden_sizes[-1]
-            layer = initialised_linear(width, output_size, gain=1.0, generator=generator)
+            layer = initialized_linear(width, output_size, gain=1.0, generator=generator)
             self.add_module(head, layer)
         self.to(self.device)
 

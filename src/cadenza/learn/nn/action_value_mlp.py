@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.initialization import initialised_linear
+from cadenza.learn.nn.initialization import initialized_linear
 from cadenza.learn.nn.layers import Layer, apply_layers, mlp
 
 
@@ -142,11 +142,11 @@ class DiscreteQMlp(nn.Module):
             observation_dim, hidden_dims, activation=activation, generator=generator
         )
         width = hidden_dims[-1]
-        self.advantages: nn.Linear = initialised_linear(
+        self.advantages: nn.Linear = initialized_linear(
             width, num_actions, gain=1.0, generator=generator
         )
         self.state_value: nn.Linear | None = (
-            initialised_linear(width, 1, gain=1.0, generator=generator) if dueling else None
+            initialized_linear(width, 1, gain=1.0, generator=generator) if dueling else None
         )
 
     def forward(self, obs: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
+from cadenza.learn.nn.initialization import initialized_linear, xavier_uniform_init_
 from cadenza.learn.nn.layers import NoisyModule, apply_layers, let_noise_go_on, mlp
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
@@ -87,10 +87,10 @@ class GaussianPolicyHead(NoisyModule):
                 f"{hidden_dim} and {action_dim}."
             )
         self.action_dim = action_dim
-        self.mean: nn.Linear = initialised_linear(
+        self.mean: nn.Linear = initialized_linear(
             hidden_dim, action_dim, gain=1.0, generator=init_generator
         )
-        self.log_std: nn.Linear = initialised_linear(
+        self.log_std: nn.Linear = initialized_linear(
             hidden_dim, action_dim, gain=1.0, generator=init_generator
         )
         let_noise_go_on(self)

@@ -100,7 +100,7 @@ def truncated_normal_(
     return tensor.copy_(drawn.mul_(std).add_(mean))
 
 
-def initialised_linear(
+def initialized_linear(
     inputs: int, outputs: int, *, gain: float, generator: torch.Generator | None
 ) -> nn.Linear:
     """Return a linear layer with orthogonal weights and zero bias; nothing else is drawn."""

@@ -20,7 +20,7 @@ from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import (
     DEFAULT_LINEAR_SLOPE,
     default_generator,
-    initialised_linear,
+    initialized_linear,
 )
 
 #: Activations by their names in settings.
@@ -61,7 +61,7 @@ def mlp(
     last = len(hidden_dims)
     for index, (width_in, width_out) in enumerate(pairwise(widths)):
         gain = RELU_GAIN if index < last else 1.0
-        layers.append(initialised_linear(width_in, width_out, gain=gain, generator=generator))
+        layers.append(initialized_linear(width_in, width_out, gain=gain, generator=generator))
         if index < last:
             layers.append(ACTIVATIONS[activation]())
     return nn.Sequential(*layers)

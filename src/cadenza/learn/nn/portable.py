@@ -473,7 +473,7 @@ def perceptron(
     activation: str,
     output: Output,
     *,
-    standardised: tuple[Tensor, Tensor] | None = None,
+    standardized: tuple[Tensor, Tensor] | None = None,
     **fields: Any,
 ) -> PortableNetwork:
     """Return the policy y = W_K act(... act(W_1 x + b_1)) + b_K.
@@ -482,12 +482,12 @@ def perceptron(
         weights: W_1, b_1, ..., W_K, b_K.
         activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"silu"`` or ``"gelu"``.
         output: From y to actions.
-        standardised: Mean and spread of states, (O,): x = clip((s - mean) / spread, -10, 10).
+        standardized: Mean and spread of states, (O,): x = clip((s - mean) / spread, -10, 10).
         fields: As in `flat_network`.
     """
     layers: list[Layer] = []
-    if standardised is not None:
-        mean, spread = standardised
+    if standardized is not None:
+        mean, spread = standardized
         layers.append(Layer("standardise", {"limit": CLIP}, {"mean": mean, "spread": spread}))
     for weight, bias in zip(weights[::2], weights[1::2], strict=True):
         layers += [Layer("linear", tensors={"weight": weight, "bias": bias}), Layer(activation)]

@@ -5,7 +5,7 @@ batched product per layer answers all blocks: what a row gets does not depend on
 asked together, nor on who plays the others.
 
 Axes:    P = policies, n = rows, b = blocks, O = observation, A = action, W = numbers of y.
-Limits:  perceptrons of states (linear layers, elementwise functions, standardised inputs); whatever
+Limits:  perceptrons of states (linear layers, elementwise functions, standardized inputs); whatever
          else there is plays by `PortableNetwork.step`.
 """
 

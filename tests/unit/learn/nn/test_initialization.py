@@ -63,7 +63,7 @@ def test_truncated_normal_keeps_within_two_deviations_and_has_their_spread():
 def test_equal_generators_give_equal_weights_and_the_global_one_is_untouched():
     before = torch.get_rng_state()
     layers = [
-        initialization.initialised_linear(5, 5, gain=1.0, generator=generator(7)) for _ in range(2)
+        initialization.initialized_linear(5, 5, gain=1.0, generator=generator(7)) for _ in range(2)
     ]
     assert torch.equal(layers[0].weight, layers[1].weight)
     assert torch.equal(torch.get_rng_state(), before)
@@ -71,7 +71,7 @@ def test_equal_generators_give_equal_weights_and_the_global_one_is_untouched():
 
 def test_without_generator_two_layers_differ_and_the_global_one_is_untouched():
     before = torch.get_rng_state()
-    layers = [initialization.initialised_linear(5, 5, gain=1.0, generator=None) for _ in range(2)]
+    layers = [initialization.initialized_linear(5, 5, gain=1.0, generator=None) for _ in range(2)]
     assert not torch.equal(layers[0].weight, layers[1].weight)
     assert torch.equal(torch.get_rng_state(), before)
     assert default_generator() is default_generator()

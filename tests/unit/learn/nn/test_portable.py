@@ -197,7 +197,7 @@ def test_perceptron_by_hand():
     weights = [torch.tensor([[1.0]]), torch.zeros(1), torch.tensor([[2.0]]), torch.tensor([0.5])]
     scale = torch.tensor([1.0]), torch.tensor([2.0])
     ends = {"low": np.float32([-1.0]), "high": np.float32([3.0])}
-    network = perceptron(weights, "tanh", Output(kind="mean", **ends), standardised=scale)
+    network = perceptron(weights, "tanh", Output(kind="mean", **ends), standardized=scale)
     again = PortableNetwork.from_state_dict(network.state_dict())
     assert again.content_id == network.content_id
     states = np.float32([[3.0], [-1e9], [1.0]])
