@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cadenza.safety.conformal.margin import SCORE_TOLERANCE
+from cadenza.safety.conformal import SCORE_TOLERANCE
 from tests.property.safety.drifting import run
 
 STEPS = 6000

@@ -27,7 +27,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.types import PartnerLike
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
-from cadenza.safety.conformal.rules import (
+from cadenza.safety.conformal import (
     constant_velocity_predict,
     reset_on_partner_swap,
     update_lambda_from_predictor,

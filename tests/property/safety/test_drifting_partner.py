@@ -8,7 +8,7 @@ the scores is positive. (Where it is not, a margin of 0 already misses less ofte
 import numpy as np
 import pytest
 
-from cadenza.safety.conformal.margin import SCORE_TOLERANCE
+from cadenza.safety.conformal import SCORE_TOLERANCE
 from tests.campaigns import size
 from tests.property.safety.drifting import run
 

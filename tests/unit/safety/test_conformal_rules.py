@@ -6,8 +6,13 @@ import math
 import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety.conformal import ConformalRule, DtaciTracker, RuleSettings, make_rule
-from cadenza.safety.conformal.rules import SUPPORTED_RULES
+from cadenza.safety.conformal import (
+    SUPPORTED_RULES,
+    ConformalRule,
+    DtaciTracker,
+    RuleSettings,
+    make_rule,
+)
 from cadenza.safety.state import SafetyState
 
 AB, AC = ("a", "b"), ("a", "c")

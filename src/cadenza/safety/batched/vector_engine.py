@@ -23,7 +23,7 @@ from cadenza.core.errors import InputError
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.projection import INFEASIBLE
 from cadenza.safety.batched.step import BatchEnvHooks, SafetyBatchStep
-from cadenza.safety.conformal.margin import SCORE_TOLERANCE, WARMUP_FACTOR
+from cadenza.safety.conformal import SCORE_TOLERANCE, WARMUP_FACTOR
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.runtime.brake_layer import BrakeLayer
 from cadenza.safety.runtime.motion import (

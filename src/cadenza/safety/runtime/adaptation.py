@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError
-from cadenza.safety.conformal.margin import require_rate
-from cadenza.safety.conformal.rules import (
+from cadenza.safety.conformal import (
     ConformalRule,
     RuleSettings,
     make_rule,
+    require_rate,
     reset_on_partner_swap,
 )
 from cadenza.safety.pairs import LambdaDict

@@ -12,8 +12,7 @@ from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
-from cadenza.safety.conformal.dtaci import DEFAULT_STEP_GRID
-from cadenza.safety.conformal.rules import SUPPORTED_RULES
+from cadenza.safety.conformal import DEFAULT_STEP_GRID, SUPPORTED_RULES
 from cadenza.safety.filter_options import EgoOnlyOptions, RowOptions
 from cadenza.safety.runtime.predictors import predictor_kinds
 from cadenza.safety.solvers import SUPPORTED_SOLVERS
