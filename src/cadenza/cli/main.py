@@ -56,7 +56,7 @@ partners_app: typer.Typer = typer.Typer(
     help="List and train partners of an ego.", no_args_is_help=True
 )
 safety_app: typer.Typer = typer.Typer(
-    help="Attack the safety filter, show reports.", no_args_is_help=True
+    help="Attack the safety filter, show reports and maps.", no_args_is_help=True
 )
 spike_app: typer.Typer = typer.Typer(
     help="Play and judge staged spikes: what heterogeneity costs.", no_args_is_help=True
@@ -100,6 +100,7 @@ prereg_app.command("freeze")(prereg.freeze)
 prereg_app.command("verify")(prereg.verify)
 safety_app.command("verify")(safety.verify)
 safety_app.command("tables")(safety.tables)
+safety_app.command("show")(safety.show)
 spike_app.command("list")(spike.list_axes)
 spike_app.command("run")(spike.run)
 spike_app.command("verify")(spike.verify)

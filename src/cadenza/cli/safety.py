@@ -1,4 +1,4 @@
-"""`cadenza safety verify` and `cadenza safety tables`."""
+"""`cadenza safety verify`, `cadenza safety tables` and `cadenza safety show`."""
 
 import math
 import time
@@ -144,6 +144,41 @@ def tables(
             print_text(INTERVAL_NOTE)
             for name, value in provenance_lines(report.details):
                 print_text(f"{name}: {value}")
+
+
+def show(
+    file: Annotated[
+        Path, typer.Argument(metavar="MAP", help="YAML file, or the name of a shipped map.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="PNG to write.")] = Path("runs/map.png"),
+    radius: Annotated[
+        float | None,
+        typer.Option("--radius", min=0.0, help="Outline where a robot of this radius fits, m."),
+    ] = None,
+    height: Annotated[
+        float, typer.Option("--height", help="z of the plane drawn of a map in 3-D, m.")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Check a map of obstacles, list its shapes and draw it."""
+    with typed_exits(as_json=as_json):
+        from cadenza.core.files import atomic_write_bytes
+        from cadenza.core.shipped_configs import find_config
+        from cadenza.safety.maps import describe_map, draw_map, load_map
+
+        obstacles = load_map(find_config(file, "maps"))
+        atomic_write_bytes(out, draw_map(obstacles, radius_m=radius, height_m=height))
+        shapes = describe_map(obstacles)
+        if as_json:
+            print_json({"obstacles": shapes, "picture": str(out)})
+            return
+        rows = [
+            (str(index), kind, ", ".join(f"{name} {value}" for name, value in values.items()))
+            for index, shape in enumerate(shapes)
+            for kind, values in shape.items()
+        ]
+        print_table(f"{len(obstacles)} obstacles", ("", "shape", "m, rad"), rows)
+        print_text(f"picture: {out}")
 
 
 def _run(

@@ -151,6 +151,7 @@ BAD = {
     "cadenza spike summarise": ("nowhere", 2),
     "cadenza spike next-stage": ("nowhere --prior-stage 2", 2),
     "cadenza safety tables": ("nowhere.json", 2),
+    "cadenza safety show": ("nowhere.yaml", 2),
     "cadenza stream top": ("nowhere.json", 2),
     "cadenza loop run": ("--config native_crossing sed=1", 2),
     "cadenza loop resume": ("nobody", 1),
