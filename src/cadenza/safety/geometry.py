@@ -112,7 +112,7 @@ class Sphere:
 
     def gap_function(self) -> Gap:
         """Return the signed distance and normal in plain floats."""
-        return _ball_gap(tuple(self.center.tolist()), self.radius)
+        return ball_gap(tuple(self.center.tolist()), self.radius)
 
     def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return signed distances (N, 1), m, and unit normals (N, 1, d)."""
@@ -155,7 +155,7 @@ class Capsule:
         axis = tuple((self.end - self.start).tolist())
         squared = sum(one * one for one in axis)
         if squared < COINCIDENT_TOL**2:
-            return _ball_gap(start, radius)
+            return ball_gap(start, radius)
         aside = _across(axis)
         if len(start) == 2:
             (ax, ay), (sx, sy) = axis, start
@@ -691,7 +691,7 @@ def _distance_table(cloud_a: SphereCloud, cloud_b: SphereCloud) -> FloatArray:
     return distance
 
 
-def _ball_gap(center: Vector, radius: float) -> Gap:
+def ball_gap(center: Vector, radius: float) -> Gap:
     """Return the signed distance and normal of one ball in plain floats."""
     away = (1.0,) + (0.0,) * (len(center) - 1)
     if len(center) == 2:

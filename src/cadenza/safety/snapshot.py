@@ -137,6 +137,39 @@ class AgentSnapshot:
         return AgentSnapshot(self.position_numbers, self.velocity_numbers, self.radius, age_s)
 
 
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class WheeledSnapshot(AgentSnapshot):
+    """Motion of an agent on wheels, which also faces somewhere: at rest its velocity cannot tell.
+
+    Attributes:
+        heading: Counter-clockwise from +x, rad.
+        yaw_rate: Rate of the heading, rad/s.
+
+    Raises:
+        InputError: As for `AgentSnapshot`, or a heading or rate that is not a finite number.
+    """
+
+    heading: float
+    yaw_rate: float
+
+    def __init__(
+        self,
+        position: FloatArray | Sequence[float],
+        velocity: FloatArray | Sequence[float],
+        radius: float,
+        age_s: float = 0.0,
+        *,
+        heading: float,
+        yaw_rate: float,
+    ) -> None:
+        """Check the numbers and keep them; see the class for arguments and errors."""
+        AgentSnapshot.__init__(self, position, velocity, radius, age_s)
+        for name, value in (("heading", heading), ("yaw_rate", yaw_rate)):
+            number = real_number(f"WheeledSnapshot.{name}", value)
+            _require_in_range(f"WheeledSnapshot.{name}", (number,))
+            _set(self, name, number)
+
+
 #: Sets a field of a frozen instance.
 _set: Final = object.__setattr__
 

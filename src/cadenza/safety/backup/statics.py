@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.geometry import Gap, Obstacles, Vector
+from cadenza.safety.geometry import Gap, Obstacles, Vector, ball_gap
 
 #: Control points of one piece. Their first two are the ends of a straight edge of it, and so are
 #: the third and the fourth where there are four.
 Piece: TypeAlias = Sequence[Vector]
+#: One part: room to its level, m; normal at the position; the level, m; its distance function.
+Part: TypeAlias = tuple[float, Vector, float, Gap]
 #: Distance that is rounding of positions, m.
 ROUNDING_M: Final = 1e-9
 #: How much nearer than its clearance a robot has to be measured for that to be reported, m.
@@ -90,6 +92,13 @@ class StaticScene:
             ):
                 return False
         return self._balls is None or self._balls.keep(pieces, length_m, spare_m)
+
+    def within(self, length_m: float) -> list[Part]:
+        """Return the parts that a path of this length could bring below their level."""
+        found = [
+            (room, n, level, gap) for room, n, _, level, gap in self._solids if room < length_m
+        ]
+        return found if self._balls is None else found + self._balls.within(length_m)
 
     def near(self, length_m: float) -> list[tuple[float, Vector]]:
         """Return excess and normal of the nearest parts whose excess is below a length."""
@@ -192,6 +201,18 @@ class _Balls:
         normals = self._offset[found] / np.maximum(self._distance[found], ROUNDING_M)[:, None]
         rows: list[list[float]] = normals.tolist()
         return [(excess, tuple(n)) for excess, n in zip(self.excess[found], rows, strict=True)]
+
+    def within(self, length_m: float) -> list[Part]:
+        """Return the balls that a path of this length could bring below their level."""
+        room: FloatArray = self._distance - self._level
+        (found,) = np.nonzero(room < length_m)
+        x: Vector = tuple(self._x.tolist())
+        parts: list[Part] = []
+        for center, level in zip(self._centers[found].tolist(), self._level[found], strict=True):
+            gap = ball_gap(tuple(center), 0.0)
+            distance, normal = gap(x)
+            parts.append((distance - float(level), normal, float(level), gap))
+        return parts
 
     def keep(self, pieces: Sequence[Piece], length_m: float, spare_m: float) -> bool:
         """Return whether a path stays at every ball's level; see `StaticScene.is_clear`."""

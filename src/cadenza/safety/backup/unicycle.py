@@ -1,0 +1,584 @@
+"""A wheeled base that takes speeds and rates of turn: when stopping and fleeing stay possible.
+
+Motion:    x' = v e(th), th' = w; v and w go to the command at the rates a_v and a_w; the disc's
+           center is c = x + o e(th). One command gives v and w in closed form, x only as an
+           integral, so the path is bounded by a sector.
+Sector:    over a time with forward length L+, backward length L- and headings in [a, b],
+               -n @ dx <= L+ max(0, max cos(th - phi)) + L- max(0, max -cos(th - phi)),
+           phi the direction of -n, both over [a, b]; an offset o adds
+               o max(0, max cos(th - phi) - cos(th_0 - phi)).
+           `Sweep.fall` is H: this for the step, plus this for the brake after it.
+Stop:      a command is clear of an obstacle if e - H >= 0, e = distance - D, with the normal at c,
+           or with the one at the predicted stop y and e + n @ (c - y) for e; and of a partner if
+           e - max(0, P(time to rest)) - H >= 0.
+Escape:    a plan is a unit vector n and one of the commands (V, 0) and (-V_reverse, 0). Along it
+               n @ c' >= v min cos  where v > 0,   v max cos  where v < 0,
+           over the headings of each piece; it is clear if the partner's reach leaves D for ever.
+Ideal:     where v and w follow at once, the point ahead p = x + l e moves with J u within
+               |p(s) - p - s J u| <= s^2 |w| hypot(v, l w) / 2,   J = [e, l f],
+           and flees in any direction: u = J^-1 v_f n, n today's normal, without a memory.
+Rows:      candidates only, on the velocity q = J u of the point ahead, nearest in |q|; obstacles
+           are kept at D + m from that point. A slower command that turns as wanted comes before
+           stopping, or the robot parks in front of what it could drive around.
+Theorem:   C and C' in docs/safety.md.
+Units:     m, rad, s.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from cadenza.safety.backup.base import BaseSettings, Partner, Plan, Scene, Vector
+from cadenza.safety.backup.reach import furthest_reach, min_sep, reach, speed_after
+from cadenza.safety.backup.statics import Part, StaticScene
+from cadenza.safety.control_models.unicycle import UnicycleModel
+
+#: Distance that is rounding, m.
+_ROUNDING_M: Final = 1e-10
+#: Speed that is rounding, m/s.
+_ROUNDING_SPEED: Final = 1e-9
+#: Disagreement of a remembered plan with what was measured that is rounding, m.
+_DISPROVED_M: Final = 1e-6
+#: Distance of centers below which no direction leads from one to the other, m.
+_COINCIDENT: Final = 1e-9
+#: m as a share of l: the axle trails the point ahead on a smaller circle, and with less it parks
+#: the robot on the obstacle; with more a slow robot is held off where it could slide along.
+_CANDIDATE_ROOM: Final = 0.5
+#: Most obstacles that propose rows: the nearest.
+_MAX_ROWS: Final = 8
+#: Shares of a command that are tried, in this order.
+_SHARES: Final = (0.75, 0.5, 0.25)
+_TURN: Final = 2.0 * math.pi
+
+#: To stop, and the plans of a robot that answers its partners by it or needs no memory.
+_REST: Final[Vector] = (0.0, 0.0)
+_STOPPING: Final = Plan((), _REST)
+_ANY_TIME: Final = Plan((), ())
+
+
+def ramp(start: float, goal: float, rate: float, time_s: float) -> tuple[float, float]:
+    """Return for how long a speed changes within a time, s, and what it is then."""
+    way = goal - start
+    rise_s = abs(way) / rate
+    if rise_s > time_s:
+        return time_s, start + math.copysign(rate * time_s, way)
+    return rise_s, goal
+
+
+def lengths(start: float, end: float, rise_s: float, hold_s: float) -> tuple[float, float]:
+    """Return the ways forward and backward of a speed that changes linearly, then holds."""
+    if start * end >= 0.0:
+        way = 0.5 * (start + end) * rise_s + end * hold_s
+        return (way, 0.0) if way >= 0.0 else (0.0, -way)
+    until = rise_s * start / (start - end)
+    first, second = 0.5 * start * until, 0.5 * end * (rise_s - until) + end * hold_s
+    return (first, -second) if end < 0.0 else (second, -first)
+
+
+def turned(start: float, end: float, rise_s: float, hold_s: float) -> tuple[float, float, float]:
+    """Return the least, largest and last angle of a rate of turn that changes, then holds."""
+    if start * end >= 0.0:
+        last = 0.5 * (start + end) * rise_s + end * hold_s
+        return (0.0, last, last) if last >= 0.0 else (last, 0.0, last)
+    until = rise_s * start / (start - end)
+    peak = 0.5 * start * until
+    last = peak + 0.5 * end * (rise_s - until) + end * hold_s
+    return min(0.0, peak, last), max(0.0, peak, last), last
+
+
+def largest_cosine(low: float, high: float) -> float:
+    """Return the largest cosine of the angles in [low, high]."""
+    if math.ceil(low / _TURN) * _TURN <= high:
+        return 1.0
+    return max(math.cos(low), math.cos(high))
+
+
+class Sweep(NamedTuple):
+    """What the disc may sweep: one step of a command, then the brake.
+
+    Attributes:
+        forward: L+ of the step, m.
+        backward: L-, m.
+        low: Smallest heading of the step, rad.
+        high: Largest.
+        heading: At the end of the step.
+        speed: v at the end of the step.
+        yaw_rate: w at the end of the step.
+        stop_m: Way of the brake, m; negative backward.
+        stop_low: Smallest heading while the brake drives.
+        stop_high: Largest.
+        all_low: Smallest heading until nothing moves.
+        all_high: Largest.
+        start: Heading now.
+        offset_m: |o|, m.
+        shift: 0, or pi for an offset behind the axle, rad.
+        rest_s: Time until the disc rests, s.
+        ahead: Way of the disc's center to about where it stops, m.
+    """
+
+    forward: float
+    backward: float
+    low: float
+    high: float
+    heading: float
+    speed: float
+    yaw_rate: float
+    stop_m: float
+    stop_low: float
+    stop_high: float
+    all_low: float
+    all_high: float
+    start: float
+    offset_m: float
+    shift: float
+    rest_s: float
+    ahead: Vector
+
+    @property
+    def length(self) -> float:
+        """No point of the disc moves farther, m."""
+        way = self.forward + self.backward + abs(self.stop_m)
+        return way + self.offset_m * min(2.0, self.all_high - self.all_low)
+
+    def fall(self, n: Vector) -> float:
+        """Return H: how far the disc's center may come against ``n``, m, >= 0."""
+        phi = math.atan2(-n[1], -n[0])
+        most = 0.0
+        if self.forward > 0.0:
+            cosine = largest_cosine(self.low - phi, self.high - phi)
+            if cosine > 0.0:
+                most += self.forward * cosine
+        away = phi + math.pi
+        if self.backward > 0.0:
+            cosine = largest_cosine(self.low - away, self.high - away)
+            if cosine > 0.0:
+                most += self.backward * cosine
+        if self.stop_m != 0.0:
+            toward = phi if self.stop_m > 0.0 else away
+            cosine = largest_cosine(self.stop_low - toward, self.stop_high - toward)
+            if cosine > 0.0:
+                most += abs(self.stop_m) * cosine
+        return most + self.swing(phi) if self.offset_m else most
+
+    def swing(self, phi: float) -> float:
+        """Return how far turning alone may bring the disc's center toward ``phi``, m, >= 0."""
+        phi -= self.shift
+        cosine = largest_cosine(self.all_low - phi, self.all_high - phi)
+        return self.offset_m * max(0.0, cosine - math.cos(self.start - phi))
+
+
+def sweep(
+    model: UnicycleModel, heading: float, speed: float, yaw_rate: float, action: Vector, dt: float
+) -> Sweep:
+    """Return what one step of ``action`` and the brake after it sweep."""
+    a_v, a_w, o = model.accel, model.yaw_accel, model.center_offset_m
+    rise_v, v1 = ramp(speed, action[0], a_v, dt)
+    rise_w, w1 = ramp(yaw_rate, action[1], a_w, dt)
+    forward, backward = lengths(speed, v1, rise_v, dt - rise_v)
+    low, high, last = turned(yaw_rate, w1, rise_w, dt - rise_w)
+    low, high, end = heading + low, heading + high, heading + last
+    stop_v, stop_w = abs(v1) / a_v, abs(w1) / a_w
+    stop_m = 0.5 * v1 * stop_v
+    spin = 0.5 * w1 * stop_w
+    until = min(stop_v, stop_w)
+    drift = w1 * until * (1.0 - 0.5 * until / stop_w) if until > 0.0 else 0.0
+    rest_s = dt + stop_v if v1 != 0.0 else rise_v
+    if o:
+        rest_s = max(rest_s, dt + stop_w if w1 != 0.0 else rise_w)
+    middle, final = heading + 0.5 * last, end + 0.5 * drift
+    net, turn = forward - backward, end + spin
+    return Sweep(
+        forward=forward,
+        backward=backward,
+        low=low,
+        high=high,
+        heading=end,
+        speed=v1,
+        yaw_rate=w1,
+        stop_m=stop_m,
+        stop_low=end + min(0.0, drift),
+        stop_high=end + max(0.0, drift),
+        all_low=min(low, turn),
+        all_high=max(high, turn),
+        start=heading,
+        offset_m=abs(o),
+        shift=0.0 if o >= 0.0 else math.pi,
+        rest_s=rest_s,
+        ahead=(
+            net * math.cos(middle)
+            + stop_m * math.cos(final)
+            + o * (math.cos(turn) - math.cos(heading)),
+            net * math.sin(middle)
+            + stop_m * math.sin(final)
+            + o * (math.sin(turn) - math.sin(heading)),
+        ),
+    )
+
+
+def nearest_in_plane(
+    q: Vector, rows: Sequence[tuple[float, float, float]]
+) -> tuple[float, float] | None:
+    """Return the point nearest to ``q`` with ax x + ay y >= b for all rows; None if none has.
+
+    One row at a time: where the point so far misses a row, the answer lies on its line, as far
+    along it as the rows before allow (Seidel, doi:10.1007/BF02574699).
+    """
+    x, y = q
+    for i, (ax, ay, b) in enumerate(rows):
+        if ax * x + ay * y >= b:
+            continue
+        squared = ax * ax + ay * ay
+        if squared == 0.0:
+            return None
+        along = (b - ax * q[0] - ay * q[1]) / squared
+        px, py = q[0] + along * ax, q[1] + along * ay  # on the line, nearest to q
+        low, high = -math.inf, math.inf
+        for cx, cy, d in rows[:i]:
+            slope, rest = cy * ax - cx * ay, d - cx * px - cy * py
+            if abs(slope) <= 1e-12 * squared:
+                if rest > _ROUNDING_M:
+                    return None
+            elif slope > 0.0:
+                low = max(low, rest / slope)
+            else:
+                high = min(high, rest / slope)
+        if low > high:
+            return None
+        t = min(max(0.0, low), high)
+        x, y = px - t * ay, py + t * ax
+    return x, y
+
+
+class UnicycleBase:
+    """A unicycle, as the filter asks it; see `Base`."""
+
+    def __init__(self, model: UnicycleModel, settings: BaseSettings) -> None:
+        self._model, self._settings, self._dt = model, settings, settings.dt
+        self._o, self._l = model.center_offset_m, model.look_ahead_m
+        self._escapes_at_once = model.is_ideal and not settings.passive
+        #: The disc lies within this of the point ahead besides its radius.
+        self._around = abs(self._l - self._o)
+        self._top = max(model.max_speed, model.max_reverse)
+        self._box = (
+            (1.0, 0.0, -model.max_reverse),
+            (-1.0, 0.0, -model.max_speed),
+            (0.0, 1.0, -self._l * model.max_yaw_rate),
+            (0.0, -1.0, -self._l * model.max_yaw_rate),
+        )
+        self._c: Vector = _REST
+        self._e: Vector = (1.0, 0.0)
+        self._heading = self._v = self._w = 0.0
+        self._partners: tuple[Partner, ...] = ()
+        self._normals: list[Vector] = []
+        self._bounds: list[tuple[float, float]] = []
+        self._statics: StaticScene | None = None
+        #: The obstacles that the robot could reach before it stops, nearest first.
+        self._near: list[Part] = []
+        #: The last action looked at: both checks ask for its sweep.
+        self._swept: tuple[Vector, Sweep] | None = None
+
+    def look(self, scene: Scene) -> None:
+        """Take in the scene: obstacles within reach, e and pi of every partner."""
+        self._c, self._heading, self._w = scene.position, scene.heading, scene.yaw_rate
+        self._e = e = (math.cos(scene.heading), math.sin(scene.heading))
+        self._v = scene.velocity[0] * e[0] + scene.velocity[1] * e[1]
+        self._swept = None
+        self._statics, self._near = None, []
+        if scene.obstacles is not None and len(scene.obstacles):
+            model, top = self._model, max(abs(self._v), self._top)
+            within = top * self._dt + 0.5 * top * top / model.accel + 2.0 * abs(self._o) + self._l
+            self._statics = StaticScene(scene.obstacles, self._c, scene.clearance_m)
+            self._near = sorted(self._statics.within(within), key=itemgetter(0))
+        self._partners = scene.partners
+        self._normals, self._bounds = [], []
+        for partner in scene.partners:
+            x, y = self._c[0] - partner.position[0], self._c[1] - partner.position[1]
+            distance = math.hypot(x, y)
+            n = (x / distance, y / distance) if distance >= _COINCIDENT else (1.0, 0.0)
+            self._normals.append(n)
+            self._bounds.append(self._along(n, partner, self._c))
+
+    def _along(self, n: Vector, partner: Partner, point: Vector) -> tuple[float, float]:
+        """Return e, m, and pi, m/s, along n: the worst that the measurement allows."""
+        x, y = point[0] - partner.position[0], point[1] - partner.position[1]
+        excess = n[0] * x + n[1] * y - partner.contact_m
+        speed = n[0] * partner.velocity[0] + n[1] * partner.velocity[1]
+        accel, cap, age = partner.max_accel, partner.max_speed, partner.age_s
+        speed = min(speed + self._settings.velocity_error, cap)
+        if age <= 0.0:
+            return excess, speed
+        return excess - reach(speed, accel, cap, age), speed_after(speed, accel, cap, age)
+
+    def admissible(self, nominal: Vector) -> Vector:
+        """Return the command within its limits; the same object if it meets the rows, too.
+
+        A command that misses them is not tried as it is, safe or not: it would lead up to the
+        obstacle, where there is no more room to turn.
+        """
+        model, (v, w) = self._model, nominal
+        v = min(max(v, -model.max_reverse), model.max_speed)
+        w = min(max(w, -model.max_yaw_rate), model.max_yaw_rate)
+        rows = self._rows(v)[0]
+        is_kept = all(ax * v + ay * self._l * w >= b for ax, ay, b in rows)
+        return nominal if is_kept and (v, w) == nominal else (v, w)
+
+    def _sweep(self, action: Vector) -> Sweep:
+        if self._swept is not None and self._swept[0] is action:
+            return self._swept[1]
+        swept = sweep(self._model, self._heading, self._v, self._w, action, self._dt)
+        self._swept = action, swept
+        return swept
+
+    def static_clear(self, action: Vector) -> bool:
+        """Return whether one step of ``action``, then the command (0, 0), is clear of obstacles."""
+        if not self._near:
+            return True
+        swept = self._sweep(action)
+        length, (x, y) = swept.length, swept.ahead
+        for room, n, level, gap in self._near:
+            if room >= length:
+                break  # nor can the ones behind be reached
+            if room >= swept.fall(n):
+                continue
+            distance, n = gap((self._c[0] + x, self._c[1] + y))
+            if distance - level - n[0] * x - n[1] * y < swept.fall(n):
+                return False
+        return True
+
+    def partner_plan(self, action: Vector, held: Plan | None) -> Plan | None:
+        """Return a plan that is clear after one step of ``action``; see the module."""
+        if not self._partners:
+            return _ANY_TIME
+        if self._settings.passive:
+            return _STOPPING if self._stops_clear(action) else None
+        if self._escapes_at_once:
+            return _ANY_TIME if self._point_stays_clear(action) else None
+        swept, n = self._sweep(action), self._normals[0]
+        facing = n[0] * math.cos(swept.heading) + n[1] * math.sin(swept.heading)
+        plan = Plan(n, self._flight(facing))
+        if self._separates(swept, plan, self._bounds[0]):
+            return plan
+        if held and held.normal:
+            bound = self._along(held.normal, self._partners[0], self._c)
+            if self._separates(swept, held, bound):
+                return held
+        return None
+
+    def _flight(self, facing: float) -> Vector:
+        return (self._model.max_speed if facing >= 0.0 else -self._model.max_reverse, 0.0)
+
+    def _stops_clear(self, action: Vector) -> bool:
+        """Return whether the disc rests before any partner can reach it."""
+        swept = self._sweep(action)
+        if swept.length == 0.0:
+            return True
+        x, y = swept.ahead
+        stop = (self._c[0] + x, self._c[1] + y)
+        for partner, n, (excess, speed) in zip(
+            self._partners, self._normals, self._bounds, strict=True
+        ):
+            limits = partner.max_accel, partner.max_speed
+            if excess >= furthest_reach(speed, *limits, swept.rest_s) + swept.fall(n):
+                continue
+            away = (stop[0] - partner.position[0], stop[1] - partner.position[1])
+            distance = math.hypot(*away)
+            if distance < _COINCIDENT:
+                return False
+            n = (away[0] / distance, away[1] / distance)
+            excess, speed = self._along(n, partner, self._c)
+            if excess < furthest_reach(speed, *limits, swept.rest_s) + swept.fall(n):
+                return False
+        return True
+
+    def _separates(
+        self, swept: Sweep, plan: Plan, bound: tuple[float, float], *, hopeful: bool = False
+    ) -> bool:
+        """Return whether a plan is clear after the step; ``hopeful``: whether it may be."""
+        n, model, partner = plan.normal, self._model, self._partners[0]
+        psi, flight, excess = math.atan2(n[1], n[0]), plan.command[0], bound[0]
+        pieces: list[tuple[float, float, float]] = []
+
+        def add(duration: float, begin: float, end: float, low: float, high: float) -> None:
+            """Append a piece in which v is linear and the headings lie in [low, high]."""
+            if begin * end < 0.0:
+                until = duration * begin / (begin - end)
+                add(until, begin, 0.0, low, high)
+                add(duration - until, 0.0, end, low, high)
+            elif duration > 0.0:
+                most = largest_cosine(low - psi, high - psi)
+                least = -largest_cosine(low - psi - math.pi, high - psi - math.pi)
+                cosine = least if (begin + end > 0.0) is not hopeful else most
+                pieces.append((duration, begin * cosine, end * cosine))
+
+        rise_s, _ = ramp(self._v, swept.speed, model.accel, self._dt)
+        add(rise_s, self._v, swept.speed, swept.low, swept.high)
+        add(self._dt - rise_s, swept.speed, swept.speed, swept.low, swept.high)
+        turn_s = abs(swept.yaw_rate) / model.yaw_accel
+        last = swept.heading + 0.5 * swept.yaw_rate * turn_s
+        low, high = min(swept.heading, last), max(swept.heading, last)
+        rise_s = abs(flight - swept.speed) / model.accel
+        both_s = min(turn_s, rise_s)
+        _, middle = ramp(swept.speed, flight, model.accel, both_s)
+        add(both_s, swept.speed, middle, low, high)
+        add(turn_s - both_s, flight, flight, low, high)
+        add(rise_s - both_s, middle, flight, last, last)
+        if swept.offset_m:
+            excess += 2.0 * swept.offset_m if hopeful else -swept.swing(psi + math.pi)
+        least = min_sep(
+            excess,
+            pieces,
+            flight * math.cos(last - psi),
+            speed=bound[1],
+            accel=partner.max_accel,
+            cap=partner.max_speed,
+        )
+        return least >= -_ROUNDING_M
+
+    def _point_stays_clear(self, action: Vector) -> bool:
+        """Return whether the point ahead keeps its distance within the step, whatever is done."""
+        partner, p = self._partners[0], self._point()
+        n = self._normal_at(p, partner)
+        excess, speed = self._along(n, partner, p)
+        v, w = action
+        moved = self._dt * (v * (n[0] * self._e[0] + n[1] * self._e[1]))
+        moved += self._dt * self._l * w * (n[1] * self._e[0] - n[0] * self._e[1])
+        lost = 0.5 * self._dt * self._dt * abs(w) * math.hypot(v, self._l * w)
+        come = reach(speed, partner.max_accel, partner.max_speed, self._dt)
+        room = excess - self._around + _ROUNDING_M
+        return room >= 0.0 and room + moved - lost - come >= 0.0
+
+    def _point(self) -> Vector:
+        """Return p, the point ahead of the axle."""
+        ahead = self._l - self._o
+        return (self._c[0] + ahead * self._e[0], self._c[1] + ahead * self._e[1])
+
+    def _normal_at(self, p: Vector, partner: Partner) -> Vector:
+        x, y = p[0] - partner.position[0], p[1] - partner.position[1]
+        distance = math.hypot(x, y)
+        return (x / distance, y / distance) if distance >= _COINCIDENT else (1.0, 0.0)
+
+    def still_holds(self, held: Plan) -> bool:
+        """Return whether the measurement leaves the plan possible at all; see `Base`."""
+        if not held.normal:
+            return True
+        partner, settings, n = self._partners[0], self._settings, held.normal
+        age, cap = partner.age_s, partner.max_speed
+        x, y = self._c[0] - partner.position[0], self._c[1] - partner.position[1]
+        excess = n[0] * x + n[1] * y - partner.contact_m
+        excess += 2.0 * settings.position_error_m + cap * age + _DISPROVED_M
+        speed = n[0] * partner.velocity[0] + n[1] * partner.velocity[1]
+        speed -= settings.velocity_error + (partner.max_accel * age if age > 0.0 else 0.0)
+        bound = (excess, min(max(speed, -cap), cap))
+        return self._separates(self._sweep(held.command), held, bound, hopeful=True)
+
+    def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
+        """Yield the projection on the rows, slower turns, blends with the answer, the answer."""
+        if not self._near and not self._partners:
+            return
+        best = self._projected(nominal)
+        yield "rows", best
+        for share in (*_SHARES, 0.0):
+            yield "blend", (share * best[0], best[1])
+        answer = self._answer(held)
+        for share in _SHARES:
+            yield (
+                "blend",
+                tuple([share * b + (1.0 - share) * a for a, b in zip(answer, best, strict=True)]),
+            )
+        if self._partners and not self._settings.passive:
+            yield "escape", answer
+
+    def _answer(self, held: Plan | None) -> Vector:
+        """Return the robot's own answer to its partners: to flee, or to stop."""
+        if not self._partners or self._settings.passive:
+            return _REST
+        if held and held.normal:
+            return held.command
+        p = self._point()
+        n = self._normal_at(p, self._partners[0])
+        ahead = n[0] * self._e[0] + n[1] * self._e[1]
+        aside = n[1] * self._e[0] - n[0] * self._e[1]
+        if self._escapes_at_once:
+            speed = self._model.flight_speed(self._dt)
+            return (speed * ahead, speed * aside / self._l)
+        turn = math.copysign(self._model.max_yaw_rate, aside if ahead >= 0.0 else -aside)
+        return (self._flight(ahead)[0], turn)
+
+    def _projected(self, nominal: Vector) -> Vector:
+        """Return the command nearest to ``nominal`` in v^2 + l^2 w^2 that meets the rows."""
+        rows, walls = self._rows(nominal[0])
+        q = (nominal[0], self._l * nominal[1])
+        found = nearest_in_plane(q, (*self._box, *rows))
+        if found is None:
+            found = nearest_in_plane(q, (*self._box, *rows[:walls])) or (0.0, q[1])
+        return (found[0], found[1] / self._l)
+
+    def _rows(self, speed: float) -> tuple[list[tuple[float, float, float]], int]:
+        """Return the rows on (v, l w) if up to ``speed`` is driven, walls first, and their number.
+
+        A row is (a, b, level), a v + b l w >= level.
+        """
+        if not self._near and not self._partners:
+            return [], 0
+        (ex, ey), p, dt = self._e, self._point(), self._dt
+        brake_s = 0.5 * max(abs(self._v), abs(speed)) / self._model.accel
+        room = _CANDIDATE_ROOM * self._around
+        rows: list[tuple[float, float, float]] = []
+
+        def add(n: Vector, level: float) -> None:
+            """Append n @ q >= level in the frame of the base."""
+            rows.append((n[0] * ex + n[1] * ey, n[1] * ex - n[0] * ey, level))
+
+        for _, _, level, gap in self._near[:_MAX_ROWS]:
+            distance, n = gap(p)
+            add(n, -(distance - level - room) / (dt + brake_s))
+        walls = len(rows)
+        for partner in self._partners:
+            n = self._normal_at(p, partner)
+            excess, speed = self._along(n, partner, p)
+            limits = partner.max_accel, partner.max_speed
+            if self._escapes_at_once:
+                turn = self._model.max_yaw_rate
+                lost = 0.5 * dt * turn * math.hypot(self._top, self._l * turn)
+                come = reach(speed, *limits, dt)
+                add(n, (come - (excess - self._around)) / dt + lost)
+            else:
+                come = furthest_reach(speed, *limits, dt + 2.0 * brake_s)
+                add(n, -(excess - room - come) / (dt + brake_s))
+        return rows, walls
+
+    def stop(self) -> Vector:
+        """Return the command (0, 0)."""
+        return _REST
+
+    def separation(self, action: Vector) -> float:
+        """Return n @ J u for the nearest partner, m/s."""
+        if not self._partners:
+            return 0.0
+        n = self._normals[min(range(len(self._bounds)), key=lambda j: self._bounds[j][0])]
+        ahead, aside = n[0] * self._e[0] + n[1] * self._e[1], n[1] * self._e[0] - n[0] * self._e[1]
+        return action[0] * ahead + self._l * action[1] * aside
+
+    def executed(self, action: Vector) -> None:
+        """Nothing acts later."""
+
+    def static_margins(self) -> tuple[float, ...]:
+        """Return the distance to every obstacle less the clearance, m."""
+        return () if self._statics is None else self._statics.margins
+
+    def too_close(self) -> bool:
+        """Return whether an obstacle is nearer than the clearance."""
+        return self._statics is not None and self._statics.too_close
+
+    def bounds_broken(self) -> bool:
+        """Return whether a partner was measured to be faster than it declares."""
+        room = self._settings.velocity_error + _ROUNDING_SPEED
+        return any(math.hypot(*one.velocity) > one.max_speed + room for one in self._partners)
+
+    def state_dict(self) -> dict[str, object]:
+        """Return nothing: no command acts later."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Continue from `state_dict`."""
