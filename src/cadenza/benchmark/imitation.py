@@ -31,7 +31,7 @@ from cadenza.benchmark.builders import (
     partner_spec,
     require_player,
 )
-from cadenza.benchmark.open_seat import EgoVectorEnv, make_batch
+from cadenza.benchmark.ego_vector_env import EgoVectorEnv, make_batch
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, LawPolicy
 from cadenza.benchmark.tasks import OptionValue, get_task

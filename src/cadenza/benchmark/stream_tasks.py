@@ -4,7 +4,7 @@
 processes of their own, build them. The stream shows the ego alone: ``obs`` is its state, (D,),
 ``actions`` what it executed, (A,), after the safety filter.
 
-Worlds:   see `cadenza.benchmark.open_seat`.
+Worlds:   see `cadenza.benchmark.ego_vector_env`.
 swerve:   a = goal pull + sum over the other robots i of  g max(0, c - |m_i|) s_i, where
           m_i = r_i + w_i t_i  is how near robot i comes if nobody accelerates, t_i in [0, h], and
           s_i the unit vector across the line of sight, away from m_i; robots behind the ego and
@@ -33,7 +33,7 @@ from cadenza.benchmark.builders import (
     require_player,
     seat_players,
 )
-from cadenza.benchmark.open_seat import EgoVectorEnv, Variation, make_batch, open_seat
+from cadenza.benchmark.ego_vector_env import EgoVectorEnv, Variation, make_batch, open_seat
 from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.populations import Members
 from cadenza.benchmark.scripted_egos import carry
@@ -99,7 +99,7 @@ def ego_envs(
     It is what ``gymnasium.make_vec("cadenza/Crossing-v1", num_envs=8, ...)`` calls. ``sampler``
     says how ``partners`` are drawn; see `cadenza.learn.sampling`. The partner ``"open"`` leaves
     its seat to whoever takes it, in episodes that ``vary``, fields of
-    `cadenza.benchmark.open_seat.Variation`, if it is given.
+    `cadenza.benchmark.ego_vector_env.Variation`, if it is given.
 
     Raises:
         ConfigurationError: As `seat_players`; or an argument has no effect beside the others.

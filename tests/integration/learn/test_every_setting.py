@@ -272,7 +272,7 @@ TRAININGS = {
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
 #: What the training loop reads; what concerns choices, memories, goals, priorities and worlds that
-#: vary is compared in `test_self_play.py`, `test_open_seat.py`, `test_choices.py`,
+#: vary is compared in `test_self_play.py`, `test_ego_vector_env.py`, `test_choices.py`,
 #: `test_memory_policies.py`, `test_hindsight.py` and `test_replay_settings.py` of the unit tests.
 ELSEWHERE = {
     *("flush_partial_rollout", "action_masks", "factored_choices", "memory", "sequence_length"),

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env, code_digest
-from cadenza.benchmark.open_seat import EgoVectorEnv
+from cadenza.benchmark.ego_vector_env import EgoVectorEnv
 from cadenza.benchmark.output_folder import open_output_folder
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.benchmark.zoo.build import store_request

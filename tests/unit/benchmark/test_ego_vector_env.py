@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.benchmark.open_seat import Variation, open_seat
+from cadenza.benchmark.ego_vector_env import Variation, open_seat
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError
 
