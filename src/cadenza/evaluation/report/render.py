@@ -84,7 +84,7 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
     if view.treatment is None and numbers.methods.ranking:
         return tuple(_method_tile(view, row) for row in numbers.methods.rows)
     tiles = [
-        _contact_tile(condition, cell, css)
+        _contact_tile(condition, cell, css, by_method=view.compared == "Method")
         for condition, css, cell in zip(
             view.conditions, condition_css(view), numbers.overall.cells, strict=True
         )
@@ -122,16 +122,25 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
         what = "Share of episodes solved" if view.has_success else "Mean return"
         seeds = plural(numbers.methods.rows[0].score.n_clusters, view.seed_kind)
         return f"{best} {told} {first}. {what} over all partners and {seeds}: {scores}."
+    by_method = view.compared == "Method"
     contacts = [
-        f"{count(cell.n_contacts)} of {count(cell.n)} episodes {condition.label}"
+        (condition.label, f"{count(cell.n_contacts)} of {count(cell.n)} episodes")
         for condition, cell in zip(view.conditions, numbers.overall.cells, strict=True)
         if cell is not None and cell.contact is not None
     ]
-    clauses = [f"the ego touched someone in {' and '.join(contacts)}"] if contacts else []
+    clauses: list[str] = []
+    if contacts and by_method:
+        told = ", ".join(f"{label} touched someone in {often}" for label, often in contacts)
+        clauses.append(told)
+    elif contacts:
+        told = " and ".join(f"{often} {label}" for label, often in contacts)
+        clauses.append(f"the ego touched someone in {told}")
     if groups := _outcomes(view, numbers):
         what = "share of episodes solved" if view.has_success else "mean return"
         each = ", ".join(f"{_outcome(view, cell)} with {words}" for cell, words, _ in groups)
-        clauses.append(f"{view.conditions[_main_condition(view)].label}, the {what} was {each}")
+        label = view.conditions[_main_condition(view)].label
+        owner = f"{label}'s" if by_method else f"{label}, the"
+        clauses.append(f"{owner} {what} was {each}")
     effect = numbers.overall.comparisons.get(_judged(view))
     if effect is not None and (value := effect.difference.value) is not None:
         change = {
@@ -146,11 +155,13 @@ def verdict(view: ReportView, numbers: Numbers) -> str:
             f"{_zero(view, effect.difference)})"
         )
     sentence = "; ".join(clauses)
-    return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
+    if not by_method:  # a method's name keeps its letters
+        sentence = f"{sentence[:1].upper()}{sentence[1:]}"
+    return sentence and f"{sentence}."
 
 
-def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:
-    """Return the number of contacts under one condition."""
+def _contact_tile(condition: ConditionView, cell: Cell, css: str, *, by_method: bool) -> Tile:
+    """Return the number of contacts under one condition, or of one method."""
     bounds = ""
     if cell.contact is not None and cell.contact.high is not None:
         bounds = f"; true rate at most {percent(cell.contact.high)} ({_CONFIDENCE})"
@@ -159,7 +170,7 @@ def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:
     noun = "contact" if cell.n_contacts == 1 else "contacts"
     return Tile(
         value=count(cell.n_contacts),
-        label=f"{noun} {condition.label}",
+        label=f"{noun} {'of ' if by_method else ''}{condition.label}",
         detail=f"in {plural(cell.n, 'episode')} with all partners{bounds}",
         css=css,
     )

@@ -229,6 +229,12 @@ def test_verdict_calls_an_interval_around_zero_no_clear_change():
         "solved was 100.0 % with partners it trained with, 75.0 % with all unseen partners."
     )
     assert verdict(replace(view, episodes=()), analyse(replace(view, episodes=()))) == ""
+    one = replace(alone, compared="Method")  # whose label is its name, not a circumstance
+    assert verdict(one, analyse(one)).replace("\u00a0", " ") == (
+        "guarded touched someone in 0 of 40 episodes; guarded's share of episodes solved was "
+        "100.0 % with partners it trained with, 75.0 % with all unseen partners."
+    )
+    assert headline_tiles(one, analyse(one))[0].label == "contacts of guarded"
 
 
 def test_endings_split_time_outs_by_what_the_filter_did_and_show_time_to_goal():
