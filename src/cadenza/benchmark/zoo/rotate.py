@@ -196,7 +196,7 @@ class Rotate:
         self.figures = [RotateFigures(*map(np.array, each)) for each in state["figures"]]
 
 
-def train_rotate(config: RotateConfig, folder: Path) -> Rotate:
+def train_rotate(config: RotateConfig, folder: str | Path) -> Rotate:
     """Train to the end, from the last iteration in ``folder`` on; the ego's policy lies there.
 
     Raises:
@@ -206,6 +206,7 @@ def train_rotate(config: RotateConfig, folder: Path) -> Rotate:
         StorageError: The file system refused.
         CheckpointError: What lies there is damaged.
     """
+    folder = Path(folder)
     with single_torch_thread(), open_output_folder(folder, mode="resume"):
         settings = config.model_dump(mode="json", exclude={"iterations"})
         asked = {"config": settings | {"episode_length": config.horizon}}

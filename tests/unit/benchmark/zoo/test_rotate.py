@@ -73,7 +73,7 @@ def test_a_training_goes_on_bit_for_bit_after_an_iteration():
 def test_a_task_is_trained_in_a_folder_and_goes_on_from_there(tmp_path):
     pytest.importorskip("lbforaging")
     whole = train_rotate(config(), tmp_path / "whole")
-    train_rotate(config(iterations=1), tmp_path / "half")
+    train_rotate(config(iterations=1), str(tmp_path / "half"))
     again = train_rotate(config(), tmp_path / "half")
     with pytest.raises(ConfigurationError, match=r"with config\.seed = 0, got 1"):
         train_rotate(config(seed=1), tmp_path / "half")
