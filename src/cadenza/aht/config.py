@@ -537,9 +537,10 @@ class EgoAHTConfig(FrozenModel):
     @model_validator(mode="after")
     def _one_partner_at_most(self) -> Self:
         if self.brings_partner and (self.partners or self.zoos):
+            given = "a zoo" if self.zoos else len(self.partners)
             raise ValueError(
                 f"partners: expected none with algo={self.algo}, which trains beside copies of "
-                f"itself, got {len(self.partners)}; name one as partner to evaluate beside it, or "
+                f"itself, got {given}; name one as partner to evaluate beside it, or "
                 "several as evaluation.validation."
             )
         return self

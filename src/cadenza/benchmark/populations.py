@@ -14,7 +14,13 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.files import sha256_file
 from cadenza.partners.registry import list_registered
-from cadenza.partners.zoo_manifest import MANIFEST_NAME, ZooManifest, ZooMember, read_manifest
+from cadenza.partners.zoo_manifest import (
+    MANIFEST_NAME,
+    ZooManifest,
+    ZooMember,
+    read_manifest,
+    require_zoo,
+)
 from cadenza.partners.zoo_member import ZOO_MEMBER
 
 #: The folder of a zoo, the name of a partner class, or the fields of a `PartnerConfig`.
@@ -139,10 +145,7 @@ def _is_zoo(place: str | Path) -> bool:
 
 
 def _manifest(folder: Path, task: str) -> ZooManifest:
-    if not _is_zoo(folder):
-        made = "make one with `cadenza zoo train`, or name the folder of another"
-        got = "no manifest.json in it" if folder.is_dir() else "no such folder"
-        refuse(ConfigurationError, str(folder), expected="a zoo", got=got, do=made)
+    require_zoo(folder, ConfigurationError)
     manifest = read_manifest(folder)
     if manifest.task != task:
         got = f"one of {manifest.task!r}"

@@ -236,7 +236,7 @@ def best_response(
             partners_by_name,
             train_responses,
         )
-        from cadenza.core.errors import ConfigurationError
+        from cadenza.core.errors import ConfigurationError, refuse
         from cadenza.core.key_values import apply_settings
         from cadenza.partners.zoo_manifest import read_manifest
 
@@ -244,9 +244,14 @@ def best_response(
         settings = [word for word in words or () if "=" in word]
         by_name = task is not None and bool(partners) and not zoos
         if not by_name and (len(zoos) != 1 or task or partners or option):
-            raise ConfigurationError(
-                "zoo best-response: expected one zoo, or --task, --partners and --option of it, "
-                f"got {zoos}, {task}, {partners or []} and {option or []}."
+            given = [*zoos, *([f"--task {task}"] if task else ())]
+            given += [f"--partners {name}" for name in partners or ()]
+            given += [f"--option {setting}" for setting in option or ()]
+            refuse(
+                ConfigurationError,
+                "zoo best-response",
+                expected="one zoo, or --task, --partners and --option of it",
+                got=", ".join(given) or "neither",
             )
         zoo = Path(*zoos)
         if by_name:

@@ -15,7 +15,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.core.yaml_files import read_yaml
@@ -133,6 +133,10 @@ def load_best_responses(path: Path) -> BestResponses:
     content = read_yaml(path)
     if isinstance(content, dict) and "seal" in content:
         content = read_sealed_json(path, kind=_KIND)
+    if not isinstance(content, dict):
+        got = "another document" if content else "an empty file"
+        do = "`cadenza zoo best-response` writes one"
+        refuse(ConfigurationError, str(path), expected="best responses", got=got, do=do)
     try:
         return BestResponses.model_validate(content)
     except ValidationError as error:

@@ -14,7 +14,13 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, ValidationError, model_validator
 
-from cadenza.core.errors import InputError, IntegrityError, UnknownNameError, did_you_mean
+from cadenza.core.errors import (
+    InputError,
+    IntegrityError,
+    UnknownNameError,
+    did_you_mean,
+    refuse,
+)
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.learn.settings import FrozenModel
 
@@ -169,12 +175,22 @@ def write_manifest(folder: Path, manifest: ZooManifest) -> None:
     write_sealed_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"), kind=_KIND)
 
 
+def require_zoo(folder: Path, error: type[Exception]) -> None:
+    """Raise ``error`` unless there is a manifest in ``folder``."""
+    if (folder / MANIFEST_NAME).is_file():
+        return
+    got = f"no {MANIFEST_NAME} in it" if folder.is_dir() else "no such folder"
+    do = "make one with `cadenza zoo train`, or name the folder of another"
+    refuse(error, str(folder), expected="a zoo", got=got, do=do)
+
+
 def read_manifest(folder: Path) -> ZooManifest:
     """Return the manifest of the zoo in ``folder``.
 
     Raises:
         IntegrityError: It is missing, changed or of another kind.
     """
+    require_zoo(folder, IntegrityError)
     facts = read_sealed_json(folder / MANIFEST_NAME, kind=_KIND)
     try:
         return ZooManifest.model_validate(facts)

@@ -232,6 +232,9 @@ def test_partners_are_refused_where_the_ego_brings_its_own(tmp_path):
     task = {"env": PUSH["env"], "partners": ["scripted_heuristic"]}
     with pytest.raises(ValidationError, match="partners: expected none with algo=upd, which"):
         config_in(tmp_path, algo="upd", recurrent_ppo={}, task=task)
+    zoo = {"zoo": "runs/zoo", "sha256": "0" * 64, "members": ["one"]}
+    with pytest.raises(ValidationError, match=r"with algo=upd, .*, got a zoo; name one"):
+        config_in(tmp_path, algo="upd", recurrent_ppo={}, task={**task, "zoos": [zoo]})
 
 
 def test_updates_are_logged_where_rollouts_end(tmp_path):

@@ -125,6 +125,22 @@ def test_selection_and_matrix_are_written(zoo, tmp_path):
     assert "a multiple of 5" in cadenza(f"matrix {zoo} --episodes 7 --out {out}").stderr
 
 
+@pytest.mark.parametrize("command", ["show {}", "matrix {}", "best-response {}"])
+def test_folder_without_a_zoo_is_told_in_one_sentence(command, tmp_path):
+    ended = cadenza(command.format(tmp_path))
+    told = "expected a zoo, got no manifest.json in it; make one with `cadenza zoo train`, or name"
+    assert ended.stderr == f"error: {tmp_path}: {told} the folder of another.\n"
+    assert ended.exit_code == 10
+    assert "expected a zoo, got no such folder" in cadenza(command.format(tmp_path / "no")).stderr
+
+
+def test_best_response_without_partners_says_what_it_takes():
+    told = "expected one zoo, or --task, --partners and --option of it, got"
+    assert f"{told} neither." in cadenza("best-response").stderr
+    both = cadenza("best-response z --task crossing --partners crossing_chaser").stderr
+    assert f"{told} z, --task crossing, --partners crossing_chaser." in both
+
+
 def test_swapped_weights_end_with_the_code_of_damaged_data(zoo, tmp_path):
     copy = tmp_path / "z"
     shutil.copytree(zoo, copy)

@@ -104,6 +104,7 @@ def test_sealed_file_is_refused_when_it_was_altered(best, tmp_path):
         ("value: 10.0, random: 2.0|value: 2.0, random: 2.0", "expected more than a random ego"),
         ("task: push@v1|tusk: push@v1", "task"),
         ("value: 3.0,|value: much,", r"partners\.weak\.value"),
+        (f"{FILE}|a remark", "expected best responses, got another document; `cadenza zoo"),
     ],
 )
 def test_file_of_another_shape_is_refused(tmp_path, change, told):

@@ -105,6 +105,12 @@ class ZooEntry:
         )
 
 
+def _setting(manifest: ZooManifest) -> str:
+    """Return the task, episode length and options that members were trained in, for a message."""
+    options = "".join(f", {name}={value}" for name, value in manifest.options.items())
+    return f"{manifest.task}@v{manifest.task_version}, {manifest.episode_length} steps{options}"
+
+
 def open_zoos(folders: Sequence[Path]) -> tuple[ZooManifest, list[ZooEntry]]:
     """Return the first manifest and the members of all."""
     manifests = [read_manifest(folder) for folder in folders]
@@ -113,8 +119,7 @@ def open_zoos(folders: Sequence[Path]) -> tuple[ZooManifest, list[ZooEntry]]:
         if manifest.task_sha256 != first.task_sha256:
             raise ConfigurationError(
                 f"{folder}: expected a zoo of the task and settings of {folders[0]} "
-                f"({first.task}, {first.episode_length} steps), got {manifest.task}, "
-                f"{manifest.episode_length} steps."
+                f"({_setting(first)}), got {_setting(manifest)}; judge them in two matrices."
             )
     entries = [
         ZooEntry(folder=folder, member=member)
@@ -264,11 +269,12 @@ def cross_play(
     ]
     further = _further(egos, [one.name for one in members])
     policies = [*members, *further]
-    if not policies or episodes < 1 or episodes % SEEDS:
-        raise ConfigurationError(
-            "zoo matrix: expected a learned member or --ego CHECKPOINT, and a multiple of "
-            f"{SEEDS} episodes, got {len(policies)} egos and {episodes}."
-        )
+    if not policies:
+        expected, do = "a learned final member, or an ego", "name one with --ego"
+        refuse(ConfigurationError, "zoo matrix", expected=expected, got="neither", do=do)
+    if episodes < 1 or episodes % SEEDS:
+        expected = f"a multiple of {SEEDS}, as many of each seed"
+        refuse(ConfigurationError, "--episodes", expected=expected, got=episodes)
     judged = tuple(dict.fromkeys(one.row for one in further or members))[:MAX_CONDITIONS]
     met, guessed = _seen([one for one in policies if one.row in judged], entries, seen)
     behind, guarded = _filter(further, condition)
