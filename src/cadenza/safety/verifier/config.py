@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
-from cadenza.core.checks import checked_flag, is_real, require_instance
+from cadenza.core.checks import checked_flag, is_real
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.key_values import apply_settings
@@ -36,6 +36,8 @@ MAX_STEPS: Final = 10**10
 MAX_PIECES: Final = 1024
 #: Most partners in one episode.
 MAX_PARTNERS: Final = 16
+#: A configuration of this folder: a dataclass whose fields all have defaults.
+Config = TypeVar("Config")
 #: What is played: opponents that do their worst, or one that stands still.
 Kind: TypeAlias = Literal["adversarial", "stationary"]
 
@@ -177,9 +179,6 @@ class VerifierConfig:
             ("cbf_power", (1, 3)),
             ("filter_plant", FILTER_PLANTS),
             ("multi_partner", ("rows", "passive")),
-        ):
-            _require_choice(name, getattr(self, name), choices)
-        for name, choices in (
             ("dims", (2, 3)),
             ("plants", PLANTS),
             ("delays", DELAYS),
@@ -187,18 +186,10 @@ class VerifierConfig:
             ("adversaries", tuple(ADVERSARIES)),
             ("ego_nominals", tuple(EGO_NOMINALS)),
             ("partners", tuple(range(1, MAX_PARTNERS + 1))),
-            ("dts", self.dts),
-            ("several_dts", self.several_dts),
+            ("dts", None),
+            ("several_dts", None),
         ):
-            values: tuple[object, ...] = getattr(self, name)
-            require_instance(f"verifier: {name}", values, tuple, "pass a tuple")
-            if not values or len(set(values)) != len(values):
-                raise ConfigurationError(
-                    f"verifier: {name}: expected at least one value and none twice, got "
-                    f"{list(values)}."
-                )
-            for value in values:
-                _require_choice(name, value, choices)
+            require_choices(name, getattr(self, name), choices)
 
     def _check_ranges(self) -> None:
         for name, low, high in (
@@ -217,14 +208,7 @@ class VerifierConfig:
             ("contact_speed", 0.0, 1e3),
             ("compared_share", 0.0, 1.0),
         ):
-            given: Any = getattr(self, name)
-            values = cast("tuple[float, ...]", given if name.endswith("dts") else (given,))
-            for value in values:
-                if not (is_real(value) and low <= value <= high):
-                    raise ConfigurationError(
-                        f"verifier: {name}: expected a number in [{low:g}, {high:g}], got "
-                        f"{value!r}."
-                    )
+            require_range(name, getattr(self, name), low, high)
         for name in ("dts", "several_dts"):
             names = [f"{value:g}" for value in getattr(self, name)]
             if len(set(names)) != len(names):
@@ -245,10 +229,7 @@ class VerifierConfig:
 
     def to_jsonable(self) -> dict[str, Any]:
         """Return every field as JSON values."""
-        return {
-            key: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
-        }
+        return jsonable_config(self)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of every field: equal configurations, equal fingerprints."""
@@ -261,14 +242,27 @@ class VerifierConfig:
         Raises:
             ConfigurationError: Unknown key, wrong kind of value, or out of range.
         """
-        known = {field.name: field.default for field in fields(cls)}
-        unknown = sorted(str(key) for key in values if key not in known)
-        if unknown:
-            raise ConfigurationError(
-                f"verifier: unknown key {unknown[0]}{did_you_mean(unknown[0], known)}; expected "
-                f"some of {', '.join(known)}."
-            )
-        return cls(**{key: _convert(key, value, known[key]) for key, value in values.items()})
+        return configured(cls, values)
+
+
+def configured(kind: type[Config], values: Mapping[str, Any]) -> Config:
+    """Return the configuration of a ``kind`` that ``values`` describe; see `VerifierConfig`."""
+    known: dict[str, Any] = {f.name: f.default for f in fields(cast("Any", kind))}
+    unknown = sorted(str(key) for key in values if key not in known)
+    if unknown:
+        raise ConfigurationError(
+            f"verifier: unknown key {unknown[0]}{did_you_mean(unknown[0], known)}; expected "
+            f"some of {', '.join(known)}."
+        )
+    return kind(**{key: _convert(key, value, known[key]) for key, value in values.items()})
+
+
+def jsonable_config(config: object) -> dict[str, Any]:
+    """Return every field of a configuration as JSON values."""
+    return {
+        key: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+        for key, value in asdict(cast("Any", config)).items()
+    }
 
 
 def load_verifier_config(
@@ -281,6 +275,13 @@ def load_verifier_config(
     Raises:
         ConfigurationError: The file is missing, unreadable or no mapping, or a value is wrong.
     """
+    return load_config(VerifierConfig, path, overrides, settings)
+
+
+def load_config(
+    kind: type[Config], path: Path | None, overrides: Mapping[str, Any], settings: Sequence[str]
+) -> Config:
+    """Return a configuration of a ``kind``; see `load_verifier_config`."""
     values: dict[str, Any] = {}
     if path is not None:
         content = read_yaml(path)
@@ -291,29 +292,12 @@ def load_verifier_config(
                 f"{path}: expected a mapping of settings, got {type(content).__name__}."
             )
         values.update(cast("dict[str, Any]", content))
-    return VerifierConfig.from_mapping({**apply_settings(values, settings), **overrides})
+    return configured(kind, {**apply_settings(values, settings), **overrides})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One row: everything that its episodes have in common.
-
-    Attributes:
-        kind: What is played.
-        dim: Cartesian dimension d.
-        plant: Simulated plant.
-        filter_plant: Plant the filter assumes.
-        dt: Control step, s.
-        delay: Age of the partners' numbers: "none", "fixed" or "varying".
-        partners: Number of partners N.
-        episodes: Number of episodes.
-        horizon: Steps per episode.
-        ego_accel: Half width of the ego's box and its capacity, m/s^2.
-        partner_accel: Bound on each partner's acceleration, m/s^2.
-        max_age_s: Largest age, s; 0 without delay.
-        pieces: How often the partners decide within one control step.
-        passive: The filter's claim is about the ego's own speed at contacts.
-    """
+    """One row: everything that its episodes have in common."""
 
     kind: Kind  # What is played
     dim: int  # Cartesian dimension d
@@ -422,7 +406,7 @@ def _convert(key: str, value: object, default: object) -> Any:
     if isinstance(default, tuple):
         entries = cast("tuple[Any, ...]", default)
         items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [value]
-        return tuple(_convert(key, item, entries[0]) for item in items)
+        return tuple(_convert(key, item, entries[0] if entries else "") for item in items)
     if type(default) is float and type(value) is int:
         return float(value)
     if type(value) is not type(default) and not (default is None and isinstance(value, str)):
@@ -432,8 +416,33 @@ def _convert(key: str, value: object, default: object) -> Any:
     return value
 
 
-def _require_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    if not any(type(value) is type(choice) and value == choice for choice in choices):
+def require_choices(name: str, given: Any, choices: Sequence[object] | None) -> None:
+    """Refuse a value, or an entry of a tuple, that is no choice; None only looks for repetitions.
+
+    Raises:
+        ConfigurationError: It is none, or a tuple is empty or holds a value twice.
+    """
+    values = cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,))
+    if not values or len(set(values)) != len(values):
         raise ConfigurationError(
-            f"verifier: {name}: expected one of {', '.join(map(str, choices))}, got {value!r}."
+            f"verifier: {name}: expected at least one value and none twice, got {list(values)}."
         )
+    for value in values if choices is not None else ():
+        if not any(type(value) is type(choice) and value == choice for choice in choices or ()):
+            raise ConfigurationError(
+                f"verifier: {name}: expected one of {', '.join(map(str, choices or ()))}, got "
+                f"{value!r}."
+            )
+
+
+def require_range(name: str, given: Any, low: float, high: float) -> None:
+    """Refuse a number, or an entry of a tuple, outside [``low``, ``high``].
+
+    Raises:
+        ConfigurationError: It is outside, or no number.
+    """
+    for value in cast("tuple[Any, ...]", given if isinstance(given, tuple) else (given,)):
+        if not (is_real(value) and low <= value <= high):
+            raise ConfigurationError(
+                f"verifier: {name}: expected a number in [{low:g}, {high:g}], got {value!r}."
+            )

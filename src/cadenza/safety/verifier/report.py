@@ -244,9 +244,7 @@ class VerificationReport:
 
     def to_bytes(self) -> bytes:
         """Return the file: canonical JSON with the SHA-256 of the rest as ``content_hash``."""
-        values = self.to_jsonable()
-        digest = sha256_bytes(canonical_json(values))
-        return canonical_json({**values, "content_hash": digest}) + b"\n"
+        return sealed(self.to_jsonable())
 
     def save(self, folder: Path) -> tuple[Path, Path]:
         """Write report and picture below ``folder``, each in one durable step; return their paths.
@@ -254,7 +252,18 @@ class VerificationReport:
         Raises:
             StorageError: The file system refused.
         """
-        report, picture = folder / REPORT_NAME, folder / PICTURE_NAME
-        atomic_write_bytes(picture, draw_episode(self.worst, self.config))
-        atomic_write_bytes(report, self.to_bytes())
-        return report, picture
+        return save_report(folder, self.to_bytes(), draw_episode(self.worst, self.config))
+
+
+def sealed(values: dict[str, Any]) -> bytes:
+    """Return canonical JSON with the SHA-256 of ``values`` as ``content_hash``, and a newline."""
+    digest = sha256_bytes(canonical_json(values))
+    return canonical_json({**values, "content_hash": digest}) + b"\n"
+
+
+def save_report(folder: Path, report: bytes, picture: bytes) -> tuple[Path, Path]:
+    """Write a report and its picture, the picture first; return their paths."""
+    paths = folder / REPORT_NAME, folder / PICTURE_NAME
+    atomic_write_bytes(paths[1], picture)
+    atomic_write_bytes(paths[0], report)
+    return paths
