@@ -332,17 +332,7 @@ class TaskPlan:
         played = ZooConfig(
             method="scripted", task=env.task, episode_length=env.episode_length, options=options
         )
-        return ZooManifest(
-            task=env.task,
-            task_version=self.spec.version,
-            task_sha256=played.task_sha256(),
-            episode_length=played.horizon,
-            options=options,
-            code_sha256="",
-            package_version="",
-            requests=[],
-            members=(*scripted, *judges),
-        )
+        return played.manifest((*scripted, *judges))
 
     def steps(self) -> list[Step]:
         """Return what is done, in order, with the frames that it takes."""

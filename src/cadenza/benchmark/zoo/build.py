@@ -201,16 +201,11 @@ def train_zoo(
         )
         for key in job_keys(config):
             members += finished_members(folder, key) or []
-        manifest = ZooManifest(
-            task=config.task,
-            task_version=config.spec.version,
-            task_sha256=config.task_sha256(),
-            episode_length=config.horizon,
-            options=config.options,
+        manifest = config.manifest(
+            members,
             code_sha256=code,
             package_version=cadenza.__version__,
             requests=[config.facts()],
-            members=tuple(members),
         )
         write_manifest(folder, manifest)
     return manifest

@@ -1,6 +1,6 @@
 """Settings of a zoo's training: the only place where their defaults stand."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import Field, model_validator
@@ -10,6 +10,7 @@ from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.agents.ppo import MAPPOConfig
 from cadenza.learn.settings import Count, FrozenModel
 from cadenza.learn.stacked.ppo import require_stackable
+from cadenza.partners.zoo_manifest import ZooManifest, ZooMember
 
 Method: TypeAlias = Literal[
     "fcp", "mep", "brdiv", "lbrdiv", "comedi", "behavior", "scripted", "physical"
@@ -162,3 +163,24 @@ class ZooConfig(FrozenModel):
             "options": self.spec.complete_options(self.options),
         }
         return sha256_bytes(canonical_json(played))
+
+    def manifest(
+        self,
+        members: Iterable[ZooMember],
+        *,
+        code_sha256: str = "",
+        package_version: str = "",
+        requests: Sequence[dict[str, Any]] = (),
+    ) -> ZooManifest:
+        """Return a zoo of ``members`` that are played so; see `ZooManifest`."""
+        return ZooManifest(
+            task=self.task,
+            task_version=self.spec.version,
+            task_sha256=self.task_sha256(),
+            episode_length=self.horizon,
+            options=self.options,
+            code_sha256=code_sha256,
+            package_version=package_version,
+            requests=list(requests),
+            members=tuple(members),
+        )

@@ -354,7 +354,7 @@ def _evaluation(
 
     return EvaluationConfig(
         task=manifest.task,
-        episode_length=settings_of(manifest, seed).horizon,
+        episode_length=manifest.episode_length,
         options=manifest.options,
         policies=tuple(
             PolicyChoice(
@@ -498,14 +498,14 @@ def _skill(played: EvaluationOutcome, episodes: Sequence[EpisodeResult]) -> Skil
     )
 
 
-def settings_of(manifest: ZooManifest, seed: int) -> ZooConfig:
-    """Return how the members of a zoo are played."""
+def settings_of(manifest: ZooManifest, **own: Any) -> ZooConfig:
+    """Return how the members of a zoo are played, with further settings."""
     return ZooConfig(
         method="scripted",
         task=manifest.task,
         episode_length=manifest.episode_length,
         options=manifest.options,
-        seed=seed,
+        **own,
     )
 
 

@@ -38,7 +38,7 @@ from cadenza.benchmark.zoo.jobs import (
     TrainingRunner,
     acting,
 )
-from cadenza.benchmark.zoo.matrix import ZooEntry
+from cadenza.benchmark.zoo.matrix import ZooEntry, settings_of
 from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs
 from cadenza.benchmark.zoo.stacked import SeatedPartners
 from cadenza.core.arrays import Float32Array
@@ -99,14 +99,8 @@ class ResponseConfig(FrozenModel):
 
     def played(self, manifest: ZooManifest) -> ZooConfig:
         """Return how the zoo's task is played and learned."""
-        return ZooConfig(
-            method="scripted",
-            task=manifest.task,
-            episode_length=manifest.episode_length,
-            options=manifest.options,
-            **self.model_dump(include={"steps", "num_envs", "seed", "snapshots", "episodes"}),
-            ppo=self.ppo,
-        )
+        own = self.model_dump(include={"steps", "num_envs", "seed", "snapshots", "episodes"})
+        return settings_of(manifest, **own, ppo=self.ppo)
 
 
 class TrainedResponse(FrozenModel):
@@ -144,17 +138,7 @@ def partners_by_name(
     for name in names:
         require_player(task, name)
     config = ZooConfig(method="scripted", task=task.task_id, options=dict(options))
-    return ZooManifest(
-        task=task.task_id,
-        task_version=task.version,
-        task_sha256=config.task_sha256(),
-        episode_length=config.horizon,
-        options=dict(options),
-        code_sha256="",
-        package_version="",
-        requests=[],
-        members=tuple(ZooMember(name=n, family=n, class_name=n) for n in names),
-    )
+    return config.manifest(ZooMember(name=n, family=n, class_name=n) for n in names)
 
 
 @ends_on_signals

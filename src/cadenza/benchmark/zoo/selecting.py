@@ -157,7 +157,7 @@ def probed(
     """Return the members as candidates, with their actions on common probe states if ``probe``."""
     actions: list[tuple[NDArray[Any], NDArray[Any] | None, bool]] = []
     if probe:
-        config = settings_of(manifest, seed)
+        config = settings_of(manifest, seed=seed)
         with single_torch_thread(), closing(open_pairs(config, _EPISODES)) as env:
             states = _probe_states(env, config, entries)
             actions = [_distribution(env, entry, states) for entry in entries]
