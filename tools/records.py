@@ -3,7 +3,7 @@
     python -m tools.records                       # write pages and picture again
     python -m tools.records --quickstart FOLDER   # play the demo there first, or go on with it
     python -m tools.records --performance FILE    # first take a file of `python -m perf --json`
-    python -m tools.records --suite FOLDER        # first take a run of `cadenza suite run`
+    python -m tools.records --suite NAME FOLDER   # first take a run of `cadenza suite run`
 
 A page holds what is written between ``<!-- record: NAME -->`` and ``<!-- record: end -->``. A test
 compares pages and picture with the records. Run from the repository root.
@@ -211,6 +211,7 @@ BLOCKS = {
     "picture": ("quickstart", picture),
     "performance": ("performance", performance),
     "suite": ("aht-small", suite),
+    "copies": ("aht-small-copies", suite),
 }
 
 #: Pixels of one panel of the picture, its margin, and colours of ego, partner and contact.
@@ -307,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.records", description=__doc__)
     parser.add_argument("--quickstart", type=Path, metavar="FOLDER")
     parser.add_argument("--performance", type=Path, metavar="FILE")
-    parser.add_argument("--suite", type=Path, metavar="FOLDER")
+    parser.add_argument("--suite", nargs=2, metavar=("NAME", "FOLDER"))
     options = parser.parse_args(arguments)
     if options.quickstart:
         with stage_bars() as progress:
@@ -317,7 +318,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured = json.loads(options.performance.read_text(encoding="utf-8"))
         atomic_write_json(RECORDS / "performance.json", measured)
     if options.suite:
-        atomic_write_json(RECORDS / "aht-small.json", of_suite(options.suite))
+        name, folder = options.suite
+        atomic_write_json(RECORDS / f"{name}.json", of_suite(Path(folder)))
     for page in PAGES:
         atomic_write_text(page, written(page, page.read_text(encoding="utf-8")))
     atomic_write_text(PICTURE, drawing(load("quickstart")))
