@@ -13,11 +13,34 @@ Units:  m, m/s, s.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
+
+from cadenza.safety.geometry import Obstacles
 
 #: A point, a velocity or an action, as plain numbers: on two or three of them arrays cost more
 #: than the arithmetic.
 Vector: TypeAlias = tuple[float, ...]
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """Return a @ b."""
+    if len(a) == 2:
+        return a[0] * b[0] + a[1] * b[1]
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+def moved(a: Vector, b: Vector, share: float) -> Vector:
+    """Return a + share b."""
+    if len(a) == 2:
+        return (a[0] + share * b[0], a[1] + share * b[1])
+    return (a[0] + share * b[0], a[1] + share * b[1], a[2] + share * b[2])
+
+
+def minus(a: Vector, b: Vector) -> Vector:
+    """Return a - b."""
+    if len(a) == 2:
+        return (a[0] - b[0], a[1] - b[1])
+    return (a[0] - b[0], a[1] - b[1], a[2] - b[2])
 
 
 class Partner(NamedTuple):
@@ -58,7 +81,7 @@ class Scene(NamedTuple):
     heading: float
     yaw_rate: float
     partners: tuple[Partner, ...]
-    obstacles: Any
+    obstacles: Obstacles | None
     clearance_m: float
 
 

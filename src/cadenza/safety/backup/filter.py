@@ -23,6 +23,7 @@ from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.safety.backup.base import Base, BaseSettings, Partner, Plan, Scene, Vector
 from cadenza.safety.backup.velocity import VelocityBase
 from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 #: What is promised about partners.
@@ -64,11 +65,15 @@ class BackupFilter:
         robot: Model of the robot.
         partners: Bounds of every partner; exactly these are expected in every step.
         dt: Control step, s.
+        obstacles: Shapes that stand still; a call may name others instead.
         guarantee: ``escape``: never touch a lone partner, in free space; ``passive``: touch none
             except at rest. None: the first where it can be promised.
         margin_m: Distance kept beside the radii, m.
-        position_error_m: Largest error of a partner's position relative to the robot, m.
+        position_error_m: Largest error of what is measured relative to the robot: a partner's
+            position, an obstacle's surface, m.
         velocity_error: Largest error of a partner's velocity, m/s.
+        contact_speed: Own speed at which a passive robot may be touched, m/s; a base with a lag
+            never rests exactly, so it needs one.
 
     Raises:
         ConfigurationError: An argument is of another kind or out of range, or the guarantee cannot
@@ -81,10 +86,12 @@ class BackupFilter:
         partners: Sequence[PartnerBound] = (),
         *,
         dt: float,
+        obstacles: Sequence[Shape] | Obstacles = (),
         guarantee: Guarantee | None = None,
         margin_m: float = 1e-3,
         position_error_m: float = 0.0,
         velocity_error: float = 0.0,
+        contact_speed: float = 0.0,
     ) -> None:
         if type(robot) not in _BASES:
             known = ", ".join(kind.__name__ for kind in _BASES)
@@ -97,20 +104,30 @@ class BackupFilter:
             "margin_m": margin_m,
             "position_error_m": position_error_m,
             "velocity_error": velocity_error,
+            "contact_speed": contact_speed,
         }
         for name, value in lengths.items():
             if not (is_real(value) and 0.0 <= value <= MAX_MAGNITUDE):
                 refuse(ConfigurationError, f"BackupFilter.{name}", expected=">= 0", got=value)
         self._robot = robot
         self._guarantee: Guarantee = _guarantee(robot.escape_speed, self._bounds, guarantee)
+        if contact_speed and self._guarantee == "escape":
+            refuse(
+                ConfigurationError,
+                "BackupFilter.contact_speed",
+                expected='0 with guarantee="escape", which is never touched',
+                got=contact_speed,
+            )
         self._kept_m = margin_m + position_error_m
         settings = BaseSettings(
             dt=dt,
             passive=self._guarantee == "passive",
             position_error_m=position_error_m,
             velocity_error=velocity_error,
+            contact_speed=contact_speed,
         )
         self._base: Base = _BASES[type(robot)](robot, settings)
+        self._obstacles = self._checked_obstacles(obstacles)
         self._plan: Plan | None = None
 
     @property
@@ -122,18 +139,27 @@ class BackupFilter:
         """Forget the plan, as for a new episode or another partner."""
         self._plan = None
 
-    def filter(self, nominal: FloatArray, agents: Mapping[str, AgentSnapshot]) -> BackupStep:
+    def filter(
+        self,
+        nominal: FloatArray,
+        agents: Mapping[str, AgentSnapshot],
+        *,
+        obstacles: Sequence[Shape] | Obstacles | None = None,
+    ) -> BackupStep:
         """Return what to execute.
 
         Args:
             nominal: What the policy wants, shape (action_dim,), in the unit of the model.
             agents: The robot and all partners, by id.
+            obstacles: Shapes of this step, e.g. of a scan, instead of the filter's own.
 
         Raises:
-            InputError: The action or an agent is malformed, or an agent is missing or unknown.
+            InputError: The action, an agent or an obstacle is malformed, or an agent is missing or
+                unknown.
         """
         action = self._checked_action(nominal)
-        scene, margin = self._scene(agents)
+        shapes = self._obstacles if obstacles is None else self._checked_obstacles(obstacles)
+        scene, margin = self._scene(agents, shapes)
         base = self._base
         base.look(scene)
         held = self._plan if self._plan and base.still_holds(self._plan) else None
@@ -162,7 +188,7 @@ class BackupFilter:
                 return None
             plan = (
                 held
-                if held is not None and action is held.command
+                if held is not None and action == held.command
                 else base.partner_plan(action, held)
             )
             if plan is None:
@@ -203,7 +229,17 @@ class BackupFilter:
                 refuse(InputError, "filter: nominal action", expected=expected, got=list(action))
         return action
 
-    def _scene(self, agents: Mapping[str, AgentSnapshot]) -> tuple[Scene, dict[str, float]]:
+    def _checked_obstacles(self, obstacles: Sequence[Shape] | Obstacles) -> Obstacles | None:
+        """Return the obstacles; None if there are none."""
+        shapes = obstacles if isinstance(obstacles, Obstacles) else Obstacles(obstacles)
+        if shapes.dim not in (None, self._robot.position_dim):
+            expected, got = f"{self._robot.position_dim}-D shapes", f"{shapes.dim}-D"
+            refuse(InputError, "obstacles", expected=expected, got=got)
+        return shapes if len(shapes) else None
+
+    def _scene(
+        self, agents: Mapping[str, AgentSnapshot], obstacles: Obstacles | None
+    ) -> tuple[Scene, dict[str, float]]:
         """Return what the base reads, and the free distances to partners, m."""
         ego = self._agent(agents, self._robot.uid)
         position = ego.position_numbers
@@ -234,7 +270,7 @@ class BackupFilter:
                 0.0,
                 0.0,
                 tuple(partners),
-                None,
+                obstacles,
                 ego.radius + self._kept_m,
             ),
             margin,

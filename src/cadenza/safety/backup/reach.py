@@ -15,9 +15,12 @@ Units:      m, m/s, m/s^2, s.
 
 import math
 from collections.abc import Iterable
+from typing import Final, TypeAlias
 
+#: Duration of a piece, s, and sigma at its begin and end, m/s; linear between them.
+Piece: TypeAlias = tuple[float, float, float]
 #: How much slower than its partner a robot may flee, m/s: the rounding of a speed of 1e3 m/s.
-ROUNDING_SPEED = 1e-12
+ROUNDING_SPEED: Final = 1e-12
 
 
 def reach(speed: float, accel: float, cap: float, time_s: float) -> float:
@@ -45,9 +48,38 @@ def speed_after(speed: float, accel: float, cap: float, time_s: float) -> float:
     return min(speed + accel * time_s, cap) if time_s > 0.0 else speed
 
 
+def escape_gap(speed: float, accel: float, cap: float, along: float, rate: float) -> float:
+    """Return Psi, m: the least e from which a robot gets away by gathering speed along n.
+
+    Psi = max over s of int_0^s (P'(t) - min(sigma + c_e t, v_p)) dt. Until the partner is at its
+    cap the closing speed w = pi - sigma changes at the rate a_p - c_e, after that it falls at c_e.
+
+    Args:
+        speed: pi, m/s, at most ``cap``.
+        accel: a_p, m/s^2, >= 0; may be infinite.
+        cap: v_p, m/s.
+        along: sigma, the robot's speed along n, m/s.
+        rate: c_e, the rate at which sigma grows, m/s^2, > 0.
+    """
+    if along >= cap:
+        return 0.0
+    if accel == math.inf:
+        speed = cap
+    closing = speed - along
+    rise_s = (cap - speed) / accel if accel > 0.0 else (math.inf if speed < cap else 0.0)
+    if rate > accel and closing <= (rate - accel) * rise_s:
+        return 0.5 * closing * closing / (rate - accel) if closing > 0.0 else 0.0
+    more = accel - rate if rise_s > 0.0 else 0.0
+    fastest = closing + more * rise_s
+    if fastest <= 0.0:
+        return 0.0
+    way = closing * rise_s + 0.5 * more * rise_s * rise_s if rise_s > 0.0 else 0.0
+    return max(0.0, way + 0.5 * fastest * fastest / rate)
+
+
 def min_sep(
     excess: float,
-    pieces: Iterable[tuple[float, float, float]],
+    pieces: Iterable[Piece],
     final: float,
     *,
     speed: float,
@@ -58,8 +90,8 @@ def min_sep(
 
     Args:
         excess: e now, m.
-        pieces: Duration, and sigma at its begin and end, of every piece on which sigma is linear.
-        final: sigma for ever after the last piece, m/s.
+        pieces: Pieces on which sigma is linear, in order.
+        final: sigma for ever after the last piece, m/s; infinite if nothing counts after it.
         speed: pi, m/s, at most ``cap``.
         accel: a_p, m/s^2, >= 0; may be infinite.
         cap: v_p, m/s.

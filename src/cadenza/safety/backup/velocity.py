@@ -10,23 +10,49 @@ Escape:    a plan is a unit vector n and a command r with n @ r >= v_p. It is cl
            v1 the velocity after the step and T its part across n. r = V n where the base follows
            at once or with a lag.
 Passive:   u is clear if, under u for dt and the command 0 after, n @ (x(s) - p_j) - P_j(s) >= D_j
-           for every partner until the base rests; n is the normal here or at the point of rest.
-Rows:      candidates only. For each partner the least n @ v1 that a plan allows if nothing moves
-           across n; for each obstacle a line that keeps the stopping path clear.
-Theorem:   B and A in docs/safety.md.
+           for every partner until the base is slower than the tolerated speed; n is the normal here
+           or the one where it stops.
+Rows:      n @ w >= level, candidates only; w is the velocity that a step leads to, or the command
+           where that is reached at once or never. Level of an escape: the least from which a plan
+           is clear if nothing moves across n. Of an obstacle, or a partner that the base stops
+           beside: that its stopping path keeps the gap.
+Delay:     what was commanded before acts first. Its path was checked when it was commanded, so a
+           step is decided from where it leads, with packets that are older by the delay.
+Theorem:   A and B in docs/safety.md.
 Axes:      d Cartesian dimensions.
 Units:     m, m/s, m/s^2, s.
 """
 
 import math
-from collections.abc import Iterator
-from typing import Final, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
-from cadenza.safety.backup.base import BaseSettings, Partner, Plan, Scene, Vector
-from cadenza.safety.backup.reach import min_sep, reach, speed_after
+from cadenza.core.errors import ConfigurationError, refuse
+from cadenza.safety.backup.base import (
+    BaseSettings,
+    Partner,
+    Plan,
+    Scene,
+    Vector,
+    dot,
+    minus,
+    moved,
+)
+from cadenza.safety.backup.reach import (
+    Piece,
+    escape_gap,
+    furthest_reach,
+    min_sep,
+    reach,
+    speed_after,
+)
+from cadenza.safety.backup.rows import Row, nearest
+from cadenza.safety.backup.statics import StaticScene
 from cadenza.safety.control_models.velocity import VelocityModel
+from cadenza.safety.solvers import make_solver
 
-#: Halvings of the search for a row's level: to 1/4096 of the speeds that one step can reach.
+#: Halvings of the search for a row's level: to 1/4096 of the speeds that it is searched in.
 _HALVINGS: Final = 12
 #: Distance of centers below which no direction leads from one to the other, m.
 _COINCIDENT: Final = 1e-9
@@ -36,149 +62,290 @@ _ROUNDING_M: Final = 1e-10
 _ROUNDING_SPEED: Final = 1e-9
 #: Disagreement of a remembered plan with what was measured that is rounding, m.
 _DISPROVED_M: Final = 1e-6
-#: The plan of a robot without partners, and of one that answers them by stopping.
-_STOPPING: Final = Plan((), ())
-
-#: Duration of a piece and the speed along n at its ends; linear between them.
-Piece = tuple[float, float, float]
 
 
-def dot(a: Vector, b: Vector) -> float:
-    """Return a @ b."""
-    if len(a) == 2:
-        return a[0] * b[0] + a[1] * b[1]
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+class Bound(NamedTuple):
+    """A partner along one direction, at the worst that its measurement allows.
+
+    Attributes:
+        normal: n.
+        excess: e = n @ (x - p) - D, m.
+        speed: pi = n @ p', at most ``cap``, m/s.
+        accel: a_p, m/s^2.
+        cap: v_p, m/s.
+    """
+
+    normal: Vector
+    excess: float
+    speed: float
+    accel: float
+    cap: float
 
 
-def moved(a: Vector, b: Vector, share: float) -> Vector:
-    """Return a + share b."""
-    if len(a) == 2:
-        return (a[0] + share * b[0], a[1] + share * b[1])
-    return (a[0] + share * b[0], a[1] + share * b[1], a[2] + share * b[2])
-
-
-def minus(a: Vector, b: Vector) -> Vector:
-    """Return a - b."""
-    if len(a) == 2:
-        return (a[0] - b[0], a[1] - b[1])
-    return (a[0] - b[0], a[1] - b[1], a[2] - b[2])
-
-
-class Response(Protocol):
-    """How a base's velocity follows a constant command."""
-
-    def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
-        """Return the velocity after a time, m/s."""
-        ...
-
-    def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
-        """Return the way within a time, m."""
-        ...
-
-    def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
-        """Return bounds from below of the speed along n; for ever means until u is reached."""
-        ...
-
-    def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
-        """Return the command that flees along n from ``v1`` on, n @ r >= ``cap``."""
-        ...
-
-
-class RateResponse:
-    """Straight to the command at a rate; or each component for itself."""
+class Response(ABC):
+    """How a base's velocity follows a constant command, and what follows for its plans."""
 
     def __init__(self, model: VelocityModel) -> None:
+        self.top = model.max_speed
+        self.rest: Vector = (0.0,) * model.dim
+
+    @abstractmethod
+    def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
+        """Return the velocity after a time, m/s."""
+
+    @abstractmethod
+    def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
+        """Return the way within a time, m."""
+
+    @abstractmethod
+    def path(self, x: Vector, v: Vector, u: Vector, time_s: float) -> list[tuple[Vector, ...]]:
+        """Return control points of each piece of the way; for ever means until u is reached."""
+
+    @abstractmethod
+    def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
+        """Return the speed along n from below; for an infinite time, until u is reached."""
+
+    @abstractmethod
+    def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
+        """Return a command that flees along n from ``v1`` on: n @ r >= ``cap``."""
+
+    @abstractmethod
+    def stop_time(self, v: Vector, tolerated: float) -> float:
+        """Return how long the command 0 takes until the speed is at most ``tolerated``, s."""
+
+    @abstractmethod
+    def line(self, along: float, gap: float, fastest: float, dt: float) -> float:
+        """Return the level of a row: n @ w >= level keeps ``gap`` while the base steps and stops.
+
+        Args:
+            along: n @ v, m/s.
+            gap: m.
+            fastest: The larger of the present and the wanted speed, m/s.
+            dt: Control step, s.
+        """
+
+    @abstractmethod
+    def near_m(self, dt: float) -> float:
+        """Return how near an obstacle must be for its row to forbid a velocity, m."""
+
+    def target(self, v: Vector, u: Vector, dt: float) -> Vector:
+        """Return w, what rows restrict: the velocity after a step of u, or u itself."""
+        del v, dt
+        return u
+
+    def within(self, v: Vector, wanted: Vector, w: Vector, dt: float) -> Vector:
+        """Return a command for w, which rows moved away from ``wanted``."""
+        del v, wanted, dt
+        return w
+
+    def escape_level(self, v: Vector, w: Vector, bound: Bound, dt: float) -> float:
+        """Return the least n @ w from which fleeing is possible if w changes along n only."""
+        n = bound.normal
+        along = dot(n, w)
+
+        def is_clear(level: float) -> bool:
+            u = moved(w, n, level - along)
+            v1 = self.after(v, u, dt)
+            return self.flees(v, u, v1, self.escape(n, v1, bound.cap), bound, dt) >= 0.0
+
+        return _least(is_clear, -self.top, self.top)
+
+    def flees(self, v: Vector, u: Vector, v1: Vector, r: Vector, bound: Bound, dt: float) -> float:
+        """Return the least separation under u for dt and r for ever, m."""
+        n = bound.normal
+        pieces = self.pieces(n, v, u, dt)
+        pieces += self.pieces(n, v1, r, math.inf)
+        return min_sep(
+            bound.excess, pieces, dot(n, r), speed=bound.speed, accel=bound.accel, cap=bound.cap
+        )
+
+    def keeps(self, v: Vector, r: Vector, bound: Bound) -> float:
+        """Return the least separation under r for ever, m; what `flees` left after its step."""
+        n = bound.normal
+        pieces = self.pieces(n, v, r, math.inf)
+        return min_sep(
+            bound.excess, pieces, dot(n, r), speed=bound.speed, accel=bound.accel, cap=bound.cap
+        )
+
+    def stops(
+        self, v: Vector, u: Vector, v1: Vector, bound: Bound, dt: float, stop_s: float
+    ) -> float:
+        """Return the least separation under u for dt and 0 for ``stop_s``, m."""
+        n = bound.normal
+        pieces = self.pieces(n, v, u, dt)
+        pieces += self.pieces(n, v1, self.rest, stop_s)
+        return min_sep(
+            bound.excess, pieces, math.inf, speed=bound.speed, accel=bound.accel, cap=bound.cap
+        )
+
+
+class Straight(Response):
+    """The velocity goes straight to the command, at the rate c."""
+
+    def __init__(self, model: VelocityModel) -> None:
+        super().__init__(model)
         self._rate = model.max_accel
-        self._top = model.max_speed
-        self._by_axis = model.limit == "axis"
 
     def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
         """Return the velocity after a time, m/s."""
         way, change = minus(u, v), self._rate * time_s
-        if self._by_axis:
-            return tuple([v[k] + max(-change, min(way[k], change)) for k in range(len(v))])
         length = math.hypot(*way)
         return u if length <= change else moved(v, way, change / length)
 
     def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
         """Return the way within a time, m."""
-        if self._by_axis:
-            return tuple([self._way(v[k], u[k], time_s) for k in range(len(v))])
         way = minus(u, v)
         length = math.hypot(*way)
         rise_s = min(length / self._rate, time_s)
         share = rise_s * self._rate / length if length > 0.0 else 0.0
-        # The ramp reaches v + share way within rise_s, and holds it.
-        return tuple(
-            [
-                (v[k] + share * way[k]) * time_s - 0.5 * share * way[k] * rise_s
-                for k in range(len(v))
-            ]
-        )
+        return moved(moved(self.rest, v, time_s), way, share * (time_s - 0.5 * rise_s))
 
-    def _way(self, v: float, u: float, time_s: float) -> float:
-        rise_s = min(abs(u - v) / self._rate, time_s)
-        end = v + math.copysign(self._rate * rise_s, u - v)
-        return end * time_s - 0.5 * (end - v) * rise_s
+    def path(self, x: Vector, v: Vector, u: Vector, time_s: float) -> list[tuple[Vector, ...]]:
+        """Return control points of the ramp and of what is left of the time at u."""
+        rise_s = min(math.hypot(*minus(u, v)) / self._rate, time_s)
+        reached = self.after(v, u, rise_s)
+        bend = moved(x, v, 0.5 * rise_s)
+        ramp = moved(bend, reached, 0.5 * rise_s)
+        if not rise_s < time_s < math.inf:
+            return [(x, bend, ramp)]
+        return [(x, bend, ramp), (ramp, moved(ramp, u, time_s - rise_s))]
 
     def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
         """Return the speed along n, exactly."""
-        way = minus(u, v)
         begin, end = dot(n, v), dot(n, u)
-        if self._by_axis:
-            return self._axis_pieces(n, way, begin, time_s)
-        rise_s = math.hypot(*way) / self._rate
+        rise_s = math.hypot(*minus(u, v)) / self._rate
         if rise_s >= time_s:
             return [(time_s, begin, begin + (end - begin) * (time_s / rise_s))]
         if time_s == math.inf:
             return [(rise_s, begin, end)]
         return [(rise_s, begin, end), (time_s - rise_s, end, end)]
 
-    def _axis_pieces(self, n: Vector, way: Vector, begin: float, time_s: float) -> list[Piece]:
-        slopes = sorted(
-            (abs(way[k]) / self._rate, math.copysign(self._rate * n[k], n[k] * way[k]))
-            for k in range(len(n))
-        )
-        pieces: list[Piece] = []
-        since, slope = 0.0, sum(rise for _, rise in slopes)
-        for until, rise in slopes:
-            span = min(until, time_s) - since
-            if span > 0.0:
-                pieces.append((span, begin, begin + slope * span))
-                since, begin = since + span, begin + slope * span
-            slope -= rise
-        if since < time_s < math.inf:
-            pieces.append((time_s - since, begin, begin))
-        return pieces
-
     def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
-        """Return the command nearest to ``v1`` with n @ r >= ``cap``."""
+        """Return ``v1`` if it flees, else the nearest command that does."""
         along = dot(n, v1)
         across = moved(v1, n, -along)
         side = math.hypot(*across)
-        if along >= cap and math.hypot(along, side) <= self._top:
+        if along >= cap and math.hypot(along, side) <= self.top:
             return v1
-        along = min(max(along, cap), self._top)
-        room = math.sqrt(max(self._top * self._top - along * along, 0.0))
-        share = 1.0 if side <= room else room / side
-        return tuple([along * n[k] + share * across[k] for k in range(len(n))])
+        along = min(max(along, cap), self.top)
+        room = math.sqrt(max(self.top * self.top - along * along, 0.0))
+        return moved(moved(self.rest, n, along), across, 1.0 if side <= room else room / side)
+
+    def stop_time(self, v: Vector, tolerated: float) -> float:
+        """Return how long the ramp to 0 takes, s."""
+        return max(0.0, math.hypot(*v) - tolerated) / self._rate
+
+    def line(self, along: float, gap: float, fastest: float, dt: float) -> float:
+        """Return the level: what a straight ramp to 0 covers grows linearly with n @ w."""
+        stop_s = 0.5 * fastest / self._rate
+        return -min(gap / (dt + stop_s), (gap + 0.5 * along * dt) / (0.5 * dt + stop_s))
+
+    def near_m(self, dt: float) -> float:
+        """Return what the top speed covers until it has ended, m."""
+        return self.top * (dt + 0.5 * self.top / self._rate)
+
+    def target(self, v: Vector, u: Vector, dt: float) -> Vector:
+        """Return the velocity after a step of u."""
+        return self.after(v, u, dt)
+
+    def within(self, v: Vector, wanted: Vector, w: Vector, dt: float) -> Vector:
+        """Return w with less change across the way rows moved it, so that one step reaches it."""
+        push, change, limit = minus(w, wanted), minus(w, v), self._rate * dt
+        length, squared = math.hypot(*push), dot(change, change)
+        if squared <= limit * limit or length == 0.0:
+            return w
+        along = dot(push, change) / length
+        room = math.sqrt(max(limit * limit - along * along, 0.0))
+        share = room / math.sqrt(max(squared - along * along, 1e-300))
+        line = moved(v, push, along / length)
+        return moved(line, minus(w, line), min(share, 1.0))
+
+    def escape_level(self, v: Vector, w: Vector, bound: Bound, dt: float) -> float:
+        """Return the least n @ w that leaves the gap that fleeing takes."""
+        n, top, rate = bound.normal, self.top, self._rate
+        along = dot(n, v)
+        side = math.hypot(*moved(w, n, -dot(n, w)))
+        spare = max(0.0, side - math.sqrt(max(top * top - bound.cap * bound.cap, 0.0)))
+        left = bound.excess - reach(bound.speed, bound.accel, bound.cap, dt)
+        speed = speed_after(bound.speed, bound.accel, bound.cap, dt)
+
+        def is_clear(level: float) -> bool:
+            short = bound.cap - level
+            growth = rate * short / math.hypot(short, spare) if short > 0.0 else rate
+            change = abs(level - along)
+            ramp_s = min(change / rate, dt)
+            gap = left + level * dt - 0.5 * (level - along) * ramp_s
+            return gap >= escape_gap(speed, bound.accel, bound.cap, level, growth)
+
+        change = rate * dt
+        return _least(is_clear, max(along - change, -top), min(along + change, top))
 
 
-class IdealResponse:
-    """At once."""
-
-    def __init__(self, model: VelocityModel) -> None:
-        self._top = model.max_speed
+class ByAxis(Straight):
+    """Each component of the velocity goes to the command's at the rate c."""
 
     def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
         """Return the velocity after a time, m/s."""
+        change = self._rate * time_s
+        return tuple([v[k] + max(-change, min(u[k] - v[k], change)) for k in range(len(v))])
+
+    def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
+        """Return the way within a time, m."""
+        return self.path(self.rest, v, u, time_s)[-1][-1]
+
+    def path(self, x: Vector, v: Vector, u: Vector, time_s: float) -> list[tuple[Vector, ...]]:
+        """Return control points: a piece ends where a component has reached its command."""
+        pieces: list[tuple[Vector, ...]] = []
+        since = 0.0
+        for until in self._ends(v, u, time_s):
+            span = until - since
+            reached = self.after(v, u, span)
+            bend = moved(x, v, 0.5 * span)
+            end = moved(bend, reached, 0.5 * span)
+            pieces.append((x, bend, end))
+            x, v, since = end, reached, until
+        return pieces or [(x, x)]
+
+    def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
+        """Return the speed along n, exactly."""
+        pieces: list[Piece] = []
+        since, begin = 0.0, dot(n, v)
+        for until in self._ends(v, u, time_s):
+            end = dot(n, self.after(v, u, until))
+            pieces.append((until - since, begin, end))
+            since, begin = until, end
+        return pieces
+
+    def _ends(self, v: Vector, u: Vector, time_s: float) -> list[float]:
+        """Return where linear pieces of the velocity end within a time, s."""
+        ends = sorted({abs(u[k] - v[k]) / self._rate for k in range(len(v))})
+        inside = [end for end in ends if 0.0 < end < time_s]
+        return inside if time_s == math.inf else [*inside, time_s]
+
+    def stop_time(self, v: Vector, tolerated: float) -> float:
+        """Return how long the slowest component takes to 0, s."""
+        if math.hypot(*v) <= tolerated:
+            return 0.0
+        return max(abs(v_k) for v_k in v) / self._rate
+
+
+class AtOnce(Response):
+    """The velocity is the command."""
+
+    def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
+        """Return u."""
         del v, time_s
         return u
 
     def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
         """Return the way within a time, m."""
         del v
-        return tuple([time_s * u_k for u_k in u])
+        return moved(self.rest, u, time_s)
+
+    def path(self, x: Vector, v: Vector, u: Vector, time_s: float) -> list[tuple[Vector, ...]]:
+        """Return control points of a straight line."""
+        del v
+        return [(x, x if time_s == math.inf else moved(x, u, time_s))]
 
     def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
         """Return the speed along n, exactly."""
@@ -189,191 +356,412 @@ class IdealResponse:
     def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
         """Return V n."""
         del v1, cap
-        return tuple([self._top * n_k for n_k in n])
+        return moved(self.rest, n, self.top)
+
+    def stop_time(self, v: Vector, tolerated: float) -> float:
+        """Return 0."""
+        del v, tolerated
+        return 0.0
+
+    def line(self, along: float, gap: float, fastest: float, dt: float) -> float:
+        """Return the level that keeps the gap within the step."""
+        del along, fastest
+        return -gap / dt
+
+    def near_m(self, dt: float) -> float:
+        """Return what the top speed covers in a step, m."""
+        return self.top * dt
+
+    def escape_level(self, v: Vector, w: Vector, bound: Bound, dt: float) -> float:
+        """Return the level that keeps the gap within the step: after it, V n flees."""
+        del v, w
+        return (reach(bound.speed, bound.accel, bound.cap, dt) - bound.excess) / dt
+
+
+class Lagging(Response):
+    """The velocity approaches the command as exp(-s / T).
+
+    With y = x + T v, y' = u, and x' = (y - x) / T points at y: x stays in the hull of x and of the
+    path of y.
+    """
+
+    def __init__(self, model: VelocityModel, lag_s: float) -> None:
+        super().__init__(model)
+        self._lag = lag_s
+
+    def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
+        """Return the velocity after a time, m/s."""
+        return moved(u, minus(v, u), math.exp(-time_s / self._lag))
+
+    def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
+        """Return the way within a time, m."""
+        gained = -self._lag * math.expm1(-time_s / self._lag)
+        return moved(moved(self.rest, u, time_s), minus(v, u), gained)
+
+    def path(self, x: Vector, v: Vector, u: Vector, time_s: float) -> list[tuple[Vector, ...]]:
+        """Return x and the path of y, whose hull contains the way; for ever leads to y itself."""
+        ahead = moved(x, v, self._lag)
+        if time_s == math.inf:
+            return [(x, ahead)]
+        return [(x, ahead, moved(ahead, u, time_s), moved(x, self.travel(v, u, time_s), 1.0))]
+
+    def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
+        """Return chords where the speed along n grows, else its tangents at both ends of a part."""
+        goal, begin = dot(n, u), dot(n, v)
+        if time_s <= 0.0:
+            return []
+        parts = 1 + min(3, int(2.0 * time_s / self._lag))
+        span = time_s / parts
+        decay = math.exp(-span / self._lag)
+        pieces: list[Piece] = []
+        for _ in range(parts):
+            end = goal + (begin - goal) * decay
+            if begin <= goal + _ROUNDING_SPEED:
+                pieces.append((span, begin, end))
+            else:
+                fall, slower = (begin - goal) / self._lag, (end - goal) / self._lag
+                bend_s = (begin - end - slower * span) / (fall - slower)
+                bend = begin - fall * bend_s
+                pieces += [(bend_s, begin, bend), (span - bend_s, bend, end)]
+            begin = end
+        return pieces
+
+    def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
+        """Return V n."""
+        del v1, cap
+        return moved(self.rest, n, self.top)
+
+    def stop_time(self, v: Vector, tolerated: float) -> float:
+        """Return how long the speed takes to decay, s."""
+        speed = math.hypot(*v)
+        return self._lag * math.log(speed / tolerated) if speed > tolerated else 0.0
+
+    def line(self, along: float, gap: float, fastest: float, dt: float) -> float:
+        """Return the level that keeps y, where the base comes to rest, beyond the gap."""
+        del fastest
+        return -(gap + self._lag * along) / dt
+
+    def near_m(self, dt: float) -> float:
+        """Return what the top speed covers until it has ended, m."""
+        return self.top * (dt + self._lag)
+
+    def flees(self, v: Vector, u: Vector, v1: Vector, r: Vector, bound: Bound, dt: float) -> float:
+        """Return a lower bound of the least separation under u for dt and r = V n for ever, m.
+
+        After the step the partner is taken to be at its cap: it then gains
+            int_0^inf (v_p - V + (V - sigma1) exp(-s / T))^+ ds.
+        """
+        del r
+        n, cap = bound.normal, bound.cap
+        least = min_sep(
+            bound.excess,
+            self.pieces(n, v, u, dt),
+            math.inf,
+            speed=bound.speed,
+            accel=bound.accel,
+            cap=cap,
+        )
+        left = bound.excess + dot(n, self.travel(v, u, dt))
+        left -= reach(bound.speed, bound.accel, cap, dt)
+        return min(least, left - self._lost(dot(n, v1), cap))
+
+    def keeps(self, v: Vector, r: Vector, bound: Bound) -> float:
+        """Return a lower bound of the least separation under r = V n for ever, m."""
+        del r
+        return bound.excess - self._lost(dot(bound.normal, v), bound.cap)
+
+    def _lost(self, along: float, cap: float) -> float:
+        """Return how much a partner at its cap gains until the base is as fast, m."""
+        short, faster = cap - along, self.top - cap
+        if short <= 0.0:
+            return 0.0
+        lost = self._lag * short
+        if faster > 0.0:
+            lost -= faster * self._lag * math.log((faster + short) / faster)
+        return lost
+
+
+def _least(is_clear: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the least number in [low, high] that is clear, by halving; ``high`` if none is."""
+    if is_clear(low):
+        return low
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if is_clear(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _response_of(model: VelocityModel) -> Response:
+    if model.lag_s is not None:
+        return Lagging(model, model.lag_s)
+    return {"norm": Straight, "axis": ByAxis, "none": AtOnce}[model.limit](model)
 
 
 class VelocityBase:
     """A velocity-commanded base, as the filter asks it; see `Base`."""
 
     def __init__(self, model: VelocityModel, settings: BaseSettings) -> None:
-        self._model, self._settings = model, settings
-        self._dt = settings.dt
+        if model.lag_s is not None and settings.passive and settings.contact_speed <= 0.0:
+            refuse(
+                ConfigurationError,
+                f"VelocityModel({model.uid!r}) with a lag, passive: contact_speed",
+                expected="> 0 m/s, because it never rests exactly",
+                got=settings.contact_speed,
+            )
+        self._settings, self._dt = settings, settings.dt
+        self._response = _response_of(model)
         self._top = model.max_speed
-        self._response: Response = RateResponse(model) if model.has_rate else IdealResponse(model)
-        self._rest: Vector = (0.0,) * model.dim
-        self._x = self._v = self._rest
-        self._scene: Scene | None = None
-        self._normals: list[Vector] = []
-        self._bounds: list[tuple[float, float]] = []
+        self._solver = make_solver("daqp")
+        self._delay = model.delay_s
+        #: Commands that have not acted yet, oldest first; the first has partly acted.
+        self._pending: list[Vector] = [self._response.rest] * math.ceil(
+            self._delay / self._dt - _ROUNDING_SPEED
+        )
+        self._stopping = Plan((), self._response.rest)
+        self._tolerated = settings.contact_speed + _ROUNDING_SPEED
+        self._x = self._v = self._response.rest
+        self._partners: tuple[Partner, ...] = ()
+        #: Position, velocity and partners as measured, where a delay lies between now and the step.
+        self._measured = (self._x, self._v)
+        self._latest = self._partners
+        self._bounds: list[Bound] = []
+        self._statics: StaticScene | None = None
+        #: The command asked about last, the velocity after a step of it, and whether it is clear.
+        self._asked: tuple[Vector, Vector] | None = None
 
     def look(self, scene: Scene) -> None:
-        """Take in the scene: e and pi of every partner along today's normals."""
-        self._scene = scene
-        self._x, self._v = scene.position, scene.velocity
-        self._normals, self._bounds = [], []
-        for partner in scene.partners:
-            offset = minus(self._x, partner.position)
-            distance = math.hypot(*offset)
-            if distance < _COINCIDENT:
-                n: Vector = (1.0, *self._rest[1:])
-            else:
-                n = tuple([offset_k / distance for offset_k in offset])
-            self._normals.append(n)
-            self._bounds.append(self._along(n, partner))
+        """Take in the scene: where the step begins, and all partners along today's normals."""
+        x, v, partners = scene.position, scene.velocity, scene.partners
+        self._statics = None
+        if scene.obstacles is not None and len(scene.obstacles):
+            self._statics = StaticScene(scene.obstacles, x, scene.clearance_m)
+        if self._pending:
+            self._measured, self._latest = (x, v), partners
+            for command, time_s in self._acting():
+                x = moved(x, self._response.travel(v, command, time_s), 1.0)
+                v = self._response.after(v, command, time_s)
+            partners = tuple([p._replace(age_s=p.age_s + self._delay) for p in partners])
+        self._x, self._v, self._partners, self._asked = x, v, partners, None
+        self._bounds = [self._bound(self._normal(x, p), x, p) for p in partners]
 
-    def _along(self, n: Vector, partner: Partner) -> tuple[float, float]:
-        """Return e, m, and pi, m/s, along n: the worst that the measurement allows."""
-        excess = dot(n, minus(self._x, partner.position)) - partner.contact_m
-        speed = dot(n, partner.velocity) + self._settings.velocity_error
-        return self._aged(excess, min(speed, partner.max_speed), partner)
+    def _acting(self) -> Iterator[tuple[Vector, float]]:
+        """Yield what was commanded before, and how long it acts before this step's command."""
+        time_s = self._delay - (len(self._pending) - 1) * self._dt
+        for command in self._pending:
+            yield command, time_s
+            time_s = self._dt
 
-    def _aged(self, excess: float, speed: float, partner: Partner) -> tuple[float, float]:
-        age, accel, cap = partner.age_s, partner.max_accel, partner.max_speed
-        if age <= 0.0:
-            return excess, speed
-        return excess - reach(speed, accel, cap, age), speed_after(speed, accel, cap, age)
+    def _is_clear_before(self, n: Vector, j: int) -> bool:
+        """Return whether partner j stays away along n until this step's command acts."""
+        x, v = self._measured
+        if self._settings.passive and all(
+            math.hypot(*speed) <= self._tolerated for speed in (v, *self._pending)
+        ):
+            return True
+        pieces: list[Piece] = []
+        for command, time_s in self._acting():
+            pieces += self._response.pieces(n, v, command, time_s)
+            v = self._response.after(v, command, time_s)
+        _, excess, speed, accel, cap = self._bound(n, x, self._latest[j])
+        return min_sep(excess, pieces, math.inf, speed=speed, accel=accel, cap=cap) >= -_ROUNDING_M
+
+    def _normal(self, x: Vector, partner: Partner) -> Vector:
+        offset = minus(x, partner.position)
+        distance = math.hypot(*offset)
+        if distance < _COINCIDENT:
+            return (1.0, *self._response.rest[1:])
+        return tuple([offset_k / distance for offset_k in offset])
+
+    def _bound(self, n: Vector, x: Vector, partner: Partner) -> Bound:
+        """Return the partner along n as seen from x, at the worst that it was measured."""
+        _, velocity, contact, cap, accel, age = partner
+        excess = dot(n, minus(x, partner.position)) - contact
+        speed = min(dot(n, velocity) + self._settings.velocity_error, cap)
+        if age > 0.0:
+            excess -= reach(speed, accel, cap, age)
+            speed = speed_after(speed, accel, cap, age)
+        return Bound(n, excess, speed, accel, cap)
 
     def admissible(self, nominal: Vector) -> Vector:
         """Return the command, scaled to the top speed where it is faster."""
         size = math.hypot(*nominal)
-        return nominal if size <= self._top else tuple([x * (self._top / size) for x in nominal])
+        if size <= self._top:
+            return nominal
+        return moved(self._response.rest, nominal, self._top / size)
+
+    def _after(self, action: Vector) -> Vector:
+        """Return the velocity after a step."""
+        if self._asked is None or self._asked[0] is not action:
+            self._asked = (action, self._response.after(self._v, action, self._dt))
+        return self._asked[1]
 
     def static_clear(self, action: Vector) -> bool:
         """Return whether one step of ``action``, then the command 0, is clear of obstacles."""
-        del action  # free space: there are none
-        return True
+        statics = self._statics
+        if statics is None:
+            return True
+        pieces = self._stopping_path(action, self._after(action))
+        x = self._x
+        if self._pending:
+            (x, v), before = self._measured, list[tuple[Vector, ...]]()
+            end = x
+            for command, time_s in self._acting():
+                before += self._response.path(end, v, command, time_s)
+                end, v = before[-1][-1], self._response.after(v, command, time_s)
+            pieces = before + pieces
+        length = max([math.dist(x, z) for piece in pieces for z in piece])
+        return statics.is_clear(pieces, length)
+
+    def _stopping_path(self, action: Vector, v1: Vector) -> list[tuple[Vector, ...]]:
+        """Return the path of one step of ``action`` and the command 0 after it."""
+        response = self._response
+        pieces = response.path(self._x, self._v, action, self._dt)
+        return pieces + response.path(pieces[-1][-1], v1, response.rest, math.inf)
 
     def partner_plan(self, action: Vector, held: Plan | None) -> Plan | None:
         """Return a plan that is clear after one step of ``action``; see the module."""
-        if not self._normals:
-            return _STOPPING
-        partner, n = self._partners[0], self._normals[0]
-        command = self._response.escape(
-            n, self._response.after(self._v, action, self._dt), partner.max_speed
-        )
-        if self._separates(n, command, action, self._bounds[0], partner):
-            return Plan(n, command)
-        if (
-            held
-            and held.normal
-            and self._separates(
-                held.normal, held.command, action, self._along(held.normal, partner), partner
-            )
-        ):
-            return held
+        if not self._bounds:
+            return self._stopping
+        if self._pending and held is None:  # else the remembered plan is clear until the step
+            for j, bound in enumerate(self._bounds):
+                if not self._is_clear_before(bound.normal, j):
+                    return None
+        v1 = self._after(action)
+        if self._settings.passive:
+            return self._stopping if self._stops_clear(action, v1) else None
+        bound, response = self._bounds[0], self._response
+        command = response.escape(bound.normal, v1, bound.cap)
+        if response.flees(self._v, action, v1, command, bound, self._dt) >= -_ROUNDING_M:
+            return Plan(bound.normal, command)
+        if held is not None and held.normal:
+            bound = self._bound(held.normal, self._x, self._partners[0])
+            if response.flees(self._v, action, v1, held.command, bound, self._dt) >= -_ROUNDING_M:
+                return held
         return None
 
-    @property
-    def _partners(self) -> tuple[Partner, ...]:
-        return () if self._scene is None else self._scene.partners
-
-    def _separates(
-        self, n: Vector, r: Vector, u: Vector, bound: tuple[float, float], partner: Partner
-    ) -> bool:
-        """Return whether the plan (n, r) is clear after one step of u."""
+    def _stops_clear(self, action: Vector, v1: Vector) -> bool:
+        """Return whether one step of ``action``, then stopping, is clear of every partner."""
         response = self._response
-        pieces = response.pieces(n, self._v, u, self._dt)
-        pieces += response.pieces(n, response.after(self._v, u, self._dt), r, math.inf)
-        excess, speed = bound
-        least = min_sep(
-            excess,
-            pieces,
-            dot(n, r),
-            speed=speed,
-            accel=partner.max_accel,
-            cap=partner.max_speed,
-        )
-        return least >= -_ROUNDING_M
+        stop_s = response.stop_time(v1, self._tolerated)
+        if stop_s <= 0.0 and self._is_slow(action):
+            return True
+        for j, bound in enumerate(self._bounds):
+            if response.stops(self._v, action, v1, bound, self._dt, stop_s) >= -_ROUNDING_M:
+                continue
+            end = self._stopping_path(action, v1)[-1][-1]
+            there = self._bound(self._normal(end, self._partners[j]), self._x, self._partners[j])
+            if response.stops(self._v, action, v1, there, self._dt, stop_s) < -_ROUNDING_M:
+                return False
+        return True
+
+    def _is_slow(self, action: Vector) -> bool:
+        """Return whether the base stays within the tolerated speed during one step."""
+        now = self._response.after(self._v, action, 0.0)
+        largest = [max(abs(a), abs(b)) for a, b in zip(now, action, strict=True)]
+        return math.hypot(*largest) <= self._tolerated
 
     def still_holds(self, held: Plan) -> bool:
-        """Return whether the measurement leaves the plan possible at all; see `Base`."""
-        if not held.normal:
-            return True
-        partner = self._partners[0]
-        settings, age = self._settings, partner.age_s
-        # The partner at its farthest and slowest, within the errors and the packet's age.
-        speed = dot(held.normal, partner.velocity) - settings.velocity_error
-        speed -= partner.max_accel * age if age > 0.0 else 0.0
-        excess = dot(held.normal, minus(self._x, partner.position)) - partner.contact_m
-        excess += 2.0 * settings.position_error_m + partner.max_speed * age + _DISPROVED_M
-        bound = (excess, min(max(speed, -partner.max_speed), partner.max_speed))
-        return self._separates(held.normal, held.command, held.command, bound, partner)
+        """Return whether the measurement leaves the plan possible at all; see `Base`.
+
+        A plan to stop is disproved by a partner that is touched while the base still moves.
+        """
+        if not self._partners:
+            return not held.normal
+        if self._settings.passive:
+            return math.hypot(*self._v) <= self._tolerated or all(
+                self._hopeful(bound.normal, partner).excess >= 0.0
+                for bound, partner in zip(self._bounds, self._partners, strict=True)
+            )
+        bound = self._hopeful(held.normal, self._partners[0])
+        return self._response.keeps(self._v, held.command, bound) >= 0.0
+
+    def _hopeful(self, n: Vector, partner: Partner) -> Bound:
+        """Return the partner along n, at the best that the measurement allows."""
+        _, velocity, contact, cap, accel, age = partner
+        excess = dot(n, minus(self._x, partner.position)) - contact
+        excess += 2.0 * self._settings.position_error_m + cap * age + _DISPROVED_M
+        speed = dot(n, velocity) - self._settings.velocity_error
+        speed -= accel * age if age > 0.0 else 0.0
+        return Bound(n, excess, min(max(speed, -cap), cap), accel, cap)
 
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on the rows, its blends with the backup, and the escape."""
-        escape = self._answer(held)
-        if self._normals:
-            best = self._projected(nominal)
-            yield "rows", best
-            for share in (0.75, 0.5, 0.25):
-                yield (
-                    "blend",
-                    tuple([share * best[k] + (1.0 - share) * escape[k] for k in range(len(best))]),
-                )
-            yield "escape", escape
+        best = self._projected(nominal)
+        yield "rows", best
+        backup = self._backup(held)
+        for share in (0.75, 0.5, 0.25):
+            yield "blend", moved(backup, minus(best, backup), share)
+        if held is not None or (self._bounds and not self._settings.passive):
+            yield "escape", backup
 
-    def _answer(self, held: Plan | None) -> Vector:
-        if held and held.normal:
+    def _backup(self, held: Plan | None) -> Vector:
+        """Return the remembered escape, or today's; the command 0 where stopping is the answer."""
+        if not self._bounds or self._settings.passive:
+            return self._response.rest
+        if held is not None:
             return held.command
-        if not self._normals:
-            return self._rest
-        return self._response.escape(self._normals[0], self._v, self._partners[0].max_speed)
+        bound = self._bounds[0]
+        return self._response.escape(bound.normal, self._v, bound.cap)
 
     def _projected(self, nominal: Vector) -> Vector:
-        """Return the command whose velocity after the step meets the partner's row."""
-        v1 = self._response.after(self._v, nominal, self._dt)
-        n, partner, bound = self._normals[0], self._partners[0], self._bounds[0]
-
-        def clear(along: float) -> bool:
-            u = moved(v1, n, along - dot(n, v1))
-            after = self._response.after(self._v, u, self._dt)
-            r = self._response.escape(n, after, partner.max_speed)
-            return self._separates(n, r, u, bound, partner)
-
-        low, high = dot(n, v1), self._top
-        if clear(low):
-            return nominal
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            if clear(middle):
-                high = middle
+        """Return the command nearest to ``nominal`` that meets the rows, if there is one."""
+        response, v, dt = self._response, self._v, self._dt
+        wanted = response.target(v, nominal, dt)
+        fastest = max(math.hypot(*v), math.hypot(*nominal))
+        rows: list[Row] = []
+        for bound in self._bounds:
+            n = bound.normal
+            if self._settings.passive:
+                time_s = dt + response.stop_time(moved(response.rest, n, fastest), self._tolerated)
+                gap = bound.excess - furthest_reach(bound.speed, bound.accel, bound.cap, time_s)
+                rows.append((n, response.line(dot(n, v), gap, fastest, dt)))
             else:
-                low = middle
-        return self.admissible(moved(v1, n, high - dot(n, v1)))
+                rows.append((n, response.escape_level(v, wanted, bound, dt)))
+        if self._statics is not None:  # the gaps of now, whatever acts before: candidates only
+            for gap, n in self._statics.near(response.near_m(dt)):
+                rows.append((n, response.line(dot(n, v), gap, fastest, dt)))
+        found = nearest(wanted, rows, self._solver)
+        if found is None or found is wanted:
+            return nominal
+        return self.admissible(response.within(v, wanted, found, dt))
 
     def stop(self) -> Vector:
         """Return the command 0."""
-        return self._rest
+        return self._response.rest
 
     def separation(self, action: Vector) -> float:
         """Return n @ u for the nearest partner, m/s."""
-        if not self._normals:
+        if not self._bounds:
             return 0.0
-        nearest = min(range(len(self._bounds)), key=lambda j: self._bounds[j][0])
-        return dot(self._normals[nearest], action)
+        return dot(min(self._bounds, key=lambda bound: bound.excess).normal, action)
 
     def executed(self, action: Vector) -> None:
-        """Nothing acts later."""
+        """Take in what is commanded: it acts after the delay."""
+        if self._pending:
+            self._pending = [*self._pending[1:], action]
 
     def static_margins(self) -> tuple[float, ...]:
         """Return the gap to every obstacle, m."""
-        return ()
+        return () if self._statics is None else self._statics.margins
 
     def too_close(self) -> bool:
         """Return whether an obstacle is nearer than the clearance."""
-        return False
+        return self._statics is not None and self._statics.too_close
 
     def bounds_broken(self) -> bool:
         """Return whether a partner was measured to be faster than it declares."""
+        error = self._settings.velocity_error + _ROUNDING_SPEED
         return any(
-            math.hypot(*partner.velocity)
-            > partner.max_speed + self._settings.velocity_error + _ROUNDING_SPEED
-            for partner in self._partners
+            math.hypot(*partner.velocity) > partner.max_speed + error for partner in self._partners
         )
 
     def state_dict(self) -> dict[str, object]:
         """Return the commands that have not acted yet."""
-        return {}
+        return {"pending": [list(command) for command in self._pending]}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
+        self._pending = [tuple(command) for command in state["pending"]]
