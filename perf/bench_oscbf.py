@@ -42,9 +42,8 @@ from cadenza.safety.oscbf import (
     TorqueOSCBF,
     VelocityOSCBF,
 )
-from cadenza.safety.oscbf.box import velocity_box
-from cadenza.safety.oscbf.programme import task_frame
-from cadenza.safety.oscbf.rows import BarrierRows
+from cadenza.safety.oscbf.program import task_frame, velocity_box
+from cadenza.safety.oscbf.rules import BarrierRows
 from perf.timing import Row, measure, print_table
 
 #: Least ratio of the medians of one solve call that we promise.

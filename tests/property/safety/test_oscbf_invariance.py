@@ -15,7 +15,7 @@ from cadenza.safety.oscbf import (
     SingularityRule,
     SpeedRule,
 )
-from cadenza.safety.oscbf.box import acceleration_box, velocity_box
+from cadenza.safety.oscbf.program import acceleration_box, velocity_box
 from tests.campaigns import size
 from tests.unit.safety import arm_scenes as scenes
 from tests.unit.safety.arm_scenes import CALM, accelerate_towards, run_torque, run_velocity, towards

@@ -19,7 +19,7 @@ from cadenza.safety.oscbf import (
     TorqueOSCBF,
     VelocityOSCBF,
 )
-from cadenza.safety.oscbf.rows import BarrierRows
+from cadenza.safety.oscbf.rules import BarrierRows
 
 DT = 2e-3
 #: Step of the closed loops.

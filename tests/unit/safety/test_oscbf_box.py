@@ -5,7 +5,7 @@ import pytest
 
 from cadenza.safety.arms import JointLimits
 from cadenza.safety.cbf import next_closing_limit
-from cadenza.safety.oscbf.box import acceleration_box, velocity_box
+from cadenza.safety.oscbf.program import acceleration_box, velocity_box
 
 DT = 0.01
 

@@ -18,7 +18,7 @@ from cadenza.safety.oscbf import (
     SpeedRule,
     TaskCost,
 )
-from cadenza.safety.oscbf.rows import RowBuilder, smallest
+from cadenza.safety.oscbf.rules import RowBuilder, smallest
 from tests.unit.safety.arm_scenes import arm
 
 EVERY = 10_000

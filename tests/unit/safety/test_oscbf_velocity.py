@@ -14,8 +14,8 @@ from cadenza.safety.oscbf import (
     TaskCost,
     VelocityOSCBF,
 )
-from cadenza.safety.oscbf.programme import task_frame
-from cadenza.safety.oscbf.rows import BarrierRows
+from cadenza.safety.oscbf.program import task_frame
+from cadenza.safety.oscbf.rules import BarrierRows
 from cadenza.safety.solvers import QPSolution, SolveStatus
 from tests.unit.safety.arm_scenes import DT, LimitedArm, arm, plain_rows, table
 

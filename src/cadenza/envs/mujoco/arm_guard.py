@@ -42,8 +42,7 @@ from cadenza.safety.oscbf import (
     SelfCollisionRule,
     VelocityOSCBF,
 )
-from cadenza.safety.oscbf.rows import BarrierRows
-from cadenza.safety.oscbf.rules import Priority
+from cadenza.safety.oscbf.rules import BarrierRows, Priority
 
 #: ``"off"``; ``"watch"``: contacts are reported; ``"on"``: and prevented.
 Guarding = Literal["off", "watch", "on"]

@@ -6,7 +6,7 @@ Promise:     the command stays in the joints' limits; it is unchanged, bit for b
              active; when the hard rows contradict each other it is the least violation of them at
              the lowest speed, flagged, and never the unfiltered command.
 May import:  `core` and `safety`.  Must not import: any other folder of the package.
-Adding one:  a rule in `rules`, its gradient in `rows`; both controllers then have it.
+Adding one:  a rule and its gradient in `rules`; both controllers then have it.
 """
 
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from .controllers import TorqueOSCBF as TorqueOSCBF
     from .controllers import VelocityOSCBF as VelocityOSCBF
-    from .programme import OSCBFResult as OSCBFResult
-    from .programme import TaskCost as TaskCost
+    from .program import OSCBFResult as OSCBFResult
+    from .program import TaskCost as TaskCost
     from .rules import ArmConstraints as ArmConstraints
     from .rules import HalfSpaceRule as HalfSpaceRule
     from .rules import Obstacle as Obstacle

@@ -1,12 +1,12 @@
 """Filters of one arm: limits and workspace are hard, the task outranks the posture.
 
 Velocity:  the arm follows the commanded velocity within one step, q+ = q + q' dt. h' >= -gain h for
-           every rule of `rows`.
+           every rule of `rules`.
 Torque:    M(q) q'' + bias_forces = torque, held for one step. h'' + (g1 + g2) h' + g1 g2 h >= 0 for
            every rule; torque limits as rows |M q'' + bias_forces| <= limit. A barrier that has to
            brake harder than the joints can makes the step infeasible and flagged; choose gains with
            gain x speed within what the arm can decelerate (docs/oscbf.md, with proof and limits).
-Both:      joint limits as one box (`box`), the end effector's next speed as a cone (`programme`).
+Both:      joint limits as one box, the end effector's next speed as a cone (`program`).
 Units:     rad/s, rad/s^2, m/s, m/s^2, Nm, s.
 """
 
@@ -20,19 +20,19 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real, require_kinds
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.arms.state import ArmModel, ArmState
-from cadenza.safety.oscbf.box import acceleration_box, velocity_box
-from cadenza.safety.oscbf.programme import (
-    SLACK_ACTIVE_FLOOR,
+from cadenza.safety.oscbf.program import (
     Answer,
     Cone,
     OSCBFResult,
-    Programme,
-    ProgrammeSolver,
+    Program,
     TaskCost,
+    acceleration_box,
+    slack_sizes,
+    solve_program,
     task_frame,
+    velocity_box,
 )
-from cadenza.safety.oscbf.rows import BarrierRows, RowBuilder
-from cadenza.safety.oscbf.rules import ArmConstraints, Obstacle, Priority
+from cadenza.safety.oscbf.rules import ArmConstraints, BarrierRows, Obstacle, Priority, RowBuilder
 from cadenza.safety.solvers import QPSolver, as_solver
 
 
@@ -44,7 +44,7 @@ class ArmFilter:
         dt: Control step, s, > 0.
         constraints: What must hold beside the joint limits.
         cost: Weights of task and posture.
-        solver: Solves the programmes; None takes DAQP with a workspace per shape.
+        solver: Solves the programs; None takes DAQP with a workspace per shape.
 
     Raises:
         ConfigurationError: ``dt`` is not finite and positive, or a rate exceeds 1 / dt, with which
@@ -83,7 +83,7 @@ class ArmFilter:
         self._dt = dt
         self._cost = self._DEFAULT_COST if cost is None else cost
         self._rows = RowBuilder(arm, self._rules)
-        self._programmes = ProgrammeSolver(as_solver(solver))
+        self._solver = as_solver(solver)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -166,19 +166,18 @@ class VelocityOSCBF(ArmFilter):
             gain=self._rules.joint_gain,
             braking_share=self._rules.braking_share,
         )
-        answer = self._programmes.solve(
-            Programme(
-                P=frame.P,
-                nominal=nominal,
-                brake=np.zeros(self._limits.n_joints),
-                A=A,
-                b=b,
-                priorities=barriers.priorities,
-                box=box,
-                cone=cone,
-            )
+        problem = Program(
+            P=frame.P,
+            nominal=nominal,
+            brake=np.zeros(self._limits.n_joints),
+            A=A,
+            b=b,
+            priorities=barriers.priorities,
+            box=box,
+            cone=cone,
         )
-        return make_result(answer, barriers, cone, box.conflicting, answer.u)
+        answer = solve_program(problem, self._solver)
+        return _record(problem, answer, barriers, q_dot=answer.u)
 
 
 class TorqueOSCBF(ArmFilter):
@@ -254,31 +253,29 @@ class TorqueOSCBF(ArmFilter):
             linear = state.ee_jacobian[:3]
             drifted = linear @ state.q_dot + dt * state.ee_bias[:3]
             cone = Cone(dt * linear, drifted, rules.speed.limit, rules.speed.priority)
-        answer = self._programmes.solve(
-            Programme(
-                P=P,
-                nominal=nominal,
-                brake=np.clip(-state.q_dot / dt, box.lower, box.upper),
-                A=normals,
-                b=levels,
-                priorities=[*barriers.priorities, *self._torque_priorities],
-                box=box,
-                cone=cone,
-            )
+        problem = Program(
+            P=P,
+            nominal=nominal,
+            brake=np.clip(-state.q_dot / dt, box.lower, box.upper),
+            A=normals,
+            b=levels,
+            priorities=[*barriers.priorities, *self._torque_priorities],
+            box=box,
+            cone=cone,
         )
+        answer = solve_program(problem, self._solver)
         torque = torque_nom
         if answer.status != "inactive" or torque is None:
             torque = state.mass_matrix @ answer.u + state.bias_forces
             torque = np.clip(torque, -self._limits.torque, self._limits.torque)
-        return make_result(
+        return _record(
+            problem,
             answer,
             barriers,
-            cone,
-            box.conflicting,
-            state.q_dot + dt * answer.u,
+            self._torque_names,
+            q_dot=state.q_dot + dt * answer.u,
             q_ddot=answer.u,
             torque=torque,
-            extra_names=self._torque_names,
         )
 
     def _nominal(
@@ -305,57 +302,41 @@ class TorqueOSCBF(ArmFilter):
         return q_ddot_nom, frame.P
 
 
-def make_result(
+def _record(
+    problem: Program,
     answer: Answer,
     barriers: BarrierRows,
-    cone: Cone | None,
-    conflicting: tuple[int, ...],
-    q_dot: FloatArray,
+    names: tuple[str, ...] = (),
     *,
+    q_dot: FloatArray,
     q_ddot: FloatArray | None = None,
     torque: FloatArray | None = None,
-    extra_names: tuple[str, ...] = (),
 ) -> OSCBFResult:
-    """Return the record of one solve.
-
-    Args:
-        answer: What the programme gave; its slack lists the barriers, then ``extra_names``, then
-            the cone.
-        barriers: The rows of the rules.
-        cone: The speed limit, if any.
-        conflicting: Joints whose limits contradict each other.
-        q_dot: Joint velocities after the step, shape (n,).
-        q_ddot: Joint accelerations, shape (n,).
-        torque: Torques, shape (n,).
-        extra_names: Names of hard rows after the barriers.
-    """
-    slack = answer.slack
+    """Return the record of one solve; ``names`` are those of the rows after the barriers."""
+    slack, cone = answer.slack, problem.cone
 
     def sizes() -> dict[str, Any]:
-        active = np.flatnonzero(slack > SLACK_ACTIVE_FLOOR)
-        return {
-            "active_rows": tuple(active.tolist()),
-            "max_slack": float(slack.max(initial=0.0)),
-            "slack_l2": float(np.linalg.norm(slack)),
-        }
+        return slack_sizes(slack)
 
     def rows() -> dict[str, Any]:
-        names = (*barriers.names, *extra_names)
-        hard = (*(row.hard for row in barriers.priorities), *(True for _ in extra_names))
-        if cone is not None:
-            names, hard = (*names, "ee_speed"), (*hard, cone.priority.hard)
-        return {"row_names": names, "hard_rows": hard}
+        last = () if cone is None else (cone.priority,)
+        every = (*problem.priorities, *last)
+        return {
+            "row_names": (*barriers.names, *names, *(("ee_speed",) if last else ())),
+            "hard_rows": tuple(priority.hard for priority in every),
+        }
 
-    later = {"active_rows": sizes, "max_slack": sizes, "slack_l2": sizes}
-    later["row_names"] = later["hard_rows"] = rows
     return OSCBFResult.deferred(
-        later,
+        {
+            **dict.fromkeys(("active_rows", "max_slack", "slack_l2"), sizes),
+            **dict.fromkeys(("row_names", "hard_rows"), rows),
+        },
         q_dot=q_dot,
         slack=slack,
         solve_ms=answer.solve_ms,
         solver_status=answer.status,
         binding_rows=answer.binding,
-        conflicting_joints=conflicting,
+        conflicting_joints=problem.box.conflicting,
         q_ddot=q_ddot,
         torque=torque,
     )

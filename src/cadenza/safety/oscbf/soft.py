@@ -23,10 +23,10 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError
 from cadenza.safety.cbf import COINCIDENT_DISTANCE
-from cadenza.safety.oscbf.programme import FREE, SLACK_ACTIVE_FLOOR, OSCBFResult
+from cadenza.safety.oscbf.program import JointBox, OSCBFResult, slack_sizes, solve_with_slack
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 
-#: Most joints a programme takes; a larger count is a mistake, not a robot.
+#: Most joints a program takes; a larger count is a mistake, not a robot.
 MAX_JOINTS: Final = 1000
 
 #: Rate at which a gap may be closed, 1/s: a tenth of the gap in 20 ms.
@@ -174,7 +174,7 @@ class OSCBF:
         weight_joint: W_j, > 0.
         weight_operational: W_o, >= 0.
         slack_penalty: rho, > 0.
-        solver: Solves the programme; None takes DAQP with a workspace per shape.
+        solver: Solves the program; None takes DAQP with a workspace per shape.
 
     Raises:
         InputError: A number out of range.
@@ -206,7 +206,8 @@ class OSCBF:
         self._operational = weight_operational * weight_operational
         self._penalty = slack_penalty
         self._solver = as_solver(solver)
-        self._workspaces: dict[int, _Workspace] = {}
+        everywhere = np.full(n_joints, np.inf)
+        self._box = JointBox(-everywhere, everywhere, ())
 
     @property
     def n_joints(self) -> int:
@@ -230,28 +231,32 @@ class OSCBF:
             constraints: Rows, shape (m, n); m may be 0.
 
         Returns:
-            The command. When the solver fails, which a programme that is always feasible gives no
+            The command. When the solver fails, which a program that is always feasible gives no
             reason for, the joints are told to stop and ``solver_status`` says why.
 
         Raises:
             InputError: Shapes that do not fit each other, or entries that are not finite.
         """
-        self._check(q_dot_nom, nu_nom, jacobian, constraints)
         n, m = self._n, constraints.b.shape[0]
-        work = self._workspaces.get(m)
-        if work is None:
-            work = self._workspaces[m] = _Workspace(n, m, self._penalty)
-        work.P[:n, :n] = self._operational * (jacobian.T @ jacobian)
-        work.P[np.arange(n), np.arange(n)] += self._joint
-        work.q[:n] = -self._joint * q_dot_nom - self._operational * (jacobian.T @ nu_nom)
-        work.A[:, :n] = constraints.a
+        for name, array, shape in (
+            ("jacobian", jacobian, ("k", n)),
+            ("q_dot_nom", q_dot_nom, (n,)),
+            ("nu_nom", nu_nom, jacobian.shape[:1]),
+        ):
+            require_shape(f"OSCBF: {name}", array, shape)
+            require_finite(f"OSCBF: {name}", array)
+        require_shape("OSCBF: constraints.a", constraints.a, (m, n))
+        P = self._operational * (jacobian.T @ jacobian)
+        P[np.arange(n), np.arange(n)] += self._joint
+        q = -self._joint * q_dot_nom - self._operational * (jacobian.T @ nu_nom)
+        costs, A, b = np.full(m, self._penalty), constraints.a, constraints.b
         started = time.perf_counter()
-        answer = self._solver.run(work.P, work.q, work.A, constraints.b, work.lower, work.upper)
+        answer = solve_with_slack(self._solver, P, q, A, b, costs, self._box)
         solve_ms = (time.perf_counter() - started) * 1e3
         if answer.status is SolveStatus.OPTIMAL:
-            q_dot, raw, status = answer.x[:n], answer.x[n:], "optimal"
+            q_dot, raw, status = answer.x[:n], answer.x[n:] / math.sqrt(self._penalty), "optimal"
         else:
-            q_dot, raw, status = np.zeros(n), -constraints.b, answer.status.value
+            q_dot, raw, status = np.zeros(n), -b, answer.status.value
         if status == "optimal" and m and float(raw.min()) < _NEGATIVE_SLACK_WARN_FLOOR:
             warnings.warn(
                 f"OSCBF: raw slack went below {_NEGATIVE_SLACK_WARN_FLOOR:.0e} "
@@ -264,41 +269,6 @@ class OSCBF:
             q_dot=q_dot.copy(),
             slack=slack,
             solve_ms=solve_ms,
-            active_rows=tuple(np.flatnonzero(slack > SLACK_ACTIVE_FLOOR).tolist()),
-            max_slack=float(slack.max(initial=0.0)),
-            slack_l2=float(np.linalg.norm(slack)),
             solver_status=status,
+            **slack_sizes(slack),
         )
-
-    def _check(
-        self,
-        q_dot_nom: FloatArray,
-        nu_nom: FloatArray,
-        jacobian: FloatArray,
-        constraints: OSCBFConstraints,
-    ) -> None:
-        n = self._n
-        if jacobian.ndim != 2 or jacobian.shape[1] != n:
-            raise InputError(f"OSCBF: jacobian: expected shape (k, {n}), got {jacobian.shape}.")
-        for name, array, shape in (
-            ("q_dot_nom", q_dot_nom, (n,)),
-            ("nu_nom", nu_nom, (jacobian.shape[0],)),
-            ("constraints.a", constraints.a, (constraints.b.shape[0], n)),
-        ):
-            if array.shape != shape:
-                raise InputError(f"OSCBF: {name}: expected shape {shape}, got {array.shape}.")
-        for name, array in (("q_dot_nom", q_dot_nom), ("nu_nom", nu_nom), ("jacobian", jacobian)):
-            require_finite(f"OSCBF: {name}", array)
-
-
-class _Workspace:
-    """Arrays of the programme with m rows; only the blocks that change are written per call."""
-
-    def __init__(self, n: int, m: int, penalty: float) -> None:
-        self.P = np.zeros((n + m, n + m))
-        self.P[np.arange(n, n + m), np.arange(n, n + m)] = penalty
-        self.q = np.zeros(n + m)
-        self.A = np.zeros((m, n + m))
-        self.A[:, n:] = -np.eye(m)
-        self.upper = np.full(n + m, FREE)
-        self.lower = -self.upper
