@@ -245,8 +245,7 @@ class _Ego(Driver):
     def drive(self, moment: Moment) -> None:
         """See `Driver`."""
         ego, states = self._ego, moment.before
-        draw = self._rng.gumbel if ego.output.chooses else self._rng.standard_normal
-        noise = np.asarray(draw(size=(states.shape[1], ego.width)), np.float32)
+        noise = ego.draw_noise(self._rng, states.shape[1])
         seen = np.ascontiguousarray(states[0, :, : ego.observation_dim])
         acted, self._memory = ego.step(seen, self._memory, noise)
         moment.actions[0][...] = acted.reshape(moment.actions[0].shape)

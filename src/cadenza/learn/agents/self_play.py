@@ -89,10 +89,7 @@ class CopyPlayer:
 
     def act(self, states: NDArray[Any]) -> Float32Array:
         """Return every copy's draws; see `PartnerPlayer`."""
-        first = self._copies[int(self._playing[0])]
-        chooses = first.output.chooses
-        draw = self.draws.gumbel if chooses else self.draws.standard_normal
-        noise = np.asarray(draw(size=(self._rows, first.width)), np.float32)
+        noise = self._copies[int(self._playing[0])].draw_noise(self.draws, self._rows)
         actions: list[NDArray[Any]] = [np.empty(0)] * self._rows
         for number in np.unique(self._playing).tolist():
             own = np.flatnonzero(self._playing == number)

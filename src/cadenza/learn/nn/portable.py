@@ -334,6 +334,11 @@ class PortableNetwork:
             refuse(InputError, "policy", expected=expected, got="none", do=advice)
         return self.step(observations, None, noise, action_mask)[0]
 
+    def draw_noise(self, rng: np.random.Generator, rows: int) -> NDArray[np.float32]:
+        """Return what `step` draws actions with, (N, width): Gumbel's where it chooses."""
+        draw = rng.gumbel if self.output.chooses else rng.standard_normal
+        return np.asarray(draw(size=(rows, self.width)), np.float32)
+
     def step(
         self,
         observations: Any,
