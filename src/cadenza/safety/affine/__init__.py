@@ -14,16 +14,23 @@ from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .barriers import Barrier as Barrier
+    from .barriers import LiftedBarrier as LiftedBarrier
     from .barriers import half_plane as half_plane
     from .barriers import keep_out_ball as keep_out_ball
+    from .barriers import lift as lift
     from .barriers import minimum_separation as minimum_separation
     from .barriers import speed_limit as speed_limit
     from .barriers import state_box as state_box
     from .barriers import turning_circle_clearance as turning_circle_clearance
+    from .dynamics import AcceleratedUnicycle as AcceleratedUnicycle
     from .dynamics import BrakingDynamics as BrakingDynamics
     from .dynamics import ControlAffineDynamics as ControlAffineDynamics
     from .dynamics import Disturbance as Disturbance
+    from .dynamics import DoubleIntegrator as DoubleIntegrator
+    from .dynamics import DubinsCar as DubinsCar
     from .dynamics import JointDynamics as JointDynamics
+    from .dynamics import KinematicUnicycle as KinematicUnicycle
+    from .dynamics import PlanarQuadrotor as PlanarQuadrotor
     from .filter import FALLBACKS as FALLBACKS
     from .filter import AffineBatchInfo as AffineBatchInfo
     from .filter import AffineCBFFilter as AffineCBFFilter
@@ -31,12 +38,5 @@ if TYPE_CHECKING:
     from .filter import FallbackRequest as FallbackRequest
     from .filter import SampledData as SampledData
     from .filter import estimate_rates as estimate_rates
-    from .lifting import LiftedBarrier as LiftedBarrier
-    from .lifting import lift as lift
-    from .models import AcceleratedUnicycle as AcceleratedUnicycle
-    from .models import DoubleIntegrator as DoubleIntegrator
-    from .models import DubinsCar as DubinsCar
-    from .models import KinematicUnicycle as KinematicUnicycle
-    from .models import PlanarQuadrotor as PlanarQuadrotor
 else:
     __dir__, __getattr__ = lazy_names(__name__)

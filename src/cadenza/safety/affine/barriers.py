@@ -1,5 +1,13 @@
-"""A barrier as its author writes it, a function of the state that must stay >= 0; and ready ones.
+"""Barriers, functions of the state that must stay >= 0, ready ones, and their rows on the action.
 
+Chain:    psi_0 = h;  psi_k = L_f psi_{k-1} - cost_k + alpha_k(psi_{k-1}),  k = 1 .. r - 1
+Row:      L_g psi_{r-1} u  >=  -(L_f psi_{r-1} - cost_r + alpha_r(psi_{r-1}))
+          cost_k is the most the disturbances can take from d/dt psi_{k-1}, so each stage holds
+          whatever they do; without disturbances L_g psi_{r-1} = L_g L_f^{r-1} h.
+Promise:  psi_k >= 0 for all k < r at the start and the row met at all times keep h >= 0 at all
+          times. That is a statement about continuous time; see `cadenza.safety.affine.filter`.
+Degree:   r is the first stage at whose gradient the action acts: |L_g psi| > tolerance
+          |grad psi| |g| (Frobenius) at the sample states.
 Class K:  gains of the chain psi_k = d/dt psi_{k-1} + alpha_k(psi_{k-1}), psi_0 = h. A number a is
           the linear function s -> a s, which makes the barrier an exponential one; a function makes
           it a general high-order one.
@@ -14,16 +22,31 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cadenza.core.checks import is_real, is_whole, require_callable, require_positive, shown
-from cadenza.core.errors import ConfigurationError
-from cadenza.safety.affine.dynamics import float_array
+from cadenza.core.checks import (
+    checked_integer,
+    is_real,
+    is_whole,
+    require_callable,
+    require_kinds,
+    require_positive,
+    shown,
+)
+from cadenza.core.errors import ConfigurationError, refuse
+from cadenza.safety.affine.dynamics import (
+    ControlAffineDynamics,
+    Disturbance,
+    float_array,
+    generic_states,
+    require_dynamics,
+    total_cost,
+)
 
 #: A class-K function: a rate in 1/s, or a strictly increasing torch function with value 0 at 0.
 ClassK: TypeAlias = float | Callable[[Tensor], Tensor]
@@ -32,6 +55,14 @@ Gains: TypeAlias = float | tuple[ClassK, ...]
 #: Indices of a vector in the state, or a function from a state (n,) to the vector.
 Place: TypeAlias = Sequence[int] | Callable[[Tensor], Tensor]
 
+#: Share of |grad psi| |g| below which L_g psi counts as zero: autodiff in float64 leaves about
+#: 1e-16 where the formula is zero, and more after cancellation.
+AUTHORITY_TOLERANCE: Final = 1e-9
+#: Largest relative degree looked for unless the caller says otherwise.
+DEFAULT_MAX_DEGREE: Final = 4
+
+#: psi_{k-1} and the stages before it.
+_Stage: TypeAlias = Callable[[Tensor], tuple[Tensor, tuple[Tensor, ...]]]
 #: Where a class-K function is looked at before it is trusted.
 _PROBES: Final = (-1.0, -1e-2, 0.0, 1e-2, 1.0)
 
@@ -58,16 +89,15 @@ class Barrier:
 
     def __post_init__(self) -> None:
         if not (isinstance(cast("object", self.name), str) and self.name):
-            raise ConfigurationError(f"Barrier.name: expected a name, got {shown(self.name)}.")
+            refuse(ConfigurationError, "Barrier.name", expected="a name", got=shown(self.name))
         require_callable(f"Barrier {self.name!r}.function", self.function, "a function of a state")
         require_positive(f"Barrier {self.name!r}.weight", self.weight)
         gains = self.gains if isinstance(self.gains, tuple) else (self.gains,)
+        name = f"Barrier {self.name!r}.gains"
         if not gains:
-            raise ConfigurationError(
-                f"Barrier {self.name!r}.gains: expected at least one, got none."
-            )
+            refuse(ConfigurationError, name, expected="at least one", got="none")
         for gain in gains:
-            _require_class_k(self.name, gain)
+            _require_class_k(name, gain)
 
     def gain(self, stage: int) -> ClassK:
         """Return alpha_stage, counted from 1.
@@ -78,10 +108,12 @@ class Barrier:
         if not isinstance(self.gains, tuple):
             return self.gains
         if stage > len(self.gains):
-            raise ConfigurationError(
-                f"Barrier {self.name!r}: expected a gain for each stage up to its relative degree, "
-                f"got {len(self.gains)} and the input does not appear before stage {stage}; pass "
-                "one more gain, or a single number for all."
+            refuse(
+                ConfigurationError,
+                f"Barrier {self.name!r}",
+                expected="a gain for each stage up to its relative degree",
+                got=f"{len(self.gains)} and the input does not appear before stage {stage}",
+                do="pass one more gain, or a single number for all",
             )
         return self.gains[stage - 1]
 
@@ -112,12 +144,7 @@ def keep_out_ball(
     """
     require_positive(f"keep_out_ball {name!r}.radius", radius)
     middle, place = _vector(f"keep_out_ball {name!r}.center", center), _reader(position)
-
-    def h(x: Tensor) -> Tensor:
-        apart = place(x) - middle.to(x.device)
-        return apart @ apart - radius * radius
-
-    return Barrier(name, h, gains, weight)
+    return _outside(lambda x: place(x) - middle.to(x.device), radius, name, gains, weight)
 
 
 def half_plane(
@@ -137,9 +164,11 @@ def half_plane(
     direction, place = _vector(f"half_plane {name!r}.normal", normal), _reader(position)
     length = float(torch.sqrt(direction @ direction))
     if not length > 0.0 or not (is_real(offset_m) and math.isfinite(offset_m)):
-        raise ConfigurationError(
-            f"half_plane {name!r}: expected a normal other than zero and a finite offset, got "
-            f"{direction.numpy().tolist()} and {offset_m}."
+        refuse(
+            ConfigurationError,
+            f"half_plane {name!r}",
+            expected="a normal other than zero and a finite offset",
+            got=f"{direction.numpy().tolist()} and {offset_m}",
         )
     unit = direction / length
 
@@ -183,10 +212,8 @@ def state_box(
     """
     low, high = float_array(f"state_box {name!r}", lower), float_array(f"state_box {name!r}", upper)
     if low.ndim != 1 or low.shape != high.shape or not (low < high).all():
-        raise ConfigurationError(
-            f"state_box {name!r}: expected lower < upper, both of shape (n,), got {low.tolist()} "
-            f"and {high.tolist()}."
-        )
+        expected, got = "lower < upper, both of shape (n,)", f"{low.tolist()} and {high.tolist()}"
+        refuse(ConfigurationError, f"state_box {name!r}", expected=expected, got=got)
 
     def bound(label: str, i: int, sign: float, offset: float) -> Barrier:
         return Barrier(f"{name}[{i}] {label}", lambda x: sign * x[i] + offset, gains, weight)
@@ -215,12 +242,7 @@ def minimum_separation(
     """
     require_positive(f"minimum_separation {name!r}.distance_m", distance_m)
     one, other = _reader(first), _reader(second)
-
-    def h(x: Tensor) -> Tensor:
-        apart = one(x) - other(x)
-        return apart @ apart - distance_m * distance_m
-
-    return Barrier(name, h, gains, weight)
+    return _outside(lambda x: one(x) - other(x), distance_m, name, gains, weight)
 
 
 def turning_circle_clearance(
@@ -248,13 +270,13 @@ def turning_circle_clearance(
         name: Of the barrier.
         weight: Of the barrier.
     """
-    require_positive(f"turning_circle_clearance {name!r}.radius", radius)
-    require_positive(f"turning_circle_clearance {name!r}.turning_radius_m", turning_radius_m)
+    owner = f"turning_circle_clearance {name!r}"
+    require_positive(f"{owner}.radius", radius)
+    require_positive(f"{owner}.turning_radius_m", turning_radius_m)
     if side not in ("left", "right"):
-        raise ConfigurationError(
-            f"turning_circle_clearance {name!r}.side: expected 'left' or 'right', got {side!r}."
-        )
-    middle = _vector(f"turning_circle_clearance {name!r}.center", center)
+        got = repr(side)
+        refuse(ConfigurationError, f"{owner}.side", expected="'left' or 'right'", got=got)
+    middle = _vector(f"{owner}.center", center)
     arm = turning_radius_m if side == "left" else -turning_radius_m
 
     def h(x: Tensor) -> Tensor:
@@ -265,21 +287,28 @@ def turning_circle_clearance(
     return Barrier(name, h, gains, weight)
 
 
+def _outside(
+    apart: Callable[[Tensor], Tensor], radius: float, name: str, gains: Gains, weight: float
+) -> Barrier:
+    """Return h = |apart|^2 - radius^2."""
+
+    def h(x: Tensor) -> Tensor:
+        offset = apart(x)
+        return offset @ offset - radius * radius
+
+    return Barrier(name, h, gains, weight)
+
+
 def _require_class_k(name: str, alpha: ClassK) -> None:
     if not callable(alpha):
         if not (is_real(alpha) and 0.0 < alpha < math.inf):
-            raise ConfigurationError(
-                f"Barrier {name!r}.gains: expected finite rates > 0 1/s, got {alpha}."
-            )
+            refuse(ConfigurationError, name, expected="finite rates > 0 1/s", got=alpha)
         return
-    probes = torch.tensor(_PROBES, dtype=torch.float64)
-    values = [float(alpha(probe)) for probe in probes]
+    values = [float(alpha(probe)) for probe in torch.tensor(_PROBES, dtype=torch.float64)]
     increasing = all(low < high for low, high in itertools.pairwise(values))
     if not (increasing and values[2] == 0.0):
-        raise ConfigurationError(
-            f"Barrier {name!r}.gains: expected a strictly increasing function with value 0 at 0, "
-            f"got {values} at {_PROBES}."
-        )
+        expected = "a strictly increasing function with value 0 at 0"
+        refuse(ConfigurationError, name, expected=expected, got=f"{values} at {_PROBES}")
 
 
 def _reader(place: Place) -> Callable[[Tensor], Tensor]:
@@ -289,10 +318,8 @@ def _reader(place: Place) -> Callable[[Tensor], Tensor]:
     given = cast("object", place)
     indices = list(cast("Iterable[int]", given)) if isinstance(given, Iterable) else []
     if not indices or not all(map(is_whole, indices)):
-        raise ConfigurationError(
-            "place: expected at least one index of the state, or a function of it, got "
-            f"{shown(cast('object', place))}."
-        )
+        expected = "at least one index of the state, or a function of it"
+        refuse(ConfigurationError, "place", expected=expected, got=shown(cast("object", place)))
     first, last = indices[0], indices[-1] + 1
     if indices == list(range(first, last)):
         return lambda x: x[first:last]
@@ -302,7 +329,183 @@ def _reader(place: Place) -> Callable[[Tensor], Tensor]:
 def _vector(name: str, values: ArrayLike) -> Tensor:
     vector = float_array(name, values)
     if vector.ndim != 1 or not np.isfinite(vector).all():
-        raise ConfigurationError(
-            f"{name}: expected a vector of finite numbers, got {vector.tolist()}."
-        )
+        expected = "a vector of finite numbers"
+        refuse(ConfigurationError, name, expected=expected, got=vector.tolist())
     return torch.as_tensor(vector)
+
+
+class AffineRow(NamedTuple):
+    """Row of one barrier at one state: ``gain @ u + level >= 0``."""
+
+    gain: Tensor  # L_g psi_{r-1}, shape (k,)
+    level: Tensor  # L_f psi_{r-1} - cost + alpha_r(psi_{r-1}), shape ()
+    h: Tensor  # The barrier itself, shape ()
+    lowest: Tensor  # min over k < r of psi_k, shape (); negative outside the guaranteed set
+    #: |gain| / (|grad psi_{r-1}| |g|), shape (); zero where the action does not act
+    authority: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiftedBarrier:
+    """A barrier with its relative degree and its row."""
+
+    name: str  # The barrier's
+    weight: float  # The barrier's
+    degree: int  # Relative degree r, >= 1
+    row: Callable[[Tensor], AffineRow]  # Row at a state (n,); `torch.func.vmap` makes batches of it
+    stages: Callable[[Tensor], Tensor]  # psi_0 .. psi_{r-1} at a state (n,), shape (r,).
+
+
+def lift(
+    barrier: Barrier,
+    dynamics: ControlAffineDynamics,
+    max_degree: int = DEFAULT_MAX_DEGREE,
+    *,
+    samples: Tensor | None = None,
+    disturbances: Sequence[Disturbance] = (),
+) -> LiftedBarrier:
+    """Return the barrier's row after finding its relative degree.
+
+    Args:
+        barrier: The condition.
+        dynamics: The robot.
+        max_degree: Largest relative degree that is tried, >= 1.
+        samples: States at which it is decided, shape (M, n), float64: in general position, where
+            the barrier is smooth. None takes 64 fixed points of [-2, 2]^n.
+        disturbances: What else moves the robot.
+
+    Raises:
+        ConfigurationError: No input up to ``max_degree``; a degree that differs between samples; a
+            number of gains other than the degree; a function that is no scalar, not finite or not
+            fit for `torch.func.vmap`; malformed samples or options.
+    """
+    require_kinds(
+        "lift",
+        barrier=(barrier, Barrier),
+        dynamics=(dynamics, ControlAffineDynamics),
+        disturbances=(disturbances, [Disturbance]),
+        samples=(samples, Tensor | None),
+    )
+    name = f"lift: barrier {barrier.name!r}"
+    states = _samples(dynamics, samples)
+    checked_integer("lift: max_degree", max_degree)
+    require_dynamics(dynamics, states[0])
+    _require_batchable(name, barrier, states)
+
+    def first(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return barrier.function(x), ()
+
+    psi: _Stage = first
+    for degree in range(1, max_degree + 1):
+        alpha = barrier.gain(degree)
+        row = _row(psi, alpha, dynamics, disturbances)
+        at_samples: AffineRow = torch.func.vmap(row)(states)
+        if not all(bool(torch.isfinite(part).all()) for part in at_samples):
+            refuse(
+                ConfigurationError,
+                name,
+                expected=f"finite derivatives of order {degree} at all samples",
+                got="some that are not",
+                do="pass samples where the barrier is smooth",
+            )
+        acts = at_samples.authority > AUTHORITY_TOLERANCE
+        if bool(acts.all()):
+            if isinstance(barrier.gains, tuple) and len(barrier.gains) != degree:
+                expected = f"{degree} gains for relative degree {degree}"
+                refuse(ConfigurationError, name, expected=expected, got=len(barrier.gains))
+            return LiftedBarrier(barrier.name, barrier.weight, degree, row, _stages(psi))
+        if bool(acts.any()):
+            refuse(
+                ConfigurationError,
+                name,
+                expected="one relative degree at all samples",
+                got=f"degree {degree} at {float(acts.double().mean()):.0%} of them",
+                do="pass samples of the region that counts, or change the barrier",
+            )
+        psi = _next_stage(psi, alpha, dynamics, disturbances)
+    return refuse(
+        ConfigurationError,
+        name,
+        expected=f"the input to appear in one of its first {max_degree} derivatives",
+        got="none at any sample",
+        do="the barrier may depend on states the input does not move, or max_degree is too small",
+    )
+
+
+def _next_stage(
+    psi: _Stage,
+    alpha: ClassK,
+    dynamics: ControlAffineDynamics,
+    disturbances: Sequence[Disturbance],
+) -> _Stage:
+    """Return psi_k from psi_{k-1}."""
+
+    def following(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        gradient, value, before = _differentiated(psi, x)
+        rate = gradient @ dynamics.drift(x) - total_cost(disturbances, gradient, x)
+        return rate + apply_class_k(alpha, value), (*before, value)
+
+    return following
+
+
+def _row(
+    psi: _Stage,
+    alpha: ClassK,
+    dynamics: ControlAffineDynamics,
+    disturbances: Sequence[Disturbance],
+) -> Callable[[Tensor], AffineRow]:
+    """Return the row that keeps psi >= 0."""
+
+    def row(x: Tensor) -> AffineRow:
+        gradient, value, before = _differentiated(psi, x)
+        g = dynamics.input_map(x)
+        gain = gradient @ g
+        rate = gradient @ dynamics.drift(x) - total_cost(disturbances, gradient, x)
+        stages = torch.stack([*before, value])
+        scale = torch.sqrt((gradient @ gradient) * (g * g).sum())
+        authority = torch.sqrt(gain @ gain) / torch.where(scale > 0.0, scale, 1.0)
+        level = rate + apply_class_k(alpha, value)
+        return AffineRow(gain, level, stages[0], stages.amin(), authority)
+
+    return row
+
+
+def _stages(psi: _Stage) -> Callable[[Tensor], Tensor]:
+    def stages(x: Tensor) -> Tensor:
+        value, before = psi(x)
+        return torch.stack([*before, value])
+
+    return stages
+
+
+def _differentiated(psi: _Stage, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Return the gradient of psi, its value and the stages before it."""
+    found: Any = torch.func.grad_and_value(psi, has_aux=True)(x)
+    gradient, (value, before) = found
+    return gradient, value, before
+
+
+def _samples(dynamics: ControlAffineDynamics, samples: Tensor | None) -> Tensor:
+    """Return the states at which the degree is decided, after checking them."""
+    n = dynamics.state_dim
+    if samples is None:
+        return generic_states(n)
+    shaped = samples.ndim == 2 and samples.shape[0] > 0 and samples.shape[1] == n
+    if not (shaped and samples.dtype == torch.float64 and bool(torch.isfinite(samples).all())):
+        expected = f"finite float64 states, shape (M, {n}) with M >= 1"
+        got = f"{samples.dtype} {tuple(samples.shape)}"
+        refuse(ConfigurationError, "lift: samples", expected=expected, got=got)
+    return samples
+
+
+def _require_batchable(name: str, barrier: Barrier, states: Tensor) -> None:
+    try:
+        values = torch.func.vmap(barrier.function)(states)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"{name}: expected a branch-free torch function that torch.func.vmap can batch, got: "
+            f"{error}"
+        ) from error
+    if values.shape != states.shape[:1] or values.dtype != torch.float64:
+        got = f"{values.dtype} {tuple(values.shape)} for {states.shape[0]} states"
+        refuse(ConfigurationError, name, expected="one float64 number per state", got=got)

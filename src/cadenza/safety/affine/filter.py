@@ -37,21 +37,22 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real, real_array, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError, refuse
-from cadenza.safety.affine.barriers import Barrier
+from cadenza.safety.affine.barriers import (
+    AUTHORITY_TOLERANCE,
+    DEFAULT_MAX_DEGREE,
+    AffineRow,
+    Barrier,
+    LiftedBarrier,
+    lift,
+)
 from cadenza.safety.affine.dynamics import (
     BrakingDynamics,
     ControlAffineDynamics,
     Disturbance,
     float_array,
     generic_states,
+    require_at_least_zero,
     total_cost,
-)
-from cadenza.safety.affine.lifting import (
-    AUTHORITY_TOLERANCE,
-    DEFAULT_MAX_DEGREE,
-    AffineRow,
-    LiftedBarrier,
-    lift,
 )
 from cadenza.safety.batched.projection import (
     INACTIVE,
@@ -177,9 +178,8 @@ class FallbackRegistry:
             ConfigurationError: The name is empty or taken.
         """
         if not name or name in self._by_name:
-            raise ConfigurationError(
-                f"FALLBACKS: expected a new name, got {name!r}; known: {', '.join(self._by_name)}."
-            )
+            known = f"known: {', '.join(self._by_name)}"
+            refuse(ConfigurationError, "FALLBACKS", expected="a new name", got=repr(name), do=known)
         self._by_name[name] = fallback
 
     def get(self, name: str, dynamics: ControlAffineDynamics) -> Fallback:
@@ -190,13 +190,15 @@ class FallbackRegistry:
             ConfigurationError: "brake" for a robot that cannot brake.
         """
         if name not in self._by_name:
-            raise UnknownNameError(
-                f"FALLBACKS: expected one of {', '.join(self._by_name)}, got {name!r}."
-            )
+            known = f"one of {', '.join(self._by_name)}"
+            refuse(UnknownNameError, "FALLBACKS", expected=known, got=repr(name))
         if name == "brake" and not isinstance(dynamics, BrakingDynamics):
-            raise ConfigurationError(
-                f"fallback 'brake': expected dynamics with a brake method, got "
-                f"{type(dynamics).__name__}; add one or choose another fallback."
+            refuse(
+                ConfigurationError,
+                "fallback 'brake'",
+                expected="dynamics with a brake method",
+                got=type(dynamics).__name__,
+                do="add one or choose another fallback",
             )
         return self._by_name[name]
 
@@ -242,17 +244,13 @@ def parse_box(box: Box, k: int) -> tuple[FloatArray, FloatArray]:
     for name, bound in (("lower", low), ("upper", high)):
         values = float_array(f"AffineCBFFilter.box: {name}", bound)
         if values.shape not in ((), (k,)) or np.isnan(values).any():
-            raise ConfigurationError(
-                f"AffineCBFFilter.box: {name}: expected a number or shape ({k},), got "
-                f"{values.tolist()}."
-            )
+            owner, expected = f"AffineCBFFilter.box: {name}", f"a number or shape ({k},)"
+            refuse(ConfigurationError, owner, expected=expected, got=values.tolist())
         bounds.append(np.clip(np.broadcast_to(values, (k,)), -UNBOUNDED, UNBOUNDED))
     lower, upper = bounds
     if not (lower <= upper).all():
-        raise ConfigurationError(
-            f"AffineCBFFilter.box: expected lower <= upper, got {lower.tolist()} and "
-            f"{upper.tolist()}."
-        )
+        got = f"{lower.tolist()} and {upper.tolist()}"
+        refuse(ConfigurationError, "AffineCBFFilter.box", expected="lower <= upper", got=got)
     return lower, upper
 
 
@@ -293,23 +291,18 @@ class SampledData:
 
     def __post_init__(self) -> None:
         if not (is_real(self.dt) and 0.0 < self.dt < math.inf):
-            raise ConfigurationError(
-                f"SampledData.dt: expected a finite control step > 0 s, got {self.dt}."
-            )
+            expected = "a finite control step > 0 s"
+            refuse(ConfigurationError, "SampledData.dt", expected=expected, got=shown(self.dt))
         require_kinds("SampledData", rates=(self.rates, Mapping))
         for name, rate in self.rates.items():
-            if not (is_real(rate) and 0.0 <= rate < math.inf):
-                raise ConfigurationError(
-                    f"SampledData.rates[{name!r}]: expected a finite rate >= 0, got {rate}."
-                )
+            require_at_least_zero(f"SampledData.rates[{name!r}]", rate)
 
     def margins(self, names: Sequence[str]) -> list[float]:
         """Return rate dt for each barrier; ConfigurationError unless the rates are theirs."""
         if set(self.rates) != set(names):
-            raise ConfigurationError(
-                f"SampledData.rates: expected one rate for each of {sorted(names)}, got "
-                f"{sorted(self.rates)}."
-            )
+            expected = f"one rate for each of {sorted(names)}"
+            got = str(sorted(self.rates))
+            refuse(ConfigurationError, "SampledData.rates", expected=expected, got=got)
         return [self.dt * self.rates[name] for name in names]
 
 
@@ -341,23 +334,19 @@ def estimate_rates(
         ConfigurationError: A factor below 1.
     """
     if not (is_real(factor) and 1.0 <= factor < math.inf):
-        raise ConfigurationError(
-            f"estimate_rates: factor: expected a finite number >= 1, got {factor}."
-        )
+        expected = "a finite number >= 1"
+        refuse(ConfigurationError, "estimate_rates: factor", expected=expected, got=shown(factor))
     shaped = states.ndim == 2 and states.shape[0] > 0 and states.shape[1] == dynamics.state_dim
     if not (shaped and bool(torch.isfinite(states).all())):
-        raise InputError(
-            f"estimate_rates: states: expected finite states, shape (M, {dynamics.state_dim}), got "
-            f"shape {tuple(states.shape)}."
-        )
+        expected, got = f"finite states, shape (M, {dynamics.state_dim})", str(tuple(states.shape))
+        refuse(InputError, "estimate_rates: states", expected=expected, got=got)
     k = dynamics.action_dim
     low, high = (torch.as_tensor(bound, dtype=torch.float64) for bound in (lower, upper))
     shaped = low.shape == (k,) and high.shape == (k,) and k <= _MAX_CORNER_DIM
     if not (shaped and bool(torch.isfinite(low).all() and torch.isfinite(high).all())):
-        raise InputError(
-            f"estimate_rates: expected finite bounds of shape ({k},) and at most "
-            f"{_MAX_CORNER_DIM} components, got shapes {tuple(low.shape)} and {tuple(high.shape)}."
-        )
+        expected = f"finite bounds of shape ({k},) and at most {_MAX_CORNER_DIM} components"
+        got = f"shapes {tuple(low.shape)} and {tuple(high.shape)}"
+        refuse(InputError, "estimate_rates", expected=expected, got=got)
     choices = torch.tensor(list(itertools.product((False, True), repeat=k)))
     corners = torch.where(choices, high, low)  # (2^k, k)
 
@@ -431,10 +420,8 @@ class AffineCBFFilter:
         )
         self._names = tuple(barrier.name for barrier in barriers)
         if not self._names or len(set(self._names)) < len(self._names):
-            raise ConfigurationError(
-                "AffineCBFFilter: expected at least one barrier and different names, got "
-                f"{list(self._names)}."
-            )
+            expected = "at least one barrier and different names"
+            refuse(ConfigurationError, "AffineCBFFilter", expected=expected, got=list(self._names))
         self._dynamics = dynamics
         self._lifted = tuple(
             lift(barrier, dynamics, max_degree, samples=samples, disturbances=disturbances)
@@ -571,10 +558,9 @@ class AffineCBFFilter:
         fallback = FALLBACKS.get(self._fallback, self._dynamics)
         action = np.asarray(fallback(request), dtype=np.float64)
         if action.shape != self._lower.shape or not np.isfinite(action).all():
-            raise InputError(
-                f"fallback {self._fallback!r}: expected finite numbers of shape "
-                f"{self._lower.shape}, got {action.tolist()}."
-            )
+            expected = f"finite numbers of shape {self._lower.shape}"
+            owner = f"fallback {self._fallback!r}"
+            refuse(InputError, owner, expected=expected, got=action.tolist())
         return np.minimum(np.maximum(action, self._lower), self._upper)
 
     def _with_margin(self, *fields: Tensor) -> AffineRow:
@@ -615,14 +601,13 @@ def _checked(name: str, values: FloatArray, size: int) -> FloatArray:
 
 
 def _require_batch(name: str, values: Tensor, size: int, batch: torch.Size) -> None:
+    owner = f"filter_batch: {name}"
     if values.dtype != torch.float64 or values.shape != (*batch, size):
-        raise InputError(
-            f"filter_batch: {name}: expected float64 of shape (B, {size}) with one B, got "
-            f"{values.dtype} {tuple(values.shape)}."
-        )
-    if not bool(torch.isfinite(values).all()):
-        first = int((~torch.isfinite(values)).nonzero()[0, 0])
-        raise InputError(
-            f"filter_batch: {name}: expected finite numbers, got "
-            f"{values[first].numpy(force=True)} in row {first}."
-        )
+        expected = f"float64 of shape (B, {size}) with one B"
+        got = f"{values.dtype} {tuple(values.shape)}"
+        refuse(InputError, owner, expected=expected, got=got)
+    finite = torch.isfinite(values).all(-1)
+    if not bool(finite.all()):
+        first = int((~finite).nonzero()[0, 0])
+        got = f"{values[first].numpy(force=True)} in row {first}"
+        refuse(InputError, owner, expected="finite numbers", got=got)

@@ -168,7 +168,7 @@ def required(**changes):
     ("make", "message"),
     [
         (lambda: DoubleIntegrator(0), "dim: expected >= 1"),
-        (lambda: DoubleIntegrator(damping=-1.0), "damping: expected a finite rate >= 0"),
+        (lambda: DoubleIntegrator(damping=-1.0), "damping: expected a finite number >= 0"),
         (lambda: DoubleIntegrator(stop_time_s=0.0), "stop_time_s: expected a finite number > 0"),
         (lambda: KinematicUnicycle(look_ahead_m=0.0), "look_ahead_m: expected"),
         (lambda: DubinsCar(math.inf), "DubinsCar.speed: expected"),
