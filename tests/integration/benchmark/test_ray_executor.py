@@ -5,9 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from cadenza.benchmark.executor import Job
 from cadenza.benchmark.ray_executor import RayCluster, run_jobs_on_ray
+from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.loop.processes import running_pids
 from tests.campaigns import nightly
@@ -89,6 +91,27 @@ def test_what_does_not_fit_the_cluster_is_refused(cluster, tmp_path):
         run_jobs_on_ray(JOBS, factory, cluster=RayCluster(resources={"sim": 1.0}))
     with pytest.raises(ConfigurationError, match=r"Ray actor: expected the bits of this process"):
         run_jobs_on_ray(JOBS, factory, cluster=cluster, fingerprint=process_number)
+
+
+@nightly
+def test_commands_of_populations_give_the_same_bytes_on_a_cluster(cluster, tmp_path):
+    def ended(line: str, out: Path) -> dict[Path, bytes]:
+        finished = CliRunner().invoke(app, [*line.split(), "--out", str(out), "--quiet"])
+        assert finished.exit_code == 0, finished.output
+        kept = [*out.rglob("*.safetensors"), *out.rglob("best-responses.json")]
+        return {path.relative_to(out): path.read_bytes() for path in kept}
+
+    zoo = tmp_path / "zoo"
+    settings = "num_envs=4 episodes=4 ppo.rollout_length=10 ppo.batch_size=40"
+    ended(f"zoo train fcp --task crossing population=2 steps=240 {settings}", zoo)
+    for command in (
+        f"zoo best-response {zoo} steps=240 {settings}",
+        f"train crossing --zoo {zoo} --seeds 2 --episodes 2 total_frames=512 env.num_envs=2",
+    ):
+        alone = ended(f"{command} --workers 1", tmp_path / "alone" / command.split()[0])
+        on_ray = ended(f"{command} --executor ray", tmp_path / "ray" / command.split()[0])
+        assert alone
+        assert on_ray == alone
 
 
 @nightly
