@@ -77,19 +77,23 @@ def passive_action(
     share = (root - along) / xp.where(squared > 0.0, squared, 1.0)
     share = xp.where((squared > 0.0) & (share < 1.0), _positive(xp, share), 1.0)
     ahead = scene._replace(contact=scene.contact + _ROOM)
-    clear = _is_clear(xp, ahead, candidate, look=look)[..., None]
+    clear = is_clear(xp, ahead, candidate, look=look)[..., None]
     slow = speed <= allowed + _REST
     kept = clear | slow
     action = xp.where(slow, brake + share * (candidate - brake), brake)
     if not (look and bool(kept.all())):
-        kept = kept | _is_clear(xp, scene, brake, look=look, braking=True)[..., None]
+        kept = kept | is_clear(xp, scene, brake, look=look, braking=True)[..., None]
     return xp.where(clear, candidate, action), kept[..., 0]
 
 
-def _is_clear(
+def is_clear(
     xp: Any, scene: PassiveScene, action: Any, *, look: bool, braking: bool = False
 ) -> Any:
-    """Return whether ``action`` for one step, then braking, is clear of everyone, shape (...)."""
+    """Return whether ``action`` for one step, then braking, is clear of everyone, shape (...).
+
+    ``braking`` says that ``action`` is braking itself, so that only the part of its step that is
+    faster than tolerated counts; the rest is as in `passive_action`.
+    """
     v, dt, accel = scene.velocity, scene.dt, scene.accel
     after = v + action * dt
     speed = _length(after)

@@ -163,7 +163,7 @@ class BackupFilter:
         base = self._base
         base.look(scene)
         held = self._plan if self._plan and base.still_holds(self._plan) else None
-        chosen, source, plan, static_uncertified = self._choose(action, held)
+        chosen, source, plan, static_uncertified = choose(base, action, held)
         self._plan = plan
         base.executed(chosen)
         executed = nominal if source == "none" else np.array(chosen)
@@ -175,42 +175,6 @@ class BackupFilter:
             static_uncertified=static_uncertified,
             margin=margin,
         )
-
-    def _choose(self, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:
-        """Return the action, its source, the plan after it, and `static_uncertified`."""
-        base = self._base
-        admitted = base.admissible(nominal)
-        too_close = base.too_close()
-        kept: list[tuple[float, Vector, str]] = []
-
-        def tried(action: Vector, source: str) -> Plan | None:
-            if not base.static_clear(action):
-                return None
-            plan = (
-                held
-                if held is not None and action == held.command
-                else base.partner_plan(action, held)
-            )
-            if plan is None:
-                kept.append((base.separation(action), action, source))
-            return plan
-
-        if admitted is nominal:
-            plan = tried(nominal, "none")
-            if plan is not None:
-                return nominal, "none", plan, too_close
-        for source, action in base.candidates(admitted, held):
-            plan = tried(action, source)
-            if plan is not None:
-                return action, source, plan, too_close
-        stop = base.stop()
-        plan = tried(stop, "brake")
-        if plan is not None:
-            return stop, "brake", plan, too_close
-        if not kept:
-            return stop, "brake", base.partner_plan(stop, held), True
-        _, action, source = max(kept, key=lambda one: one[0])
-        return action, source, None, too_close
 
     def _checked_action(self, nominal: FloatArray) -> Vector:
         size = self._robot.action_dim
@@ -299,6 +263,46 @@ class BackupFilter:
         plan = state["plan"]
         self._plan = None if plan is None else Plan(tuple(plan[0]), tuple(plan[1]))
         self._base.load_state_dict(state["base"])
+
+
+def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:
+    """Return the action, its source, the plan after it, and whether obstacles are not promised.
+
+    Args:
+        base: The robot, which has looked at the scene.
+        nominal: What the policy wants.
+        held: The remembered plan.
+    """
+    admitted = base.admissible(nominal)
+    too_close = base.too_close()
+    kept: list[tuple[float, Vector, str]] = []
+
+    def tried(action: Vector, source: str) -> Plan | None:
+        if not base.static_clear(action):
+            return None
+        plan = (
+            held if held is not None and action == held.command else base.partner_plan(action, held)
+        )
+        if plan is None:
+            kept.append((base.separation(action), action, source))
+        return plan
+
+    if admitted is nominal:
+        plan = tried(nominal, "none")
+        if plan is not None:
+            return nominal, "none", plan, too_close
+    for source, action in base.candidates(admitted, held):
+        plan = tried(action, source)
+        if plan is not None:
+            return action, source, plan, too_close
+    stop = base.stop()
+    plan = tried(stop, "brake")
+    if plan is not None:
+        return stop, "brake", plan, too_close
+    if not kept:
+        return stop, "brake", base.partner_plan(stop, held), True
+    _, action, source = max(kept, key=lambda one: one[0])
+    return action, source, None, too_close
 
 
 def _checked_bounds(ego: str, partners: Sequence[PartnerBound]) -> tuple[PartnerBound, ...]:

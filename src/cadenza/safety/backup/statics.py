@@ -16,6 +16,7 @@ Axes:     d Cartesian dimensions, K parts of the obstacles.
 Units:    m.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -67,6 +68,15 @@ class StaticScene:
         """Distance of every part less the clearance, shape (K,), m."""
         own = tuple([one[2] for one in self._solids])
         return own if self._balls is None else own + tuple(self._balls.excess.tolist())
+
+    @property
+    def room(self) -> float:
+        """Distance to the nearest level, m, >= 0: shorter paths are clear; inf without parts."""
+        room = math.inf if self._balls is None else self._balls.room
+        for one in self._solids:
+            if one[0] < room:
+                room = one[0]
+        return room
 
     @property
     def too_close(self) -> bool:
@@ -193,6 +203,7 @@ class _Balls:
         self.excess: FloatArray = self._distance - self._kept
         #: Distance of the centers that is kept, or measured where that is less.
         self._level = np.minimum(self._kept - ROUNDING_M, self._distance)
+        self.room = float((self._distance - self._level).min())
 
     def near(self, length_m: float) -> list[tuple[float, Vector]]:
         """Return excess and normal of the nearest balls whose excess is below a length."""
