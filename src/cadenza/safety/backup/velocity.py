@@ -48,7 +48,7 @@ from cadenza.safety.backup.reach import (
     speed_after,
 )
 from cadenza.safety.backup.rows import Row, nearest
-from cadenza.safety.backup.statics import StaticScene
+from cadenza.safety.backup.statics import TOLERANCE_M, StaticScene
 from cadenza.safety.control_models.velocity import VelocityModel
 from cadenza.safety.solvers import make_solver
 
@@ -613,7 +613,9 @@ class VelocityBase:
                 end, v = before[-1][-1], self._response.after(v, command, time_s)
             pieces = before + pieces
         length = max([math.dist(x, z) for piece in pieces for z in piece])
-        return statics.is_clear(pieces, length)
+        # Whether stopping is clear decides what is reported, never what is done.
+        spare = TOLERANCE_M if action is self._response.rest else 0.0
+        return statics.is_clear(pieces, length, spare)
 
     def _stopping_path(self, action: Vector, v1: Vector) -> list[tuple[Vector, ...]]:
         """Return the path of one step of ``action`` and the command 0 after it."""
