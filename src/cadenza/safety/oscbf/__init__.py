@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     from cadenza.safety.reporting.report import SlackAggregate as SlackAggregate
     from cadenza.safety.reporting.report import aggregate_oscbf_slack as aggregate_oscbf_slack
 
+    from .controllers import DEFAULT_CBF_ALPHA as DEFAULT_CBF_ALPHA
+    from .controllers import DEFAULT_SLACK_PENALTY as DEFAULT_SLACK_PENALTY
+    from .controllers import DEFAULT_W_JOINT as DEFAULT_W_JOINT
+    from .controllers import DEFAULT_W_OPERATIONAL as DEFAULT_W_OPERATIONAL
+    from .controllers import OSCBF as OSCBF
+    from .controllers import OSCBFConstraints as OSCBFConstraints
     from .controllers import TorqueOSCBF as TorqueOSCBF
     from .controllers import VelocityOSCBF as VelocityOSCBF
+    from .controllers import collision_constraint_row as collision_constraint_row
+    from .controllers import joint_limit_constraint_row as joint_limit_constraint_row
     from .program import OSCBFResult as OSCBFResult
     from .program import TaskCost as TaskCost
     from .rules import ArmConstraints as ArmConstraints
@@ -29,13 +37,5 @@ if TYPE_CHECKING:
     from .rules import SelfCollisionRule as SelfCollisionRule
     from .rules import SingularityRule as SingularityRule
     from .rules import SpeedRule as SpeedRule
-    from .soft import DEFAULT_CBF_ALPHA as DEFAULT_CBF_ALPHA
-    from .soft import DEFAULT_SLACK_PENALTY as DEFAULT_SLACK_PENALTY
-    from .soft import DEFAULT_W_JOINT as DEFAULT_W_JOINT
-    from .soft import DEFAULT_W_OPERATIONAL as DEFAULT_W_OPERATIONAL
-    from .soft import OSCBF as OSCBF
-    from .soft import OSCBFConstraints as OSCBFConstraints
-    from .soft import collision_constraint_row as collision_constraint_row
-    from .soft import joint_limit_constraint_row as joint_limit_constraint_row
 else:
     __dir__, __getattr__ = lazy_names(__name__)
