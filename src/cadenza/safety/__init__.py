@@ -18,6 +18,7 @@ from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .api import FloatArray as FloatArray
+    from .backup import BackupFilter as BackupFilter
     from .batched.driver import BatchedSafetyDriver as BatchedSafetyDriver
     from .batched.filter import BatchedEgoFilter as BatchedEgoFilter
     from .bounds import Bounds as Bounds
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from .control_models import DifferentialDriveControlModel as DifferentialDriveControlModel
     from .control_models import DoubleIntegratorControlModel as DoubleIntegratorControlModel
     from .control_models import JacobianControlModel as JacobianControlModel
+    from .control_models import PartnerBound as PartnerBound
+    from .control_models import UnicycleModel as UnicycleModel
+    from .control_models import VelocityModel as VelocityModel
     from .emergency import CartesianAccelEmergencyController as CartesianAccelEmergencyController
     from .emergency import JacobianEmergencyController as JacobianEmergencyController
     from .errors import ConcertoSafetyInfeasible as ConcertoSafetyInfeasible

@@ -20,8 +20,12 @@ from cadenza.safety import (
     verifier,
     wrappers,
 )
-from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
-from cadenza.safety.wrappers.guard import SingleKeywords, VectorKeywords
+from cadenza.safety.wrappers import (
+    RobotFilterWrapper,
+    SafetyFilterWrapper,
+    VectorSafetyFilterWrapper,
+)
+from cadenza.safety.wrappers.guard import RobotKeywords, SingleKeywords, VectorKeywords
 
 PACKAGES = [
     *(cadenza.safety, affine, arms, batched, conformal, emergency),
@@ -69,7 +73,11 @@ def test_packages_and_filters_load_no_library_they_do_not_use():
 
 @pytest.mark.parametrize(
     ("typed", "wrapper"),
-    [(SingleKeywords, SafetyFilterWrapper), (VectorKeywords, VectorSafetyFilterWrapper)],
+    [
+        (SingleKeywords, SafetyFilterWrapper),
+        (VectorKeywords, VectorSafetyFilterWrapper),
+        (RobotKeywords, RobotFilterWrapper),
+    ],
 )
 def test_guard_types_what_its_wrappers_take(typed, wrapper):
     taken = get_type_hints(wrapper.__init__)

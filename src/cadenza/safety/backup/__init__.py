@@ -8,6 +8,6 @@ May import:  `core` and, of `safety`, control models, geometry, bounds, snapshot
 Adding one:  a robot is one file that implements `Base`, and a line in `filter`.
 """
 
-from cadenza.safety.backup.filter import BackupFilter, BackupStep
+from cadenza.safety.backup.filter import BackupFilter, BackupStep, Guarantee, RobotModel
 
-__all__ = ["BackupFilter", "BackupStep"]
+__all__ = ["BackupFilter", "BackupStep", "Guarantee", "RobotModel"]

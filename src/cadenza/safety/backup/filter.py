@@ -18,21 +18,25 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checks import is_real, real_array, require_kinds
+from cadenza.core.checks import is_real, real_array, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.safety.backup.base import Base, BaseSettings, Partner, Plan, Scene, Vector
+from cadenza.safety.backup.unicycle import UnicycleBase
 from cadenza.safety.backup.velocity import VelocityBase
+from cadenza.safety.control_models.unicycle import UnicycleModel
 from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot, WheeledSnapshot
 
 #: What is promised about partners.
 Guarantee: TypeAlias = Literal["escape", "passive"]
 #: Control steps, s, as everywhere in the stack.
 _MIN_DT, _MAX_DT = 1e-6, 1e3
 
-#: How each robot answers the filter, by the class of its model.
-_BASES: Final[dict[type, Any]] = {VelocityModel: VelocityBase}
+#: Robots that the filter knows.
+RobotModel: TypeAlias = VelocityModel | UnicycleModel
+#: How each of them answers the filter, by the class of its model.
+_BASES: Final[dict[type, Any]] = {VelocityModel: VelocityBase, UnicycleModel: UnicycleBase}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +86,7 @@ class BackupFilter:
 
     def __init__(
         self,
-        robot: VelocityModel,
+        robot: RobotModel,
         partners: Sequence[PartnerBound] = (),
         *,
         dt: float,
@@ -110,12 +114,13 @@ class BackupFilter:
             if not (is_real(value) and 0.0 <= value <= MAX_MAGNITUDE):
                 refuse(ConfigurationError, f"BackupFilter.{name}", expected=">= 0", got=value)
         self._robot = robot
-        self._guarantee: Guarantee = _guarantee(robot.escape_speed, self._bounds, guarantee)
-        if contact_speed and self._guarantee == "escape":
+        self._guarantee: Guarantee = _guarantee(robot.escape_speed(dt), self._bounds, guarantee)
+        slows = self._guarantee == "passive" and isinstance(robot, VelocityModel)
+        if contact_speed and not slows:
             refuse(
                 ConfigurationError,
                 "BackupFilter.contact_speed",
-                expected='0 with guarantee="escape", which is never touched',
+                expected="0, except for a passive velocity-commanded base",
                 got=contact_speed,
             )
         self._kept_m = margin_m + position_error_m
@@ -206,6 +211,15 @@ class BackupFilter:
     ) -> tuple[Scene, dict[str, float]]:
         """Return what the base reads, and the free distances to partners, m."""
         ego = self._agent(agents, self._robot.uid)
+        heading = yaw_rate = 0.0
+        if isinstance(ego, WheeledSnapshot):
+            heading, yaw_rate = ego.heading, ego.yaw_rate
+        elif isinstance(self._robot, UnicycleModel):
+            name = f"filter: agents[{self._robot.uid!r}]"
+            refuse(InputError, name, expected="a WheeledSnapshot, which has a heading", got=ego)
+        if ego.age_s > 0.0:
+            name = f"filter: agents[{self._robot.uid!r}].age_s"
+            refuse(InputError, name, expected="0: the robot's own state is current", got=ego.age_s)
         position = ego.position_numbers
         partners: list[Partner] = []
         margin: dict[str, float] = {}
@@ -231,8 +245,8 @@ class BackupFilter:
             Scene(
                 position,
                 ego.velocity_numbers,
-                0.0,
-                0.0,
+                heading,
+                yaw_rate,
                 tuple(partners),
                 obstacles,
                 ego.radius + self._kept_m,
@@ -259,10 +273,24 @@ class BackupFilter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        plan = state["plan"]
-        self._plan = None if plan is None else Plan(tuple(plan[0]), tuple(plan[1]))
-        self._base.load_state_dict(state["base"])
+        """Continue from `state_dict`.
+
+        Raises:
+            InputError: It is none of this filter's; the filter is then unchanged.
+        """
+        try:
+            plan = state["plan"]
+            held = None if plan is None else Plan(_numbers(plan[0]), _numbers(plan[1]))
+            self._base.load_state_dict(state["base"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise InputError(
+                f"BackupFilter.load_state_dict: expected what state_dict gave, got {shown(state)}."
+            ) from error
+        self._plan = held
+
+
+def _numbers(values: Any) -> Vector:
+    return tuple([float(value) for value in values])
 
 
 def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:

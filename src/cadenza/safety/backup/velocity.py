@@ -735,9 +735,11 @@ class VelocityBase:
         return self._response.rest
 
     def separation(self, action: Vector) -> float:
-        """Return n @ u for the nearest partner, m/s."""
+        """Return n @ u for the nearest partner, m/s; where it is to rest, minus the speed."""
         if not self._bounds:
             return 0.0
+        if self._settings.passive:
+            return -math.hypot(*action)
         return dot(min(self._bounds, key=lambda bound: bound.excess).normal, action)
 
     def executed(self, action: Vector) -> None:

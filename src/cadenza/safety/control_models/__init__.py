@@ -1,10 +1,11 @@
 """Control models: how an agent's action moves its collision ball.
 
 Start at:    `DoubleIntegratorControlModel`; for an arm `JacobianControlModel`, for a wheeled base
-             `DifferentialDriveControlModel`; for a base that takes velocities `VelocityModel`.
+             `DifferentialDriveControlModel`; for a base that takes velocities `VelocityModel`
+             or `UnicycleModel`.
 Promise:     acceleration is linear in the action, plus a bias where the embodiment has one; each
-             such class satisfies `cadenza.safety.protocols.AgentControlModel`. `VelocityModel` and
-             `PartnerBound` are read by `cadenza.safety.backup`.
+             such class satisfies `cadenza.safety.protocols.AgentControlModel`. `VelocityModel`,
+             `UnicycleModel` and `PartnerBound` are read by `cadenza.safety.backup`.
 May import:  `core` and the contracts of `safety`.  Must not import: filters and solvers.
 Adding one:  one file here; a map that depends on the state also offers `jacobian` and
              `bias_accel` of `StateDependentControlModel`.
@@ -21,6 +22,7 @@ from cadenza.safety.control_models.jacobian import (
     JacobianControlModel,
     MissingJacobianError,
 )
+from cadenza.safety.control_models.unicycle import UnicycleModel
 from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "JacobianControlModel",
     "MissingJacobianError",
     "PartnerBound",
+    "UnicycleModel",
     "VelocityModel",
     "WheelDrive",
 ]

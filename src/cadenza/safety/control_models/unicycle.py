@@ -76,6 +76,10 @@ class UnicycleModel:
         """Cartesian dimension of the disc, 2."""
         return 2
 
+    def action_box(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return the least and the largest components of an action, m/s and rad/s."""
+        return (-self.max_reverse, -self.max_yaw_rate), (self.max_speed, self.max_yaw_rate)
+
     @property
     def is_ideal(self) -> bool:
         """Whether the base follows its commands at once."""

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias, get_args
 from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError, refuse
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
+from cadenza.safety.geometry import Vector
 from cadenza.safety.snapshot import POSITION_DIMS
 
 #: How a base's velocity follows its command.
@@ -31,8 +32,8 @@ class VelocityModel:
         uid: Agent id.
         dim: Cartesian dimension, 2 or 3; also the number of action components.
         max_speed: V: largest Euclidean norm of a command, m/s, > 0.
-        max_accel: c: rate at which the velocity follows, m/s^2, > 0; without effect, and best left
-            infinite, for ``limit="none"`` and with a lag.
+        max_accel: c: rate at which the velocity follows, m/s^2, > 0; not for ``limit="none"``, nor
+            with a lag.
         limit: How it follows.
         lag_s: T: time constant of a first-order base, s, > 0; None for a base with a rate.
         delay_s: Time from a command to its effect, s, >= 0.
@@ -60,8 +61,11 @@ class VelocityModel:
             refuse(InputError, f"{name}.limit", expected=expected, got=self.limit)
         if self.lag_s is not None:
             _require_positive(f"{name}.lag_s", self.lag_s, "s")
-        if self.has_rate or self.max_accel != math.inf:
+        if self.has_rate:
             _require_positive(f"{name}.max_accel", self.max_accel, "m/s^2")
+        elif self.max_accel != math.inf:
+            expected = "none for a base that follows at once or with a lag"
+            refuse(InputError, f"{name}.max_accel", expected=expected, got=self.max_accel)
         if not (is_real(self.delay_s) and 0.0 <= self.delay_s <= MAX_BOUND):
             refuse(InputError, f"{name}.delay_s", expected="a time >= 0 s", got=self.delay_s)
 
@@ -80,10 +84,14 @@ class VelocityModel:
         """Cartesian dimension of the ball."""
         return self.dim
 
-    @property
-    def escape_speed(self) -> float:
-        """Speed at which the base can flee in any direction, m/s."""
+    def escape_speed(self, dt: float) -> float:
+        """Return the speed of the fastest partner that the base can keep away from, m/s."""
+        del dt
         return self.max_speed
+
+    def action_box(self) -> tuple[Vector, Vector]:
+        """Return the least and the largest components of an action, m/s."""
+        return (-self.max_speed,) * self.dim, (self.max_speed,) * self.dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Wrappers: the safety filter between anybody's policy and anybody's Gymnasium environment.
 
-Start at:    `SafetyFilterWrapper` (one environment), `VectorSafetyFilterWrapper` (a batch).
+Start at:    `SafetyFilterWrapper` (one environment), `VectorSafetyFilterWrapper` (a batch),
+             `RobotFilterWrapper` (a robot that takes velocities, beside obstacles and partners).
 Promise:     the action space stays as it was; an action that needs no change reaches the
              environment untouched; what was changed, and why, is in ``info["safety"]``.
 May import:  `safety`, `core`, gymnasium.  Must not import: any other folder of the package.
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from .robot import RobotFilterWrapper as RobotFilterWrapper
     from .single import SafetyFilterWrapper as SafetyFilterWrapper
     from .vector import VectorSafetyFilterWrapper as VectorSafetyFilterWrapper
 else:

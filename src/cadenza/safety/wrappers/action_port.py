@@ -30,7 +30,8 @@ class ActionPort:
         space: The environment's action space: a Box, or a Dict with a Box under the ego's id.
         ego_uid: The ego's id.
         action_dim: Components of the control model's action, n.
-        c: Half width of the filter's box, in the control model's unit.
+        c: Half width of the filter's box, in the control model's unit; or its least and largest
+            components, shape (n,) each.
         to_control: From the environment's unit to the control model's; None for equal units.
         from_control: The inverse; given together with ``to_control``.
 
@@ -45,7 +46,7 @@ class ActionPort:
         *,
         ego_uid: str,
         action_dim: int,
-        c: float,
+        c: float | tuple[FloatArray, FloatArray],
         to_control: ActionMap | None = None,
         from_control: ActionMap | None = None,
     ) -> None:
@@ -58,7 +59,10 @@ class ActionPort:
         self._box = _ego_box(cast("Space[Any]", space), ego_uid, action_dim)
         self._to: ActionMap = _unchanged if to_control is None else to_control
         self._from: ActionMap = _unchanged if from_control is None else from_control
-        self._require_room(c)
+        if not isinstance(c, tuple):
+            c = np.full(self.shape, -c), np.full(self.shape, c)
+        for corner in c:
+            self._require_room(corner)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,31 +103,29 @@ class ActionPort:
             return ego_action
         return {**cast("Mapping[str, Any]", action), self._key: ego_action}
 
-    def _require_room(self, c: float) -> None:
-        """Raise unless the environment executes every action of the filter's box as it is."""
-        for sign in (-1.0, 1.0):
-            corner = np.full(self.shape, sign * c)
-            values = np.asarray(self._from(corner), dtype=np.float64)
-            if values.shape != self.shape:
-                raise ConfigurationError(
-                    f"SafetyFilterWrapper: action_from_control: expected shape {self.shape}, got "
-                    f"{values.shape}."
-                )
-            room = _ROUNDING * (1.0 + np.abs(values))
-            if bool(((values < self._box.low - room) | (values > self._box.high + room)).any()):
-                raise ConfigurationError(
-                    "SafetyFilterWrapper: expected an action space that holds the filter's whole "
-                    f"box |u_k| <= {c:g}, got low {_extreme(self._box.low)} and high "
-                    f"{_extreme(self._box.high)}: the environment would clip a filtered action; "
-                    "lower Bounds.action_linf_component, or pass action_to_control and "
-                    "action_from_control if the units differ."
-                )
-            back = np.asarray(self._to(values), dtype=np.float64)
-            if back.shape != self.shape or not np.allclose(back, corner, _ROUNDING, 1e-9):
-                raise ConfigurationError(
-                    "SafetyFilterWrapper: expected action_to_control to undo action_from_control, "
-                    f"got {_extreme(back)} back from {sign * c:g}."
-                )
+    def _require_room(self, corner: FloatArray) -> None:
+        """Raise unless the environment executes a corner of the filter's box as it is."""
+        values = np.asarray(self._from(corner), dtype=np.float64)
+        if values.shape != self.shape:
+            raise ConfigurationError(
+                f"SafetyFilterWrapper: action_from_control: expected shape {self.shape}, got "
+                f"{values.shape}."
+            )
+        room = _ROUNDING * (1.0 + np.abs(values))
+        if bool(((values < self._box.low - room) | (values > self._box.high + room)).any()):
+            raise ConfigurationError(
+                "SafetyFilterWrapper: expected an action space that holds the filter's whole "
+                f"box up to {_components(corner)}, got low {_extreme(self._box.low)} and high "
+                f"{_extreme(self._box.high)}: the environment would clip a filtered action; "
+                "lower the box (Bounds.action_linf_component, or the speeds of the robot's model), "
+                "or pass action_to_control and action_from_control if the units differ."
+            )
+        back = np.asarray(self._to(values), dtype=np.float64)
+        if back.shape != self.shape or not np.allclose(back, corner, _ROUNDING, 1e-9):
+            raise ConfigurationError(
+                "SafetyFilterWrapper: expected action_to_control to undo action_from_control, "
+                f"got {_extreme(back)} back from {_components(corner)}."
+            )
 
 
 def _ego_box(space: Space[Any], ego_uid: str, action_dim: int) -> "spaces.Box[Any]":
@@ -155,3 +157,9 @@ def _unchanged(action: NDArray[Any]) -> NDArray[Any]:
 
 def _extreme(values: NDArray[Any]) -> str:
     return f"{np.min(values):g} ... {np.max(values):g}"
+
+
+def _components(values: NDArray[Any]) -> str:
+    """Return one number where all are equal, else all of them."""
+    flat = values.ravel()
+    return f"{flat[0]:g}" if (flat == flat[0]).all() else str(values.tolist())

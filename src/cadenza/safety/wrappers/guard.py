@@ -1,8 +1,8 @@
 """The safety filter around an environment, in one line."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, TypedDict, Unpack, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, Required, TypedDict, Unpack, overload
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -10,11 +10,15 @@ from gymnasium.vector import VectorEnv
 from cadenza.core.checks import shown
 from cadenza.core.environments import advice_on, made_by_id
 from cadenza.core.errors import ConfigurationError, did_you_mean
+from cadenza.safety.backup import Guarantee, RobotModel
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
+from cadenza.safety.control_models import PartnerBound
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.wrappers.action_port import ActionMap
+from cadenza.safety.wrappers.robot import ObstacleSource, RobotFilterWrapper
 from cadenza.safety.wrappers.scene_source import ForceSource, PartnerSource, SnapshotSource
 from cadenza.safety.wrappers.single import Fallback, SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import (
@@ -55,10 +59,31 @@ class VectorKeywords(GuardKeywords, total=False):
     partner_id: BatchPartnerSource | None
 
 
+class RobotKeywords(TypedDict, total=False):
+    """Keywords of `RobotFilterWrapper`."""
+
+    robot: Required[RobotModel]
+    partner: PartnerBound | Sequence[PartnerBound]
+    obstacles: Sequence[Shape] | Obstacles | ObstacleSource
+    snapshots: SnapshotSource | None
+    control_timestep: float | None
+    guarantee: Guarantee | None
+    margin_m: float
+    position_error_m: float
+    velocity_error: float
+    contact_speed: float
+    action_to_control: ActionMap | None
+    action_from_control: ActionMap | None
+
+
 @overload
 def guard(
     env: VectorEnv[Any, Any, Any], **task: Unpack[VectorKeywords]
 ) -> VectorEnv[Any, Any, Any]: ...
+@overload
+def guard(
+    env: str | gymnasium.Env[Any, Any], **task: Unpack[RobotKeywords]
+) -> gymnasium.Env[Any, Any]: ...
 @overload
 def guard(
     env: str | gymnasium.Env[Any, Any], **task: Unpack[SingleKeywords]
@@ -72,7 +97,9 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
     Args:
         env: Gymnasium id, environment or vector environment.
         **task: What the environment does not offer by itself: where everybody is, how actions move
-            them, the bounds; see `SafetyFilterWrapper`, or `VectorSafetyFilterWrapper`.
+            them, the bounds; see `SafetyFilterWrapper`, or `VectorSafetyFilterWrapper`. With
+            ``robot=``, the model of a robot that takes velocities, its partner's bound and the
+            obstacles; see `RobotFilterWrapper`.
 
     Raises:
         ConfigurationError: The filter lacks something, or cannot be put there; the message names
@@ -93,6 +120,13 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
             "guard: expected an environment without a filter, got one that is guarded already."
         )
     kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
+    if "robot" in task:
+        if isinstance(made, VectorEnv):
+            raise ConfigurationError(
+                "guard: robot: expected one environment, got a vector environment; guard each of "
+                "them: SyncVectorEnv([lambda: cadenza.guard(..., robot=...)] * n)."
+            )
+        kind = RobotFilterWrapper
     known = inspect.signature(kind).parameters
     for name in task.keys() - known.keys():
         raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")
@@ -101,7 +135,7 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
 
 def _is_guarded(env: Any) -> bool:
     """Return whether a wrapper of ``env`` is the filter's."""
-    if isinstance(env, SafetyFilterWrapper | VectorSafetyFilterWrapper):
+    if isinstance(env, SafetyFilterWrapper | VectorSafetyFilterWrapper | RobotFilterWrapper):
         return True
     inner: Any = getattr(env, "env", None)
     return inner is not None and _is_guarded(inner)

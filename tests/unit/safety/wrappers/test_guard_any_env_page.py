@@ -8,7 +8,7 @@ from tests.integration.docs.pages import blocks, execute
 
 @pytest.fixture(scope="module")
 def names():
-    assert len(blocks("how-to/guard-any-env.md")) == 6
+    assert len(blocks("how-to/guard-any-env.md")) == 9
     return execute("how-to/guard-any-env.md")
 
 
@@ -28,3 +28,11 @@ def test_policy_side_speaks_the_unit_of_the_policy(names):
     policy_side.reset(seed=0)
     *_, info = policy_side.step(np.array([0.1, -0.1], dtype=np.float32))
     np.testing.assert_allclose(info["safety"]["applied_action"], [0.2, -0.2], rtol=1e-6)
+
+
+def test_velocity_base_touches_neither_wall_nor_person(names):
+    assert min(names["wall_gaps"]) == pytest.approx(0.0, abs=2e-3)
+    assert min(names["wall_gaps"]) >= -1e-6
+    assert min(names["person_gaps"]) >= 1e-3 - 1e-6
+    assert min(names["person_gaps"]) < 0.1
+    assert names["certified"]
