@@ -17,7 +17,7 @@ Limits:      J and beta are those of this instant; the certificate takes alpha a
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -374,6 +374,12 @@ class EgoPairs:
         keys = [canonical_pair_key(ego_uid, uid) for uid in partners]
         return cls(ego_uid, uids, partners, keys)
 
+    def states(
+        self, agents: Mapping[str, AgentSnapshot]
+    ) -> tuple[AgentSnapshot, list[AgentSnapshot]]:
+        """Return the ego, and the partners in the order of the pairs."""
+        return agents[self.ego_uid], [agents[uid] for uid in self.partners]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepConstants:
@@ -389,6 +395,7 @@ class StepConstants:
     box: tuple[list[float], list[float]]
     #: Partner, pair, its parameters, and a_p dt^2, m, at most six contact distances; 0 for any
     rows: list[tuple[str, tuple[str, str], PairParameters, float]]
+    planar: bool  # They hold, in a plane, until agents, bounds or control step change
 
 
 def pair_constants(

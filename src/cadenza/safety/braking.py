@@ -25,7 +25,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real
-from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.authority import measure_authority
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import geometry_of
@@ -33,7 +33,11 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController, JacobianEmergencyController
 from cadenza.safety.errors import EmergencyOutputError
 from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
-from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.protocols import (
+    AgentControlModel,
+    EmergencyController,
+    StateDependentControlModel,
+)
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Relative excess over the action box that is rounding, of actions in float32 at most.
@@ -426,3 +430,154 @@ def _within_rate(uid: str, push: FloatArray, previous: FloatArray, bounds: Bound
     require_finite(name, previous)
     c, rate = bounds.action_linf_component, bounds.action_rate
     return np.clip(np.clip(push, previous - rate, previous + rate), -c, c)
+
+
+class BrakeLayer:
+    """Braking of one ego; remembers which pairs braked one step ago.
+
+    In a step that no action makes safe it is asked about everyone; in any other only about partners
+    that press on the ego harder than ``Bounds.force_limit``: the other triggers fire inside the
+    safe set as well, where the rows are proved to be enough.
+    """
+
+    def __init__(
+        self,
+        *,
+        ego_uid: str,
+        control_models: Mapping[str, AgentControlModel],
+        controllers: Mapping[str, EmergencyController] | None,
+        bounds: Bounds,
+        dt: float,
+        tau_brake: float,
+        stopping: bool,
+        latency_s: float,
+        hysteresis: bool,
+        keeps_rate: bool,
+    ) -> None:
+        self._ego_uid, self._models, self._controllers = ego_uid, control_models, controllers
+        self._bounds, self._hysteresis, self._keeps_rate = bounds, hysteresis, keeps_rate
+        self._tau_brake, self._latency_s = tau_brake, latency_s
+        #: Control step and models that the stopping test asks for; None leaves it out.
+        self._dt, self._known = (dt, control_models) if stopping else (None, None)
+        self.forget()
+
+    def forget(self) -> None:
+        """Release every pair."""
+        #: The pairs that braked one step ago.
+        self.pairs: frozenset[Pair] = frozenset()
+        #: What was wrong with the emergency controller's last answer; None if nothing was.
+        self.problem: str | None = None
+
+    def decide(
+        self,
+        action: FloatArray,
+        agents: Mapping[str, AgentSnapshot],
+        forces: Mapping[Pair, float] | None,
+        *,
+        infeasible: bool,
+        previous_action: FloatArray | None,
+    ) -> BrakeDecision | None:
+        """Return what the braking layer says; None if it was not asked.
+
+        Returns:
+            The decision; None as well if the emergency controller's answer cannot be executed.
+        """
+        self.problem = None
+        watched = agents
+        if not infeasible:
+            pressing = self._pressing(forces)
+            if not pressing:
+                self.forget()
+                return None
+            watched = {uid: agents[uid] for uid in (self._ego_uid, *pressing)}
+        kept = None
+        if self._keeps_rate and previous_action is not None:
+            kept = {self._ego_uid: previous_action}
+        try:
+            decision = maybe_brake(
+                {self._ego_uid: action},
+                watched,
+                bounds=self._bounds,
+                tau_brake=self._tau_brake,
+                emergency_controllers=self._controllers,
+                dt=self._dt,
+                control_models=self._known,
+                still_braking=self.pairs if self._hysteresis else (),
+                latency_s=self._latency_s,
+                contact_forces=forces,
+                previous_action=kept,
+            )
+        except EmergencyOutputError as error:
+            self.forget()
+            self.problem = str(error)
+            return None
+        self.pairs = frozenset(decision.dangers)
+        return decision
+
+    def _pressing(self, forces: Mapping[Pair, float] | None) -> list[str]:
+        """Return the partners that press on the ego harder than the limit allows."""
+        limit = self._bounds.force_limit
+        if not forces or limit <= 0.0:
+            return []
+        pressing: list[str] = []
+        for uid in self._models:
+            if uid == self._ego_uid:
+                continue
+            key = canonical_pair_key(self._ego_uid, uid)
+            held = key in self.pairs and self._hysteresis
+            if forces.get(key, 0.0) * (RELEASE_FACTOR if held else 1.0) > limit:
+                pressing.append(uid)
+        return pressing
+
+    def state_dict(self) -> list[list[str]]:
+        """Return the pairs that braked one step ago."""
+        return [list(pair) for pair in sorted(self.pairs)]
+
+    def load_state_dict(self, payload: object) -> None:
+        """Continue from `state_dict`.
+
+        Raises:
+            InputError: No list of pairs, or a pair of unknown agents; nothing is changed then.
+        """
+        try:
+            pairs = [canonical_pair_key(a, b) for a, b in cast("list[tuple[str, str]]", payload)]
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"braking pairs: expected a complete record, pairs of agent ids, got {payload!r}."
+            ) from error
+        for pair in pairs:
+            if not all(uid in self._models for uid in pair):
+                raise InputError(f"braking pairs: expected known agents, got {pair}.")
+        self.pairs = frozenset(pairs)
+
+
+def emergency_controllers_of(
+    ego_uid: str,
+    models: Mapping[str, AgentControlModel],
+    controllers: Mapping[str, EmergencyController] | None,
+) -> Mapping[str, EmergencyController] | None:
+    """Return the controllers to brake with: the given ones, or what fits the ego's model.
+
+    None stands for pushes in Cartesian acceleration.
+
+    Raises:
+        ConfigurationError: The ego has no control model, or nothing given fits it.
+    """
+    if ego_uid not in models:
+        raise ConfigurationError(
+            f"SafetyRuntime: expected a control model of the ego {ego_uid!r}, got {sorted(models)}."
+        )
+    model = models[ego_uid]
+    if controllers is None and not isinstance(model, DoubleIntegratorControlModel):
+        if isinstance(model, StateDependentControlModel):
+            return {ego_uid: JacobianEmergencyController(control_model=model)}
+        raise ConfigurationError(
+            f"SafetyRuntime: the action of {ego_uid!r} is no Cartesian acceleration; "
+            "pass the emergency_controller of its embodiment."
+        )
+    if controllers is not None and ego_uid not in controllers:
+        raise ConfigurationError(
+            f"SafetyRuntime: expected an emergency controller of {ego_uid!r}, "
+            f"got {sorted(controllers)}."
+        )
+    return controllers

@@ -320,14 +320,14 @@ def planar_row_level(
     v_j: Sequence[float],
     contact_distance: float,
     pair: PairParameters,
-) -> tuple[float, float, float, float, float]:
+) -> tuple[float, float, float, float, float, float]:
     """Return `pair_geometry` and `row_level` of a pair in the plane, to the bit.
 
     One flat function, because every step of the filter passes here once per partner; a test
     compares it with those two.
 
     Returns:
-        Both components of n; e, m; and what `row_level` returns.
+        Both components of n; e, m; w, m/s; and what `row_level` returns.
     """
     (x_i, y_i), (u_i, w_i), (x_j, y_j), (u_j, w_j) = p_i, v_i, p_j, v_j
     x, y, v_x, v_y = x_i - x_j, y_i - y_j, u_i - u_j, w_i - w_j
@@ -351,7 +351,7 @@ def planar_row_level(
             nearest = contact_distance
         kappa = pair.kappa(contact_distance)
         limit -= tangential_allowance(tangential, accel, nearest, dt, kappa)
-    return n_x, n_y, excess, (limit - closing) / dt, safe - closing
+    return n_x, n_y, excess, closing, (limit - closing) / dt, safe - closing
 
 
 def planar_barrier(

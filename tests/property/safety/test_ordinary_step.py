@@ -24,7 +24,7 @@ def test_row_of_the_plane_is_that_of_any_space(p, v, contact, plant):
         alpha=1.5, partner_accel=0.5, relative_accel=3.3, dt=0.05, gamma=5.0, plant=plant
     )
     normal, distance, closing, tangential = pair_geometry(p, v, (0.0, 0.0), (0.3, -0.1))
-    expected = (*normal, distance - contact)
+    expected = (*normal, distance - contact, closing)
     level = row_level(distance, contact, closing, tangential, pair)
     assert planar_row_level(p, v, (0.0, 0.0), (0.3, -0.1), contact, pair) == (*expected, *level)
 

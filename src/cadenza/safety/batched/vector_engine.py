@@ -23,9 +23,9 @@ from cadenza.core.errors import InputError
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.projection import INFEASIBLE
 from cadenza.safety.batched.step import BatchEnvHooks, SafetyBatchStep
+from cadenza.safety.braking import BrakeLayer
 from cadenza.safety.conformal import SCORE_TOLERANCE, WARMUP_FACTOR
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.runtime.brake_layer import BrakeLayer
 from cadenza.safety.runtime.motion import (
     ACCEL_ROUNDING,
     EGO_ROUNDING,
@@ -289,7 +289,7 @@ class VectorEngine:
                 controllers=None,
                 bounds=hooks.bounds,
                 dt=hooks.control_timestep,
-                options=options,
+                **options.brake_options(),
             )
             for _ in range(hooks.num_envs)
         ]

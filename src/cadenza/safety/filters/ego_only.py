@@ -7,7 +7,7 @@ Limits:  the certificate needs a constant ego authority in every direction (true
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Unpack, cast
@@ -111,11 +111,15 @@ class EgoOnlyCBFQP:
         #: Directions along which pairs are known to be safe; empty without stated errors.
         self.directions: DirectionMemory = DirectionMemory()
         self._expected: dict[str, float] = {}
-        self._turns = False
         self._limits_rate = self._options.rate_limit != "off"
+        #: Whether the rows of current packets are those of `planar_rows`.
+        self._flat = (
+            self._options.barrier == "sampled"
+            and not self._options.measures
+            and self._options.strategy is None
+            and self._options.trusted_error is None
+        )
         self._constants: StepConstants | None = None
-        #: The same for `ordinary_step`: None where they or the options leave no such step.
-        self.lasting: StepConstants | None = None
 
     @property
     def mode(self) -> SafetyMode:
@@ -127,13 +131,19 @@ class EgoOnlyCBFQP:
         """The options the filter was built with."""
         return self._options
 
+    @property
+    def planar(self) -> StepConstants | None:
+        """The constants of the last step, if `planar_constraints` may take them; else None."""
+        last = self._constants
+        return last if last is not None and last.planar and self._flat else None
+
     def expect(self, accels: Mapping[str, float]) -> None:
         """Build rows for these accelerations of partners, m/s^2, which disprove what was declared.
 
         No step is certified with them; nothing believes the declarations again.
         """
         if accels != self._expected:
-            self._expected, self._constants, self.lasting = dict(accels), None, None
+            self._expected, self._constants = dict(accels), None
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start an episode, without remembered directions. Nothing is drawn from ``seed``."""
@@ -178,11 +188,21 @@ class EgoOnlyCBFQP:
             ConfigurationError: The ego has no authority left against a partner.
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
-        answer = self._ordinary_answer(
-            proposed_action, obs, state, bounds, ego_uid, partner_predicted_states, dt
-        )
-        if answer is not None:
-            return answer
+        last = self._constants
+        if (  # a call that differs from the last one in numbers alone
+            last is not None
+            and bounds is last.bounds
+            and dt == last.dt
+            and (type(ego_uid), type(dt), type(state)) == (str, float, SafetyState)
+            and ego_uid == last.pairs.ego_uid
+            and type(proposed_action) is np.ndarray
+            and (type(obs), type(partner_predicted_states)) == (dict, dict)
+        ):
+            wanted = _known_lambda(state.lambda_, last.pairs.keys)
+            rows = self.planar_constraints(obs.get("agent_states"), partner_predicted_states)
+            if rows is not None and wanted is not None:
+                u = require_action(proposed_action, 2)
+                return self.project(proposed_action, u, rows, wanted, last, previous_action)
         agents = require_call(proposed_action, obs, ego_uid, partner_predicted_states, dt)
         require_kind("state", state, SafetyState)
         require_kind("bounds", bounds, Bounds)
@@ -196,142 +216,10 @@ class EgoOnlyCBFQP:
             "partner_predicted_states", partner_predicted_states, pairs.partners, dim
         )
         constants = self.constants_of(ego, partners, pairs, bounds, dt)
-        rows = self.rows(ego, partners, ahead, constants)
-        return self.decide(proposed_action, u, rows, wanted, constants, previous_action)
-
-    def _ordinary_answer(
-        self,
-        proposed_action: FloatArray,
-        obs: Mapping[str, Any],
-        state: SafetyState,
-        bounds: Bounds,
-        ego_uid: str,
-        predicted: dict[str, AgentSnapshot],
-        dt: float,
-    ) -> tuple[FloatArray, FilterInfo] | None:
-        """Return the answer to a call that differs from the last one in numbers alone, else None.
-
-        Raises:
-            InputError: The action is malformed, in a call that is sound otherwise.
-        """
-        last = self.lasting
-        if (
-            last is None
-            or bounds is not last.bounds
-            or type(ego_uid) is not str
-            or ego_uid != last.pairs.ego_uid
-            or type(dt) is not float
-            or dt != last.dt
-            or type(proposed_action) is not np.ndarray
-            or type(state) is not SafetyState
-            or (type(obs), type(predicted)) != (dict, dict)
-        ):
-            return None
-        agents = cast("dict[str, AgentSnapshot] | None", obs.get("agent_states"))
-        lambda_ = state.lambda_
-        if type(agents) is not dict or len(lambda_) != len(last.pairs.keys):
-            return None
-        return self.ordinary_step(proposed_action, agents, last, (lambda_, predicted))
+        rows = self.constraints(ego, partners, ahead, constants)
+        return self.project(proposed_action, u, rows, wanted, constants, previous_action)
 
     # What follows trusts its arguments: `filter` and the runtime check at their own doors.
-
-    def ordinary_step(
-        self,
-        proposed_action: FloatArray,
-        agents: Mapping[str, AgentSnapshot],
-        constants: StepConstants,
-        given: tuple[LambdaDict, Mapping[str, AgentSnapshot]] | None,
-        adapt: Callable[[list[float]], list[float]] | None = None,
-    ) -> tuple[FloatArray, FilterInfo] | None:
-        """Return what `rows` and `decide` do, to the bit, in one flat function on plain numbers.
-
-        None where a packet is old, a partner is not forecast to keep its velocity, or something is
-        malformed; nothing has happened then.
-
-        Args:
-            proposed_action: Nominal action.
-            agents: Every agent.
-            constants: `lasting`.
-            given: Lambda per pair, m/s^2, and the forecasts. None leaves forecasts to the caller,
-                who says with ``adapt`` what lambda is.
-            adapt: Returns lambda per row, m/s^2, given the barrier values.
-
-        Raises:
-            InputError: The action is malformed.
-        """
-        pairs, box, ego = constants.pairs, constants.box, agents.get(constants.pairs.ego_uid)
-        keys, count = pairs.keys, len(pairs.keys)
-        lambda_, predicted = ({}, None) if given is None else given
-        if not (type(ego) is AgentSnapshot and ego.age_s == 0.0 and len(agents) == count + 1):
-            return None
-        p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-        if len(p_ego) != 2:
-            return None
-        radius = ego.radius + self._options.margin_m
-        a: list[list[float]] = []
-        levels: list[float] = []
-        barriers: list[float] = []
-        wanted: list[float] = []
-        margins = np.empty(count)
-        uncertified, violated = not constants.of_pairs.covered, False
-        for j, (uid, key, pair, turned) in enumerate(constants.rows):
-            partner = agents.get(uid)
-            if not (type(partner) is AgentSnapshot and partner.age_s == 0.0):
-                return None
-            p, v = partner.position_numbers, partner.velocity_numbers
-            if predicted is not None:
-                value, ahead = lambda_.get(key), predicted.get(uid)
-                if not (
-                    type(value) is float
-                    and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
-                    and type(ahead) is AgentSnapshot
-                    and ahead.velocity_numbers == v
-                ):
-                    return None
-                wanted.append(value)
-            if len(p) != 2:
-                return None
-            contact = radius + partner.radius
-            if 6.0 * contact < turned:
-                raise step_too_long(uid, pair, contact)
-            n_x, n_y, margin, level, h = planar_row_level(p_ego, v_ego, p, v, contact, pair)
-            if h < 0.0 or margin < 0.0:
-                violated = True
-                if h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE:
-                    uncertified = True
-            a.append([-n_x, -n_y])
-            levels.append(level - pair.partner_accel)
-            barriers.append(h)
-            margins[j] = margin
-        u = require_action(proposed_action, 2)
-        if adapt is not None:
-            wanted = adapt(barriers)
-        started = perf_counter()
-        used, b = granted(wanted, a, levels, box) if any(wanted) else (wanted, levels)
-        x, solved = nearest_in_closed_form(u, a, b, *box)
-        if x is None or not solved:  # several rows at once, or none that can be met
-            partners = [agents[uid] for uid in pairs.partners]
-            rows = self.rows(ego, partners, partners, constants)
-            return self.decide(proposed_action, u, rows, wanted, constants, None)
-        elapsed_ms = (perf_counter() - started) * 1e3
-        unchanged = x is u or x == u
-        info: FilterInfo = {
-            "lambda": {key: used[j] for j, key in enumerate(keys)},
-            "constraint_violation": self._violation(barriers, margins.tolist())
-            if violated
-            else np.zeros(count),
-            "prediction_gap_loss": None,
-            "fallback_fired": False,
-            "qp_solve_ms": elapsed_ms,
-            "slack": np.zeros(count),
-            "margin": margins,
-            "status": "inactive" if unchanged else "optimal",
-            "intervention": 0.0 if unchanged else math.dist(x, u),
-            "uncertified": uncertified or (b is not levels and max(used) > 0.0),
-            "rate_active": False,
-            "rate_exceeded": False,
-        }
-        return (proposed_action.astype(np.float64) if unchanged else np.array(x)), info
 
     def pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> EgoPairs:
         """Return the ego's pairs; the last answer is kept, agents rarely change."""
@@ -387,19 +275,16 @@ class EgoOnlyCBFQP:
             own, _ = delivered_fractions(self._options.strategy)
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         turned = [self._turned(pair) for pair in of_pairs.parameters]
-        self._turns = any(turned)
         if self._expected:
             of_pairs = self._as_seen(of_pairs, pairs, authority.every_direction)
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
         rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, turned, strict=True))
-        constants = StepConstants(
-            pairs, bounds, dt, contacts, declared, authority, of_pairs, box, rows
+        planar = of_pairs.lasting and contacts is None and declared is None and size == 2
+        self._constants = StepConstants(
+            pairs, bounds, dt, contacts, declared, authority, of_pairs, box, rows, planar
         )
-        self._constants = constants
-        holds = of_pairs.lasting and contacts is None and declared is None and size == 2
-        self.lasting = constants if holds and self._options.ordinary else None
-        return constants
+        return self._constants
 
     def _as_seen(self, of_pairs: PairConstants, pairs: EgoPairs, credit: float) -> PairConstants:
         """Return the constants for what partners showed, with which nothing is certified."""
@@ -409,7 +294,25 @@ class EgoOnlyCBFQP:
             parameters = [expecting(p, credit, a) for p, a in zip(parameters, seen, strict=True)]
         return replace(of_pairs, parameters=parameters, covered=False)
 
-    def rows(
+    def planar_constraints(
+        self, agents: object, ahead: Mapping[str, AgentSnapshot] | None = None
+    ) -> EgoRows | None:
+        """Return `constraints` with the constants of the last step, to the bit, in flat code.
+
+        None where the constants may have changed, the pairs are in no plane, an option asks for
+        other rows, a packet is old, a partner is not forecast to keep its velocity (``ahead``; None
+        says that all are), or anything is no sound snapshot.
+        """
+        last = self._constants
+        if last is None or not last.planar or not self._flat or type(agents) is not dict:
+            return None
+        known = cast("dict[str, AgentSnapshot]", agents)
+        rows = planar_rows(known, ahead, last, self._options.margin_m)
+        if rows is not None and self._passive:
+            self._be_passive(rows, *last.pairs.states(known), last)
+        return rows
+
+    def constraints(
         self,
         ego: AgentSnapshot,
         partners: Sequence[AgentSnapshot],
@@ -421,40 +324,50 @@ class EgoOnlyCBFQP:
         Raises:
             ConfigurationError: The control step is too long for the radii.
         """
-        of_pairs, authority = constants.of_pairs, constants.authority
         radius = ego.radius + self._options.margin_m
-        for j, (uid, _, pair, turned) in enumerate(constants.rows if self._turns else ()):
-            if 6.0 * (radius + partners[j].radius) < turned:
-                raise step_too_long(uid, pair, radius + partners[j].radius)
+        for partner, (uid, _, pair, turned) in zip(partners, constants.rows, strict=True):
+            if 6.0 * (radius + partner.radius) < turned:
+                raise step_too_long(uid, pair, radius + partner.radius)
         kept = self.directions.kept
         rows = build_ego_rows(
             ego,
             partners,
             ahead,
-            of_pairs.parameters,
-            authority,
+            constants.of_pairs.parameters,
+            constants.authority,
             self._options,
-            of_pairs.shares,
+            constants.of_pairs.shares,
             [kept.get(uid) for uid in constants.pairs.partners] if kept else (),
         )
-        if not of_pairs.covered:
+        if not constants.of_pairs.covered:
             rows.uncovered = True
-        if self._passive and len(partners) > 1:
+        if self._passive:
+            self._be_passive(rows, ego, partners, constants)
+        return rows
+
+    def _be_passive(
+        self,
+        rows: EgoRows,
+        ego: AgentSnapshot,
+        partners: Sequence[AgentSnapshot],
+        constants: StepConstants,
+    ) -> None:
+        """Add what passive safety beside several partners is judged by."""
+        if len(partners) > 1:
             motion = [(s.position, s.velocity) for s in partners]
             positions, velocities = (np.array(values) for values in zip(*motion, strict=True))
             rows.passive = PassiveScene(
                 ego.position - positions,
                 ego.velocity,
                 velocities,
-                np.array([pair.partner_accel for pair in of_pairs.parameters]),
+                np.array([pair.partner_accel for pair in constants.of_pairs.parameters]),
                 np.array(self._contacts(ego, partners)),
-                authority.every_direction,
+                constants.authority.every_direction,
                 constants.dt,
                 self._options.contact_speed,
             )
-        return rows
 
-    def decide(
+    def project(
         self,
         proposed_action: FloatArray,
         u: list[float],
@@ -472,7 +385,7 @@ class EgoOnlyCBFQP:
         """
         keys, box = constants.pairs.keys, constants.box
         narrow, count = box, len(keys)
-        if previous_action is not None and self._limits_rate:
+        if self._limits_rate and previous_action is not None:
             previous = require_previous(previous_action, len(u))
             narrow = rate_box(previous, constants.bounds.action_rate, box)
         chosen: Sequence[Offer] = ()
@@ -483,7 +396,9 @@ class EgoOnlyCBFQP:
             )
         status, slack, uncertified = "optimal", None, rows.uncovered
         started = perf_counter()
-        used, b = granted(wanted, rows.a, rows.level, narrow, self._as_given)
+        used, b = wanted, rows.level
+        if any(wanted):
+            used, b = granted(wanted, rows.a, b, narrow, self._as_given)
         x, solved = nearest_in_closed_form(u, rows.a, b, *narrow)
         if x is None or not solved or rows.passive is not None:
             solution = self._solve(u, rows, wanted, narrow, constants)
@@ -588,13 +503,14 @@ class EgoOnlyCBFQP:
         barriers: list[float],
         constants: StepConstants,
     ) -> LambdaDict:
-        """Return h(forecast) - h(now) per pair, m/s, of an ordinary step; see `ordinary_step`."""
+        """Return `score` of partners in a plane that were forecast to keep their velocity."""
         p, v, dt = ego.position_numbers, ego.velocity_numbers, constants.dt
         radius = ego.radius + self._options.margin_m
         scores: LambdaDict = {}
         for j, (_, key, pair, _) in enumerate(constants.rows):
             last = before[j]
-            ahead, speed = last.position_after(dt), last.velocity_numbers
+            (x, y), speed = last.position_numbers, last.velocity_numbers
+            ahead = x + speed[0] * dt, y + speed[1] * dt
             h = planar_barrier(p, v, ahead, speed, radius + last.radius, pair)
             scores[key] = h - barriers[j]
         return scores
@@ -660,6 +576,70 @@ class EgoOnlyCBFQP:
         gamma = self._undoing_rate
         pairs = zip(barriers, margins, strict=True)
         return np.array([barrier_violation(h, e, gamma) for h, e in pairs])
+
+
+def _known_lambda(lambda_: LambdaDict, keys: Sequence[tuple[str, str]]) -> list[float] | None:
+    """Return lambda per row, m/s^2; None unless it is sound and of exactly these pairs."""
+    if len(lambda_) != len(keys):
+        return None
+    wanted: list[float] = []
+    for key in keys:
+        value = lambda_.get(key)
+        if type(value) is not float or not -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE:
+            return None
+        wanted.append(value)
+    return wanted
+
+
+def planar_rows(
+    agents: Mapping[str, AgentSnapshot],
+    ahead: Mapping[str, AgentSnapshot] | None,
+    constants: StepConstants,
+    margin_m: float,
+) -> EgoRows | None:
+    """Return `build_ego_rows` of sampled rows; see `EgoOnlyCBFQP.planar_constraints`.
+
+    Raises:
+        ConfigurationError: The control step is too long for the radii.
+    """
+    ego = agents.get(constants.pairs.ego_uid)
+    if type(ego) is not AgentSnapshot or ego.age_s != 0.0 or len(agents) != len(constants.rows) + 1:
+        return None
+    p_ego, v_ego, radius = ego.position_numbers, ego.velocity_numbers, ego.radius + margin_m
+    if len(p_ego) != 2:
+        return None
+    a: list[list[float]] = []
+    levels: list[float] = []
+    barriers: list[float] = []
+    margins: list[float] = []
+    closings: list[float] = []
+    outside = violated = False
+    for uid, _, pair, turned in constants.rows:
+        partner = agents.get(uid)
+        if type(partner) is not AgentSnapshot or partner.age_s != 0.0:
+            return None
+        p, v = partner.position_numbers, partner.velocity_numbers
+        if ahead is not None:
+            then = ahead.get(uid)
+            if type(then) is not AgentSnapshot or then.velocity_numbers != v:
+                return None
+        if len(p) != 2:
+            return None
+        contact = radius + partner.radius
+        if 6.0 * contact < turned:
+            raise step_too_long(uid, pair, contact)
+        n_x, n_y, margin, closing, level, h = planar_row_level(p_ego, v_ego, p, v, contact, pair)
+        if h < 0.0 or margin < 0.0:
+            violated = True
+            if h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE:
+                outside = True
+        a.append([-n_x, -n_y])
+        levels.append(level - pair.partner_accel)
+        barriers.append(h)
+        margins.append(margin)
+        closings.append(closing)
+    uncovered = not constants.of_pairs.covered
+    return EgoRows(a, levels, barriers, margins, closings, uncovered, outside, violated)
 
 
 def _passively(solution: Solution, rows: EgoRows, scene: PassiveScene) -> Solution:

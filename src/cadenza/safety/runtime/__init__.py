@@ -4,8 +4,9 @@ Start at:    `runtime.SafetyRuntime` (no env needed), or `driver.SafetyDriver` a
 Promise:     one call per step; whatever is handed in, an action in the box or one typed error
              comes out; saved and loaded, it goes on to the same bits.
 May import:  `filters`, `conformal`, braking, contracts.
-Layout:      options, observation and packet ages, forecasts (`predictors`, `kalman`), adaptation
-             of lambda, filter, braking, record, saved state.
+Layout:      `runtime` (the stages of a step), `memory` (all that is remembered and saved),
+             `options`, `observation` (what is read, checked once), `motion` (is everyone as
+             declared?), `predictors`, `safety_step` (the record), `driver` and `env_hooks`.
 """
 
 from typing import TYPE_CHECKING

@@ -10,9 +10,10 @@ from cadenza.safety.braking import Pair
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
+from cadenza.safety.runtime.memory import RuntimeTelemetry
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
-from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
+from cadenza.safety.runtime.safety_step import SafetyStep
 
 __all__ = ["SafetyDriver", "SafetyStep"]
 

@@ -154,6 +154,16 @@ class SafetyOptions(RowOptions):
         """Return the options that go to the ego-only filter as they are."""
         return {field.name: getattr(self, field.name) for field in fields(RowOptions)}
 
+    def brake_options(self) -> dict[str, Any]:
+        """Return the options that go to the braking layer."""
+        return {
+            "tau_brake": self.tau_brake,
+            "stopping": self.brake_stopping,
+            "latency_s": self.brake_latency_s,
+            "hysteresis": self.brake_hysteresis,
+            "keeps_rate": self.rate_limit == "hard",
+        }
+
     def _check_kinds(self) -> None:
         """Raise for a value that is of another kind than its default."""
         for field in fields(SafetyOptions):

@@ -1,4 +1,4 @@
-"""Forecasts of partners' motion from the packets they sent, and the scores that forecasts earn.
+"""Forecasts of partners' motion from the packets they sent.
 
 Contract:   a predictor is a pure function of a short history of packets, so a saved history is all
             that a resumed run needs. Packets carry the time they were measured; the newest one is
@@ -6,10 +6,6 @@ Contract:   a predictor is a pure function of a short history of packets, so a s
 Error:      a `Prediction` may bound the error of the acceleration it implies, m/s^2. The filter's
             certificate may rest on it only if the caller declares so
             (`SafetyOptions.prediction_error`).
-Score:      a forecast made in step k for step k + horizon is compared with the packet measured
-            then, whenever that arrives; one measured between two steps with the forecast for the
-            nearer step, moved along its velocity. An older packet says nothing new. A packet of
-            age A that comes in step k was measured at k dt - A.
 Units:      m, m/s, m/s^2, s.
 
 The constant-acceleration forecast is a Kalman filter on x = (p, v, a) per axis:
@@ -30,19 +26,16 @@ Axes:       d = Cartesian dimension; means are (3, d), covariances (3, 3), of wh
             holds the upper triangle by rows.
 """
 
-import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
-from cadenza.safety.filters.arguments import require_snapshot
-from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+from cadenza.safety.snapshot import AgentSnapshot
 
 #: Packets per partner that a history keeps: 0.8 s at 20 Hz, beyond which the motion of a partner
 #: that accelerates says little about its next step.
@@ -434,226 +427,6 @@ def make_predictor(kind: str) -> PartnerPredictor:
     if kind not in _KINDS:
         raise UnknownNameError(f"predictor: expected one of {predictor_kinds()}, got {kind!r}.")
     return _KINDS[kind]()
-
-
-#: Two packets measured closer than this are the same one, s; far below any control step.
-_SAME_TIME_S: Final = 1e-9
-#: Steps that a forecast waits for the packet it is about; later packets are not scored.
-_LATEST_STEPS: Final = 100
-
-
-#: A forecast that fell due, and what came instead, both as of the same time and without age.
-DueForecast: TypeAlias = tuple[AgentSnapshot, AgentSnapshot]
-
-
-#: Partners, and the current packet of each.
-Packets: TypeAlias = tuple[Sequence[str], Sequence[AgentSnapshot]]
-
-
-class PartnerForecaster:
-    """Keeps the packets of every partner and the forecasts that are still open.
-
-    ``horizon_steps`` lead from a forecast to its score; a state that is loaded may name no other
-    ``partners``, given with their Cartesian dimension, than these.
-    """
-
-    def __init__(
-        self,
-        predictor: PartnerPredictor,
-        *,
-        dt: float,
-        horizon_steps: int,
-        ego_uid: str | None = None,
-        partners: Mapping[str, int] | None = None,
-    ) -> None:
-        self._predictor = predictor
-        self._ego_uid = ego_uid
-        self._partners = partners
-        self._dt = dt
-        self._horizon = horizon_steps
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop packets and forecasts; the next step is the first."""
-        self._step = 0
-        self._history: dict[str, list[Observation]] = {}
-        self._open: dict[str, dict[int, AgentSnapshot]] = {}
-        #: Packets of the last steps that `pass_current` left to be written down.
-        self._pending: deque[Packets] = deque(maxlen=HISTORY_LENGTH)
-
-    def pass_step(self) -> None:
-        """Let a step go by without packets."""
-        self._catch_up()
-        self._step += 1
-
-    def kept_velocity(self, uids: Iterable[str]) -> bool:
-        """Return whether the last step forecast these partners as `pass_current` would have."""
-        if self._horizon != 1 or type(self._predictor) is not ConstantVelocityPredictor:
-            return False
-        self._catch_up()
-        last = (self._step - 1) * self._dt
-        return self._history.keys() == set(uids) and all(
-            history[-1].time_s == last and self._open[uid].keys() == {self._step}
-            for uid, history in self._history.items()
-        )
-
-    def pass_current(self, uids: Sequence[str], packets: Sequence[AgentSnapshot]) -> None:
-        """Do what `observe` and `forecast` do with current packets of all partners.
-
-        It is for a step before which `kept_velocity` held, and writes packets down once somebody
-        asks for them; the caller scores the forecasts itself.
-        """
-        self._pending.append((uids, packets))
-        self._step += 1
-
-    def _catch_up(self) -> None:
-        """Write down what `pass_current` left."""
-        step = self._step - len(self._pending)
-        for uids, packets in self._pending:
-            for uid, packet in zip(uids, packets, strict=True):
-                history = self._history[uid]
-                history.append(Observation(step * self._dt, packet))
-                del history[:-HISTORY_LENGTH]
-                self._open[uid] = {step + 1: packet.moved_on(self._dt)}
-            step += 1
-        self._pending.clear()
-
-    def now_s(self) -> float:
-        """Return the time of this step on the clock of the packets, s."""
-        self._catch_up()
-        return self._step * self._dt
-
-    def last_of(self, uid: str) -> Observation | None:
-        """Return a partner's last packet, once `now_s` was asked for; None before the first."""
-        history = self._history.get(uid)
-        return history[-1] if history else None
-
-    def observe(self, agents: Mapping[str, AgentSnapshot]) -> dict[str, DueForecast]:
-        """Take in the packets of this step and return the forecasts they decide, by partner.
-
-        Raises:
-            InputError: A forecast that fell due is no snapshot, or of another dimension.
-        """
-        self._catch_up()
-        now = self._step * self._dt
-        due: dict[str, DueForecast] = {}
-        for uid, packet in agents.items():
-            if uid == self._ego_uid:
-                continue
-            history = self._history.get(uid)
-            if history is None:
-                history = self._history[uid] = []
-                self._open[uid] = {}
-            age = packet.age_s
-            measured = now - age
-            if history and measured <= history[-1].time_s + _SAME_TIME_S:
-                continue
-            current = packet if age == 0.0 else packet.aged(0.0)
-            history.append(Observation(measured, current))
-            if len(history) > HISTORY_LENGTH:
-                del history[0]
-            step = self._step if age == 0.0 else round(measured / self._dt)
-            forecasts = self._open[uid]
-            expected = forecasts.pop(step, None)
-            if expected is not None:
-                shift = measured - step * self._dt
-                if abs(shift) > _SAME_TIME_S:
-                    expected = expected.moved_on(shift)
-                dim = len(packet.position_numbers)
-                due[uid] = (require_snapshot("agent_states", expected, dim), current)
-            if forecasts:
-                for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
-                    del forecasts[old]
-        return due
-
-    def forecast(self) -> dict[str, Prediction]:
-        """Return every observed partner one step ahead, note what is to be scored, and move on.
-
-        Raises:
-            InputError: The predictor returns something that is no snapshot of the partner.
-        """
-        now, dt, predict = self._step * self._dt, self._dt, self._predictor.predict
-        due = self._step + self._horizon
-        ahead: dict[str, Prediction] = {}
-        for uid, history in self._history.items():
-            age = now - history[-1].time_s
-            prediction = predict(history, dt, age)
-            scored = prediction if self._horizon == 1 else predict(history, self._horizon * dt, age)
-            self._open[uid][due] = scored.snapshot
-            if prediction.acceleration is not None:
-                prediction = self._for_rows(prediction, history[-1].snapshot, age)
-            ahead[uid] = prediction
-        self._step += 1
-        return ahead
-
-    def _for_rows(self, prediction: Prediction, packet: AgentSnapshot, age: float) -> Prediction:
-        """Return the forecast with the velocity from which a row reads its acceleration.
-
-        A row takes the change of velocity from the packet to the forecast over the time between.
-        """
-        velocity = packet.velocity + prediction.acceleration_since(packet, 0.0) * (age + self._dt)
-        ahead = prediction.snapshot
-        return Prediction(
-            AgentSnapshot(ahead.position, velocity, ahead.radius), prediction.error_accel
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return packets and open forecasts as JSON-able values."""
-        self._catch_up()
-        return {
-            "step": self._step,
-            "history": {
-                uid: [{"time_s": o.time_s, **snapshot_to_dict(o.snapshot)} for o in history]
-                for uid, history in self._history.items()
-            },
-            "open": {
-                uid: [{"step": step, **snapshot_to_dict(s)} for step, s in forecasts.items()]
-                for uid, forecasts in self._open.items()
-            },
-        }
-
-    def _require_usable(
-        self,
-        uid: str,
-        packets: Sequence[Observation],
-        forecasts: Iterable[AgentSnapshot],
-        now: float,
-    ) -> None:
-        """Raise InputError unless the packets are of a partner, in order and of the past."""
-        times = [packet.time_s for packet in packets]
-        shapes = {s.position.shape for s in [*(p.snapshot for p in packets), *forecasts]}
-        ordered = all(earlier < later for earlier, later in itertools.pairwise(times))
-        past = bool(times) and times[0] >= -MAX_MAGNITUDE and times[-1] <= now + _SAME_TIME_S
-        known = self._partners is None or self._partners.get(uid) in {s[0] for s in shapes}
-        if not (ordered and past and known and len(shapes) == 1 and len(times) <= HISTORY_LENGTH):
-            raise InputError(f"forecasts: expected packets of {uid!r} in order, got {times}.")
-
-    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`.
-
-        Raises:
-            InputError: The record contradicts itself or the partners; nothing is changed then.
-        """
-        step = int(payload["step"])
-        history = {
-            uid: [_observation(entry) for entry in entries]
-            for uid, entries in cast("dict[str, Any]", payload["history"]).items()
-        }
-        waiting = {
-            uid: {int(entry["step"]): snapshot_from_dict(entry) for entry in entries}
-            for uid, entries in cast("dict[str, Any]", payload["open"]).items()
-        }
-        now = step * self._dt
-        if not 0.0 <= now <= MAX_MAGNITUDE or history.keys() != waiting.keys():
-            raise InputError("forecasts: expected a complete record, got one that contradicts.")
-        for uid, packets in history.items():
-            self._require_usable(uid, packets, waiting[uid].values(), now)
-        self._step, self._history, self._open = step, history, waiting
-        self._pending = deque(maxlen=HISTORY_LENGTH)
-
-
-def _observation(entry: Mapping[str, Any]) -> Observation:
-    return Observation(float(entry["time_s"]), snapshot_from_dict(entry))
 
 
 def snapshot_to_dict(snapshot: AgentSnapshot) -> dict[str, Any]:

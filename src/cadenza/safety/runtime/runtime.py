@@ -1,25 +1,29 @@
 """Everything between a policy's action and the plant, in one object and without an env.
 
-Order of a step:
-    1. the observation is checked before anything changes, and not again after that;
-    2. a changed partner id brings that partner's adaptation back, or starts it over;
-    3. packet ages are taken in; a sudden rise starts the warm-up again; what everyone did since the
-       last packets is compared with what was declared;
-    4. partners are forecast, and the rows built;
-    5. forecasts that fell due are scored against the rows' barrier values and move lambda;
-    6. the filter projects the nominal action onto the rows;
-    7. braking replaces the action if no action meets every row and contact is imminent, or if a
-       contact force exceeds its limit. It comes after the filter, because its triggers also fire
-       inside the safe set, where the row is proved to be enough; and while contact is not imminent
-       the least-violation action, which weighs every partner, is the better retreat.
+A step (`SafetyRuntime._step`), stage by stage:
+    check         the observation, before anything changes, and not again after that;
+    notice        another partner, a broken declaration, a rise of packet ages, new packets;
+    barrier       of every pair, and the constraints it sets on the action (`EgoOnlyCBFQP`);
+    learn         forecasts that fell due are scored against the barriers, and lambda moves;
+    project       the nominal action onto the constraints;
+    brake         in place of the action, if no action meets every constraint and contact is
+                  imminent, or if a contact force exceeds its limit. It comes after the filter,
+                  because its triggers also fire inside the safe set, where the row is proved to be
+                  enough; and while contact is not imminent the least-violation action, which weighs
+                  every partner, is the better retreat;
+    remember      what is executed, and what the next step compares with.
 
+Steady: a step that differs from the last one in numbers alone takes the same stages with one flat
+        check and without what cannot have changed; `cadenza.safety.runtime.memory` holds
+        everything that is remembered, `SafetyRuntime.state_dict` saves it.
 Trust:  two filters share one set of rows: one trusts forecast accelerations as far as
         `SafetyOptions.prediction_error` says, the other never; each step takes the first only while
         every forecast claims an error within that bound.
 Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +32,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import StepConstants, check_authority, require_runnable
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.braking import Pair
+from cadenza.safety.braking import Pair, emergency_controllers_of
 from cadenza.safety.cbf import Plant
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
@@ -37,25 +41,14 @@ from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.ego_rows import EgoRows
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.runtime.adaptation import SlackAdaptation
-from cadenza.safety.runtime.brake_layer import BrakeLayer, emergency_controllers_of
 from cadenza.safety.runtime.memory import (
-    ExecutedAction,
-    LastKnownState,
-    Stateful,
-    load,
-    save,
+    DueForecast,
+    RuntimeMemory,
+    RuntimeTelemetry,
     stop_action,
 )
-from cadenza.safety.runtime.motion import (
-    MotionWatch,
-    UsualMotion,
-    broken_words,
-    ordinary_agents,
-    tell,
-)
+from cadenza.safety.runtime.motion import UsualMotion, broken_words, ordinary_agents, tell
 from cadenza.safety.runtime.observation import (
-    PacketAges,
     read_scene,
     require_agents,
     require_array,
@@ -64,14 +57,8 @@ from cadenza.safety.runtime.observation import (
     require_reach,
 )
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.runtime.predictors import (
-    DueForecast,
-    PartnerForecaster,
-    Prediction,
-    make_predictor,
-)
+from cadenza.safety.runtime.predictors import Prediction
 from cadenza.safety.runtime.safety_step import (
-    RuntimeTelemetry,
     SafetyStep,
     as_blind_step,
     blank_info,
@@ -95,35 +82,26 @@ def require_parts(
     Raises:
         ConfigurationError: One is not.
     """
-    checks: list[tuple[str, str, object, Any]] = [
-        ("ego_uid", "an agent id", ego_uid, str),
-        ("control_models", "a mapping of models by agent id", control_models, Mapping),
-        ("bounds", "Bounds", bounds, Bounds),
-        ("options", "SafetyOptions or None", options, SafetyOptions | None),
-        (
-            "emergency_controllers",
-            "a mapping by agent id or None",
-            emergency_controllers,
-            (Mapping, type(None)),
-        ),
-    ]
-    for name, parts, expected, kind in (
-        ("control_models", control_models, "an AgentControlModel", AgentControlModel),
-        (
-            "emergency_controllers",
-            emergency_controllers,
-            "an EmergencyController",
-            EmergencyController,
-        ),
-    ):
-        if isinstance(parts, Mapping):
-            named = cast("Mapping[Any, Any]", parts).items()
-            checks += [(f"{name}[{uid!r}]", expected, part, kind) for uid, part in named]
-    for name, expected, value, kind in checks:
+
+    def require(name: str, value: object, kind: Any, expected: str) -> None:
         if not isinstance(value, kind):
             raise ConfigurationError(
                 f"SafetyRuntime.{name}: expected {expected}, got {type(value).__name__}."
             )
+
+    def require_each(name: str, values: object, kind: type, expected: str) -> None:
+        for uid, value in cast("Mapping[Any, object]", values).items():
+            require(f"{name}[{uid!r}]", value, kind, expected)
+
+    require("ego_uid", ego_uid, str, "an agent id")
+    require("control_models", control_models, Mapping, "a mapping of models by agent id")
+    require("bounds", bounds, Bounds, "Bounds")
+    require("options", options, SafetyOptions | None, "SafetyOptions or None")
+    require_each("control_models", control_models, AgentControlModel, "an AgentControlModel")
+    if emergency_controllers is not None:
+        name = "emergency_controllers"
+        require(name, emergency_controllers, Mapping, "a mapping by agent id or None")
+        require_each(name, emergency_controllers, EmergencyController, "an EmergencyController")
 
 
 def _ego_filters(
@@ -140,6 +118,17 @@ def _ego_filters(
         return trusting, trusting
     settings["prediction_error"] = None
     return trusting, made()
+
+
+@dataclass(slots=True)
+class Scene:
+    """A checked observation, and the action that the policy would take there."""
+
+    nominal: FloatArray  # As it came, shape (A,)
+    u: list[float]  # Its numbers
+    agents: Mapping[str, AgentSnapshot]
+    forces: Mapping[Pair, float] | None = None  # Contact forces by canonical pair, N
+    conflict: bool = False  # Sources of a packet's age contradict each other
 
 
 class SafetyRuntime:
@@ -178,77 +167,33 @@ class SafetyRuntime:
         require_parts(ego_uid, control_models, bounds, options, emergency_controllers)
         control_timestep = checked_timestep("SafetyRuntime.control_timestep", control_timestep)
         controllers = emergency_controllers_of(ego_uid, control_models, emergency_controllers)
-        self._options = SafetyOptions() if options is None else options
-        self._ego_uid = ego_uid
+        self._options = options = SafetyOptions() if options is None else options
+        self._ego_uid, self._bounds, self._dt = ego_uid, bounds, control_timestep
         self._models = dict(control_models)
-        self._bounds = bounds
-        self._saturation = self._options.saturation_threshold * bounds.cartesian_accel_capacity
-        self._dt = control_timestep
-        self._dim = self._models[ego_uid].position_dim
-        self._action_dim = self._models[ego_uid].action_dim
-        self._filter, self._cautious = _ego_filters(self._options, self._models, plant)
-        #: The published filter takes every declaration at its word.
-        self._authority_known = self._options.compat == "upstream"
-        self._adaptation = SlackAdaptation(
-            ego_uid=ego_uid,
-            uids=tuple(self._models),
-            capacity=bounds.cartesian_accel_capacity,
-            options=self._options,
-        )
-        self._forecaster = PartnerForecaster(
-            make_predictor(self._options.predictor_kind),
-            dt=control_timestep,
-            horizon_steps=self._options.horizon_steps,
-            ego_uid=ego_uid,
-            partners={u: m.position_dim for u, m in self._models.items() if u != ego_uid},
-        )
-        self._ages = PacketAges(
-            ego_uid=ego_uid,
-            control_models=self._models,
-            bounds=bounds,
-            dt=control_timestep,
-            options=self._options,
-        )
-        self._look_ahead_s = control_timestep * (self._options.horizon_steps + 1)
-        self._executed = ExecutedAction(self._models[ego_uid].action_dim)
-        self._last = LastKnownState(
-            ego_uid=ego_uid,
-            model=self._models[ego_uid],
-            dt=control_timestep,
-            uids=self._models,
-        )
-        self._brakes = BrakeLayer(
+        self._model = self._models[ego_uid]
+        self._filter, self._cautious = _ego_filters(options, self._models, plant)
+        self._memory = RuntimeMemory(
             ego_uid=ego_uid,
             control_models=self._models,
             controllers=controllers,
             bounds=bounds,
             dt=control_timestep,
-            options=self._options,
+            options=options,
+            directions=self._filter.directions,
         )
-        self._telemetry = RuntimeTelemetry()
-        self._watch = MotionWatch(
-            ego_uid=ego_uid,
-            control_models=self._models,
-            bounds=bounds,
-            dt=control_timestep,
-            options=self._options,
-        )
-        self._breached: tuple[str, ...] = ()
-        self._reason = ""
         #: Agents of whose broken declarations the log has told; runtimes may share it.
         self.told: set[str] = set()
-        #: Limits of position and speed inside which forecasts stay in the range of numbers.
-        self._near = 0.25 * MAX_MAGNITUDE
-        self._slow = self._near / max(1.0, self._look_ahead_s)
-        #: Constants of the rows and everyone's motion in the last step, if it left all that
-        #: `_ordinary_step` asks for; else None.
-        self._usual: tuple[StepConstants, UsualMotion] | None = None
-        self._motion: UsualMotion | None = None
+        self._breached: tuple[str, ...] = ()
+        self._reason = ""
+        self._look_ahead_s = control_timestep * (options.horizon_steps + 1)
+        #: Constants of the rows and everyone's motion in the last step, if the next may be steady.
+        self._steady: tuple[StepConstants, UsualMotion] | None = None
+        self._usual: UsualMotion | None = None
+        #: The published filter takes every declaration at its word.
+        self._authority_known = options.compat == "upstream"
         self._check_authority(None)
         partners = [model for uid, model in self._models.items() if uid != ego_uid]
-        require_runnable(
-            self._models[ego_uid], partners, bounds, self._filter.options, dt=control_timestep
-        )
+        require_runnable(self._model, partners, bounds, self._filter.options, dt=control_timestep)
         self.begin_episode()
 
     @property
@@ -264,36 +209,30 @@ class SafetyRuntime:
     @property
     def lambda_(self) -> LambdaDict:
         """Slack per ego pair, m/s^2; a copy."""
-        return dict(self._adaptation.state.lambda_)
+        return dict(self._memory.adaptation.state.lambda_)
 
     @property
     def lambda_bound(self) -> float:
         """Largest magnitude lambda may take, m/s^2."""
-        return self._adaptation.bound
+        return self._memory.adaptation.bound
 
     @property
     def telemetry(self) -> RuntimeTelemetry:
         """Counters of the run and the episode, and brakes counted by reason."""
-        return self._telemetry
+        return self._memory.telemetry
 
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter."""
         self._filter.reset(seed=seed)
         self._cautious.reset(seed=seed)
-        self._adaptation.start_over()
-        self._telemetry.begin_run()
+        self._memory.begin_run()
         self.begin_episode()
 
     def begin_episode(self) -> None:
         """Forget the last state, which a reset disconnects from the next; keep the adaptation."""
-        self._forecaster.forget()
-        self._ages.forget()
-        self._begin_motion()
-        self._last.forget()
-        self._executed.value = None
-        self._usual = None
-        self._brakes.forget()
-        self._telemetry.begin_episode()
+        self._memory.begin_episode()
+        self._steady = None
+        self._expect_what_was_seen()
 
     def step(
         self,
@@ -338,29 +277,10 @@ class SafetyRuntime:
         """
         tick_s = self._options.comm_tick_s
         try:
-            scene = read_scene(obs, tick_s=self._dt if tick_s is None else tick_s)
+            seen = read_scene(obs, tick_s=self._dt if tick_s is None else tick_s)
         except InputError as error:
             return self.step_blind(nominal_action, error)
-        return self._step(
-            nominal_action, scene.agents, scene.partner_id, scene.ages_s, contact_forces
-        )
-
-    def barrier_values(self, snapshots: Mapping[str, AgentSnapshot]) -> LambdaDict:
-        """Return h of every ego pair, m/s, in the state that ``snapshots`` describe."""
-        return self._filter.barrier_values(
-            snapshots, self._bounds, ego_uid=self._ego_uid, dt=self._dt
-        )
-
-    def note_executed(self, action: FloatArray) -> None:
-        """Say that another action than the last step's is executed; the rate limit starts there.
-
-        Raises:
-            InputError: It is malformed or not finite; nothing has changed then.
-        """
-        self._executed.note(action)
-        self._filter.directions.forget()
-        if self._watch.own is not None:
-            self._watch.note(self._watch.own[0], action)
+        return self._step(nominal_action, seen.agents, seen.partner_id, seen.ages_s, contact_forces)
 
     def step_blind(self, nominal_action: object, error: InputError) -> SafetyStep:
         """Return a braking action for a step whose observation is unusable.
@@ -377,23 +297,56 @@ class SafetyRuntime:
         """
         if self._options.on_bad_input == "raise":
             raise error
-        self._usual = None
-        agents = self._last.agents
-        model = self._models[self._ego_uid]
+        self._steady = None
+        memory, agents = self._memory, self._memory.last.agents
         if agents is None:
-            action = np.zeros(model.action_dim)
+            action = np.zeros(self._model.action_dim)
             step = SafetyStep(action, blank_info(self.lambda_), self.lambda_, {})
         else:
-            nominal = stop_action(model, agents[self._ego_uid], self._bounds)
+            nominal = stop_action(self._model, agents[self._ego_uid], self._bounds)
             still = {uid: Prediction(a) for uid, a in agents.items() if uid != self._ego_uid}
-            step = self._decide(nominal, nominal.tolist(), agents, still, {}, None)
+            step = self._decide(Scene(nominal, nominal.tolist(), agents), still, {})
         step = as_blind_step(step, nominal_action, str(error))
-        self._filter.directions.forget()
-        self._watch.own = None
-        self._last.carry_on(step.action)
-        self._forecaster.pass_step()
-        self._finish(step)
+        memory.directions.forget()
+        memory.motion.own = None
+        memory.last.carry_on(step.action)
+        memory.forecaster.pass_step()
+        memory.executed(step)
         return step
+
+    def note_executed(self, action: FloatArray) -> None:
+        """Say that another action than the last step's is executed; the rate limit starts there.
+
+        Raises:
+            InputError: It is malformed or not finite; nothing has changed then.
+        """
+        memory = self._memory
+        memory.previous_action.note(action)
+        memory.directions.forget()
+        if memory.motion.own is not None:
+            memory.motion.note(memory.motion.own[0], action)
+
+    def barrier_values(self, snapshots: Mapping[str, AgentSnapshot]) -> LambdaDict:
+        """Return h of every ego pair, m/s, in the state that ``snapshots`` describe."""
+        return self._filter.barrier_values(
+            snapshots, self._bounds, ego_uid=self._ego_uid, dt=self._dt
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
+        return self._memory.state_dict()
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            InputError: Unknown version or malformed content; the runtime is then unchanged.
+        """
+        self._memory.load_state_dict(payload)
+        self._steady = None
+        self._expect_what_was_seen()
+
+    # The stages of a step
 
     def _step(
         self,
@@ -403,60 +356,114 @@ class SafetyRuntime:
         ages_s: Mapping[str, float],
         contact_forces: object,
     ) -> SafetyStep:
-        """Check, adapt, decide."""
+        """Check, notice, decide, remember."""
         if contact_forces is None and not ages_s:
-            step = self._ordinary_step(nominal_action, snapshots, partner_id)
+            step = self._steady_step(nominal_action, snapshots, partner_id)
             if step is not None:
                 return step
-        self._usual = None
+        self._steady, memory = None, self._memory
         try:
-            agents = require_agents(snapshots, self._models, dim=self._dim)
-            agents, conflict = self._ages.applied(agents, ages_s)
-            require_reach(agents, self._look_ahead_s)
-            if self._options.on_bad_input == "brake":
-                self._last.see(agents)
-            nominal = (
-                nominal_action
-                if type(nominal_action) is np.ndarray
-                else require_array(nominal_action)
-            )
-            u = require_action(nominal, self._action_dim)
-            forces = None
-            if contact_forces is not None:
-                forces = require_forces(contact_forces, self._models)
+            scene = self._checked(nominal_action, snapshots, ages_s, contact_forces)
             partner_id = require_partner_id(partner_id)
         except InputError as error:
             return self.step_blind(nominal_action, error)
-        if not self._authority_known:
-            self._check_authority(agents[self._ego_uid])
-        if partner_id is not None:
-            self._notice(partner_id)
-        self._look(agents, doubtful=conflict)
-        if self._ages.jumped(agents):
-            self._telemetry.count("age_jumps")
-            self._adaptation.warm_up()
+        self._check_authority(scene.agents[self._ego_uid])
+        self._notice(partner_id, scene)
+        due: dict[str, DueForecast] = {}
         try:
-            due = self._forecaster.observe(agents)
-        except InputError as error:
-            return self._without_forecasts(nominal_action, error)
-        try:
-            ahead = self._forecaster.forecast()
+            due = memory.forecaster.observe(scene.agents)
+            ahead = memory.forecaster.forecast()
         except InputError as error:  # a predictor left the range of accepted numbers
             if due:
-                ego, partners, constants = self._constants(self._filter, agents)
-                rows = self._filter.rows(ego, partners, partners, constants)
-                self._learn(due, ego, partners, rows, constants)
-            return self._without_forecasts(nominal_action, error)
-        step = self._decide(nominal, u, agents, ahead, due, forces, conflict=conflict)
-        self._watch.note(agents[self._ego_uid], step.action)
+                self._learn(due, self._filter, scene.agents)
+            memory.forecaster.forget()
+            return self.step_blind(nominal_action, error)
+        step = self._decide(scene, ahead, due)
+        memory.motion.note(scene.agents[self._ego_uid], step.action)
         self._breached = ()
-        if self._last.agents is not None:
-            self._last.carry_on(step.action)
-        self._finish(step)
-        self._look_for_usual(agents)
+        if memory.last.agents is not None:
+            memory.last.carry_on(step.action)
+        memory.executed(step)
+        self._look_for_steady(scene.agents)
         return step
 
-    def _ordinary_step(
+    def _checked(
+        self,
+        nominal_action: object,
+        snapshots: Mapping[str, Any],
+        ages_s: Mapping[str, float],
+        contact_forces: object,
+    ) -> Scene:
+        """Return what the step reads, checked once; the last known state takes sound agents over.
+
+        Raises:
+            InputError: Something is malformed, not finite or out of range.
+        """
+        memory, model = self._memory, self._model
+        agents = require_agents(snapshots, self._models, dim=model.position_dim)
+        agents, conflict = memory.ages.applied(agents, ages_s)
+        require_reach(agents, self._look_ahead_s)
+        if self._options.on_bad_input == "brake":
+            memory.last.see(agents)
+        nominal = require_array(nominal_action)
+        u = require_action(nominal, model.action_dim)
+        forces = None
+        if contact_forces is not None:
+            forces = require_forces(contact_forces, self._models)
+        return Scene(nominal, u, agents, forces, conflict)
+
+    def _notice(self, partner_id: str | None, scene: Scene) -> None:
+        """Take in another partner, broken declarations and packets that grew old."""
+        memory = self._memory
+        count = memory.telemetry.count
+        remembered = memory.adaptation.notice(partner_id)
+        if remembered is not None:
+            count("swaps")
+            if remembered:
+                count("warm_starts")
+            memory.begin_partner()
+            self._expect_what_was_seen()
+        found = memory.look(scene.agents, doubtful=scene.conflict)
+        if found:
+            self._breached = tuple(found)
+            if self._ego_uid in found:
+                count("ego_breaches")
+            if any(uid != self._ego_uid for uid in found):
+                count("partner_breaches")
+            tell(found, self._ego_uid, self.told)
+            self._expect_what_was_seen()
+        if memory.ages.jumped(scene.agents):
+            count("age_jumps")
+            memory.adaptation.warm_up()
+
+    def _decide(
+        self, scene: Scene, ahead: Mapping[str, Prediction], due: Mapping[str, DueForecast]
+    ) -> SafetyStep:
+        """Barrier, constraints, projection, braking."""
+        chosen = self._filter if self._cautious is self._filter else self._chosen(ahead)
+        ego, partners, constants = self._constants(chosen, scene.agents)
+        uids = constants.pairs.partners
+        predicted = {uid: prediction.snapshot for uid, prediction in ahead.items()}
+        forecasts = require_snapshots(
+            "partner_predicted_states", predicted, uids, self._model.position_dim
+        )
+        rows = chosen.constraints(ego, partners, forecasts, constants)
+        adaptation = self._memory.adaptation
+        scores = None
+        if due:
+            scores = self._filter.score(ego, partners, due, rows, constants)
+            adaptation.update(scores)
+        starts = adaptation.awaits_start
+        if starts:
+            adaptation.ask(self._error_bounds(ahead))
+        action, info = self._project(chosen, scene, ego, rows, constants)
+        if starts:
+            adaptation.settle(info["lambda"])
+        if scene.conflict:
+            info["uncertified"] = True
+        return self._concluded(action, info, scene, scores)
+
+    def _steady_step(
         self, nominal: Any, snapshots: Mapping[str, AgentSnapshot], partner_id: object
     ) -> SafetyStep | None:
         """Return the decision where nothing but numbers changed since the last step; else None.
@@ -465,206 +472,116 @@ class SafetyRuntime:
         everything remembered are those of the long way, to the bit; where this returns None,
         nothing has changed.
         """
-        usual = self._usual
-        if usual is None or (type(nominal), type(snapshots)) != (np.ndarray, dict):
+        if self._steady is None or (type(nominal), type(snapshots)) != (np.ndarray, dict):
             return None
-        (constants, motion), adaptation = usual, self._adaptation
-        pairs, own = constants.pairs, self._watch.own
+        (constants, usual), memory = self._steady, self._memory
+        adaptation, own = memory.adaptation, memory.motion.own
         if own is None or not (
             partner_id is None or (type(partner_id) is str and partner_id == adaptation.partner_id)
         ):
             return None
-        agents = ordinary_agents(snapshots, motion, own[2])
+        agents = ordinary_agents(snapshots, usual, own[2])
         if agents is None:
             return None
-        before, ego, partners = motion.before[1:], agents[0], agents[1:]
-        scores: LambdaDict = {}
-
-        def adapt(barriers: list[float]) -> list[float]:
-            """Take the packets in, and move lambda."""
-            scores.update(self._filter.score_kept_velocity(ego, before, barriers, constants))
-            adaptation.update(scores)
-            self._forecaster.pass_current(pairs.partners, partners)
-            motion.before, self._usual = agents, usual
-            lambda_ = adaptation.state.lambda_
-            return [lambda_[key] for key in pairs.keys]
-
-        answer = self._filter.ordinary_step(nominal, snapshots, constants, None, adapt)
-        if answer is None:
+        rows = self._filter.planar_constraints(snapshots)
+        if rows is None:
             return None
-        step = self._reported(*answer, nominal, snapshots, scores, None)
-        self._watch.own = ego, step.action, step.action.tolist()
-        self._finish(step)
+        ego, partners, u = agents[0], agents[1:], require_action(nominal, 2)
+        scores = self._filter.score_kept_velocity(ego, usual.before[1:], rows.h, constants)
+        adaptation.update(scores)
+        memory.forecaster.pass_current(constants.pairs.partners, partners)
+        usual.before = agents
+        scene = Scene(nominal, u, snapshots)
+        action, info = self._project(self._filter, scene, ego, rows, constants)
+        step = self._concluded(action, info, scene, scores)
+        memory.motion.own = ego, step.action, step.action.tolist()
+        memory.executed(step)
         return step
 
-    def _look_for_usual(self, agents: Mapping[str, AgentSnapshot]) -> None:
-        """Note whether the next step may be an ordinary one."""
-        constants = self._filter.lasting
-        if (
-            constants is not None
-            and self._cautious is self._filter
-            and self._options.on_bad_input == "raise"
-            and self._authority_known
-            and self._last.agents is None
-            and not self._adaptation.awaits_start
-            and self._ages.all_current()
-            and constants.pairs.uids == tuple(agents)
-            and self._forecaster.kept_velocity(constants.pairs.partners)
-        ):
-            motion = self._motion
-            if motion is None or motion.uids[1:] != constants.pairs.partners:
-                uids = constants.pairs.partners
-                limits, uids = self._watch.limits(uids), [self._ego_uid, *uids]
-                motion = UsualMotion(uids, (), limits, self._near, self._slow, self._dt)
-            motion.before = [agents[uid] for uid in motion.uids]
-            self._motion, self._usual = motion, (constants, motion)
-
-    def _begin_motion(self) -> None:
-        """Believe all declarations, and remember no directions."""
-        self._watch.forget()
-        self._filter.directions.forget()
-        self._expect_what_was_seen()
-
-    def _look(self, agents: Mapping[str, AgentSnapshot], *, doubtful: bool) -> None:
-        """Compare how everyone moved with what was declared."""
-        packets = self._forecaster
-        found = self._watch.look(agents, packets.now_s(), packets.last_of, doubtful=doubtful)
-        if found:
-            self._breached = tuple(found)
-            if self._ego_uid in found:
-                self._telemetry.count("ego_breaches")
-            if any(uid != self._ego_uid for uid in found):
-                self._telemetry.count("partner_breaches")
-            tell(found, self._ego_uid, self.told)
-            self._expect_what_was_seen()
-
-    def _expect_what_was_seen(self) -> None:
-        """Build the rows on what was seen of those whose declarations are disproved."""
-        expected = self._watch.expected()
-        self._filter.expect(expected)
-        self._cautious.expect(expected)
-        self._reason = broken_words(self._watch.broken, self._ego_uid)
-
-    def _without_forecasts(self, nominal_action: object, error: InputError) -> SafetyStep:
-        """Drop all forecasts and answer a step that has none."""
-        self._forecaster.forget()
-        return self.step_blind(nominal_action, error)
-
-    def _notice(self, partner_id: str | None) -> None:
-        """Change the adaptation when another partner took the seat."""
-        remembered = self._adaptation.notice(partner_id)
-        if remembered is None:
-            return
-        self._telemetry.count("swaps")
-        if remembered:
-            self._telemetry.count("warm_starts")
-        self._forecaster.forget()
-        self._ages.forget()
-        self._begin_motion()
-
-    def _decide(
+    def _project(
         self,
-        nominal: FloatArray,
-        u: list[float],
-        agents: dict[str, AgentSnapshot],
-        ahead: Mapping[str, Prediction],
-        due: Mapping[str, DueForecast],
-        forces: Mapping[Pair, float] | None,
-        *,
-        conflict: bool = False,
-    ) -> SafetyStep:
-        """Filter the action, brake if need be, and report."""
-        chosen = self._filter if self._cautious is self._filter else self._chosen(ahead)
-        ego, partners, constants = self._constants(chosen, agents)
-        uids = constants.pairs.partners
-        predicted = {uid: prediction.snapshot for uid, prediction in ahead.items()}
-        forecasts = require_snapshots("partner_predicted_states", predicted, uids, self._dim)
-        rows = chosen.rows(ego, partners, forecasts, constants)
-        scores = self._learn(due, ego, partners, rows, constants) if due else None
-        starts = self._adaptation.awaits_start
-        if starts:
-            self._adaptation.ask(self._error_bounds(ahead))
-        previous, lambda_ = self._executed.value, self._adaptation.state.lambda_
+        chosen: EgoOnlyCBFQP,
+        scene: Scene,
+        ego: AgentSnapshot,
+        rows: EgoRows,
+        constants: StepConstants,
+    ) -> tuple[FloatArray, FilterInfo]:
+        """Return the filter's action, shape (A,), and its record."""
+        lambda_, previous = self._memory.adaptation.state.lambda_, self._memory.previous_action
         wanted = [lambda_[key] for key in constants.pairs.keys]
+        nominal = scene.nominal
         try:
-            action, info = chosen.decide(nominal, u, rows, wanted, constants, previous)
+            return chosen.project(nominal, scene.u, rows, wanted, constants, previous.value)
         except ConcertoSafetyInfeasible:  # the published filter; nobody may execute the nominal
-            action = stop_action(self._models[self._ego_uid], ego, self._bounds)
-            info = blank_info(lambda_)
+            action, info = stop_action(self._model, ego, self._bounds), blank_info(lambda_)
             info["intervention"] = distance(action, nominal)
-        if starts:
-            self._adaptation.settle(info["lambda"])
-        if conflict:
-            info["uncertified"] = True
-        return self._reported(action, info, nominal, agents, scores, forces)
+            return action, info
 
-    def _reported(
+    def _concluded(
         self,
         action: FloatArray,
         info: FilterInfo,
-        nominal: FloatArray,
-        agents: Mapping[str, AgentSnapshot],
+        scene: Scene,
         scores: LambdaDict | None,
-        forces: Mapping[Pair, float] | None,
     ) -> SafetyStep:
-        """Return the step of a filtered action; if need be, brake instead."""
-        lambda_ = self._adaptation.state.lambda_
+        """Return the step of a chosen action; every action passes here once, whoever chose it.
+
+        What may still replace it stands here, in the order in which it wins: the braking layer.
+        """
+        memory = self._memory
         if scores is not None:
             info["prediction_gap_loss"] = {
                 key: score if score > 0.0 else 0.0 for key, score in scores.items()
             }
+        brakes, lambda_ = memory.brakes, dict(memory.adaptation.state.lambda_)
         unsafe = info["uncertified"] and is_infeasible(info)  # a proved action stands
-        if not (unsafe or forces):
-            if self._brakes.pairs or self._brakes.problem is not None:
-                self._brakes.forget()
-            said = (None, None, self._breached, self._reason)
-            return SafetyStep(action, info, dict(lambda_), {}, *said)
-        decision = self._brakes.decide(
-            action, agents, forces, infeasible=unsafe, previous_action=self._executed.value
+        if not (unsafe or scene.forces):
+            if brakes.pairs or brakes.problem is not None:
+                brakes.forget()
+            return SafetyStep(action, info, lambda_, {}, None, None, self._breached, self._reason)
+        decision = brakes.decide(
+            action,
+            scene.agents,
+            scene.forces,
+            infeasible=unsafe,
+            previous_action=memory.previous_action.value,
         )
         if decision is not None and decision.override is not None:
             action = decision.override[self._ego_uid]
-            info["intervention"] = distance(action, nominal)
+            info["intervention"] = distance(action, scene.nominal)
             info["fallback_fired"] = True
-            self._filter.directions.forget()
+            memory.directions.forget()
         dangers = decision.dangers if decision is not None and decision.fired else {}
-        said = (self._brakes.problem, self._breached, self._reason)
-        return SafetyStep(action, info, dict(lambda_), dangers, None, *said)
+        said = (brakes.problem, self._breached, self._reason)
+        return SafetyStep(action, info, lambda_, dangers, None, *said)
+
+    # What the stages ask
 
     def _constants(
         self, chosen: EgoOnlyCBFQP, agents: Mapping[str, AgentSnapshot]
     ) -> tuple[AgentSnapshot, list[AgentSnapshot], StepConstants]:
         """Return the ego, its partners in the order of the pairs, and the constants of the rows."""
         pairs = chosen.pairs_of(self._ego_uid, agents)
-        ego, partners = agents[self._ego_uid], [agents[uid] for uid in pairs.partners]
+        ego, partners = pairs.states(agents)
         return ego, partners, chosen.constants_of(ego, partners, pairs, self._bounds, self._dt)
 
     def _learn(
         self,
         due: Mapping[str, DueForecast],
-        ego: AgentSnapshot,
-        partners: Sequence[AgentSnapshot],
-        rows: EgoRows,
-        constants: StepConstants,
-    ) -> LambdaDict:
-        """Score the forecasts that fell due, move lambda, and return the scores."""
-        scores = self._filter.score(ego, partners, due, rows, constants)
-        self._adaptation.update(scores)
-        return scores
+        chosen: EgoOnlyCBFQP,
+        agents: Mapping[str, AgentSnapshot],
+    ) -> None:
+        """Score the forecasts that fell due in a step without forecasts, and move lambda."""
+        ego, partners, constants = self._constants(chosen, agents)
+        rows = chosen.constraints(ego, partners, partners, constants)
+        self._memory.adaptation.update(chosen.score(ego, partners, due, rows, constants))
 
-    def _check_authority(self, ego: AgentSnapshot | None) -> None:
-        """Refuse an ego that declares what its box cannot do; once, as soon as it can be told.
-
-        Args:
-            ego: Its state; None before any is known.
-
-        Raises:
-            ConfigurationError: It declares a larger acceleration than its box produces.
-        """
-        if not self._authority_known:
-            model = self._models[self._ego_uid]
-            known = check_authority(model, self._bounds, snapshot=ego)
-            self._authority_known = known is not None
+    def _chosen(self, ahead: Mapping[str, Prediction]) -> EgoOnlyCBFQP:
+        """Return the filter that trusts forecasts only while each keeps to the declared error."""
+        error = cast("float", self._options.prediction_error)
+        claims = [prediction.error_accel for prediction in ahead.values()]
+        kept = all(claim is not None and claim <= error for claim in claims)
+        return self._filter if kept else self._cautious
 
     def _error_bounds(self, ahead: Mapping[str, Prediction]) -> LambdaDict:
         """Return how far each partner's acceleration may be from its forecast, m/s^2."""
@@ -676,45 +593,41 @@ class SafetyRuntime:
             bounds[canonical_pair_key(self._ego_uid, uid)] = claim
         return bounds
 
-    def _chosen(self, ahead: Mapping[str, Prediction]) -> EgoOnlyCBFQP:
-        """Return the filter that trusts forecasts only while each keeps to the declared error."""
-        error = cast("float", self._options.prediction_error)
-        claims = [prediction.error_accel for prediction in ahead.values()]
-        kept = all(claim is not None and claim <= error for claim in claims)
-        return self._filter if kept else self._cautious
+    def _check_authority(self, ego: AgentSnapshot | None) -> None:
+        """Refuse an ego that declares what its box cannot do; once, as soon as it can be told.
 
-    def _finish(self, step: SafetyStep) -> None:
-        self._executed.value = step.action
-        self._telemetry.observe(step)
-        for value in step.lambda_.values():
-            if abs(value) >= self._saturation:
-                self._telemetry.count("saturated")
-                break
-
-    def _parts(self) -> dict[str, Stateful]:
-        """Return everything with a memory, by name in the record."""
-        return {
-            "adaptation": self._adaptation,
-            "forecaster": self._forecaster,
-            "ages": self._ages,
-            "last": self._last,
-            "previous_action": self._executed,
-            "brakes": self._brakes,
-            "telemetry": self._telemetry,
-            "motion": self._watch,
-            "directions": self._filter.directions,
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
-        return save(self._parts())
-
-    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+        Args:
+            ego: Its state; None before any is known.
 
         Raises:
-            InputError: Unknown version or malformed content; the runtime is then unchanged.
+            ConfigurationError: It declares a larger acceleration than its box produces.
         """
-        load(self._parts(), payload)
-        self._usual = None
-        self._expect_what_was_seen()
+        if not self._authority_known:
+            known = check_authority(self._model, self._bounds, snapshot=ego)
+            self._authority_known = known is not None
+
+    def _expect_what_was_seen(self) -> None:
+        """Build the rows on what was seen of those whose declarations are disproved."""
+        expected = self._memory.motion.expected()
+        self._filter.expect(expected)
+        self._cautious.expect(expected)
+        self._reason = broken_words(self._memory.motion.broken, self._ego_uid)
+
+    def _look_for_steady(self, agents: Mapping[str, AgentSnapshot]) -> None:
+        """Note whether the next step may be a steady one."""
+        constants = self._filter.planar
+        if (
+            constants is not None
+            and self._cautious is self._filter
+            and self._memory.is_steady(constants.pairs, agents)
+        ):
+            partners = constants.pairs.partners
+            usual = self._usual
+            if usual is None or usual.uids[1:] != partners:
+                uids = [self._ego_uid, *partners]
+                near = 0.25 * MAX_MAGNITUDE
+                slow = near / max(1.0, self._look_ahead_s)
+                limits = self._memory.motion.limits(partners)
+                usual = self._usual = UsualMotion(uids, (), limits, near, slow, self._dt)
+            usual.before = [agents[uid] for uid in usual.uids]
+            self._steady = constants, usual
