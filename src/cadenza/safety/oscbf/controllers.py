@@ -47,7 +47,7 @@ from cadenza.safety.oscbf.program import (
     task_frame,
     velocity_box,
 )
-from cadenza.safety.oscbf.rules import ArmConstraints, BarrierRows, Obstacle, Priority, RowBuilder
+from cadenza.safety.oscbf.rules import ArmConstraints, BarrierRows, Obstacle, RowBuilder
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 
 #: Most joints a program takes; a larger count is a mistake, not a robot.
@@ -198,7 +198,7 @@ class VelocityOSCBF(ArmFilter):
             brake=np.zeros(self._limits.n_joints),
             A=A,
             b=b,
-            priorities=barriers.priorities,
+            costs=barriers.costs,
             box=box,
             cone=cone,
         )
@@ -230,7 +230,7 @@ class TorqueOSCBF(ArmFilter):
             *(f"torque:{k}+" for k in limited),
             *(f"torque:{k}-" for k in limited),
         )
-        self._torque_priorities = [Priority()] * (2 * len(limited))
+        self._torque_costs = np.full(2 * len(limited), np.inf)
 
     def solve(
         self,
@@ -285,7 +285,7 @@ class TorqueOSCBF(ArmFilter):
             brake=np.clip(-state.q_dot / dt, box.lower, box.upper),
             A=normals,
             b=levels,
-            priorities=[*barriers.priorities, *self._torque_priorities],
+            costs=np.append(barriers.costs, self._torque_costs),
             box=box,
             cone=cone,
         )
@@ -345,12 +345,10 @@ def _record(
         return slack_sizes(slack)
 
     def rows() -> dict[str, Any]:
-        last = () if cone is None else (cone.priority,)
-        every = (*problem.priorities, *last)
-        return {
-            "row_names": (*barriers.names, *names, *(("ee_speed",) if last else ())),
-            "hard_rows": tuple(priority.hard for priority in every),
-        }
+        hard, every = np.isinf(problem.costs).tolist(), (*barriers.names, *names)
+        if cone is not None:
+            hard, every = [*hard, cone.priority.hard], (*every, "ee_speed")
+        return {"row_names": every, "hard_rows": tuple(hard)}
 
     return OSCBFResult.deferred(
         {

@@ -47,7 +47,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.lazy_names import Deferred
 from cadenza.safety.arms.mujoco_arm import dposv
 from cadenza.safety.arms.state import ArmState, JointLimits
-from cadenza.safety.oscbf.rules import Priorities, Priority
+from cadenza.safety.oscbf.rules import Priority
 from cadenza.safety.solvers import UNBOUNDED, QPSolution, QPSolver, SolveStatus
 
 #: Slack above which a row counts as relaxed; a tenth of a millimetre per second.
@@ -233,7 +233,7 @@ class Program:
     brake: FloatArray  # Command that slows the arm down, shape (n,)
     A: FloatArray  # Rows, shape (m, n)
     b: FloatArray  # Right-hand sides, shape (m,)
-    priorities: list[Priority]  # How each row enters, m of them
+    costs: FloatArray  # Cost of a squared slack of each row, shape (m,); infinite for hard rows
     box: JointBox  # Bounds of u
     cone: Cone | None  # Limit of the end effector's speed; None for none
 
@@ -379,7 +379,7 @@ def solve_program(problem: Program, solver: QPSolver) -> Answer:
 def _with_cuts(problem: Program, solver: QPSolver) -> tuple[FloatArray | None, str]:
     """Return the optimum and ``optimal``, or None and why there is none."""
     linear, cone = -(problem.P @ problem.nominal), problem.cone
-    rows = problem.A, problem.b, Priorities.of(problem.priorities).numbers[3]
+    rows = problem.A, problem.b, problem.costs
     probe = problem.nominal
     for _ in range(_MAX_CUTS):
         if cone is not None and cone.excess(probe) > 0.0:
@@ -396,7 +396,7 @@ def _with_cuts(problem: Program, solver: QPSolver) -> tuple[FloatArray | None, s
 def _least_violation(problem: Program, solver: QPSolver) -> FloatArray:
     """Return the command that misses the hard rows least and, of those, is the slowest."""
     brake, cone, box = problem.brake, problem.cone, problem.box
-    rows = problem.A, problem.b, Priorities.of(problem.priorities).numbers[3]
+    rows = problem.A, problem.b, problem.costs
     if cone is not None and cone.excess(brake) > 0.0:
         rows = cone.cut(brake, *rows)
     A, b, costs = rows

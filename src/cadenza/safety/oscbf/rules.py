@@ -281,6 +281,11 @@ class BarrierRows(Deferred):
     priorities: list[Priority] = field(default_factory=list[Priority])
     names: list[str] = field(default_factory=list[str])  # What each row is about, m names
 
+    @property
+    def costs(self) -> FloatArray:
+        """Cost of a squared slack of each row, shape (m,); infinite for hard rows."""
+        return Priorities.of(self.priorities).numbers[3]
+
     def velocity_rows(self) -> tuple[FloatArray, FloatArray]:
         """Return A, shape (m, n), and b, shape (m,), of A q' <= b."""
         gain = Priorities.of(self.priorities).numbers[0]
