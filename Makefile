@@ -117,6 +117,10 @@ verify-several: $(VENV)/.installed-dev
 verify-%: $(VENV)/.installed-dev
 	@$(VERIFY) --partners 1 delays=[none] stationary=false steps=25000000 compared_share=0.0001 $(BOUNDS_$*)
 
+# A million steps of every response and claim of one kind of robot.
+attack-%: $(VENV)/.installed-dev
+	@$(BIN)/cadenza safety verify --quiet --robot $* --steps 1000000 --out runs/nightly/$@
+
 # Every campaign is run, whatever became of those before it.
 nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, coverage of code and of intervals, Python 3.12 and 3.13, new examples, torn reads, the filter, speed (hours)
 	@failed=0; run() { echo "== $$*"; "$$@" || failed=1; }; \
@@ -131,7 +135,8 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 	done; \
 	run $(BIN)/python -m tools.coverage_table --check; \
 	for part in test-browser test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
-	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured); \
+	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured) \
+		$(addprefix attack-,velocity); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
 	exit $$failed
 

@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,6 +22,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
+    from cadenza.safety.verifier.attacks import AttackReport
     from cadenza.safety.verifier.report import Counts, ScenarioResult, VerificationReport
 
 #: Columns of the scenarios' tables, and of the totals over several partners.
@@ -43,6 +46,23 @@ _TOTAL_COLUMNS: Final = (
     "infeasible",
     "uncertified",
     "free / m",
+)
+_ATTACK_COLUMNS: Final = (
+    "scheme",
+    "where",
+    "episodes",
+    "steps",
+    "wall",
+    "certified",
+    "own speed",
+    "uncertified",
+    "touched",
+    "goals",
+)
+_ATTACK_NOTE: Final = (
+    "wall: steps in which an obstacle was touched; certified: certified steps in which the\n"
+    "partner touched the robot; own speed: the robot's largest speed while it was touched, m/s;\n"
+    "touched: episodes with a contact, which nobody can avoid beside walls"
 )
 #: What to do after a stop.
 _START_OVER: Final = "nothing is kept, run the same command again"
@@ -79,6 +99,17 @@ def verify(
         str | None,
         typer.Option("--compat", help="upstream: the filter as in the original; with wae."),
     ] = None,
+    robot: Annotated[
+        str | None,
+        typer.Option(
+            "--robot",
+            help="Attack the filter with a backup around a robot: velocity.",
+        ),
+    ] = None,
+    world_map: Annotated[
+        Path | None,
+        typer.Option("--map", help="File of obstacles to attack in; with --robot."),
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Root seed of all draws.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report and picture.")] = Path(
         "runs/verify"
@@ -88,7 +119,8 @@ def verify(
 ) -> None:
     """Run adversarial partners against the safety filter and count contacts.
 
-    Ends with code 1 unless a single partner never gets in and no unfiltered action is executed.
+    Ends with code 1 unless a single partner never gets in and no unfiltered action is executed;
+    with --robot, unless no obstacle is touched, and nobody touches the robot in a certified step.
     """
     options = {
         "steps": steps,
@@ -100,9 +132,16 @@ def verify(
     }
     with typed_exits(as_json=as_json, go_on=_START_OVER):
         started = time.perf_counter()
-        report = _run(words or [], options, out, quiet=quiet or as_json)
+        if robot is None and world_map is None:
+            report = _run(words or [], options, out, quiet=quiet or as_json)
+            show = partial(_print_report, report)
+        else:
+            options |= {"robot": robot, "map": None if world_map is None else str(world_map)}
+            report = _attack(words or [], options, out, quiet=quiet or as_json)
+            show = partial(_print_attack, report)
     with typed_exits(go_on=_START_OVER):  # the result is printed whatever becomes of the files
-        _publish(report, out, time.perf_counter() - started, as_json=as_json)
+        elapsed_s = time.perf_counter() - started
+        _publish(report, out, elapsed_s, show=None if as_json else show)
     if not report.holds:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -187,30 +226,68 @@ def _run(
     """Run the verification that words and options describe; refuse what must fail beforehand."""
     from cadenza.core.extras import load_extra
     from cadenza.core.files import require_writable
-    from cadenza.core.shipped_configs import find_config
     from cadenza.safety.verifier.config import load_verifier_config
     from cadenza.safety.verifier.run import playable_scenarios
     from cadenza.safety.verifier.run import verify as run_verification
 
     load_extra("scipy.special")  # which the bounds need: missed now, not after two million steps
-    named = bool(words) and not words[0].startswith("~") and "=" not in words[0]
-    path = find_config(Path(words[0]), "safety") if named else None
-    values = {key: value for key, value in options.items() if value is not None}
-    config = load_verifier_config(path, values, words[named:])
+    config = load_verifier_config(*_parts(words, options))
     playable_scenarios(config)
     require_writable(out)
     with progress_bar("verifying", quiet=quiet) as progress:
         return run_verification(config, progress)
 
 
-def _publish(report: "VerificationReport", out: Path, elapsed_s: float, *, as_json: bool) -> None:
-    """Print the result and store it; a refusal to store hides no result.
+def _parts(
+    words: list[str], options: dict[str, Any]
+) -> tuple[Path | None, dict[str, Any], list[str]]:
+    """Return the file that words name, the options that were given, and the settings."""
+    from cadenza.core.shipped_configs import find_config
+
+    named = bool(words) and not words[0].startswith("~") and "=" not in words[0]
+    path = find_config(Path(words[0]), "safety") if named else None
+    given = {key: value for key, value in options.items() if value is not None}
+    return path, given, words[named:]
+
+
+def _attack(words: list[str], options: dict[str, Any], out: Path, *, quiet: bool) -> "AttackReport":
+    """Attack the filter with a backup that words and options describe."""
+    from cadenza.core.files import require_writable
+    from cadenza.safety.verifier.attacks import AttackConfig, attack
+    from cadenza.safety.verifier.config import load_config
+
+    path, given, settings = _parts(words, options)
+    if "robot" not in given:
+        raise ConfigurationError("safety verify: expected --robot with --map, got none.")
+    other = [name for name in ("partners", "plants", "barrier", "compat") if name in given]
+    if other:
+        raise ConfigurationError(
+            f"safety verify: expected none of --partners, --plant, --barrier and --compat with "
+            f"--robot, got {', '.join(other)}; its schemes say how many partners there are."
+        )
+    config = load_config(AttackConfig, path, given, settings)
+    require_writable(out)
+    with progress_bar("attacking", quiet=quiet) as progress:
+        return attack(config, progress)
+
+
+def _publish(
+    report: "VerificationReport | AttackReport",
+    out: Path,
+    elapsed_s: float,
+    *,
+    show: Callable[[], None] | None,
+) -> None:
+    """Print the result, as JSON if there is no ``show``, and store it; no refusal hides it.
 
     Raises:
         StorageError: The file system refused.
     """
-    if not as_json:
-        _print_report(report, elapsed_s)
+    if show is not None:
+        show()
+        for failure in report.failures:
+            print_text(f"FAILED: {failure}")
+        print_text(f"The claim {'holds' if report.holds else 'does NOT hold'} ({elapsed_s:.1f} s).")
         report_path, picture = report.save(out)
         print_text(f"report: {report_path}\nworst episode: {picture}")
         return
@@ -222,7 +299,7 @@ def _publish(report: "VerificationReport", out: Path, elapsed_s: float, *, as_js
         print_json({**report.to_jsonable(), **files, "elapsed_s": round(elapsed_s, 3)})
 
 
-def _print_report(report: "VerificationReport", elapsed_s: float) -> None:
+def _print_report(report: "VerificationReport") -> None:
     """Print the scenarios, the totals and the verdict, which comes last."""
     single = [r for r in report.results if r.partners == 1 and r.kind == "adversarial"]
     several = [r for r in report.results if r.partners > 1]
@@ -253,9 +330,29 @@ def _print_report(report: "VerificationReport", elapsed_s: float) -> None:
         f"Repeated through the filter of one environment: {everything.compared_steps} steps, "
         f"largest difference {everything.largest_difference:.1e} m/s²\n"
     )
-    for failure in report.failures:
-        print_text(f"FAILED: {failure}")
-    print_text(f"The claim {'holds' if report.holds else 'does NOT hold'} ({elapsed_s:.1f} s).")
+
+
+def _print_attack(report: "AttackReport") -> None:
+    """Print one row per scheme, in free space and among obstacles."""
+    rows = [
+        (
+            scheme,
+            where,
+            str(counts.episodes),
+            str(counts.steps),
+            str(counts.wall_contacts),
+            str(counts.certified_contacts) if claim == "escape" else "-",
+            f"{counts.largest_contact_speed:.1g}" if claim == "passive" else "-",
+            f"{counts.uncertified / counts.steps:.1%}",
+            f"{counts.touched_episodes} of {counts.episodes}" if claim != "walls" else "-",
+            str(counts.goals),
+        )
+        for scheme, parts in report.totals().items()
+        for where, counts in parts.items()
+        for claim in (scheme.rpartition("-")[2],)
+    ]
+    print_table(f"Attacks on a {report.config.robot} robot", _ATTACK_COLUMNS, rows)
+    print_text(f"{_ATTACK_NOTE}\n")
 
 
 def _scenario_cells(result: "ScenarioResult") -> tuple[str, ...]:

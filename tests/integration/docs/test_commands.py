@@ -24,6 +24,7 @@ WORK = (
     "cadenza.benchmark.suite.SuiteRunner.run",
     "cadenza.benchmark.evaluation_run.run_evaluation",
     "cadenza.benchmark.quickstart.run_quickstart",
+    "cadenza.safety.verifier.attacks.attack",
     "cadenza.safety.verifier.run.verify",
     "cadenza.cli.loop_run.work_on",
     "cadenza.loop.orchestrator.preflight.require_ready",

@@ -1,6 +1,7 @@
 """Verifier: adversarial partners against a filter, thousands of episodes at a time.
 
-Start at:    `verify` (configuration in, report out) and `VerifierConfig`.
+Start at:    `verify` (configuration in, report out) and `VerifierConfig`; `attack` and
+             `AttackConfig` for robots beside obstacles.
 Promise:     every action is judged by the true state with formulas of its own, distances are exact
              between the samples, bounds are exact binomial ones, equal seeds give equal bytes.
 May import:  `core` and the rest of `safety`.  Must not import: any other folder.
@@ -14,6 +15,9 @@ from cadenza.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .adversaries import ADVERSARIES as ADVERSARIES
     from .adversaries import EGO_NOMINALS as EGO_NOMINALS
+    from .attacks import AttackConfig as AttackConfig
+    from .attacks import AttackReport as AttackReport
+    from .attacks import attack as attack
     from .config import VerifierConfig as VerifierConfig
     from .config import load_verifier_config as load_verifier_config
     from .report import VerificationReport as VerificationReport

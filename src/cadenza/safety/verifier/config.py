@@ -406,7 +406,7 @@ def _convert(key: str, value: object, default: object) -> Any:
     if isinstance(default, tuple):
         entries = cast("tuple[Any, ...]", default)
         items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [value]
-        return tuple(_convert(key, item, entries[0] if entries else "") for item in items)
+        return tuple(_convert(key, item, entries[0] if entries else item) for item in items)
     if type(default) is float and type(value) is int:
         return float(value)
     if type(value) is not type(default) and not (default is None and isinstance(value, str)):

@@ -1,0 +1,191 @@
+"""Attacks on filters with a backup: they find what is wrong, and nothing where nothing is."""
+
+import dataclasses
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from cadenza.cli.main import app
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.backup import BackupFilter
+from cadenza.safety.verifier.attacks import SCHEMES, AttackConfig, attack, draw_attack
+from cadenza.safety.verifier.worlds import WORLDS, draw_world
+from tests.campaigns import size
+
+SMALL = AttackConfig(
+    schemes=("norm-walls", "norm-escape"), steps=240, episode_steps=60, dts=(0.05,), dims=(2,)
+)
+
+
+class Careless:
+    """Executes what the robot wants and promises everything."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def filter(self, nominal, agents):
+        return dataclasses.make_dataclass(
+            "Step", ["action", "backup", "uncertified", "static_uncertified"]
+        )(nominal, "none", False, False)
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+@pytest.mark.parametrize("dim", [2, 3])
+def test_worlds_have_room_for_the_robot_and_none_inside_shapes(kind, dim):
+    rng = np.random.default_rng(7)
+    for _ in range(10):
+        world = draw_world(kind, dim, 0.2, rng)
+        point = world.place(0.25, rng)
+        assert world.gap(point[None])[0] >= 0.25
+        if kind == "free":
+            assert len(world.obstacles) == 0
+            continue
+        # The nearest shape is where the world says it is: on the way there the gap shrinks.
+        gap = float(world.gap(point[None])[0])
+        touching = point + gap * world.nearest(point)
+        assert world.gap(touching[None])[0] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_funnel_closes_to_a_point_and_a_corridor_does_not():
+    rng = np.random.default_rng(3)
+    funnel, corridor = (draw_world(kind, 2, 0.2, rng) for kind in ("funnel", "corridor"))
+    first, second = (np.array(wall.normal) for wall in funnel.obstacles.shapes)
+    between = math.pi - math.acos(float(first @ second))
+    assert math.radians(9) <= between <= math.radians(35)
+    first, second = (np.array(wall.normal) for wall in corridor.obstacles.shapes)
+    assert first @ second == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("robot", "scheme"), [(robot, name) for robot, names in SCHEMES.items() for name in names]
+)
+def test_filter_keeps_its_claims(robot, scheme):
+    config = AttackConfig(robot=robot, schemes=(scheme,), steps=size(1000, 10_000))
+    report = attack(config)
+    assert report.failures == []
+    assert sum(result.counts.steps for result in report.results) >= 1000
+    if SCHEMES[robot][scheme].claim == "passive":  # somebody did touch the robot
+        assert sum(result.counts.touched_episodes for result in report.results) > 0
+
+
+def test_errors_and_age_are_counted_by_the_filter():
+    config = AttackConfig(
+        schemes=("norm-escape",),
+        steps=1000,
+        worlds=("free",),
+        position_error=0.005,
+        velocity_error=0.05,
+        max_age_steps=2,
+    )
+    report = attack(config)
+    assert report.failures == []
+
+
+def test_ignored_errors_end_in_contact():
+    def deaf(robot, partners, *, position_error_m, velocity_error, **options):
+        return BackupFilter(robot, partners, **options)
+
+    config = AttackConfig(
+        schemes=("ideal-escape",),
+        steps=6000,
+        worlds=("free",),
+        position_error=0.01,
+        velocity_error=0.1,
+        max_age_steps=2,
+    )
+    report = attack(config, make_guard=deaf)
+    assert any("certified steps" in failure for failure in report.failures)
+
+
+def test_rate_limited_base_that_is_taken_for_ideal_touches_walls():
+    def naive(robot, partners, **options):
+        ideal = dataclasses.replace(robot, limit="none", max_accel=math.inf)
+        return BackupFilter(ideal, partners, **options)
+
+    config = dataclasses.replace(SMALL, schemes=("norm-walls",), steps=1500)
+    assert attack(config).failures == []
+    (failure, *_) = attack(config, make_guard=naive).failures
+    assert "an obstacle was touched" in failure
+
+
+def test_robot_without_a_filter_is_found_out():
+    config = dataclasses.replace(
+        SMALL, schemes=("norm-walls", "norm-escape", "norm-passive"), steps=1500
+    )
+    told = "\n".join(attack(config, make_guard=Careless).failures)
+    assert "an obstacle was touched" in told
+    assert "a partner touched the robot" in told
+    assert "the robot moved in" in told
+
+
+def test_equal_configurations_give_equal_bytes_and_another_seed_others():
+    first, second = attack(SMALL), attack(SMALL)
+    assert first.to_bytes() == second.to_bytes()
+    assert draw_attack(first.worst) == draw_attack(second.worst)
+    other = attack(dataclasses.replace(SMALL, seed=1))
+    assert other.to_jsonable()["rows"] != first.to_jsonable()["rows"]
+
+
+def test_picture_of_the_worst_episode_is_drawn():
+    with Image.open(io.BytesIO(draw_attack(attack(SMALL).worst))) as image:
+        assert image.format == "PNG"
+        assert image.size == (1440, 840)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"robot": "boat"}, "robot: expected one of velocity"),
+        ({"schemes": ("norm-fly",)}, "schemes: expected one of"),
+        ({"worlds": ("moon",)}, "worlds: expected one of free, corridor"),
+        ({"dims": (4,)}, "dims: expected one of 2, 3, got 4"),
+        ({"steps": 0}, r"steps: expected a number in \[1"),
+    ],
+)
+def test_wrong_values_are_refused_in_one_sentence(changes, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        AttackConfig(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def command(*words):
+    return CliRunner().invoke(app, ["safety", "verify", *words])
+
+
+def test_command_attacks_in_a_map_and_writes_report_and_picture(tmp_path):
+    room = tmp_path / "room.yaml"
+    walls = [
+        {"half_space": {"normal": n, "offset": -2.0}} for n in ([1, 0], [-1, 0], [0, 1], [0, -1])
+    ]
+    room.write_text(json.dumps({"obstacles": walls}), encoding="utf-8")
+    ended = command(
+        *("--robot", "velocity", "--map", str(room), "--out", str(tmp_path / "out"), "--json"),
+        *("--steps", "120", "--seed", "3", "schemes=[norm-walls]"),
+    )
+    assert ended.exit_code == 0, ended.output
+    told = json.loads(ended.stdout)
+    assert told["holds"] is True
+    assert told["rows"][0]["world"] == "room"
+    stored = json.loads((tmp_path / "out" / "verification.json").read_text())
+    assert stored["kind"] == "safety_attack"
+    assert stored["rows"] == told["rows"]
+    assert (tmp_path / "out" / "worst_episode.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--map", "room.yaml"), "expected --robot with --map"),
+        (("--robot", "velocity", "--partners", "2"), "expected none of --partners"),
+        (("--robot", "velocity", "dtss=[0.1]"), "unknown key dtss (did you mean 'dts'?)"),
+    ],
+)
+def test_command_refuses_what_does_not_fit(words, told):
+    ended = command(*words)
+    assert ended.exit_code == 2
+    assert told in ended.stderr
