@@ -32,6 +32,8 @@ def reach(speed: float, accel: float, cap: float, time_s: float) -> float:
         cap: v_p, m/s.
         time_s: s, >= 0; may be infinite only where ``cap`` is positive.
     """
+    if time_s <= 0.0:
+        return 0.0
     rise = cap - speed
     if rise <= accel * time_s:
         return cap * time_s - (0.5 * rise * rise / accel if accel > 0.0 else 0.0)
