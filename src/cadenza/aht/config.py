@@ -283,7 +283,9 @@ class SafetyConfig(OptionFields):
         Raises:
             ConfigurationError: A value is out of range, or without effect beside another.
         """
-        names = SafetyOptions.__dataclass_fields__
+        names = [
+            name for name in SafetyOptions.__dataclass_fields__ if name in type(self).model_fields
+        ]
         return SafetyOptions(**{name: getattr(self, name) for name in names})
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, NotRequired, TypedDict, cast
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, is_whole
@@ -111,6 +111,11 @@ class SafetyState:
 #: uncertified: the invariance certificate does not cover this step.
 #: rate_active: the proposed action changes more in one step than the rate limit allows.
 #: rate_exceeded: the returned action does, because the rows could not be met otherwise.
+#: Beside obstacles, from the runtime only:
+#: static_margin: distance to every obstacle less radius and safety margin, m, shape (K,); empty
+#:     while no state is known.
+#: static_uncertified: the promise about obstacles does not cover this step.
+#: backup: where the action came from: "none", "rows", "blend", "radial" or "brake".
 FilterInfo = TypedDict(
     "FilterInfo",
     {
@@ -126,5 +131,8 @@ FilterInfo = TypedDict(
         "uncertified": bool,
         "rate_active": bool,
         "rate_exceeded": bool,
+        "static_margin": NotRequired[FloatArray],
+        "static_uncertified": NotRequired[bool],
+        "backup": NotRequired[str],
     },
 )

@@ -8,6 +8,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.filter_options import EgoOnlyKeywords, EgoOnlyOptions
+from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
@@ -218,6 +219,7 @@ EFFECTS = {
     "brake_stopping": (squeezed_with_room, True, {}),
     "brake_latency_s": (squeezed, 0.05, {}),
     "brake_hysteresis": (squeezed, False, {"tau_brake": 0.11}),
+    "obstacles": (chase, (HalfSpace((0.0, -1.0), -0.3),), {}),
 }
 
 

@@ -1,12 +1,13 @@
 """One object that guards one env: `SafetyRuntime`, fed from the env that is stepped."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
@@ -138,6 +139,7 @@ class SafetyDriver:
         partner_id: str | None = None,
         *,
         contact_forces: Mapping[Pair, float] | None = None,
+        obstacles: Iterable[Shape] | Obstacles = (),
     ) -> SafetyStep:
         """Return the action to execute in the env's current state.
 
@@ -146,11 +148,13 @@ class SafetyDriver:
             partner_id: Identity of the partner; None if unknown, which never counts as a change.
             contact_forces: Measured force per pair, N; None means what the env measures, if it
                 offers ``build_contact_forces``.
+            obstacles: What stands around besides `SafetyOptions.obstacles`, a scan for example.
 
         Raises:
             InputError: Action or scene is malformed or not finite, and the options do not say to
                 brake then.
             TypeError: The action is not an array.
+            ConfigurationError: Obstacles are given to an ego that cannot be kept clear of any.
         """
         try:
             snapshots = self._hooks.snapshots()
@@ -159,7 +163,11 @@ class SafetyDriver:
         except InputError as error:
             return self._runtime.step_blind(nominal_action, error)
         return self._runtime.step(
-            nominal_action, snapshots, partner_id=partner_id, contact_forces=contact_forces
+            nominal_action,
+            snapshots,
+            partner_id=partner_id,
+            contact_forces=contact_forces,
+            obstacles=obstacles,
         )
 
     def state_dict(self) -> dict[str, Any]:

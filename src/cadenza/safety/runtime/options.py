@@ -9,11 +9,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from cadenza.core.checks import is_real, is_whole, shown
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
 from cadenza.safety.conformal import DEFAULT_STEP_GRID, SUPPORTED_RULES
 from cadenza.safety.filter_options import EgoOnlyOptions, RowOptions
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.predictors import predictor_kinds
 from cadenza.safety.solvers import SUPPORTED_SOLVERS
 from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS
@@ -110,6 +111,8 @@ class SafetyOptions(RowOptions):
         brake_stopping: Also brake, in a step no action can make safe, when the stopping distance
             runs short, not only on time to collision.
         brake_latency_s: Time until a brake command acts, s, >= 0; braking begins that much sooner.
+        obstacles: Shapes that stand around in every step; the ego never touches one. For an ego
+            whose action is its acceleration.
         brake_hysteresis: Keep braking for a pair until its thresholds are exceeded by a quarter,
             so that the override does not flicker.
 
@@ -142,6 +145,7 @@ class SafetyOptions(RowOptions):
     brake_stopping: bool = False
     brake_latency_s: float = 0.0
     brake_hysteresis: bool = True
+    obstacles: tuple[Shape, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -169,12 +173,22 @@ class SafetyOptions(RowOptions):
         for field in fields(SafetyOptions):
             value, or_none = getattr(self, field.name), ""
             kind: type = type(cast("object", field.default))
+            if field.name == "obstacles":
+                self._check_obstacles(value)
+                continue
             if field.name in _OPTIONAL:
                 if value is None:
                     continue
                 kind, or_none = _OPTIONAL[field.name], " or None"
             fits, words = _KINDS[kind]
             self._require(field.name, fits(value), f"{words}{or_none}")
+
+    def _check_obstacles(self, shapes: object) -> None:
+        self._require("obstacles", isinstance(shapes, tuple), "a tuple of shapes")
+        try:
+            Obstacles(cast("tuple[Shape, ...]", shapes))
+        except InputError as error:
+            raise ConfigurationError(f"SafetyOptions.obstacles: {error}") from error
 
     def _check_promised(self) -> None:
         self._require("cbf_gamma", 0.0 < self.cbf_gamma <= MAX_BOUND, "> 0")

@@ -11,6 +11,8 @@ A step (`SafetyRuntime._step`), stage by stage:
                   because its triggers also fire inside the safe set, where the row is proved to be
                   enough; and while contact is not imminent the least-violation action, which weighs
                   every partner, is the better retreat;
+    keep clear    of obstacles: what was chosen is executed if the ego can stop after it, else the
+                  next best (`cadenza.safety.runtime.obstacles`);
     remember      what is executed, and what the next step compares with.
 
 Steady: a step that differs from the last one in numbers alone takes the same stages with one flat
@@ -22,7 +24,7 @@ Trust:  two filters share one set of rows: one trusts forecast accelerations as 
 Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,13 +34,14 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import StepConstants, check_authority, require_runnable
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.braking import Pair, emergency_controllers_of
+from cadenza.safety.braking import Pair, PairDanger, emergency_controllers_of
 from cadenza.safety.cbf import Plant
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.arguments import checked_timestep, require_action, require_snapshots
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.ego_rows import EgoRows
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.memory import (
@@ -56,6 +59,7 @@ from cadenza.safety.runtime.observation import (
     require_partner_id,
     require_reach,
 )
+from cadenza.safety.runtime.obstacles import ObstacleGuard
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.predictors import Prediction
 from cadenza.safety.runtime.safety_step import (
@@ -128,6 +132,7 @@ class Scene:
     u: list[float]  # Its numbers
     agents: Mapping[str, AgentSnapshot]
     forces: Mapping[Pair, float] | None = None  # Contact forces by canonical pair, N
+    obstacles: Obstacles | None = None  # What stands around; None where nothing may
     conflict: bool = False  # Sources of a packet's age contradict each other
 
 
@@ -191,6 +196,10 @@ class SafetyRuntime:
         self._usual: UsualMotion | None = None
         #: The published filter takes every declaration at its word.
         self._authority_known = options.compat == "upstream"
+        self._plant: Plant = plant
+        self._obstacle_guard = self._made_guard() if options.obstacles else None
+        #: What stood around in the last step; None while nobody named any obstacle.
+        self._around: Obstacles | None = None
         self._check_authority(None)
         partners = [model for uid, model in self._models.items() if uid != ego_uid]
         require_runnable(self._model, partners, bounds, self._filter.options, dt=control_timestep)
@@ -232,6 +241,9 @@ class SafetyRuntime:
         """Forget the last state, which a reset disconnects from the next; keep the adaptation."""
         self._memory.begin_episode()
         self._steady = None
+        self._around = None
+        if self._obstacle_guard is not None and self._options.obstacles:
+            self._around = self._obstacle_guard.lasting
         self._expect_what_was_seen()
 
     def step(
@@ -241,6 +253,7 @@ class SafetyRuntime:
         *,
         partner_id: str | None = None,
         contact_forces: Mapping[Pair, float] | None = None,
+        obstacles: Iterable[Shape] | Obstacles = (),
     ) -> SafetyStep:
         """Return the action to execute in the state that ``snapshots`` describe.
 
@@ -249,13 +262,15 @@ class SafetyRuntime:
             snapshots: Every agent's last packet by id.
             partner_id: Identity of the partner; None if unknown, which never counts as a change.
             contact_forces: Measured force per pair, N.
+            obstacles: What stands around besides `SafetyOptions.obstacles`, a scan for example.
 
         Raises:
             InputError: The observation or the action is malformed or not finite, and
                 ``on_bad_input="raise"``; nothing has changed then.
             TypeError: The action is not an array.
+            ConfigurationError: Obstacles are given to an ego that cannot be kept clear of any.
         """
-        return self._step(nominal_action, snapshots, partner_id, {}, contact_forces)
+        return self._step(nominal_action, snapshots, partner_id, {}, contact_forces, obstacles)
 
     def step_from_obs(
         self,
@@ -263,6 +278,7 @@ class SafetyRuntime:
         obs: Mapping[str, Any],
         *,
         contact_forces: Mapping[Pair, float] | None = None,
+        obstacles: Iterable[Shape] | Obstacles = (),
     ) -> SafetyStep:
         """Return the action to execute, reading scene, partner and packet ages from ``obs``.
 
@@ -270,17 +286,21 @@ class SafetyRuntime:
             nominal_action: The policy's action, shape (A,), any real dtype.
             obs: See `cadenza.safety.runtime.observation` for the keys.
             contact_forces: Measured force per pair, N.
+            obstacles: As `step`.
 
         Raises:
             InputError: As `step`.
             TypeError: The action is not an array.
+            ConfigurationError: As `step`.
         """
         tick_s = self._options.comm_tick_s
         try:
             seen = read_scene(obs, tick_s=self._dt if tick_s is None else tick_s)
         except InputError as error:
             return self.step_blind(nominal_action, error)
-        return self._step(nominal_action, seen.agents, seen.partner_id, seen.ages_s, contact_forces)
+        return self._step(
+            nominal_action, seen.agents, seen.partner_id, seen.ages_s, contact_forces, obstacles
+        )
 
     def step_blind(self, nominal_action: object, error: InputError) -> SafetyStep:
         """Return a braking action for a step whose observation is unusable.
@@ -300,13 +320,18 @@ class SafetyRuntime:
         self._steady = None
         memory, agents = self._memory, self._memory.last.agents
         if agents is None:
-            action = np.zeros(self._model.action_dim)
-            step = SafetyStep(action, blank_info(self.lambda_), self.lambda_, {})
+            action, info = np.zeros(self._model.action_dim), blank_info(self.lambda_)
+            if self._around is not None:
+                info["static_margin"], info["backup"] = np.zeros(0), "brake"
+            step = SafetyStep(action, info, self.lambda_, {})
         else:
             nominal = stop_action(self._model, agents[self._ego_uid], self._bounds)
             still = {uid: Prediction(a) for uid, a in agents.items() if uid != self._ego_uid}
-            step = self._decide(Scene(nominal, nominal.tolist(), agents), still, {})
+            scene = Scene(nominal, nominal.tolist(), agents, obstacles=self._around)
+            step = self._decide(scene, still, {})
         step = as_blind_step(step, nominal_action, str(error))
+        if self._around is not None:
+            step.info["static_uncertified"] = True
         memory.directions.forget()
         memory.motion.own = None
         memory.last.carry_on(step.action)
@@ -355,8 +380,14 @@ class SafetyRuntime:
         partner_id: object,
         ages_s: Mapping[str, float],
         contact_forces: object,
+        obstacles: Iterable[Shape] | Obstacles,
     ) -> SafetyStep:
         """Check, notice, decide, remember."""
+        if obstacles or self._around is not None:
+            try:
+                self._look_around(obstacles)
+            except InputError as error:
+                return self.step_blind(nominal_action, error)
         if contact_forces is None and not ages_s:
             step = self._steady_step(nominal_action, snapshots, partner_id)
             if step is not None:
@@ -410,7 +441,7 @@ class SafetyRuntime:
         forces = None
         if contact_forces is not None:
             forces = require_forces(contact_forces, self._models)
-        return Scene(nominal, u, agents, forces, conflict)
+        return Scene(nominal, u, agents, forces, self._around, conflict)
 
     def _notice(self, partner_id: str | None, scene: Scene) -> None:
         """Take in another partner, broken declarations and packets that grew old."""
@@ -461,7 +492,7 @@ class SafetyRuntime:
             adaptation.settle(info["lambda"])
         if scene.conflict:
             info["uncertified"] = True
-        return self._concluded(action, info, scene, scores)
+        return self._concluded(action, info, scene, scores, rows)
 
     def _steady_step(
         self, nominal: Any, snapshots: Mapping[str, AgentSnapshot], partner_id: object
@@ -491,9 +522,9 @@ class SafetyRuntime:
         adaptation.update(scores)
         memory.forecaster.pass_current(constants.pairs.partners, partners)
         usual.before = agents
-        scene = Scene(nominal, u, snapshots)
+        scene = Scene(nominal, u, snapshots, obstacles=self._around)
         action, info = self._project(self._filter, scene, ego, rows, constants)
-        step = self._concluded(action, info, scene, scores)
+        step = self._concluded(action, info, scene, scores, rows)
         memory.motion.own = ego, step.action, step.action.tolist()
         memory.executed(step)
         return step
@@ -523,10 +554,12 @@ class SafetyRuntime:
         info: FilterInfo,
         scene: Scene,
         scores: LambdaDict | None,
+        rows: EgoRows,
     ) -> SafetyStep:
         """Return the step of a chosen action; every action passes here once, whoever chose it.
 
-        What may still replace it stands here, in the order in which it wins: the braking layer.
+        What may still replace it stands here, in the order in which it wins: the braking layer, and
+        over everything the way to stop before obstacles.
         """
         memory = self._memory
         if scores is not None:
@@ -534,28 +567,71 @@ class SafetyRuntime:
                 key: score if score > 0.0 else 0.0 for key, score in scores.items()
             }
         brakes, lambda_ = memory.brakes, dict(memory.adaptation.state.lambda_)
+        dangers: dict[Pair, PairDanger] = {}
+        problem = None
         unsafe = info["uncertified"] and is_infeasible(info)  # a proved action stands
         if not (unsafe or scene.forces):
             if brakes.pairs or brakes.problem is not None:
                 brakes.forget()
-            return SafetyStep(action, info, lambda_, {}, None, None, self._breached, self._reason)
-        decision = brakes.decide(
-            action,
-            scene.agents,
-            scene.forces,
-            infeasible=unsafe,
-            previous_action=memory.previous_action.value,
+        else:
+            decision = brakes.decide(
+                action,
+                scene.agents,
+                scene.forces,
+                infeasible=unsafe,
+                previous_action=memory.previous_action.value,
+            )
+            if decision is not None and decision.override is not None:
+                action = decision.override[self._ego_uid]
+                info["intervention"] = distance(action, scene.nominal)
+                info["fallback_fired"] = True
+                memory.directions.forget()
+            if decision is not None and decision.fired:
+                dangers = decision.dangers
+            problem = brakes.problem
+        if self._obstacle_guard is not None and scene.obstacles is not None:
+            action = self._beside_obstacles(self._obstacle_guard, action, info, scene, rows)
+        return SafetyStep(
+            action, info, lambda_, dangers, None, problem, self._breached, self._reason
         )
-        if decision is not None and decision.override is not None:
-            action = decision.override[self._ego_uid]
-            info["intervention"] = distance(action, scene.nominal)
-            info["fallback_fired"] = True
-            memory.directions.forget()
-        dangers = decision.dangers if decision is not None and decision.fired else {}
-        said = (brakes.problem, self._breached, self._reason)
-        return SafetyStep(action, info, lambda_, dangers, None, *said)
+
+    def _beside_obstacles(
+        self,
+        guard: ObstacleGuard,
+        action: FloatArray,
+        info: FilterInfo,
+        scene: Scene,
+        rows: EgoRows,
+    ) -> FloatArray:
+        """Return the action after which the ego can stop before every obstacle."""
+        ego = scene.agents[self._ego_uid]
+        kept = guard.keep_clear(action, info, scene.u, ego, rows, scene.obstacles or guard.lasting)
+        if kept is not action:
+            self._memory.directions.forget()
+        if ego.age_s > 0.0 or self._ego_uid in self._memory.motion.broken:
+            info["static_uncertified"] = True
+        return kept
 
     # What the stages ask
+
+    def _made_guard(self) -> ObstacleGuard:
+        """Return what keeps the ego clear of obstacles.
+
+        Raises:
+            ConfigurationError: Nothing can.
+        """
+        return ObstacleGuard(self._model, self._bounds, self._dt, self._plant, self._options)
+
+    def _look_around(self, obstacles: Iterable[Shape] | Obstacles) -> None:
+        """Take in what stands around in this step.
+
+        Raises:
+            InputError: One is no shape, or of another dimension than the ego's.
+            ConfigurationError: The ego cannot be kept clear of any.
+        """
+        if self._obstacle_guard is None:
+            self._obstacle_guard = self._made_guard()
+        self._around = self._obstacle_guard.around(obstacles)
 
     def _constants(
         self, chosen: EgoOnlyCBFQP, agents: Mapping[str, AgentSnapshot]
