@@ -25,14 +25,16 @@ Units:     m, rad, s.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from cadenza.safety.backup.base import BaseSettings, Partner, Plan, Scene, Vector
 from cadenza.safety.backup.reach import furthest_reach, min_sep, reach, speed_after
+from cadenza.safety.backup.rows import Row, nearest
 from cadenza.safety.backup.statics import Part, StaticScene
 from cadenza.safety.control_models.unicycle import UnicycleModel
+from cadenza.safety.solvers import make_solver
 
 #: Distance that is rounding, m.
 _ROUNDING_M: Final = 1e-10
@@ -44,7 +46,7 @@ _DISPROVED_M: Final = 1e-6
 _COINCIDENT: Final = 1e-9
 #: m as a share of l: the axle trails the point ahead on a smaller circle, and with less it parks
 #: the robot on the obstacle; with more a slow robot is held off where it could slide along.
-_CANDIDATE_ROOM: Final = 0.5
+CANDIDATE_ROOM: Final = 0.5
 #: Most obstacles that propose rows: the nearest.
 _MAX_ROWS: Final = 8
 #: Shares of a command that are tried, in this order.
@@ -216,40 +218,6 @@ def sweep(
     )
 
 
-def nearest_in_plane(
-    q: Vector, rows: Sequence[tuple[float, float, float]]
-) -> tuple[float, float] | None:
-    """Return the point nearest to ``q`` with ax x + ay y >= b for all rows; None if none has.
-
-    One row at a time: where the point so far misses a row, the answer lies on its line, as far
-    along it as the rows before allow (Seidel, doi:10.1007/BF02574699).
-    """
-    x, y = q
-    for i, (ax, ay, b) in enumerate(rows):
-        if ax * x + ay * y >= b:
-            continue
-        squared = ax * ax + ay * ay
-        if squared == 0.0:
-            return None
-        along = (b - ax * q[0] - ay * q[1]) / squared
-        px, py = q[0] + along * ax, q[1] + along * ay  # on the line, nearest to q
-        low, high = -math.inf, math.inf
-        for cx, cy, d in rows[:i]:
-            slope, rest = cy * ax - cx * ay, d - cx * px - cy * py
-            if abs(slope) <= 1e-12 * squared:
-                if rest > _ROUNDING_M:
-                    return None
-            elif slope > 0.0:
-                low = max(low, rest / slope)
-            else:
-                high = min(high, rest / slope)
-        if low > high:
-            return None
-        t = min(max(0.0, low), high)
-        x, y = px - t * ay, py + t * ax
-    return x, y
-
-
 class UnicycleBase:
     """A unicycle, as the filter asks it; see `Base`."""
 
@@ -260,12 +228,14 @@ class UnicycleBase:
         #: The disc lies within this of the point ahead besides its radius.
         self._around = abs(self._l - self._o)
         self._top = max(model.max_speed, model.max_reverse)
-        self._box = (
-            (1.0, 0.0, -model.max_reverse),
-            (-1.0, 0.0, -model.max_speed),
-            (0.0, 1.0, -self._l * model.max_yaw_rate),
-            (0.0, -1.0, -self._l * model.max_yaw_rate),
+        side = self._l * model.max_yaw_rate
+        self._box: tuple[Row, ...] = (
+            ((1.0, 0.0), -model.max_reverse),
+            ((-1.0, 0.0), -model.max_speed),
+            ((0.0, 1.0), -side),
+            ((0.0, -1.0), -side),
         )
+        self._solver = make_solver("daqp")
         self._c: Vector = _REST
         self._e: Vector = (1.0, 0.0)
         self._heading = self._v = self._w = 0.0
@@ -320,7 +290,7 @@ class UnicycleBase:
         v = min(max(v, -model.max_reverse), model.max_speed)
         w = min(max(w, -model.max_yaw_rate), model.max_yaw_rate)
         rows = self._rows(v)[0]
-        is_kept = all(ax * v + ay * self._l * w >= b for ax, ay, b in rows)
+        is_kept = all(n[0] * v + n[1] * self._l * w >= level for n, level in rows)
         return nominal if is_kept and (v, w) == nominal else (v, w)
 
     def _sweep(self, action: Vector) -> Sweep:
@@ -509,26 +479,23 @@ class UnicycleBase:
         """Return the command nearest to ``nominal`` in v^2 + l^2 w^2 that meets the rows."""
         rows, walls = self._rows(nominal[0])
         q = (nominal[0], self._l * nominal[1])
-        found = nearest_in_plane(q, (*self._box, *rows))
-        if found is None:
-            found = nearest_in_plane(q, (*self._box, *rows[:walls])) or (0.0, q[1])
-        return (found[0], found[1] / self._l)
+        found = nearest(q, (*self._box, *rows), self._solver)
+        if found is None and walls < len(rows):
+            found = nearest(q, (*self._box, *rows[:walls]), self._solver)
+        return (0.0, nominal[1]) if found is None else (found[0], found[1] / self._l)
 
-    def _rows(self, speed: float) -> tuple[list[tuple[float, float, float]], int]:
-        """Return the rows on (v, l w) if up to ``speed`` is driven, walls first, and their number.
-
-        A row is (a, b, level), a v + b l w >= level.
-        """
+    def _rows(self, speed: float) -> tuple[list[Row], int]:
+        """Return rows on (v, l w) if ``speed`` is driven at most, walls first, and their number."""
         if not self._near and not self._partners:
             return [], 0
         (ex, ey), p, dt = self._e, self._point(), self._dt
         brake_s = 0.5 * max(abs(self._v), abs(speed)) / self._model.accel
-        room = _CANDIDATE_ROOM * self._around
-        rows: list[tuple[float, float, float]] = []
+        room = CANDIDATE_ROOM * self._around
+        rows: list[Row] = []
 
         def add(n: Vector, level: float) -> None:
             """Append n @ q >= level in the frame of the base."""
-            rows.append((n[0] * ex + n[1] * ey, n[1] * ex - n[0] * ey, level))
+            rows.append(((n[0] * ex + n[1] * ey, n[1] * ex - n[0] * ey), level))
 
         for _, _, level, gap in self._near[:_MAX_ROWS]:
             distance, n = gap(p)
