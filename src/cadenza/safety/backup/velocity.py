@@ -212,6 +212,8 @@ class Straight(Response):
 
     def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
         """Return the speed along n, exactly."""
+        if time_s <= 0.0:
+            return []
         begin, end = dot(n, v), dot(n, u)
         rise_s = math.hypot(*minus(u, v)) / self._rate
         if rise_s >= time_s:

@@ -51,6 +51,12 @@ def test_command_faster_than_the_base_is_scaled():
     np.testing.assert_allclose(step.action, [-0.6, 0.8], atol=1e-12)
 
 
+def test_passive_base_that_comes_to_rest_within_the_step_may_do_so():
+    robot = VelocityModel("ego", 2, 1.0, max_accel=2.0)
+    step = guard(robot, speed=2.0).filter(np.zeros(2), agents(at=(3.0, 0.0), ego_velocity=(0.1, 0)))
+    assert (step.backup, step.uncertified) == ("none", False)
+
+
 def test_escape_from_a_partner_that_outruns_the_robot_is_refused():
     with pytest.raises(ConfigurationError, match="no faster than the 1 m/s that the robot flees"):
         guard(speed=1.01, guarantee="escape")
