@@ -404,7 +404,6 @@ class RuleSettings:
             may relax a row, which voids the certificate of that step.
         eta_decay: p of the two-sided rule's steps eta / k^p, in [0, 1); 0 keeps them constant.
         step_grid: Step sizes of the aggregated rule, m/s per miss.
-        interval: Steps over which the aggregated rule competes with its best expert.
     """
 
     gamma: float
@@ -412,7 +411,6 @@ class RuleSettings:
     lambda_max: float = 0.0
     eta_decay: float = 0.0
     step_grid: tuple[float, ...] = DEFAULT_STEP_GRID
-    interval: int = DEFAULT_INTERVAL
 
     def __post_init__(self) -> None:
         _require_positive("gamma", self.gamma)
@@ -598,11 +596,7 @@ class DtaciRule(_Rule):
         self._start(0.0)  # refuses a grid that is none
 
     def _start(self, lambda_: float) -> DtaciTracker:
-        return DtaciTracker.start(
-            self._margin_of(lambda_),
-            steps=self._settings.step_grid,
-            interval=self._settings.interval,
-        )
+        return DtaciTracker.start(self._margin_of(lambda_), steps=self._settings.step_grid)
 
     def begin(self, lambda_: LambdaDict) -> None:
         """Forget every pair; all experts of a pair start at its margin."""

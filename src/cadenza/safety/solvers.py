@@ -430,17 +430,14 @@ def _moved(u: list[float], direction: list[float], length: float) -> list[float]
 
 
 class ClosedFormSolver(SolverBase):
-    """Exact answers to the problems that have one in closed form; no memory between calls."""
+    """Exact answers to the problems that have one in closed form; no memory between calls.
+
+    InputError for others: a cost that is not diagonal, two rows with bounds, or more rows.
+    """
 
     name = "closed_form"
 
     def _run(self, problem: _Problem, warm_start: bool) -> QPSolution:
-        """Return the minimizer.
-
-        Raises:
-            InputError: A problem without a closed form: a cost that is not diagonal, two rows
-                with bounds, or more rows.
-        """
         del warm_start  # nothing is iterated
         P, q, A, b, lower, upper = problem
         n, m = q.shape[0], b.shape[0]

@@ -498,11 +498,7 @@ def cover_cylinder(half: float, radius: float, inflation: float) -> SphereCloud:
 
 
 def link_spheres(mujoco: Any, model: Any) -> LinkSpheres:
-    """Return spheres that cover every geom of a MuJoCo model that can touch anything.
-
-    Raises:
-        ConfigurationError: A geom of another shape than these, or none.
-    """
+    """Return spheres that cover every geom of a MuJoCo model that can touch anything."""
     bodies: list[int] = []
     clouds: list[SphereCloud] = []
     for geom in range(model.ngeom):

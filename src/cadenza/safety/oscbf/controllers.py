@@ -175,11 +175,6 @@ class VelocityOSCBF(ArmFilter):
         self._check_nominals(q_dot_nom=q_dot_nom, nu_nom=nu_nom)
         barriers = self._given_or_built(state, obstacles, rows)
         frame = task_frame(self._cost, state)
-        if nu_nom is not None:
-            nominal = frame.command(nu_nom, q_dot_nom)
-        else:
-            assert q_dot_nom is not None  # noqa: S101 - _check_nominals has seen to it
-            nominal = q_dot_nom
         A, b = barriers.velocity_rows()
         speed, cone = self._rules.speed, None
         if speed is not None:
@@ -194,7 +189,7 @@ class VelocityOSCBF(ArmFilter):
         )
         problem = Program(
             P=frame.P,
-            nominal=nominal,
+            nominal=frame.command(nu_nom, q_dot_nom),
             brake=np.zeros(self._limits.n_joints),
             A=A,
             b=b,
@@ -322,10 +317,8 @@ class TorqueOSCBF(ArmFilter):
                 )
             free = torque_nom - state.bias_forces
             return np.asarray(np.linalg.solve(state.mass_matrix, free), np.float64), frame.P
-        if a_nom is not None:
-            return frame.command(a_nom - state.ee_bias, q_ddot_nom), frame.P
-        assert q_ddot_nom is not None  # noqa: S101 - _check_nominals has seen to it
-        return q_ddot_nom, frame.P
+        task = None if a_nom is None else a_nom - state.ee_bias
+        return frame.command(task, q_ddot_nom), frame.P
 
 
 def _record(

@@ -36,7 +36,7 @@ import math
 import time
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,16 +102,20 @@ class TaskCost:
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TaskFrame:
+class TaskFrame(NamedTuple):
     """The cost at one configuration."""
 
     P: FloatArray  # Cost matrix, shape (n, n), positive definite
     inverse: FloatArray  # Jbar, shape (n, k)
     projector: FloatArray  # N, shape (n, n)
 
-    def command(self, task: FloatArray, posture: FloatArray | None) -> FloatArray:
-        """Return Jbar task + N posture, shape (n,): the task first, the posture in what is left."""
+    def command(self, task: FloatArray | None, posture: FloatArray | None) -> FloatArray:
+        """Return Jbar task + N posture, shape (n,): the task first, the posture in what is left.
+
+        One of them may be None; a posture without a task is the command itself.
+        """
+        if task is None:
+            return cast("FloatArray", posture)
         command = self.inverse @ task
         return command if posture is None else command + self.projector @ posture
 
@@ -191,8 +195,7 @@ def slack_sizes(slack: FloatArray) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cone:
+class Cone(NamedTuple):
     """|B u + c| <= limit."""
 
     B: FloatArray  # Shape (3, n)
@@ -215,8 +218,7 @@ class Cone:
         return rows, np.append(b, level), np.append(costs, self.priority.cost)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JointBox:
+class JointBox(NamedTuple):
     """Admissible interval of each joint."""
 
     lower: FloatArray  # Lower bounds, shape (n,)
@@ -224,8 +226,7 @@ class JointBox:
     conflicting: tuple[int, ...]  # Joints whose limits contradict each other in this state
 
 
-@dataclass(slots=True, eq=False)
-class Program:
+class Program(NamedTuple):
     """One problem; see the module's text."""
 
     P: FloatArray  # Cost, shape (n, n), positive definite
@@ -238,8 +239,7 @@ class Program:
     cone: Cone | None  # Limit of the end effector's speed; None for none
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class Answer(NamedTuple):
     """What came out."""
 
     u: FloatArray  # Command, shape (n,)

@@ -334,9 +334,6 @@ class RowBuilder:
         """Return the rows at ``state``; the end effector's speed limit is no barrier.
 
         Their ``bias`` and ``names`` are made when they are read.
-
-        Raises:
-            InputError: A singularity rule, and a state without manipulability.
         """
         n, rules = state.q.shape[0], self._constraints
         gaps: list[_Gaps] = []
