@@ -544,8 +544,11 @@ class Obstacles:
         solids = [shape.gap_function() for shape in shapes if not isinstance(shape, Points)]
         scans = [shape for shape in shapes if isinstance(shape, Points)]
         dim = shapes[0].dim if shapes else None
-        centers = np.concatenate([np.zeros((0, dim or 0)), *(scan.centers for scan in scans)])
-        radii = np.repeat([s.radius for s in scans], [len(s.centers) for s in scans])
+        if len(scans) == 1:  # as in every step with a scan
+            centers, radii = scans[0].centers, np.full(len(scans[0].centers), scans[0].radius)
+        else:
+            centers = np.concatenate([np.zeros((0, dim or 0)), *(scan.centers for scan in scans)])
+            radii = np.repeat([s.radius for s in scans], [len(s.centers) for s in scans])
         object.__setattr__(self, "shapes", shapes)
         object.__setattr__(self, "dim", dim)
         object.__setattr__(self, "solids", tuple(solids))

@@ -75,6 +75,7 @@ def test_a_scan_is_judged_like_its_balls(scene, centers, radius):
     seen = StaticScene(scan, pieces[0][0], clearance)
     single = StaticScene(balls, pieces[0][0], clearance)
     np.testing.assert_allclose(seen.margins, single.margins, atol=1e-12)
+    assert seen.excess.tolist() == list(seen.margins)
     assert seen.too_close == single.too_close
     near, alone = seen.near(1.0), single.near(1.0)
     assert sorted(e for e, _ in near) == [float(x) for x in sorted(e for e, _ in near)]

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from cadenza.core.arrays import FloatArray
 from cadenza.safety.backup.base import BaseSettings, Plan, Scene, Vector, dot, minus, moved
 from cadenza.safety.backup.rows import Row, nearest
 from cadenza.safety.backup.statics import TOLERANCE_M, Piece, StaticScene
@@ -300,6 +301,11 @@ class AccelerationBase:
     def static_margins(self) -> tuple[float, ...]:
         """Return the gap to every obstacle, m."""
         return () if self._statics is None else self._statics.margins
+
+    @property
+    def static_excess(self) -> FloatArray:
+        """The same as an array, shape (K,)."""
+        return np.zeros(0) if self._statics is None else self._statics.excess
 
     def too_close(self) -> bool:
         """Return whether an obstacle is nearer than the clearance."""

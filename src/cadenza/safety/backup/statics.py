@@ -65,9 +65,15 @@ class StaticScene:
 
     @property
     def margins(self) -> tuple[float, ...]:
-        """Distance of every part less the clearance, shape (K,), m."""
+        """Distance of every part less the clearance, K numbers, m."""
         own = tuple([one[2] for one in self._solids])
         return own if self._balls is None else own + tuple(self._balls.excess.tolist())
+
+    @property
+    def excess(self) -> FloatArray:
+        """The same as an array, shape (K,), without making numbers of a scan's."""
+        own = np.array([one[2] for one in self._solids], dtype=np.float64)
+        return own if self._balls is None else np.concatenate([own, self._balls.excess])
 
     @property
     def room(self) -> float:
@@ -198,7 +204,7 @@ class _Balls:
         self._x = np.array(position)
         self._centers = obstacles.centers
         self._offset = self._x - self._centers
-        self._distance = np.sqrt(np.einsum("ij,ij->i", self._offset, self._offset))
+        self._distance = _lengths(self._offset)
         self._kept = obstacles.radii + clearance_m  # of the centers
         self.excess: FloatArray = self._distance - self._kept
         #: Distance of the centers that is kept, or measured where that is less.
@@ -254,8 +260,14 @@ class _Balls:
         ``y`` is one point, shape (d,), or one for each ball.
         """
         offset = y - self._centers[left]
-        distance = np.sqrt(np.einsum("ij,ij->i", offset, offset))
+        distance = _lengths(offset)
         # Without a direction the plane says that distances are >= 0.
         normal = offset / np.where(distance > 0.0, distance, 1.0)[:, None]
         along = normal @ points.T - np.einsum("ij,ij->i", normal, y + 0.0 * normal)[:, None]
         return left[distance + along.min(axis=1) < self._level[left] - spare_m]
+
+
+def _lengths(vectors: FloatArray) -> FloatArray:
+    """Return the lengths of N vectors, shape (N, d)."""
+    planar: FloatArray = np.hypot(vectors[:, 0], vectors[:, 1])
+    return planar if vectors.shape[1] == 2 else np.hypot(planar, vectors[:, 2])

@@ -116,7 +116,7 @@ class ObstacleGuard:
         ]
         motion = (ego.position_numbers, ego.velocity_numbers)
         base.see(Scene(*motion, 0.0, 0.0, (), obstacles, kept_m), partners, rows.passive)
-        info["static_margin"] = np.array(base.static_margins())
+        info["static_margin"] = base.static_excess
         if base.static_clear(tuple(action.tolist())):
             info["static_uncertified"] = base.too_close()
             info["backup"] = _source(info)
