@@ -136,7 +136,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 	run $(BIN)/python -m tools.coverage_table --check; \
 	for part in test-browser test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
 	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured) \
-		$(addprefix attack-,velocity); \
+		$(addprefix attack-,velocity unicycle acceleration); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
 	exit $$failed
 

@@ -103,7 +103,7 @@ def verify(
         str | None,
         typer.Option(
             "--robot",
-            help="Attack the filter with a backup around a robot: velocity.",
+            help="Attack the filter with a backup of a velocity, unicycle or acceleration robot.",
         ),
     ] = None,
     world_map: Annotated[

@@ -17,7 +17,7 @@ Units:    m, m/s, m/s^2, rad, s.
 import io
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -30,16 +30,23 @@ from cadenza.core.extras import load_extra
 from cadenza.core.files import canonical_json, finite_or_none, sha256_bytes
 from cadenza.core.provenance import RunContext, compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
-from cadenza.safety.backup import BackupFilter
+from cadenza.safety.backup import BackupFilter, BackupStep
+from cadenza.safety.backup.acceleration import AccelerationBase
+from cadenza.safety.backup.base import BaseSettings, Partner, Scene
+from cadenza.safety.backup.filter import choose
+from cadenza.safety.control_models.unicycle import UnicycleModel
 from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.geometry import Obstacles
 from cadenza.safety.maps import draw_obstacles
 from cadenza.safety.record import Figures
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
 from cadenza.safety.verifier.config import jsonable_config, require_choices, require_range
 from cadenza.safety.verifier.plants import (
     PURSUITS,
     SAMPLES,
+    AccelerationPlant,
     Pursuer,
+    UnicyclePlant,
     VelocityPlant,
 )
 from cadenza.safety.verifier.report import save_report, sealed
@@ -55,6 +62,8 @@ NOMINALS: Final = ("goal", "random", "partner", "wall", "circle")
 _STARTS: Final = 1000
 #: A goal that is this near is reached, m.
 _GOAL_M: Final = 0.1
+#: Speed that hunters of an acceleration-commanded robot reach, which nothing is told about, m/s.
+_FASTEST_HUNTER: Final = 4.0
 #: Version of the file's layout.
 SCHEMA_VERSION: Final = 1
 
@@ -70,6 +79,8 @@ class Robot:
         model: What the filter is told.
         speed: Speed it is to move with, m/s.
         flight: Speed that it can flee with, m/s.
+        pushes: Least and largest bound on the acceleration of its partners, m/s^2; 3 in 10 of
+            those of a robot that does not care have none.
         plant: Exact motion.
         look: Returns its snapshot.
         act: Returns the action that pursues a wished velocity, shape (d,), m/s.
@@ -81,6 +92,7 @@ class Robot:
     plant: Any
     look: Callable[[], AgentSnapshot]
     act: Callable[[FloatArray], FloatArray]
+    pushes: tuple[float, float] | None = None
 
 
 class Start(NamedTuple):
@@ -119,6 +131,108 @@ def velocity_robot(start: Start) -> Robot:
     )
 
 
+def unicycle_robot(start: Start) -> Robot:
+    """Return a wheeled base of random limits; "offset" has its disc ahead of the axle."""
+    response, position, velocity, radius, dt, rng = start
+    speed = float(rng.uniform(0.5, 2.0))
+    rates = {"accel": float(rng.uniform(0.5, 4.0)), "yaw_accel": float(rng.uniform(2.0, 10.0))}
+    if response == "ideal":
+        rates = {"accel": math.inf, "yaw_accel": math.inf}
+    offset = float(rng.uniform(-0.1, 0.1)) if response == "offset" else 0.0
+    turn = float(rng.uniform(0.5, 3.0))
+    model = UnicycleModel(
+        "ego",
+        max_speed=speed,
+        max_reverse=speed * float(rng.uniform(0.5, 1.0)),
+        max_yaw_rate=turn,
+        radius=radius,
+        center_offset_m=offset,
+        **rates,
+    )
+    heading = float(rng.uniform(-math.pi, math.pi))
+    plant = UnicyclePlant(tuple(position.tolist()), heading, offset_m=offset, **rates)
+    plant.speed = model.max_reverse * float(velocity[0])
+    plant.yaw_rate = turn * float(velocity[1])
+
+    def act(wish: FloatArray) -> FloatArray:
+        ahead = np.array((math.cos(plant.heading), math.sin(plant.heading)))
+        side = float(ahead[0] * wish[1] - ahead[1] * wish[0])
+        along = float(ahead @ wish)
+        w = 3.0 * math.atan2(side, along) if side or along else 0.0
+        return np.array((np.clip(along, -model.max_reverse, speed), np.clip(w, -turn, turn)))
+
+    def look() -> AgentSnapshot:
+        motion = {"heading": plant.heading, "yaw_rate": plant.yaw_rate}
+        return WheeledSnapshot(plant.position, plant.velocity, radius, **motion)
+
+    flight = model.escape_speed(dt)
+    return Robot(model=model, speed=speed, flight=flight, plant=plant, look=look, act=act)
+
+
+class AccelerationModel(NamedTuple):
+    """An acceleration-commanded robot: each component of its action is at most ``limit``, m/s^2."""
+
+    uid: str
+    limit: float
+
+
+class AccelerationGuard:
+    """The filter around an acceleration-commanded robot, from the arguments of `BackupFilter`."""
+
+    def __init__(
+        self,
+        robot: AccelerationModel,
+        partners: Sequence[PartnerBound],
+        *,
+        dt: float,
+        obstacles: Obstacles,
+        guarantee: str | None,
+        contact_speed: float,
+        **_: float,
+    ) -> None:
+        passive = guarantee == "passive"
+        settings = BaseSettings(dt=dt, passive=passive, contact_speed=contact_speed)
+        self._base = AccelerationBase(robot.limit, robot.limit, settings)
+        self._partners, self._obstacles = partners, obstacles if len(obstacles) else None
+
+    def filter(self, nominal: FloatArray, agents: dict[str, AgentSnapshot]) -> BackupStep:
+        """Return what to execute; see `BackupFilter.filter`."""
+        ego, base = agents["ego"], self._base
+        partners = tuple(
+            Partner(
+                agents[bound.uid].position_numbers,
+                agents[bound.uid].velocity_numbers,
+                ego.radius + agents[bound.uid].radius,
+                math.inf,
+                bound.max_accel,
+                0.0,
+            )
+            for bound in self._partners
+        )
+        x, v = ego.position_numbers, ego.velocity_numbers
+        base.look(Scene(x, v, 0.0, 0.0, partners, self._obstacles, ego.radius))
+        action, source, plan, missed = choose(base, tuple(nominal.tolist()), None)
+        return BackupStep(
+            np.array(action), source, plan is None, base.static_margins(), missed, margin={}
+        )
+
+
+def acceleration_robot(start: Start) -> Robot:
+    """Return a robot of a random limit on the components of its acceleration."""
+    _, position, velocity, radius, dt, rng = start
+    limit, speed = float(rng.uniform(1.0, 5.0)), float(rng.uniform(0.5, 2.0))
+    plant = AccelerationPlant(tuple(position.tolist()), tuple((speed * velocity).tolist()))
+    return Robot(
+        model=AccelerationModel("ego", limit),
+        speed=speed,
+        flight=_FASTEST_HUNTER / 0.95,
+        pushes=(0.1 * limit, 0.95 * limit),
+        plant=plant,
+        look=lambda: AgentSnapshot(plant.position, plant.velocity, radius),
+        act=lambda wish: np.clip((wish - np.array(plant.velocity)) / dt, -limit, limit),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
     """What is attacked: one response of one robot, and one claim.
@@ -127,6 +241,7 @@ class Scheme:
         claim: What is claimed about partners.
         response: How the robot follows its action.
         make: Makes the robot of an episode.
+        guard: Makes its filter, from the arguments of `BackupFilter`.
         partners: Fewest and most partners.
         speeds: Partners' largest speeds as shares of what the robot flees with.
         contact_speed: Own speed that is tolerated at a contact, m/s.
@@ -135,13 +250,18 @@ class Scheme:
     claim: Claim
     response: str
     make: RobotMaker
+    guard: Callable[..., Any] = BackupFilter
     partners: tuple[int, int] = (0, 0)
     speeds: tuple[float, float] = (0.0, 0.0)
     contact_speed: float = 0.0
 
 
 def _schemes(
-    make: RobotMaker, claims: dict[Claim, tuple[str, ...]], *, fastest: float
+    make: RobotMaker,
+    claims: dict[Claim, tuple[str, ...]],
+    *,
+    fastest: float,
+    guard: Callable[..., Any] = BackupFilter,
 ) -> dict[str, Scheme]:
     """Return the schemes of a robot by name; escapes are from partners of up to ``fastest``."""
     others: dict[Claim, dict[str, Any]] = {
@@ -154,6 +274,7 @@ def _schemes(
             claim=claim,
             response=response,
             make=make,
+            guard=guard,
             # A base with a lag never rests exactly.
             contact_speed=0.05 if (claim, response) == ("passive", "lag") else 0.0,
             **others[claim],
@@ -170,11 +291,27 @@ SCHEMES: Final[dict[str, dict[str, Scheme]]] = {
         dict.fromkeys(("walls", "escape", "passive"), ("norm", "axis", "ideal", "lag")),
         fastest=1.0,
     ),
+    "unicycle": _schemes(
+        unicycle_robot,
+        {
+            "walls": ("rates", "offset", "ideal"),
+            "escape": ("rates", "ideal"),
+            "passive": ("rates", "offset"),
+        },
+        # A wheeled base may flee at an angle, and then with less than its speed.
+        fastest=0.8,
+    ),
+    "acceleration": _schemes(
+        acceleration_robot,
+        dict.fromkeys(("walls", "escape", "passive"), ("box",)),
+        fastest=0.95,
+        guard=AccelerationGuard,
+    ),
 }
 
 
 #: Dimensions that every robot moves in.
-_DIMS: Final = {"velocity": (2, 3)}
+_DIMS: Final = {"velocity": (2, 3), "unicycle": (2,), "acceleration": (2, 3)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +319,7 @@ class AttackConfig:
     """One attack; every field changes what is run.
 
     Attributes:
-        robot: What is attacked, of `SCHEMES`.
+        robot: "velocity", "unicycle" or "acceleration".
         schemes: Which responses and claims are attacked, e.g. "norm-escape"; empty for all.
         seed: Root seed of every draw, >= 0.
         steps: Steps per scheme, at least.
@@ -190,7 +327,7 @@ class AttackConfig:
         worlds: Kinds of worlds, which take turns; of `WORLDS`.
         map: File of shapes to attack in instead; None for drawn worlds.
         dims: Cartesian dimensions of drawn worlds, of 2 and 3; empty for all that the robot moves
-            in.
+            in, which are 2 for a unicycle.
         dts: Control steps, s.
         radius: Radius of every ball, m.
         position_error: Error of every measured position of a partner, m, made and declared.
@@ -232,6 +369,13 @@ class AttackConfig:
             ("max_age_steps", 0, 100),
         ):
             require_range(name, getattr(self, name), low, high)
+        wrong = self.position_error or self.velocity_error or self.max_age_steps
+        if self.robot == "acceleration" and wrong:
+            raise ConfigurationError(
+                "verifier: position_error, velocity_error and max_age_steps: expected 0 with "
+                f"robot=acceleration, got {self.position_error:g}, {self.velocity_error:g} and "
+                f"{self.max_age_steps}; `cadenza safety verify` without --robot attacks with them."
+            )
 
     def to_jsonable(self) -> dict[str, Any]:
         """Return every field as JSON values."""
@@ -371,14 +515,15 @@ def attack(
     config: AttackConfig,
     progress: Progress | None = None,
     *,
-    make_guard: Callable[..., Any] = BackupFilter,
+    make_guard: Callable[..., Any] | None = None,
 ) -> "AttackReport":
     """Attack every scheme of a configuration and return what happened.
 
     Args:
         config: What is attacked, where, size and seed; equal ones give equal reports.
         progress: Called after every episode.
-        make_guard: Makes the filter of an episode from the arguments of `BackupFilter`.
+        make_guard: Makes the filter of an episode from the arguments of `BackupFilter`; None for
+            the one of the scheme.
 
     Raises:
         ConfigurationError: The map cannot be read, or leaves no room.
@@ -394,7 +539,8 @@ def attack(
         scheme = SCHEMES[config.robot][name]
         root = derive_substream(f"safety.attack.{config.robot}.{name}", root_seed=config.seed)
         for index in range(episodes):
-            episode = _play(config, name, index, root.child(index), here, make_guard)
+            guard = make_guard or scheme.guard
+            episode = _play(config, name, index, root.child(index), here, guard)
             key = (name, episode.world.name)
             blank = AttackResult(
                 scheme=name, claim=scheme.claim, world=key[1], counts=AttackCounts()
@@ -462,7 +608,9 @@ def _draw_stage(
     names: list[str] = []
     partners: list[Pursuer] = []
     for k in range(int(starts.integers(scheme.partners[0], scheme.partners[1] + 1))):
-        accel = math.inf if starts.random() < 0.3 else float(starts.uniform(0.3, 8.0))
+        accel = float(starts.uniform(*(robot.pushes or (0.3, 8.0))))
+        if robot.pushes is None and starts.random() < 0.3:
+            accel = math.inf
         fastest = float(starts.uniform(*scheme.speeds)) * robot.flight
         bound = PartnerBound(f"p{k}", fastest, accel)
         apart = 2.0 * (config.radius + error) + float(starts.uniform(0.01, 2.0))
