@@ -16,7 +16,7 @@ Limits:     what is not convex is covered by several shapes; `SphereCloud` and i
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -558,6 +558,15 @@ class Obstacles:
     def __len__(self) -> int:
         """Return the number of parts."""
         return len(self.solids) + len(self.radii)
+
+    def joined(self, others: "Iterable[Shape] | Obstacles") -> "Obstacles":
+        """Return these and others; itself if there are none.
+
+        Raises:
+            InputError: One is no shape, or of another dimension.
+        """
+        more = others.shapes if isinstance(others, Obstacles) else tuple(others)
+        return Obstacles((*self.shapes, *more)) if more else self
 
     def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the signed distances to every part, m, and unit normals.

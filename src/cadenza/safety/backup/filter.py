@@ -11,7 +11,7 @@ Theorem: A, A2, B, C in docs/safety.md.
 Units:   m, m/s, s; actions in the unit of the robot's model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -69,7 +69,7 @@ class BackupFilter:
         robot: Model of the robot.
         partners: Bounds of every partner; exactly these are expected in every step.
         dt: Control step, s.
-        obstacles: Shapes that stand still; a call may name others instead.
+        obstacles: Shapes that stand still; a call may name more.
         guarantee: ``escape``: never touch a lone partner, in free space; ``passive``: touch none
             except at rest. None: the first where it can be promised.
         margin_m: Distance kept beside the radii, m.
@@ -132,7 +132,7 @@ class BackupFilter:
             contact_speed=contact_speed,
         )
         self._base: Base = _BASES[type(robot)](robot, settings)
-        self._obstacles = self._checked_obstacles(obstacles)
+        self._obstacles = self._around(Obstacles(()), obstacles)
         self._plan: Plan | None = None
 
     @property
@@ -149,22 +149,24 @@ class BackupFilter:
         nominal: FloatArray,
         agents: Mapping[str, AgentSnapshot],
         *,
-        obstacles: Sequence[Shape] | Obstacles | None = None,
+        obstacles: Iterable[Shape] | Obstacles | None = None,
     ) -> BackupStep:
         """Return what to execute.
 
         Args:
             nominal: What the policy wants, shape (action_dim,), in the unit of the model.
             agents: The robot and all partners, by id.
-            obstacles: Shapes of this step, e.g. of a scan, instead of the filter's own.
+            obstacles: Shapes of this step, e.g. of a scan, besides the filter's own.
 
         Raises:
             InputError: The action, an agent or an obstacle is malformed, or an agent is missing or
                 unknown.
         """
         action = self._checked_action(nominal)
-        shapes = self._obstacles if obstacles is None else self._checked_obstacles(obstacles)
-        scene, margin = self._scene(agents, shapes)
+        shapes = self._obstacles
+        if obstacles is not None:
+            shapes = self._around(shapes, obstacles)
+        scene, margin = self._scene(agents, shapes if len(shapes) else None)
         base = self._base
         base.look(scene)
         held = self._plan if self._plan and base.still_holds(self._plan) else None
@@ -198,13 +200,17 @@ class BackupFilter:
                 refuse(InputError, "filter: nominal action", expected=expected, got=list(action))
         return action
 
-    def _checked_obstacles(self, obstacles: Sequence[Shape] | Obstacles) -> Obstacles | None:
-        """Return the obstacles; None if there are none."""
-        shapes = obstacles if isinstance(obstacles, Obstacles) else Obstacles(obstacles)
+    def _around(self, known: Obstacles, more: Iterable[Shape] | Obstacles) -> Obstacles:
+        """Return the obstacles that are known, and more.
+
+        Raises:
+            InputError: One is no shape, or of another dimension than the robot's.
+        """
+        shapes = known.joined(more)
         if shapes.dim not in (None, self._robot.position_dim):
             expected, got = f"{self._robot.position_dim}-D shapes", f"{shapes.dim}-D"
             refuse(InputError, "obstacles", expected=expected, got=got)
-        return shapes if len(shapes) else None
+        return shapes
 
     def _scene(
         self, agents: Mapping[str, AgentSnapshot], obstacles: Obstacles | None

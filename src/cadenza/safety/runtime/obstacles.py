@@ -81,11 +81,8 @@ class ObstacleGuard:
         Raises:
             InputError: One is no shape, or of another dimension than the ego's.
         """
-        shapes = given.shapes if isinstance(given, Obstacles) else tuple(given)
-        if not shapes:
-            return self.lasting
-        found = Obstacles((*self.lasting.shapes, *shapes))
-        if found.dim != self._dim:
+        found = self.lasting.joined(given)
+        if found.dim not in (None, self._dim):
             refuse(InputError, "obstacles", expected=f"{self._dim}-D shapes", got=f"{found.dim}-D")
         return found
 

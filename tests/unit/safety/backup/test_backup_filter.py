@@ -9,6 +9,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.backup import BackupFilter
 from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.geometry import HalfSpace, Points
 from cadenza.safety.snapshot import AgentSnapshot
 
 RADIUS, DT = 0.2, 0.1
@@ -96,3 +97,15 @@ def test_resumed_filter_decides_like_the_unbroken_one():
 def test_malformed_call_is_one_sentence(nominal, scene, named):
     with pytest.raises(InputError, match=named):
         guard().filter(nominal, scene)
+
+
+def test_scan_of_one_call_stands_beside_the_obstacles_of_the_filter():
+    wall = HalfSpace((-1, 0), -0.25)
+    alone = BackupFilter(base(), dt=DT, margin_m=0.0, obstacles=[wall])
+    scene = {"ego": AgentSnapshot((0.0, 0.0), (0.0, 0.0), RADIUS)}
+    scan = Points([(0.0, 0.35)], 0.1)  # 5 cm above, as far as the wall at the right
+    wanted = np.array([0.7, 0.7])
+    step = alone.filter(wanted, scene, obstacles=[scan])
+    assert step.static_margin == pytest.approx((0.05, 0.05))
+    assert max(step.action) <= 0.5 + 1e-6  # 5 cm in a step of 0.1 s
+    assert alone.filter(wanted, scene).static_margin == pytest.approx((0.05,))
