@@ -107,6 +107,12 @@ class ArmFilter:
             )
         self._limits = arm.limits
         self._dt = dt
+        #: How the joints may approach their limits.
+        self._approach = {
+            "dt": dt,
+            "gain": self._rules.joint_gain,
+            "braking_share": self._rules.braking_share,
+        }
         self._cost = self._DEFAULT_COST if cost is None else cost
         self._rows = RowBuilder(arm, self._rules)
         self._solver = as_solver(solver)
@@ -179,24 +185,9 @@ class VelocityOSCBF(ArmFilter):
         speed, cone = self._rules.speed, None
         if speed is not None:
             cone = Cone(state.ee_jacobian[:3], np.zeros(3), speed.limit, speed.priority)
-        box = velocity_box(
-            self._limits,
-            state.q,
-            state.q_dot,
-            dt=self._dt,
-            gain=self._rules.joint_gain,
-            braking_share=self._rules.braking_share,
-        )
-        problem = Program(
-            P=frame.P,
-            nominal=frame.command(nu_nom, q_dot_nom),
-            brake=np.zeros(self._limits.n_joints),
-            A=A,
-            b=b,
-            costs=barriers.costs,
-            box=box,
-            cone=cone,
-        )
+        box = velocity_box(self._limits, state.q, state.q_dot, **self._approach)
+        nominal, brake = frame.command(nu_nom, q_dot_nom), np.zeros(self._limits.n_joints)
+        problem = Program(frame.P, nominal, brake, A, b, barriers.costs, box, cone)
         answer = solve_program(problem, self._solver)
         return _record(problem, answer, barriers, q_dot=answer.u)
 
@@ -261,29 +252,15 @@ class TorqueOSCBF(ArmFilter):
             bias, most = state.bias_forces[self._limited], self._limits.torque[self._limited]
             normals = np.concatenate([normals, inertia, -inertia])
             levels = np.concatenate([levels, most - bias, most + bias])
-        box = acceleration_box(
-            self._limits,
-            state.q,
-            state.q_dot,
-            dt=dt,
-            gain=rules.joint_gain,
-            braking_share=rules.braking_share,
-        )
+        box = acceleration_box(self._limits, state.q, state.q_dot, **self._approach)
         cone = None
         if rules.speed is not None:
             linear = state.ee_jacobian[:3]
             drifted = linear @ state.q_dot + dt * state.ee_bias[:3]
             cone = Cone(dt * linear, drifted, rules.speed.limit, rules.speed.priority)
-        problem = Program(
-            P=P,
-            nominal=nominal,
-            brake=np.clip(-state.q_dot / dt, box.lower, box.upper),
-            A=normals,
-            b=levels,
-            costs=np.append(barriers.costs, self._torque_costs),
-            box=box,
-            cone=cone,
-        )
+        brake = np.clip(-state.q_dot / dt, box.lower, box.upper)
+        costs = np.append(barriers.costs, self._torque_costs)
+        problem = Program(P, nominal, brake, normals, levels, costs, box, cone)
         answer = solve_program(problem, self._solver)
         torque = torque_nom
         if answer.status != "inactive" or torque is None:
