@@ -39,16 +39,16 @@ from cadenza.safety.oscbf.program import (
     JointBox,
     OSCBFResult,
     Program,
+    SlackSolver,
     TaskCost,
     acceleration_box,
     slack_sizes,
     solve_program,
-    solve_with_slack,
     task_frame,
     velocity_box,
 )
 from cadenza.safety.oscbf.rules import ArmConstraints, BarrierRows, Obstacle, RowBuilder
-from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
+from cadenza.safety.solvers import UNBOUNDED, QPSolver, SolveStatus, as_solver
 
 #: Most joints a program takes; a larger count is a mistake, not a robot.
 MAX_JOINTS: Final = 1000
@@ -115,7 +115,7 @@ class ArmFilter:
         }
         self._cost = self._DEFAULT_COST if cost is None else cost
         self._rows = RowBuilder(arm, self._rules)
-        self._solver = as_solver(solver)
+        self._solver = SlackSolver(as_solver(solver))
         self._prepare()
 
     def _prepare(self) -> None:
@@ -503,8 +503,8 @@ class OSCBF:
         self._joint = weight_joint * weight_joint
         self._operational = weight_operational * weight_operational
         self._penalty = slack_penalty
-        self._solver = as_solver(solver)
-        everywhere = np.full(n_joints, np.inf)
+        self._solver = SlackSolver(as_solver(solver))
+        everywhere = np.full(n_joints, UNBOUNDED)
         self._box = JointBox(-everywhere, everywhere, ())
 
     @property
@@ -545,11 +545,11 @@ class OSCBF:
             require_finite(f"OSCBF: {name}", array)
         require_shape("OSCBF: constraints.a", constraints.a, (m, n))
         P = self._operational * (jacobian.T @ jacobian)
-        P[np.arange(n), np.arange(n)] += self._joint
+        P.flat[:: n + 1] += self._joint
         q = -self._joint * q_dot_nom - self._operational * (jacobian.T @ nu_nom)
         costs, A, b = np.full(m, self._penalty), constraints.a, constraints.b
         started = time.perf_counter()
-        answer = solve_with_slack(self._solver, P, q, A, b, costs, self._box)
+        answer = self._solver.run(P, q, A, b, costs, self._box)
         solve_ms = (time.perf_counter() - started) * 1e3
         if answer.status is SolveStatus.OPTIMAL:
             q_dot, raw, status = answer.x[:n], answer.x[n:] / math.sqrt(self._penalty), "optimal"

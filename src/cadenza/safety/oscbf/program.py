@@ -308,7 +308,8 @@ def _constants(limits: JointLimits, dt: float, gain: float, braking_share: float
     a, most = braking_share * limits.acceleration, limits.acceleration
     bounds = np.minimum(np.stack((limits.upper, -limits.lower)), _FAR)
     unlimited = np.isinf(a) if np.isinf(a).any() else None
-    return _Constants(bounds, limits.velocity, most * dt, a, a * dt, 0.5 / a, unlimited, dt, gain)
+    fastest = np.minimum(limits.velocity, UNBOUNDED)
+    return _Constants(bounds, fastest, most * dt, a, a * dt, 0.5 / a, unlimited, dt, gain)
 
 
 def _speed_box(
@@ -364,7 +365,50 @@ def _approach_limit(
     return np.where(beyond, at_gain, most) if np.count_nonzero(beyond) else most
 
 
-def solve_program(problem: Program, solver: QPSolver) -> Answer:
+class SlackSolver:
+    """Solves programs whose rows may have slack, and keeps the arrays of each shape.
+
+    Not safe to share between threads.
+    """
+
+    def __init__(self, solver: QPSolver) -> None:
+        self._solver = solver
+        self._arrays: dict[tuple[int, bytes], tuple[FloatArray, ...]] = {}
+
+    def run(
+        self,
+        P: FloatArray,
+        q: FloatArray,
+        A: FloatArray,
+        b: FloatArray,
+        costs: FloatArray,
+        box: JointBox,
+    ) -> QPSolution:
+        """Return the minimizer of 1/2 u^T P u + q^T u + 1/2 sum_j costs_j s_j^2, A u - s <= b.
+
+        Rows of infinite cost get no slack. x holds u, then sqrt(costs_j) s_j of the others.
+        """
+        n = q.shape[0]
+        key = n, costs.tobytes()
+        arrays = self._arrays.get(key)
+        if arrays is None:
+            arrays = self._arrays[key] = _blank(n, costs)
+        cost, linear, rows, low, high = arrays
+        cost[:n, :n], linear[:n], rows[:, :n] = P, q, A
+        low[:n], high[:n] = box.lower, box.upper
+        return self._solver.run(cost, linear, rows, b, low, high)
+
+
+def _blank(n: int, costs: FloatArray) -> tuple[FloatArray, ...]:
+    """Return P, q, A and bounds of n variables, still to be filled in, and of the slack."""
+    soft = np.flatnonzero(costs < np.inf)
+    size = n + len(soft)
+    rows, high = np.zeros((len(costs), size)), np.full(size, UNBOUNDED)
+    rows[soft, np.arange(n, size)] = -1.0 / np.sqrt(costs[soft])
+    return np.eye(size), np.zeros(size), rows, -high, high
+
+
+def solve_program(problem: Program, solver: SlackSolver) -> Answer:
     """Return the command; always one in the box, and always finite."""
     if _is_admissible(problem):
         return _answer(problem, problem.nominal, "inactive", 0.0)
@@ -376,7 +420,7 @@ def solve_program(problem: Program, solver: QPSolver) -> Answer:
     return _answer(problem, u, status, elapsed_ms)
 
 
-def _with_cuts(problem: Program, solver: QPSolver) -> tuple[FloatArray | None, str]:
+def _with_cuts(problem: Program, solver: SlackSolver) -> tuple[FloatArray | None, str]:
     """Return the optimum and ``optimal``, or None and why there is none."""
     linear, cone = -(problem.P @ problem.nominal), problem.cone
     rows = problem.A, problem.b, problem.costs
@@ -384,7 +428,7 @@ def _with_cuts(problem: Program, solver: QPSolver) -> tuple[FloatArray | None, s
     for _ in range(_MAX_CUTS):
         if cone is not None and cone.excess(probe) > 0.0:
             rows = cone.cut(probe, *rows)
-        solution = solve_with_slack(solver, problem.P, linear, *rows, problem.box)
+        solution = solver.run(problem.P, linear, *rows, problem.box)
         if solution.status is not SolveStatus.OPTIMAL:
             return None, solution.status.value
         probe = solution.x[: linear.shape[0]]
@@ -393,7 +437,7 @@ def _with_cuts(problem: Program, solver: QPSolver) -> tuple[FloatArray | None, s
     return None, SolveStatus.MAX_ITER.value
 
 
-def _least_violation(problem: Program, solver: QPSolver) -> FloatArray:
+def _least_violation(problem: Program, solver: SlackSolver) -> FloatArray:
     """Return the command that misses the hard rows least and, of those, is the slowest."""
     brake, cone, box = problem.brake, problem.cone, problem.box
     rows = problem.A, problem.b, problem.costs
@@ -401,36 +445,10 @@ def _least_violation(problem: Program, solver: QPSolver) -> FloatArray:
         rows = cone.cut(brake, *rows)
     A, b, costs = rows
     costs = np.where(np.isinf(costs), HARD_WEIGHT, costs)
-    solution = solve_with_slack(solver, _identity(len(brake)), -brake, A, b, costs, box)
+    solution = solver.run(_identity(len(brake)), -brake, A, b, costs, box)
     if solution.status is SolveStatus.OPTIMAL:
         return solution.x[: len(brake)]
     return np.clip(brake, box.lower, box.upper)
-
-
-def solve_with_slack(
-    solver: QPSolver,
-    P: FloatArray,
-    q: FloatArray,
-    A: FloatArray,
-    b: FloatArray,
-    costs: FloatArray,
-    box: JointBox,
-) -> QPSolution:
-    """Return the minimizer of 1/2 u^T P u + q^T u + 1/2 sum_j costs_j s_j^2, A u - s <= b.
-
-    Rows of infinite cost get no slack. x holds u, then sqrt(costs_j) s_j of the others.
-    """
-    n, soft = q.shape[0], np.flatnonzero(costs < np.inf)
-    lower, upper = np.maximum(box.lower, -UNBOUNDED), np.minimum(box.upper, UNBOUNDED)
-    if not len(soft):
-        return solver.run(P, q, A, b, lower, upper)
-    size = n + len(soft)
-    cost, linear, rows = np.eye(size), np.zeros(size), np.zeros((len(b), size))
-    cost[:n, :n], linear[:n], rows[:, :n] = P, q, A
-    rows[soft, np.arange(n, size)] = -1.0 / np.sqrt(costs[soft])
-    low, high = np.full(size, -UNBOUNDED), np.full(size, UNBOUNDED)
-    low[:n], high[:n] = lower, upper
-    return solver.run(cost, linear, rows, b, low, high)
 
 
 def _is_admissible(problem: Program) -> bool:
