@@ -30,6 +30,7 @@ PRINTED = {
     "cooperative_push": ("", MEAN, 1),
     "crossing_behaviour_cloning": ("--updates 100 --episodes 25", r"seed 0: .* % of 20 succeed", 1),
     "first_steps": ("", MEAN, 1),
+    "guard_differential_drive": ("", r"(alone|guarded): at the goal .* column [+-]\d\.\d{3} m", 2),
     "hidden_velocity_ppo": ("--seeds 2 --steps 1024", rf"memory \w+: {MEAN}", 2),
     "hit_the_middle_sac": ("--seeds 2 --updates 60", r"over seeds: -\d+\.\d\d \[.*\]", 1),
     "lunar_lander_genrl": ("--steps 1100 --episodes 2", MEAN, 1),

@@ -129,7 +129,7 @@ class Base(Protocol):
         ...
 
     def admissible(self, nominal: Vector) -> Vector:
-        """Return ``nominal``, the same object if its size is within the model's limits."""
+        """Return ``nominal`` within the limits; the same object if it may be tried as it is."""
         ...
 
     def static_clear(self, action: Vector) -> bool:

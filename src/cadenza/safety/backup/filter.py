@@ -71,7 +71,7 @@ class BackupFilter:
         dt: Control step, s.
         obstacles: Shapes that stand still; a call may name more.
         guarantee: ``escape``: never touch a lone partner, in free space; ``passive``: touch none
-            except at rest. None: the first where it can be promised.
+            except at rest. None: the first where it can be promised, whatever way the robot faces.
         margin_m: Distance kept beside the radii, m.
         position_error_m: Largest error of what is measured relative to the robot: a partner's
             position, an obstacle's surface, m.
@@ -114,6 +114,10 @@ class BackupFilter:
             if not (is_real(value) and 0.0 <= value <= MAX_MAGNITUDE):
                 refuse(ConfigurationError, f"BackupFilter.{name}", expected=">= 0", got=value)
         self._robot = robot
+        # A base on wheels that takes time to turn flees only along its heading: in this case
+        # the promise would keep it from turning away from its partner, so it has to be wanted.
+        if guarantee is None and self._bounds and isinstance(robot, UnicycleModel):
+            guarantee = None if robot.is_ideal else "passive"
         self._guarantee: Guarantee = _guarantee(robot.escape_speed(dt), self._bounds, guarantee)
         slows = self._guarantee == "passive" and isinstance(robot, VelocityModel)
         if contact_speed and not slows:

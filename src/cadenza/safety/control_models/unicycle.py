@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cadenza.core.checks import is_real, require_kinds
 from cadenza.core.errors import InputError, refuse
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
-from cadenza.safety.snapshot import WheeledSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, WheeledSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,13 @@ class UnicycleModel:
         """Return the robot's disc for the pose of its axle, m and rad, and its speeds.
 
         Raises:
-            InputError: A number that is not finite.
+            InputError: A number that is not finite, or too large.
         """
+        given = {"x": x, "y": y, "heading": heading, "speed": speed, "yaw_rate": yaw_rate}
+        for name, value in given.items():
+            if not (is_real(value) and abs(value) <= MAX_MAGNITUDE):  # NaN fails too
+                expected = f"a finite number up to {MAX_MAGNITUDE:.0e}"
+                refuse(InputError, f"UnicycleModel.snapshot: {name}", expected=expected, got=value)
         cosine, sine, ahead = math.cos(heading), math.sin(heading), self.center_offset_m
         return WheeledSnapshot(
             [x + ahead * cosine, y + ahead * sine],
