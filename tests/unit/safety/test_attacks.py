@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.backup import BackupFilter
-from cadenza.safety.verifier.attacks import SCHEMES, AttackConfig, attack, draw_attack
+from cadenza.safety.verifier.attacks import AttackConfig, attack, draw_attack
+from cadenza.safety.verifier.robots import SCHEMES
 from cadenza.safety.verifier.worlds import WORLDS, draw_world
 from tests.campaigns import size
 

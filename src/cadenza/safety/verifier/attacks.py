@@ -17,10 +17,10 @@ Units:    m, m/s, m/s^2, rad, s.
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -30,26 +30,14 @@ from cadenza.core.extras import load_extra
 from cadenza.core.files import canonical_json, finite_or_none, sha256_bytes
 from cadenza.core.provenance import RunContext, compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
-from cadenza.safety.backup import BackupFilter, BackupStep
-from cadenza.safety.backup.acceleration import AccelerationBase
-from cadenza.safety.backup.base import BaseSettings, Partner, Scene
-from cadenza.safety.backup.filter import choose
-from cadenza.safety.control_models.unicycle import UnicycleModel
-from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
-from cadenza.safety.geometry import Obstacles
+from cadenza.safety.control_models.velocity import PartnerBound
 from cadenza.safety.maps import draw_obstacles
 from cadenza.safety.record import Figures
-from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
+from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.verifier.config import jsonable_config, require_choices, require_range
-from cadenza.safety.verifier.plants import (
-    PURSUITS,
-    SAMPLES,
-    AccelerationPlant,
-    Pursuer,
-    UnicyclePlant,
-    VelocityPlant,
-)
+from cadenza.safety.verifier.plants import PURSUITS, SAMPLES, Pursuer
 from cadenza.safety.verifier.report import save_report, sealed
+from cadenza.safety.verifier.robots import DIMS, SCHEMES, Claim, Robot, Start
 from cadenza.safety.verifier.worlds import WORLDS, World, draw_world, mapped
 
 #: A gap below this is a contact, m, ...
@@ -62,256 +50,8 @@ NOMINALS: Final = ("goal", "random", "partner", "wall", "circle")
 _STARTS: Final = 1000
 #: A goal that is this near is reached, m.
 _GOAL_M: Final = 0.1
-#: Speed that hunters of an acceleration-commanded robot reach, which nothing is told about, m/s.
-_FASTEST_HUNTER: Final = 4.0
 #: Version of the file's layout.
 SCHEMA_VERSION: Final = 1
-
-#: What is claimed about partners: that there are none, or see the module.
-Claim: TypeAlias = Literal["walls", "escape", "passive"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Robot:
-    """One robot of an episode: its model, how it moves, and how a wish becomes its action.
-
-    Attributes:
-        model: What the filter is told.
-        speed: Speed it is to move with, m/s.
-        flight: Speed that it can flee with, m/s.
-        pushes: Least and largest bound on the acceleration of its partners, m/s^2; 3 in 10 of
-            those of a robot that does not care have none.
-        plant: Exact motion.
-        look: Returns its snapshot.
-        act: Returns the action that pursues a wished velocity, shape (d,), m/s.
-    """
-
-    model: Any
-    speed: float
-    flight: float
-    plant: Any
-    look: Callable[[], AgentSnapshot]
-    act: Callable[[FloatArray], FloatArray]
-    pushes: tuple[float, float] | None = None
-
-
-class Start(NamedTuple):
-    """Where a robot starts, and what it is made with."""
-
-    response: str  # How it follows its action
-    position: FloatArray  # Shape (d,), m
-    velocity: FloatArray  # As a share of its largest speed, shape (d,)
-    radius: float  # m
-    dt: float  # Control step, s
-    rng: np.random.Generator  # Draws the numbers of its model
-
-
-#: Makes the robot of an episode.
-RobotMaker: TypeAlias = Callable[[Start], Robot]
-
-
-def velocity_robot(start: Start) -> Robot:
-    """Return a base of a random speed limit that follows velocities as the response says."""
-    response, position, velocity, radius, _, rng = start
-    speed = float(rng.uniform(0.5, 2.0))
-    kind: dict[str, Any] = {"limit": "none"}
-    if response == "lag":
-        kind = {"limit": "none", "lag_s": float(rng.uniform(0.05, 0.5))}
-    elif response != "ideal":
-        kind = {"limit": response, "max_accel": float(rng.uniform(0.5, 4.0))}
-    model = VelocityModel("ego", len(position), speed, **kind)
-    plant = VelocityPlant(model, tuple(position.tolist()), tuple((speed * velocity).tolist()))
-    return Robot(
-        model=model,
-        speed=speed,
-        flight=speed,
-        plant=plant,
-        look=lambda: AgentSnapshot(plant.position, plant.velocity, radius),
-        act=lambda wish: wish,
-    )
-
-
-def unicycle_robot(start: Start) -> Robot:
-    """Return a wheeled base of random limits; "offset" has its disc ahead of the axle."""
-    response, position, velocity, radius, dt, rng = start
-    speed = float(rng.uniform(0.5, 2.0))
-    rates = {"accel": float(rng.uniform(0.5, 4.0)), "yaw_accel": float(rng.uniform(2.0, 10.0))}
-    if response == "ideal":
-        rates = {"accel": math.inf, "yaw_accel": math.inf}
-    offset = float(rng.uniform(-0.1, 0.1)) if response == "offset" else 0.0
-    turn = float(rng.uniform(0.5, 3.0))
-    model = UnicycleModel(
-        "ego",
-        max_speed=speed,
-        max_reverse=speed * float(rng.uniform(0.5, 1.0)),
-        max_yaw_rate=turn,
-        radius=radius,
-        center_offset_m=offset,
-        **rates,
-    )
-    heading = float(rng.uniform(-math.pi, math.pi))
-    plant = UnicyclePlant(tuple(position.tolist()), heading, offset_m=offset, **rates)
-    plant.speed = model.max_reverse * float(velocity[0])
-    plant.yaw_rate = turn * float(velocity[1])
-
-    def act(wish: FloatArray) -> FloatArray:
-        ahead = np.array((math.cos(plant.heading), math.sin(plant.heading)))
-        side = float(ahead[0] * wish[1] - ahead[1] * wish[0])
-        along = float(ahead @ wish)
-        w = 3.0 * math.atan2(side, along) if side or along else 0.0
-        return np.array((np.clip(along, -model.max_reverse, speed), np.clip(w, -turn, turn)))
-
-    def look() -> AgentSnapshot:
-        motion = {"heading": plant.heading, "yaw_rate": plant.yaw_rate}
-        return WheeledSnapshot(plant.position, plant.velocity, radius, **motion)
-
-    flight = model.escape_speed(dt)
-    return Robot(model=model, speed=speed, flight=flight, plant=plant, look=look, act=act)
-
-
-class AccelerationModel(NamedTuple):
-    """An acceleration-commanded robot: each component of its action is at most ``limit``, m/s^2."""
-
-    uid: str
-    limit: float
-
-
-class AccelerationGuard:
-    """The filter around an acceleration-commanded robot, from the arguments of `BackupFilter`."""
-
-    def __init__(
-        self,
-        robot: AccelerationModel,
-        partners: Sequence[PartnerBound],
-        *,
-        dt: float,
-        obstacles: Obstacles,
-        guarantee: str | None,
-        contact_speed: float,
-        **_: float,
-    ) -> None:
-        passive = guarantee == "passive"
-        settings = BaseSettings(dt=dt, passive=passive, contact_speed=contact_speed)
-        self._base = AccelerationBase(robot.limit, robot.limit, settings)
-        self._partners, self._obstacles = partners, obstacles if len(obstacles) else None
-
-    def filter(self, nominal: FloatArray, agents: dict[str, AgentSnapshot]) -> BackupStep:
-        """Return what to execute; see `BackupFilter.filter`."""
-        ego, base = agents["ego"], self._base
-        partners = tuple(
-            Partner(
-                agents[bound.uid].position_numbers,
-                agents[bound.uid].velocity_numbers,
-                ego.radius + agents[bound.uid].radius,
-                math.inf,
-                bound.max_accel,
-                0.0,
-            )
-            for bound in self._partners
-        )
-        x, v = ego.position_numbers, ego.velocity_numbers
-        base.look(Scene(x, v, 0.0, 0.0, partners, self._obstacles, ego.radius))
-        action, source, plan, missed = choose(base, tuple(nominal.tolist()), None)
-        return BackupStep(
-            np.array(action), source, plan is None, base.static_margins(), missed, margin={}
-        )
-
-
-def acceleration_robot(start: Start) -> Robot:
-    """Return a robot of a random limit on the components of its acceleration."""
-    _, position, velocity, radius, dt, rng = start
-    limit, speed = float(rng.uniform(1.0, 5.0)), float(rng.uniform(0.5, 2.0))
-    plant = AccelerationPlant(tuple(position.tolist()), tuple((speed * velocity).tolist()))
-    return Robot(
-        model=AccelerationModel("ego", limit),
-        speed=speed,
-        flight=_FASTEST_HUNTER / 0.95,
-        pushes=(0.1 * limit, 0.95 * limit),
-        plant=plant,
-        look=lambda: AgentSnapshot(plant.position, plant.velocity, radius),
-        act=lambda wish: np.clip((wish - np.array(plant.velocity)) / dt, -limit, limit),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
-    """What is attacked: one response of one robot, and one claim.
-
-    Attributes:
-        claim: What is claimed about partners.
-        response: How the robot follows its action.
-        make: Makes the robot of an episode.
-        guard: Makes its filter, from the arguments of `BackupFilter`.
-        partners: Fewest and most partners.
-        speeds: Partners' largest speeds as shares of what the robot flees with.
-        contact_speed: Own speed that is tolerated at a contact, m/s.
-    """
-
-    claim: Claim
-    response: str
-    make: RobotMaker
-    guard: Callable[..., Any] = BackupFilter
-    partners: tuple[int, int] = (0, 0)
-    speeds: tuple[float, float] = (0.0, 0.0)
-    contact_speed: float = 0.0
-
-
-def _schemes(
-    make: RobotMaker,
-    claims: dict[Claim, tuple[str, ...]],
-    *,
-    fastest: float,
-    guard: Callable[..., Any] = BackupFilter,
-) -> dict[str, Scheme]:
-    """Return the schemes of a robot by name; escapes are from partners of up to ``fastest``."""
-    others: dict[Claim, dict[str, Any]] = {
-        "walls": {},
-        "escape": {"partners": (1, 1), "speeds": (0.3, fastest)},
-        "passive": {"partners": (1, 3), "speeds": (0.3, 3.0)},
-    }
-    return {
-        f"{response}-{claim}": Scheme(
-            claim=claim,
-            response=response,
-            make=make,
-            guard=guard,
-            # A base with a lag never rests exactly.
-            contact_speed=0.05 if (claim, response) == ("passive", "lag") else 0.0,
-            **others[claim],
-        )
-        for claim, responses in claims.items()
-        for response in responses
-    }
-
-
-#: Every scheme, by robot and name.
-SCHEMES: Final[dict[str, dict[str, Scheme]]] = {
-    "velocity": _schemes(
-        velocity_robot,
-        dict.fromkeys(("walls", "escape", "passive"), ("norm", "axis", "ideal", "lag")),
-        fastest=1.0,
-    ),
-    "unicycle": _schemes(
-        unicycle_robot,
-        {
-            "walls": ("rates", "offset", "ideal"),
-            "escape": ("rates", "ideal"),
-            "passive": ("rates", "offset"),
-        },
-        # A wheeled base may flee at an angle, and then with less than its speed.
-        fastest=0.8,
-    ),
-    "acceleration": _schemes(
-        acceleration_robot,
-        dict.fromkeys(("walls", "escape", "passive"), ("box",)),
-        fastest=0.95,
-        guard=AccelerationGuard,
-    ),
-}
-
-
-#: Dimensions that every robot moves in.
-_DIMS: Final = {"velocity": (2, 3), "unicycle": (2,), "acceleration": (2, 3)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +96,7 @@ class AttackConfig:
         require_choices("robot", (self.robot,), tuple(SCHEMES))
         require_choices("schemes", self.schemes or ("",), ("", *SCHEMES[self.robot]))
         require_choices("worlds", self.worlds, WORLDS)
-        require_choices("dims", self.dims or (2,), _DIMS[self.robot])
+        require_choices("dims", self.dims or (2,), DIMS[self.robot])
         require_choices("dts", self.dts, None)
         for name, low, high in (
             ("seed", 0, 2**63 - 1),
@@ -574,7 +314,7 @@ def _play(
     starts, draws = (one.default_rng() for one in stream.spawn(2))
     kind = config.worlds[index % len(config.worlds)]
     turn = index // len(config.worlds)
-    dims = config.dims or _DIMS[config.robot]
+    dims = config.dims or DIMS[config.robot]
     dim = dims[turn % len(dims)]
     dt = config.dts[turn // len(dims) % len(config.dts)]
     for vain in range(_STARTS):
@@ -871,11 +611,10 @@ def draw_attack(episode: Episode) -> bytes:
     axes.axvline(times[moment], color="#64748b", lw=0.8, ls=":")
     axes.set_ylim(min(-0.02, 1.1 * float(nearest.min())), float(np.quantile(nearest, 0.95)) + 0.5)
     axes.set(ylabel="gap / m", title="Free distance")
-    flags = np.repeat(np.array(episode.uncertified), SAMPLES)
-    span = axes.get_xaxis_transform()
-    axes.fill_between(
-        times, 0.0, flags, transform=span, color=_FLAGGED, alpha=0.25, lw=0, label="uncertified"
-    )
+    if any(episode.uncertified):
+        flags, whole = np.repeat(episode.uncertified, SAMPLES), axes.get_xaxis_transform()
+        style = {"color": _FLAGGED, "alpha": 0.25, "lw": 0, "label": "uncertified"}
+        axes.fill_between(times, 0.0, flags, transform=whole, **style)
     axes.legend(frameon=False, fontsize=8, ncols=3)
     speed_axes: Any = figure.add_subplot(grid[1, 1], sharex=axes)
     speed = np.linalg.norm(np.diff(path, axis=0), axis=1) / (episode.dt / SAMPLES)
