@@ -20,6 +20,7 @@ BENCHMARKS = (
     "safety",
     "batched",
     "oscbf",
+    "robots",
     "training",
     "zoo",
     "population",

@@ -234,12 +234,22 @@ class _Balls:
     def keep(self, pieces: Sequence[Piece], length_m: float, spare_m: float) -> bool:
         """Return whether a path stays at every ball's level; see `StaticScene.is_clear`."""
         (left,) = np.nonzero(self._distance - self._level + spare_m < length_m)
+        if not len(left):
+            return True
         points = np.array([z for piece in pieces for z in piece])
-        for y in (self._x, points[-1]):
-            left = self._unsettled(left, spare_m, points, y)
-            if not len(left):
-                return True
-        return all(self._keep_piece(left, spare_m, np.array(piece)) for piece in pieces)
+        # The planes at the position, whose normals every candidate of a step shares.
+        normal = self._offset[left] / np.maximum(self._distance[left], ROUNDING_M)[:, None]
+        along = (normal @ (points - self._x).T).min(axis=1)
+        left = left[self._distance[left] + along < self._level[left] - spare_m]
+        if not len(left):
+            return True
+        end = points[-1]
+        if bool((_lengths(end - self._centers[left]) < self._level[left] - spare_m).any()):
+            return False
+        left = self._unsettled(left, spare_m, points, end)
+        return not len(left) or all(
+            self._keep_piece(left, spare_m, np.array(piece)) for piece in pieces
+        )
 
     def _keep_piece(self, left: NDArray[np.intp], spare_m: float, points: FloatArray) -> bool:
         """Return whether one piece stays at the level of the balls that are left."""
