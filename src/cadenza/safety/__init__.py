@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .runtime.runtime import SafetyRuntime as SafetyRuntime
     from .snapshot import AgentBatch as AgentBatch
     from .snapshot import AgentSnapshot as AgentSnapshot
+    from .snapshot import WheeledSnapshot as WheeledSnapshot
     from .state import DEFAULT_EPSILON as DEFAULT_EPSILON
     from .state import DEFAULT_ETA as DEFAULT_ETA
     from .state import DEFAULT_WARMUP_STEPS as DEFAULT_WARMUP_STEPS

@@ -286,9 +286,7 @@ class UnicycleBase:
         A command that misses them is not tried as it is, safe or not: it would lead up to the
         obstacle, where there is no more room to turn.
         """
-        model, (v, w) = self._model, nominal
-        v = min(max(v, -model.max_reverse), model.max_speed)
-        w = min(max(w, -model.max_yaw_rate), model.max_yaw_rate)
+        v, w = self._limited(*nominal)
         rows = self._rows(v)[0]
         is_kept = all(n[0] * v + n[1] * self._l * w >= level for n, level in rows)
         return nominal if is_kept and (v, w) == nominal else (v, w)
@@ -444,8 +442,6 @@ class UnicycleBase:
 
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on the rows, slower turns, blends with the answer, the answer."""
-        if not self._near and not self._partners:
-            return
         best = self._projected(nominal)
         yield "rows", best
         for share in (*_SHARES, 0.0):
@@ -482,7 +478,14 @@ class UnicycleBase:
         found = nearest(q, (*self._box, *rows), self._solver)
         if found is None and walls < len(rows):
             found = nearest(q, (*self._box, *rows[:walls]), self._solver)
-        return (0.0, nominal[1]) if found is None else (found[0], found[1] / self._l)
+        x, y = (0.0, q[1]) if found is None else found
+        return self._limited(x, y / self._l)
+
+    def _limited(self, v: float, w: float) -> Vector:
+        """Return the command, each component moved to its limit where it is beyond."""
+        model = self._model
+        turn = model.max_yaw_rate
+        return min(max(v, -model.max_reverse), model.max_speed), min(max(w, -turn), turn)
 
     def _rows(self, speed: float) -> tuple[list[Row], int]:
         """Return rows on (v, l w) if ``speed`` is driven at most, walls first, and their number."""

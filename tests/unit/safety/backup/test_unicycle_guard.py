@@ -88,6 +88,13 @@ def test_memory_continues_from_its_saved_state():
         assert (one.action.tolist(), one.backup) == (other.action.tolist(), other.backup)
 
 
+def test_command_beyond_the_limits_is_moved_to_them():
+    ego = {"ego": ROBOT.snapshot(0.0, 0.0, 0.0, 0.0, 0.0)}
+    for obstacles in ((), [HalfSpace((1, 0), -5.0)]):
+        step = BackupFilter(ROBOT, dt=0.1, obstacles=obstacles).filter(np.array([1.5, -9.0]), ego)
+        assert (step.action.tolist(), step.backup) == ([1.0, -2.0], "rows")
+
+
 def test_scan_of_walls_stops_the_robot_as_the_walls_do():
     """Returns of 3 cm around, 5 cm apart, on a wall 1 m ahead."""
     scan = Points(np.stack([np.full(41, 1.0), np.linspace(-1.0, 1.0, 41)], axis=1), 0.03)
