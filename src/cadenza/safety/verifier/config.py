@@ -423,7 +423,7 @@ def require_choices(name: str, given: Any, choices: Sequence[object] | None) -> 
         ConfigurationError: It is none, or a tuple is empty or holds a value twice.
     """
     values = cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,))
-    if not values or len(set(values)) != len(values):
+    if not values or any(value in values[:index] for index, value in enumerate(values)):
         raise ConfigurationError(
             f"verifier: {name}: expected at least one value and none twice, got {list(values)}."
         )
