@@ -18,7 +18,7 @@ Limits:     what is not convex is covered by several shapes; `SphereCloud` and i
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -565,6 +565,8 @@ class Obstacles:
         Raises:
             InputError: One is no shape, or of another dimension.
         """
+        if not isinstance(cast("object", others), Obstacles | Iterable):
+            refuse(InputError, "obstacles", expected="a sequence of shapes", got=others)
         more = others.shapes if isinstance(others, Obstacles) else tuple(others)
         return Obstacles((*self.shapes, *more)) if more else self
 

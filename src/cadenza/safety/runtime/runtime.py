@@ -24,9 +24,9 @@ Trust:  two filters share one set of rows: one trusts forecast accelerations as 
 Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -72,6 +72,9 @@ from cadenza.safety.runtime.safety_step import (
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.solvers import make_solver
 from cadenza.safety.state import FilterInfo
+
+#: The obstacles of a step that names none.
+_NOTHING: Final[tuple[Shape, ...]] = ()
 
 
 def require_parts(
@@ -253,7 +256,7 @@ class SafetyRuntime:
         *,
         partner_id: str | None = None,
         contact_forces: Mapping[Pair, float] | None = None,
-        obstacles: Iterable[Shape] | Obstacles = (),
+        obstacles: Iterable[Shape] | Obstacles = _NOTHING,
     ) -> SafetyStep:
         """Return the action to execute in the state that ``snapshots`` describe.
 
@@ -278,7 +281,7 @@ class SafetyRuntime:
         obs: Mapping[str, Any],
         *,
         contact_forces: Mapping[Pair, float] | None = None,
-        obstacles: Iterable[Shape] | Obstacles = (),
+        obstacles: Iterable[Shape] | Obstacles = _NOTHING,
     ) -> SafetyStep:
         """Return the action to execute, reading scene, partner and packet ages from ``obs``.
 
@@ -383,7 +386,7 @@ class SafetyRuntime:
         obstacles: Iterable[Shape] | Obstacles,
     ) -> SafetyStep:
         """Check, notice, decide, remember."""
-        if obstacles or self._around is not None:
+        if obstacles is not _NOTHING or self._around is not None:
             try:
                 self._look_around(obstacles)
             except InputError as error:
@@ -630,6 +633,8 @@ class SafetyRuntime:
             ConfigurationError: The ego cannot be kept clear of any.
         """
         if self._obstacle_guard is None:
+            if isinstance(obstacles, Sized) and not len(obstacles):
+                return
             self._obstacle_guard = self._made_guard()
         self._around = self._obstacle_guard.around(obstacles)
 

@@ -18,8 +18,13 @@ from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.wrappers.action_port import ActionMap
-from cadenza.safety.wrappers.robot import ObstacleSource, RobotFilterWrapper
-from cadenza.safety.wrappers.scene_source import ForceSource, PartnerSource, SnapshotSource
+from cadenza.safety.wrappers.robot import RobotFilterWrapper
+from cadenza.safety.wrappers.scene_source import (
+    ForceSource,
+    ObstacleSource,
+    PartnerSource,
+    SnapshotSource,
+)
 from cadenza.safety.wrappers.single import Fallback, SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import (
     BatchPartnerSource,
@@ -49,6 +54,7 @@ class SingleKeywords(GuardKeywords, total=False):
     fallback: Fallback
     partner_id: PartnerSource | None
     contact_forces: ForceSource | None
+    obstacles: Sequence[Shape] | Obstacles | ObstacleSource
 
 
 class VectorKeywords(GuardKeywords, total=False):

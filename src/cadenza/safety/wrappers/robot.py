@@ -1,7 +1,7 @@
 """A Gymnasium wrapper that guards a robot which takes velocities, beside walls and people."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,10 +14,7 @@ from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
-from cadenza.safety.wrappers.scene_source import SnapshotSource, checked_scene
-
-#: Returns the shapes of one step, e.g. of a scan, from environment, last observation and last info.
-ObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], Sequence[Shape] | Obstacles]
+from cadenza.safety.wrappers.scene_source import ObstacleSource, SnapshotSource, checked_scene
 
 
 class RobotFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):

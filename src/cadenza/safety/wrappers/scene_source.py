@@ -1,12 +1,13 @@
 """Where a wrapper learns about the scene: from the caller, else from hooks of the environment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.runtime.env_hooks import hook
@@ -18,6 +19,8 @@ SnapshotSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], dict[str, Agent
 PartnerSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], str | None]
 #: Returns measured contact forces per pair, N, from the same.
 ForceSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], LambdaDict]
+#: Returns the shapes of one step, of a scan for example, from the same.
+ObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], Sequence[Shape] | Obstacles]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A Gymnasium wrapper that filters the ego's action in every step."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
@@ -26,6 +27,7 @@ from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
 from cadenza.safety.wrappers.scene_source import (
     ForceSource,
+    ObstacleSource,
     PartnerSource,
     SnapshotSource,
     Task,
@@ -62,7 +64,8 @@ def safety_record(
         ``bad_input`` (text, empty if sound). The intervention is NaN for a nominal action that is
         not finite. Per partner id: ``barrier`` (m/s, >= 0 in the safe set), ``margin`` (m),
         ``slack`` and ``lambda`` (m/s^2), ``constraint_violation`` (m/s) and, when a forecast was
-        scored, ``prediction_gap_loss`` (m/s).
+        scored, ``prediction_gap_loss`` (m/s). Beside obstacles ``static_margin`` (K,), m,
+        ``static_uncertified`` and ``backup``, as in `cadenza.safety.state.FilterInfo`.
     """
     info = step.info
     # The filter lists partners in string order.
@@ -96,6 +99,8 @@ def safety_record(
     }
     if barrier:
         record["barrier"] = of_pairs(barrier)
+    beside = ("static_margin", "static_uncertified", "backup")
+    record |= {key: value for key, value in info.items() if key in beside}
     if step.loss is not None:
         record["prediction_gap_loss"] = {
             uid: float(step.loss[key])
@@ -155,6 +160,7 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         action_from_control: ActionMap | None = None,
         partner_id: PartnerSource | None = None,
         contact_forces: ForceSource | None = None,
+        obstacles: Sequence[Shape] | Obstacles | ObstacleSource = (),
     ) -> None:
         """Wrap ``env``.
 
@@ -173,6 +179,8 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             action_from_control: The inverse of ``action_to_control``.
             partner_id: Called like ``snapshots``; None means an unknown partner.
             contact_forces: Called like ``snapshots``; None means no measurements.
+            obstacles: Shapes that stand still, besides those of ``options``; or called like
+                ``snapshots`` for the shapes of a step, of a scan for example.
 
         Raises:
             ConfigurationError: The action space does not fit, a wrapper inside changes actions
@@ -197,12 +205,20 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             snapshots=(snapshots, Callable),
             partner_id=(partner_id, Callable | None),
             contact_forces=(contact_forces, Callable | None),
+            obstacles=(obstacles, Sequence | Obstacles | Callable),
             action_to_control=(action_to_control, Callable | None),
             action_from_control=(action_from_control, Callable | None),
         )
         self._snapshots: SnapshotSource = snapshots
         self._partner_id, self._forces = partner_id, contact_forces
         self._options = SafetyOptions() if options is None else options
+        self._scan = obstacles if callable(obstacles) else None
+        if not callable(obstacles):
+            shapes = obstacles.shapes if isinstance(obstacles, Obstacles) else obstacles
+            lasting = (*self._options.obstacles, *shapes)
+            self._options = replace(self._options, obstacles=lasting)
+        if self._scan is not None and fallback != "retreat":
+            raise _fallback_refused(fallback)
         self._fallback = _checked_fallback(fallback, self._options)
         self._runtime = SafetyRuntime(
             ego_uid=task.ego_uid,
@@ -284,6 +300,7 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         try:
             snapshots = checked_scene(self._snapshots(*sources))
             forces = None if self._forces is None else self._forces(*sources)
+            around = () if self._scan is None else self._scan(*sources)
         except InputError as error:  # a snapshot refuses numbers that are not finite
             return self._runtime.step_blind(nominal, error), {}, False
         step = self._runtime.step(
@@ -291,6 +308,7 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             snapshots,
             partner_id=None if self._partner_id is None else self._partner_id(*sources),
             contact_forces=forces,
+            obstacles=around,
         )
         if step.bad_input is not None:
             return step, {}, False
@@ -336,4 +354,13 @@ def _checked_fallback(fallback: Fallback, options: SafetyOptions) -> Fallback:
             "SafetyFilterWrapper: expected fallback 'retreat' with on_bad_input='brake', which "
             f"carries the state on by the runtime's own actions, got {fallback!r}."
         )
+    if fallback != "retreat" and options.obstacles:
+        raise _fallback_refused(fallback)
     return fallback
+
+
+def _fallback_refused(fallback: Fallback) -> ConfigurationError:
+    return ConfigurationError(
+        "SafetyFilterWrapper: expected fallback 'retreat' beside obstacles, before which the "
+        f"runtime stops by its own actions, got {fallback!r}."
+    )
