@@ -68,20 +68,17 @@ def provenance_lines(details: ReportDetails | None) -> tuple[tuple[str, str], ..
 
 
 def _assumptions(report: ThreeTableReport) -> Table:
-    rows = [
+    rows = tuple(
         (
-            row.assumption,
-            row.description,
-            str(row.violations),
-            str(row.n_steps),
+            *(row.assumption, row.description, str(row.violations), str(row.n_steps)),
             *_rate(row.violations, row.n_steps),
         )
         for row in report.table_1
-    ]
+    )
     return Table(
         title="Table 1: assumptions",
         columns=("Assumption", "Description", "Violations", "Steps", "Rate", "95 % interval"),
-        rows=tuple(rows),
+        rows=rows,
         caption="" if rows else "No assumption was checked.",
         text_columns=range(2),
     )
@@ -91,57 +88,40 @@ def _conditions(report: ThreeTableReport) -> Table:
     details: Sequence[ConditionDetails | None] = (
         report.details.conditions if report.details is not None else ()
     ) or [None] * len(report.table_2)
-    rows: list[tuple[str, ...]] = []
-    for row, more in zip(report.table_2, details, strict=True):
-        violating = None if more is None else more.violating_episodes
-        rows.append(
-            (
-                row.predictor,
-                row.conformal_mode,
-                row.vendor_compliance or MISSING,
-                str(row.n_episodes),
-                str(row.violations),
-                str(row.fallback_fires),
-                number(row.max_slack),
-                number(row.slack_l2),
-                *_rate(violating, row.n_episodes),
-            )
+    rows = tuple(
+        (
+            *(row.predictor, row.conformal_mode, row.vendor_compliance or MISSING),
+            *map(str, (row.n_episodes, row.violations, row.fallback_fires)),
+            *map(number, (row.max_slack, row.slack_l2)),
+            *_rate(None if more is None else more.violating_episodes, row.n_episodes),
         )
+        for row, more in zip(report.table_2, details, strict=True)
+    )
+    columns = (
+        *("Predictor", "Conformal mode", "Vendor compliance", "Episodes", "Violations"),
+        *("Fallback fires", "Max slack", "Slack L2", "Violating episodes", "95 % interval"),
+    )
     return Table(
         title="Table 2: conditions",
-        columns=(
-            "Predictor",
-            "Conformal mode",
-            "Vendor compliance",
-            "Episodes",
-            "Violations",
-            "Fallback fires",
-            "Max slack",
-            "Slack L2",
-            "Violating episodes",
-            "95 % interval",
-        ),
-        rows=tuple(rows),
+        columns=columns,
+        rows=rows,
         caption="" if rows else "No condition was run.",
         text_columns=range(3),
     )
 
 
 def _gap(report: ThreeTableReport) -> Table:
-    rows = [
+    rows = tuple(
         (
             row.condition,
-            number(row.lambda_mean),
-            number(row.lambda_var),
-            number(row.oracle_lambda_mean),
-            number(row.gap),
+            *map(number, (row.lambda_mean, row.lambda_var, row.oracle_lambda_mean, row.gap)),
         )
         for row in report.table_3
-    ]
+    )
     return Table(
         title="Table 3: conservativeness gap",
         columns=("Condition", "λ mean", "λ variance", "Oracle λ mean", "Gap"),
-        rows=tuple(rows),
+        rows=rows,
         caption="" if rows else "No oracle was run, so there is no gap to show.",
     )
 
@@ -166,19 +146,12 @@ def _details(conditions: Sequence[ConditionDetails]) -> Table:
     def cell(value: float | None) -> str:
         return str(value) if isinstance(value, int) else number(value)
 
-    rows = [
-        (
-            entry.condition,
-            *(cell(getattr(entry, field)) for _, field in _DETAILS),
-            _reasons(entry),
-        )
+    rows = tuple(
+        (entry.condition, *(cell(getattr(entry, name)) for _, name in _DETAILS), _reasons(entry))
         for entry in conditions
-    ]
-    return Table(
-        title="Details",
-        columns=("Condition", *(head for head, _ in _DETAILS), "Braked for, pairs"),
-        rows=tuple(rows),
     )
+    columns = ("Condition", *(head for head, _ in _DETAILS), "Braked for, pairs")
+    return Table(title="Details", columns=columns, rows=rows)
 
 
 def number(value: float | None) -> str:

@@ -345,15 +345,9 @@ def make_condition_row(
 ) -> ConditionRow:
     """Return a row of table 2 with the slack of its OSCBF steps, one result per step."""
     slack = aggregate_oscbf_slack(oscbf_results)
+    counts = (n_episodes, violations, fallback_fires)
     return ConditionRow(
-        predictor=predictor,
-        conformal_mode=conformal_mode,
-        vendor_compliance=vendor_compliance,
-        n_episodes=n_episodes,
-        violations=violations,
-        fallback_fires=fallback_fires,
-        max_slack=slack.max_slack,
-        slack_l2=slack.slack_l2,
+        predictor, conformal_mode, vendor_compliance, *counts, slack.max_slack, slack.slack_l2
     )
 
 
@@ -456,14 +450,7 @@ def canonical_text(payload: Mapping[str, Any]) -> str:
     Raises:
         ValueError: It holds NaN or an infinity.
     """
-    return json.dumps(
-        payload,
-        sort_keys=True,
-        indent=2,
-        separators=(",", ": "),
-        ensure_ascii=True,
-        allow_nan=False,
-    )
+    return json.dumps(payload, sort_keys=True, indent=2, separators=(",", ": "), allow_nan=False)
 
 
 def text_hash(payload: Mapping[str, Any]) -> str:
