@@ -111,10 +111,10 @@ def refuse(
     """Raise ``error`` with "name: expected ..., got ...; do." as its message.
 
     ``got`` is told as a message words it if it is a text (give a value that is one as its `repr`),
-    cut after 80 characters if it is another value.
+    on one line and cut after 80 characters if it is another value.
     """
     if not isinstance(got, str):
-        text = repr(got)
+        text = " ".join(repr(got).split())
         got = text if len(text) <= 80 else f"{text[:77]}..."
     raise error(f"{name}: expected {expected}, got {got}{do and '; '}{do}.")
 

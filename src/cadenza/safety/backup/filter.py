@@ -11,9 +11,10 @@ Theorem: A, A2, B, C in docs/safety.md.
 Units:   m, m/s, s; actions in the unit of the robot's model.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -220,6 +221,8 @@ class BackupFilter:
         self, agents: Mapping[str, AgentSnapshot], obstacles: Obstacles | None
     ) -> tuple[Scene, dict[str, float]]:
         """Return what the base reads, and the free distances to partners, m."""
+        if not isinstance(cast("object", agents), Mapping):
+            refuse(InputError, "filter: agents", expected="snapshots by agent id", got=agents)
         ego = self._agent(agents, self._robot.uid)
         heading = yaw_rate = 0.0
         if isinstance(ego, WheeledSnapshot):
@@ -288,19 +291,29 @@ class BackupFilter:
         Raises:
             InputError: It is none of this filter's; the filter is then unchanged.
         """
+        dim, size = self._robot.position_dim, self._robot.action_dim
         try:
-            plan = state["plan"]
-            held = None if plan is None else Plan(_numbers(plan[0]), _numbers(plan[1]))
-            self._base.load_state_dict(state["base"])
+            plan, base = state["plan"], state["base"]
+            held = None if plan is None else Plan(_numbers(plan[0], dim), _numbers(plan[1], size))
+            self._base.load_state_dict(base)
         except (KeyError, IndexError, TypeError, ValueError) as error:
+            got = " ".join(shown(state).split())
             raise InputError(
-                f"BackupFilter.load_state_dict: expected what state_dict gave, got {shown(state)}."
+                f"BackupFilter.load_state_dict: expected what state_dict returned, got {got}."
             ) from error
         self._plan = held
 
 
-def _numbers(values: Any) -> Vector:
-    return tuple([float(value) for value in values])
+def _numbers(values: Any, count: int) -> Vector:
+    """Return so many finite numbers, or none at all.
+
+    Raises:
+        ValueError: They are others.
+    """
+    numbers = tuple([float(value) for value in values])
+    if len(numbers) not in (0, count) or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"expected {count} finite numbers, got {numbers}")
+    return numbers
 
 
 def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:
@@ -363,7 +376,7 @@ def _guarantee(
         ConfigurationError: ``escape`` is wanted and cannot be promised.
     """
     promises: tuple[object, ...] = get_args(Guarantee)
-    if wanted is not None and wanted not in promises:
+    if wanted is not None and not (isinstance(cast("object", wanted), str) and wanted in promises):
         expected = f"one of {promises} or None"
         refuse(ConfigurationError, "BackupFilter.guarantee", expected=expected, got=wanted)
     lone = len(bounds) <= 1

@@ -769,5 +769,14 @@ class VelocityBase:
         return {"pending": [list(command) for command in self._pending]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        self._pending = [tuple(command) for command in state["pending"]]
+        """Continue from `state_dict`.
+
+        Raises:
+            ValueError: There are more or fewer commands on their way than the delay holds.
+        """
+        pending: list[Vector] = [tuple(map(float, command)) for command in state["pending"]]
+        if [len(u) for u in pending] != [len(u) for u in self._pending]:
+            raise ValueError(f"expected {len(self._pending)} commands, got {len(pending)}")
+        if not all(abs(number) <= self._top for u in pending for number in u):
+            raise ValueError("expected commands within the top speed")
+        self._pending = pending

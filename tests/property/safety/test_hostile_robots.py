@@ -1,0 +1,132 @@
+"""Whatever a caller hands to the filter with a backup: one sentence, or a sound action."""
+
+import math
+
+import numpy as np
+import pytest
+
+from cadenza.core.errors import CadenzaError
+from cadenza.core.seeding import derive_substream
+from cadenza.safety.backup import BackupFilter
+from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
+from cadenza.safety.geometry import Ball, HalfSpace, Points
+from cadenza.safety.snapshot import AgentSnapshot
+from tests.campaigns import size
+
+CALLS = size(1_000, 20_000)
+WEIRD = [
+    None,
+    True,
+    "text",
+    b"bytes",
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e308,
+    -0.0,
+    0,
+    -1,
+    10**400,
+    1j,
+    [],
+    (),
+    {},
+    [1.0],
+    [[1.0, 2.0]],
+    np.zeros(0),
+    np.zeros(3),
+    np.zeros((2, 2)),
+    np.array(["a", "b"]),
+    np.array([math.nan, 0.0]),
+    np.array([1e300, 1e300]),
+    np.ma.masked_array([1.0, 2.0], [True, False]),
+    object(),
+    lambda: None,
+    AgentSnapshot((0.0, 0.0), (0.0, 0.0), 0.2),
+    AgentSnapshot((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), 0.2),
+    AgentSnapshot((1e9, 1e9), (1e9, -1e9), 1e9),
+    AgentSnapshot((0.0, 0.0), (0.0, 0.0), 0.2, 1e9),
+    HalfSpace((1.0, 0.0, 0.0), 0.0),
+    [Ball((0.0, 0.0), 1.0)],
+    [Points(np.zeros((0, 2)), 0.1)],
+    [HalfSpace((1.0, 0.0), 0.0), None],
+    PartnerBound("walker", 1e9, 0.0),
+]
+
+
+def sound(action, top):
+    return (
+        action.shape == (2,) and bool(np.isfinite(action).all()) and np.linalg.norm(action) <= top
+    )
+
+
+def one_sentence(error):
+    text = str(error)
+    assert text
+    assert "\n" not in text
+    assert len(text) < 1_000
+
+
+def test_calls_answer_with_one_sentence_or_a_sound_action():
+    rng = derive_substream("tests.hostile-robots", root_seed=0).default_rng()
+    walker = AgentSnapshot((1.0, 0.0), (0.0, 0.0), 0.2)
+    scene = {"ego": AgentSnapshot((0.0, 0.0), (0.0, 0.0), 0.2), "walker": walker}
+    guard = BackupFilter(VelocityModel("ego", 2, 1.0, 2.0), [PartnerBound("walker", 1.0)], dt=0.1)
+
+    def weird():
+        return WEIRD[int(rng.integers(len(WEIRD)))]
+
+    answered = 0
+    for _ in range(CALLS):
+        nominal, agents, obstacles = np.array([0.5, 0.0]), dict(scene), None
+        for part in rng.permutation(4)[: int(rng.integers(1, 3))]:
+            if part == 0:
+                nominal = weird()
+            elif part == 1 and isinstance(agents, dict):
+                agents[str(rng.choice(["ego", "walker", "stranger"]))] = weird()
+            elif part == 2:
+                obstacles = weird()
+            else:
+                agents = weird()
+        try:
+            step = guard.filter(nominal, agents, obstacles=obstacles)
+        except (CadenzaError, TypeError) as error:
+            one_sentence(error)
+            continue
+        answered += 1
+        assert sound(step.action, 1.0 + 1e-9)
+    assert answered > 0
+    # And it works as before.
+    assert guard.filter(np.array([0.5, 0.0]), scene).backup == "none"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: VelocityModel(a, 2, b),
+        lambda a, b: VelocityModel("ego", a, 1.0, b),
+        lambda a, b: VelocityModel("ego", 2, a, 1.0, limit=b),
+        lambda a, b: VelocityModel("ego", 2, 1.0, lag_s=a, delay_s=b),
+        lambda a, b: PartnerBound(a, b),
+        lambda a, b: PartnerBound("walker", a, b),
+        lambda a, b: UnicycleModel("ego", a, b, 1.0, 1.0, 1.0, 0.2),
+        lambda a, b: BackupFilter(a, b, dt=0.1),
+        lambda a, b: BackupFilter(VelocityModel("ego", 2, 1.0, 2.0), [], dt=a, obstacles=b),
+        lambda a, b: BackupFilter(
+            VelocityModel("ego", 2, 1.0, 2.0), dt=0.1, guarantee=a, margin_m=b
+        ),
+        lambda a, b: BackupFilter(
+            VelocityModel("ego", 2, 1.0, 2.0), dt=0.1, position_error_m=a, contact_speed=b
+        ),
+        lambda a, b: BackupFilter(VelocityModel("ego", 2, 1.0, 2.0), dt=0.1).load_state_dict(
+            {"plan": a, "base": b}
+        ),
+    ],
+)
+def test_settings_are_refused_in_one_sentence(make):
+    for a in WEIRD:
+        for b in (1.0, *WEIRD):
+            try:
+                make(a, b)
+            except (CadenzaError, TypeError) as error:
+                one_sentence(error)
