@@ -35,6 +35,10 @@ class MemoryPartner(FrozenNetworkPartner):
         return self.made
 
 
+#: Tasks of the partners at the door.
+DOORS = ("doorway", "doorway_diffdrive")
+
+
 def state_dim(robots):
     """Return the length of a robot's state among so many."""
     return 6 + 4 * (robots - 1)
@@ -49,7 +53,7 @@ def states(name, robots, rng, batch=()):
     """Return random states of its robot: foragers see cells, arms what their task tells."""
     if plays(name, "foraging"):  # three foods and two players
         return rng.integers(0, 8, (*batch, 15)).astype(np.float32)
-    widths = {("cocarry_mj",): 20, ("handover_mj",): 18}
+    widths = {("cocarry_mj",): 20, ("handover_mj",): 18, DOORS: 11}
     width = widths.get(partner_card(name).tasks, state_dim(robots))
     return rng.uniform(-2, 2, (*batch, width)).astype(np.float32)
 
@@ -58,7 +62,7 @@ def own_space(name):
     """Return what it acts within before it is bound; learned partners know no bounds."""
     if plays(name, "foraging"):
         return spaces.Box(0.0, 5.0, (1,))
-    bound = 0.5 if "crossing" in partner_card(name).tasks else 1.0
+    bound = {("crossing",): 0.5, DOORS: 0.75}.get(partner_card(name).tasks, 1.0)
     sizes = {("cocarry_mj",): 3, ("handover_mj",): 6}
     return spaces.Box(-bound, bound, (sizes.get(partner_card(name).tasks, 2),))
 

@@ -12,7 +12,8 @@ Pairing: episode k of every row starts alike, and a partner draws alike in it; o
          changes differs. An episode is the one that `cadenza eval run` plays for the same seed.
 Limits:  co-carry's f_max is `FORCE_MARGIN` x the 99th percentile of the largest internal force of
          episodes in which the reference brings the bar to its goal and keeps it level; the handover
-         has its takt: with a presenter frozen aside, the reference seats the peg, but too late.
+         has its takt: with a presenter frozen aside, the reference seats the peg, but too late; so
+         has the doorway: an ego that lets everybody go first arrives, but too late.
 Adding one: an `AdmissionPlan` in `PLANS`.
 """
 
@@ -28,6 +29,8 @@ import cadenza
 from cadenza.benchmark.policies import LanePolicy, ego_seat, load_policy
 from cadenza.benchmark.tasks import (
     COCARRY_MJ,
+    DOORWAY,
+    DOORWAY_DIFFDRIVE,
     HANDOVER_MJ,
     EnvRequest,
     OptionValue,
@@ -342,7 +345,7 @@ def _gap(reference: Sequence[Played], other: Sequence[Played]) -> dict[str, Any]
 
 def as_markdown(record: Mapping[str, Any]) -> str:
     """Return the table and the verdicts of `admit`."""
-    keys, own = list(record["limits"]), record["task"].removesuffix("mj")
+    keys, own = list(record["limits"]), record["task"].partition("_")[0] + "_"
     heads = ["ego", "partner", "success", "95 %", "reached", *(f"{key} (p50, max)" for key in keys)]
     lines = [f"| {' | '.join(['row', *heads])} |", "|---" * (len(heads) + 1) + "|"]
     for row in record["rows"]:
@@ -565,5 +568,44 @@ HANDOVER: Final = AdmissionPlan(
     limits=_takt,
 )
 
+#: Takt in which even two that wait for each other arrive at the doorway, s.
+LONG_DOOR_TAKT_S: Final = 20.0
+
+
+def _door_takt() -> Mapping[str, float]:
+    return {"time": float(DOORWAY.complete_options({})["takt_s"])}
+
+
+def _at_door(name: str, ego: str, partner: str, **rest: Any) -> AdmissionRow:
+    return AdmissionRow(
+        name=name, ego=ego, partner=f"doorway_{partner}", episodes=100, options=rest
+    )
+
+
+_DOOR_PARTNERS: Final = ("mixed", "polite", "pushy", "hesitant", "changing")
+_LATE_ROW: Final = "late ego, polite, takt 20 s"
+
+DOOR: Final = AdmissionPlan(
+    rows=(
+        *(_at_door(f"reference, {kind}", "doorway_reference", kind) for kind in _DOOR_PARTNERS),
+        *(_at_door(f"first, {kind}", "doorway_first", kind) for kind in _DOOR_PARTNERS),
+        *(_at_door(f"late, {kind}", "doorway_late", kind) for kind in _DOOR_PARTNERS),
+        _at_door("partner parked", "doorway_reference", "parked"),
+        _at_door("ego parked", "zero", "mixed"),
+        _at_door(_LATE_ROW, "doorway_late", "polite", takt_s=LONG_DOOR_TAKT_S),
+    ),
+    matched=tuple(f"reference, {kind}" for kind in _DOOR_PARTNERS),
+    alone=("partner parked", "ego parked"),
+    schedules={"reference, mixed": ("first, mixed", "late, mixed")},
+    admitted=tuple(f"reference, {kind}" for kind in _DOOR_PARTNERS),
+    binding=_LATE_ROW,
+    limits=_door_takt,
+)
+
 #: The plan of every task that has one.
-PLANS: Final = {COCARRY_MJ.task_id: COCARRY, HANDOVER_MJ.task_id: HANDOVER}
+PLANS: Final = {
+    COCARRY_MJ.task_id: COCARRY,
+    DOORWAY.task_id: DOOR,
+    DOORWAY_DIFFDRIVE.task_id: DOOR,
+    HANDOVER_MJ.task_id: HANDOVER,
+}

@@ -498,6 +498,22 @@ def make_crossing_env(request: EnvRequest) -> Any:
     return _one_or_many(request, CrossingEnv, VectorCrossingEnv, **robots)
 
 
+def make_doorway_env(request: EnvRequest) -> Any:
+    """Build the door task for holonomic bases; see `EnvRequest`."""
+    from cadenza.envs.doorway import DoorwayEnv, VectorDoorwayEnv
+
+    given: dict[str, Any] = dict(request.options)
+    return _one_or_many(request, DoorwayEnv, VectorDoorwayEnv, **given)
+
+
+def make_doorway_diffdrive_env(request: EnvRequest) -> Any:
+    """Build the door task for robots on wheels; see `EnvRequest`."""
+    from cadenza.envs.doorway import DoorwayDiffDriveEnv, VectorDoorwayDiffDriveEnv
+
+    given: dict[str, Any] = dict(request.options)
+    return _one_or_many(request, DoorwayDiffDriveEnv, VectorDoorwayDiffDriveEnv, **given)
+
+
 def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
     """Build the cooperative-push task; see `EnvRequest`."""
     from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv

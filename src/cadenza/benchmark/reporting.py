@@ -49,6 +49,7 @@ _PLACES: Final = [f"{x}{BUNDLES_FOLDER}" for x in ("", "evaluation/", "1b/", "2/
 _BASELINES: Final = {
     "cocarry_reference": "REF-SCRIPT",
     "handover_reference": "REF-SCRIPT",
+    "doorway_reference": "REF-SCRIPT",
     "random": "B-RND",
     "zero": "B-STAT",
     "happo_blind": "B-BLIND",

@@ -9,6 +9,8 @@ Handover:  go above the presented handle, turn the hand to it, come down, close 
            next point, turn = turn to it; both as far as an action reaches. While the peg turns in
            the hand, the hand moves so that the peg's tip stays. The phase follows from the view of
            `cadenza.envs.mujoco.handover`, (31,).
+Doorway:   go through the door, unless the other is in it, or on its way to it and not clearly
+           later; then wait aside. Blind ones go at once, or after a time.
 Axes:      N = rows, one episode each; `reset_row` begins another one in a row. An ego takes one
            state or N of them; those of co-carry read the view "task", (20,).
 """
@@ -23,7 +25,7 @@ from cadenza.benchmark.policies import EgoSeat, MemorylessPolicy, register_polic
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.types import Observation
-from cadenza.partners import handover
+from cadenza.partners import doorway, handover
 from cadenza.partners.cocarry import (
     GRIP_STEP,
     MIN_LENGTH,
@@ -295,3 +297,80 @@ class HandoverBlind(ReceivingEgo):
 
     point_only = True
     nominal_grasp = True
+
+
+#: By how much the ego must be earlier at the door to go before a partner that comes, s.
+HEAD_START_S: Final = 0.5
+#: Progress from which on a partner that moves to the door counts as coming, m: nearer than where it
+#: waits; and the speed from which on it moves, m/s.
+COMING: Final = (-1.1, 0.15)
+#: When the late ego goes, s: a partner that goes at once has then passed.
+LATE_S: Final = 3.5
+
+
+class DoorwayEgo(MemorylessPolicy, ABC):
+    """Base of the egos at the door, for both plants; a subclass says when to go."""
+
+    def __init__(self, seat: EgoSeat) -> None:
+        if seat.observation_dim not in doorway.STATE_SIZES or seat.action_dim != 2:
+            raise InputError(
+                f"{type(self).__name__}: expected the task doorway or doorway_diffdrive "
+                f"({doorway.STATE_SIZES[0]} or {doorway.STATE_SIZES[1]} observations, 2 actions), "
+                f"got {seat.observation_dim} and {seat.action_dim}."
+            )
+        self._uid, self._speed = seat.uid, float(seat.high[0])
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the action, float32, (2,) or (N, 2)."""
+        state = obs["agent"][self._uid]["state"]
+        actions = self.act_rows(np.atleast_2d(state))
+        return actions[0] if state.ndim == 1 else actions
+
+    def act_rows(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions in N lanes, float32, (N, 2)."""
+        view = doorway.View.of(states)
+        going = doorway.through(view, self._speed, blind=self.blind)
+        waiting = doorway.aside(view, self._speed)
+        velocity = np.where(self.goes(view)[:, None], going, waiting)
+        return doorway.commands(view, velocity).astype(np.float32)
+
+    blind: ClassVar[bool] = True
+
+    @abstractmethod
+    def goes(self, view: doorway.View) -> NDArray[np.bool_]:
+        """Return whether to go through the door, (N,)."""
+
+
+@register_policy("doorway_reference")
+class DoorwayReference(DoorwayEgo):
+    """Goes first if it is earlier or the partner waits, else second."""
+
+    blind = False
+
+    def goes(self, view: doorway.View) -> NDArray[np.bool_]:
+        """See `DoorwayEgo`."""
+        passed, inside = view.other_passed(), view.other_inside()
+        near, speed = COMING
+        comes = (view.other_progress > near) & (view.other_speed > speed)
+        lead = view.other_to_entry() / doorway.MAX_SPEED - view.to_entry() / self._speed
+        committed = (view.progress > doorway.INSIDE) | (lead > HEAD_START_S) | ~comes
+        deeper = view.progress > view.other_progress
+        return passed | (committed & ~inside) | (inside & deeper & (view.progress > doorway.INSIDE))
+
+
+@register_policy("doorway_first")
+class DoorwayFirst(DoorwayEgo):
+    """Goes at once, and never looks."""
+
+    def goes(self, view: doorway.View) -> NDArray[np.bool_]:
+        """See `DoorwayEgo`."""
+        return np.ones(len(view.time), dtype=np.bool_)
+
+
+@register_policy("doorway_late")
+class DoorwayLate(DoorwayEgo):
+    """Waits aside until one who goes at once has passed, then goes, and never looks."""
+
+    def goes(self, view: doorway.View) -> NDArray[np.bool_]:
+        """See `DoorwayEgo`."""
+        return view.time >= LATE_S

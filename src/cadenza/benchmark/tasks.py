@@ -297,6 +297,42 @@ CROSSING: Final = TaskSpec(
     options={"num_robots": number(2, 2, 8, "robots on the circle, ego and partner included")},
 )
 
+DOORWAY: Final = TaskSpec(
+    task_id="doorway",
+    tier=1,
+    title="Two robots on opposite sides of a wall must both pass its one door.",
+    summary=(
+        "Discs on holonomic bases that take velocities and follow them at 2 m/s^2. The door has "
+        "room for one. Both must be at their goals behind it before the takt of 10 s ends, without "
+        "touching each other or a wall; the ego is to see who goes first."
+    ),
+    env_factory="cadenza.benchmark.builders:make_doorway_env",
+    episode_length=400,
+    has_success=True,
+    partners=(
+        "doorway_mixed",
+        "doorway_polite",
+        "doorway_pushy",
+        "doorway_hesitant",
+        "doorway_changing",
+    ),
+    seen_partner="doorway_mixed",
+    supports_batches=True,
+    options={"takt_s": number(10.0, 1.0, 60.0, "s until both must have arrived")},
+)
+
+DOORWAY_DIFFDRIVE: Final = DOORWAY.model_copy(
+    update={
+        "task_id": "doorway_diffdrive",
+        "title": "Two robots on wheels must both pass the one door between them.",
+        "summary": (
+            "The door for differential drives: an action is a speed and a yaw rate, followed at 2 "
+            "m/s^2 and 8 rad/s^2. Rooms, partners, takt and score are those of `doorway`."
+        ),
+        "env_factory": "cadenza.benchmark.builders:make_doorway_diffdrive_env",
+    }
+)
+
 MPE_COOPERATIVE_PUSH: Final = TaskSpec(
     task_id="mpe_cooperative_push",
     tier=0,
@@ -437,6 +473,8 @@ _tasks: dict[tuple[str, int], TaskSpec] = {
     (task.task_id, task.version): task
     for task in (
         CROSSING,
+        DOORWAY,
+        DOORWAY_DIFFDRIVE,
         MPE_COOPERATIVE_PUSH,
         COCARRY_MJ,
         HANDOVER_MJ,

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .adapters import EgoGymEnv as EgoGymEnv
     from .crossing import CrossingEnv as CrossingEnv
     from .crossing import VectorCrossingEnv as VectorCrossingEnv
+    from .doorway import DoorwayDiffDriveEnv as DoorwayDiffDriveEnv
+    from .doorway import DoorwayEnv as DoorwayEnv
+    from .doorway import VectorDoorwayDiffDriveEnv as VectorDoorwayDiffDriveEnv
+    from .doorway import VectorDoorwayEnv as VectorDoorwayEnv
     from .inputs import ChamberEnvCompatibilityError as ChamberEnvCompatibilityError
     from .listening import CommShapingWrapper as CommShapingWrapper
     from .maniskill.stage0 import Stage0StateSynthesizer as Stage0StateSynthesizer

@@ -52,6 +52,43 @@ def crossing(uids: Sequence[str]) -> Contracts:
     )
 
 
+def doorway(uids: Sequence[str], *, wheels: bool = False) -> Contracts:
+    """Return the contracts of the door, for holonomic bases or robots on wheels."""
+    state = [
+        _plane("position", "m"),
+        _plane("velocity", "m/s"),
+        _plane("goal", "m", "world, minus own"),
+        _plane("other position", "m", "world, minus own"),
+        _plane("other velocity", "m/s", "world, minus own"),
+    ]
+    if wheels:
+        state += [_plane("cosine and sine of heading", ""), ObsField("yaw rate", 1, "rad/s")]
+    state.append(ObsField("time", 1, "s"))
+
+    def moves(speed: float) -> tuple[ActionField, ...]:
+        if not wheels:
+            return (ActionField("velocity", 2, -speed, speed, unit="m/s", frame="world"),)
+        turn = ActionField("yaw rate", 1, -2.0, 2.0, unit="rad/s", frame="own")
+        return ActionField("speed", 1, -speed, speed, unit="m/s", frame="own"), turn
+
+    return _by_seat(
+        uids,
+        [
+            TaskContract(
+                task_id="doorway_diffdrive" if wheels else "doorway",
+                env_id="cadenza/DoorwayDiffDrive-v1" if wheels else "cadenza/Doorway-v1",
+                robot_uid=role,
+                control_hz=_HZ,
+                control_mode="speed and yaw rate" if wheels else "velocity",
+                max_episode_steps=400,
+                obs_spec=tuple(state),
+                action_spec=moves(speed),
+            )
+            for role, speed in zip(_ROLES, (1.0, 0.75), strict=True)
+        ],
+    )
+
+
 def cooperative_push(uids: Sequence[str]) -> Contracts:
     """Return the contracts of the cooperative push."""
     unit = "half a side"
@@ -217,6 +254,10 @@ def _two_arms(
 
 
 #: The ego's of every task with the usual options.
-OWN: Final = tuple(
-    task(_ROLES)["ego"] for task in (crossing, cooperative_push, foraging, cocarry, handover)
+OWN: Final = (
+    *(
+        task(_ROLES)["ego"]
+        for task in (crossing, cooperative_push, foraging, cocarry, handover, doorway)
+    ),
+    doorway(_ROLES, wheels=True)["ego"],
 )

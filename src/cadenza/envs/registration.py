@@ -10,6 +10,8 @@ from typing import Any, Final
 #: Gymnasium's names, and the tasks behind them; None leaves naming one to the caller.
 _TASKS: Final[dict[str, str | None]] = {
     "cadenza/Crossing-v1": "crossing",
+    "cadenza/Doorway-v1": "doorway",
+    "cadenza/DoorwayDiffDrive-v1": "doorway_diffdrive",
     "cadenza/CooperativePush-v1": "mpe_cooperative_push",
     "cadenza/CoCarry-v1": "cocarry_mj",
     "cadenza/Foraging-v1": "foraging",

@@ -5,6 +5,7 @@ Axes:   images are (H, W, 3) uint8, row 0 at the top; world y points up.
 Units:  world lengths in m (cooperative push: arena units); line widths in pixels of the result.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -48,6 +49,8 @@ _CROSSING_HALF_WIDTH: Final = 2.75
 _CROSSING_CIRCLE: Final = 2.0
 _CROSSING_ROBOT: Final = 0.2
 _CROSSING_GOAL: Final = 0.15
+#: Thickness of the room's outer walls in the picture, m.
+_DOORWAY_WALL: Final = 0.06
 _PUSH_HALF_WIDTH: Final = 1.15
 _PUSH_ROBOT: Final = 0.06
 _PUSH_LANDMARK: Final = 0.09
@@ -81,6 +84,12 @@ class Canvas:
             self.line(np.array([[at, -half_width], [at, half_width]]), _GRID, width=1.0)
             self.line(np.array([[-half_width, at], [half_width, at]]), _GRID, width=1.0)
         self._draw.rectangle(corners, outline=_EDGE, width=2 * OVERSAMPLING)
+
+    def rectangle(self, low: FloatArray, high: FloatArray, fill: Color) -> None:
+        """Fill the rectangle between two corners."""
+        left, bottom = self._point(float(low[0]), float(low[1]))
+        right, top = self._point(float(high[0]), float(high[1]))
+        self._draw.rectangle((left, top, right, bottom), fill=fill)
 
     def disc(
         self, center: FloatArray, radius: float, fill: Color, *, outline: Color, width: float
@@ -180,6 +189,49 @@ def draw_crossing(
         _robot(canvas, center, _CROSSING_ROBOT, velocity[robot], colors[robot], robot)
     canvas.caption(f"{time_s:.1f} s", _INK)
     if contact:
+        canvas.caption("contact", _ALARM, right=True)
+    return canvas.pixels()
+
+
+def draw_doorway(
+    *,
+    goals: FloatArray,
+    trail: FloatArray,
+    velocity: FloatArray,
+    headings: FloatArray | None,
+    room: tuple[float, float],
+    door: tuple[float, float],
+    contacts: Sequence[bool],
+    time_s: float,
+) -> NDArray[np.uint8]:
+    """Return a picture of the door task, (H, W, 3).
+
+    ``goals`` (2, 2) and ``trail`` (T, 2, 2), the last row current, in m; ``velocity`` (2, 2), m/s;
+    ``headings`` as unit vectors (2, 2), or None; half sizes of the ``room``, half thickness of its
+    wall and half width of the ``door`` in it, m; ``contacts`` of both robots in the last step;
+    ``time_s`` since the start, s.
+    """
+    canvas = Canvas(_CROSSING_HALF_WIDTH)
+    corner = np.array(room)
+    canvas.rectangle(-corner - _DOORWAY_WALL, corner + _DOORWAY_WALL, _INK)
+    canvas.rectangle(-corner, corner, _FLOOR)
+    for sign in (-1.0, 1.0):
+        ends = sorted((sign * door[1], sign * room[1]))
+        canvas.rectangle(np.array([-door[0], ends[0]]), np.array([door[0], ends[1]]), _INK)
+    for goal, color in zip(goals, _ROBOT_COLORS, strict=False):
+        canvas.disc(goal, _CROSSING_ROBOT, blend(color, _FLOOR, 0.18), outline=color, width=2.5)
+    for robot in (1, 0):
+        canvas.trail(trail[:, robot], _ROBOT_COLORS[robot], width=3.0)
+    for robot in (1, 0):
+        center = trail[-1, robot]
+        if contacts[robot]:
+            canvas.ring(center, _CROSSING_ROBOT * 1.45, _ALARM, width=4.0)
+        _robot(canvas, center, _CROSSING_ROBOT, velocity[robot], _ROBOT_COLORS[robot], robot)
+        if headings is not None:
+            rim = center + _CROSSING_ROBOT * headings[robot]
+            canvas.line(np.stack((center + 0.6 * (rim - center), rim)), _FLOOR, width=3.0)
+    canvas.caption(f"{time_s:.1f} s", _INK)
+    if any(contacts):
         canvas.caption("contact", _ALARM, right=True)
     return canvas.pixels()
 

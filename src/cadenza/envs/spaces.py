@@ -19,8 +19,8 @@ def state_observation_space(uids: Iterable[str], state_dim: int) -> gym.spaces.D
     return gym.spaces.Dict({"agent": agent})
 
 
-def planar_action_space(limits: Mapping[str, float]) -> gym.spaces.Dict:
-    """Return ``Dict{uid: Box(-limit, limit, (2,))}``, float32; one limit per uid."""
+def planar_action_space(limits: Mapping[str, Any]) -> gym.spaces.Dict:
+    """Return ``Dict{uid: Box(-limit, limit, (2,))}``, float32; one limit per uid, or (2,)."""
     return gym.spaces.Dict(
         {uid: gym.spaces.Box(-limit, limit, (2,), np.float32) for uid, limit in limits.items()}
     )

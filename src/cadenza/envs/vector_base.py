@@ -88,7 +88,7 @@ class TaskLayout:
         owner: Environment name for messages.
         stream: Stream family of the scalar task.
         uids: Robots in order.
-        limits: Largest action per component and uid.
+        limits: Largest action by uid, of every component or (2,).
         state_dim: Entries of one `state`, D.
         draws: Uniform draws per episode.
         control_timestep: Seconds per step.
@@ -97,7 +97,7 @@ class TaskLayout:
     owner: str
     stream: str
     uids: tuple[str, ...]
-    limits: Mapping[str, float]
+    limits: Mapping[str, Any]
     state_dim: int
     draws: int
     control_timestep: float
@@ -282,8 +282,8 @@ class PlanarVectorEnv(EpisodeBatch):
         self._finished: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
         robots = len(task.uids)
         self._states_shape = (robots, self.num_envs, task.state_dim)
-        limits = np.array([task.limits[uid] for uid in task.uids]).reshape(robots, 1, 1)
-        self._limits = backend.from_host(limits)
+        limits = np.array([task.limits[uid] for uid in task.uids], dtype=np.float64)
+        self._limits = backend.from_host(limits.reshape(robots, -1, 1))
 
     def step(
         self, actions: Mapping[str, Any]

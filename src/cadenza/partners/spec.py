@@ -53,6 +53,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.varied_body",
     "cadenza.partners.swapped",
     "cadenza.partners.handover",
+    "cadenza.partners.doorway",
 )
 plug_ins: Final = PlugIns("cadenza.partners", _BUILT_IN_MODULES)
 #: The classes known to this process by name.

@@ -98,6 +98,14 @@ def test_handover_page_seats_the_peg(tmp_path):
     assert run("handover.md", tmp_path).startswith("True 8.0 s, 30 mm")
 
 
+def test_doorway_page_keeps_a_blind_ego_from_contacts(tmp_path):
+    printed = run("doorway.md", tmp_path).splitlines()
+    assert printed == [
+        "no filter: 18 contacts, 2 of 20 succeed",
+        "filter: 0 contacts, 7 of 20 succeed",
+    ]
+
+
 def test_page_on_logs_writes_them_where_it_says_and_goes_on(tmp_path):
     printed = run("how-to/log-a-training.md", tmp_path)
     assert re.search(r"^\d+ \d+\.\d+ \d", printed, re.MULTILINE)

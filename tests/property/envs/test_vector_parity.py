@@ -6,6 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
+from cadenza.envs.doorway import (
+    DoorwayDiffDriveEnv,
+    DoorwayEnv,
+    VectorDoorwayDiffDriveEnv,
+    VectorDoorwayEnv,
+)
 from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
 
 
@@ -139,3 +145,27 @@ def test_crossing_parity_holds_for_any_seeds_sizes_and_lengths(
     scalars = ScalarCopies(lambda: CrossingEnv(**arguments), count, autoreset)
     policy = towards_goals(vector.agent_uids, np.random.default_rng(seed))
     assert_same_rollout(vector, scalars, seed=seed, steps=35, policy=policy)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kinds=st.sampled_from(
+        [(VectorDoorwayEnv, DoorwayEnv), (VectorDoorwayDiffDriveEnv, DoorwayDiffDriveEnv)]
+    ),
+    root=st.integers(0, 2**70),
+    seed=st.integers(0, 2**40),
+    count=st.integers(1, 9),
+    takt=st.sampled_from([0.15, 1.5]),
+    autoreset=st.sampled_from(["same_step", "next_step"]),
+)
+def test_door_parity_holds_for_any_seeds_sizes_and_takts(kinds, root, seed, count, takt, autoreset):
+    batch, single = kinds
+    rng = np.random.default_rng(seed)
+    arguments = {"takt_s": takt, "root_seed": root, "agent_uids": ("b", "a")}
+    vector = batch(count, autoreset=autoreset, **arguments)
+    scalars = ScalarCopies(lambda: single(**arguments), count, autoreset)
+
+    def policy(_, __):
+        return {uid: rng.uniform(-1.5, 1.5, (count, 2)) for uid in ("b", "a")}
+
+    assert assert_same_rollout(vector, scalars, seed=seed, steps=40, policy=policy) >= count

@@ -101,7 +101,8 @@ def test_co_carry_needs_a_partner_and_an_ego_that_feels_it(small_plan):
 def test_what_is_unknown_or_cannot_play_side_by_side_is_refused(monkeypatch):
     monkeypatch.setattr(admission, "load_policy", lambda *_, **__: object())
     with pytest.raises(
-        ConfigurationError, match="expected one of cocarry_mj, handover_mj, got 'crossing'"
+        ConfigurationError,
+        match=r"expected one of .*doorway, doorway_diffdrive, handover_mj, got 'crossing'",
     ):
         admit("crossing")
     with pytest.raises(ConfigurationError, match="a scripted ego that acts on a batch, got 'zero'"):

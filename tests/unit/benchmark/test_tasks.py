@@ -31,11 +31,13 @@ def test_shipped_tasks_are_listed_by_tier():
         "mpe_cooperative_push",
         "stage0_smoke",
         "crossing",
+        "doorway",
+        "doorway_diffdrive",
         "stage1_pickplace",
         "cocarry_mj",
         "handover_mj",
     ]
-    assert len(names) == 12
+    assert len(names) == 14
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)

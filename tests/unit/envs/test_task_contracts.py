@@ -15,6 +15,8 @@ from cadenza.envs.mujoco.two_arms import JOINT_STEP
 
 TASKS = {
     "crossing": "cadenza/Crossing-v1",
+    "doorway": "cadenza/Doorway-v1",
+    "doorway_diffdrive": "cadenza/DoorwayDiffDrive-v1",
     "mpe_cooperative_push": "cadenza/CooperativePush-v1",
     "foraging": "cadenza/Foraging-v1",
     "cocarry_mj": "cadenza/CoCarry-v1",
