@@ -11,6 +11,7 @@ Order:   fields that carry the upstream identity come first and in upstream orde
 """
 
 import hashlib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast, get_type_hints
 
@@ -231,18 +232,24 @@ _OWN_OPTIONS: Final = (
     *("partner_memory", "prediction_error", "on_bad_input", "max_age_s", "latency_floor"),
     *("comm_tick_s", "age_jump_s", "barrier", "compat", "cbf_power", "budget_split", "rate_limit"),
     *("multi_partner", "contact_speed", "solver", "brake_stopping", "brake_latency_s"),
-    *("brake_hysteresis", "position_error", "velocity_error"),
+    *("brake_hysteresis", "position_error", "velocity_error", "guarantee"),
 )
 #: Types of what a file holds, where the runtime takes objects, and of what only sealed plans hold.
 _OWN_TYPES: Final[dict[str, Any]] = {
     **get_type_hints(SafetyOptions),
     "budget_split": str | None,
     "integral_gain": Literal[0.0],
+    "multi_partner": Literal["rows", "passive"],
 }
+#: Defaults of options that the runtime has under another name, or no more.
+_OWN_DEFAULTS: Final[dict[str, Any]] = {"integral_gain": 0.0, "multi_partner": "rows"}
 _OWN_FIELDS: Final[dict[str, Any]] = {
     name: (
         _OWN_TYPES[name],
-        Field(default=getattr(SafetyOptions(), name, 0.0), json_schema_extra=extension()),
+        Field(
+            default=_OWN_DEFAULTS.get(name, getattr(SafetyOptions(), name, None)),
+            json_schema_extra=extension(),
+        ),
     )
     for name in _OWN_OPTIONS
 }
@@ -283,10 +290,12 @@ class SafetyConfig(OptionFields):
         Raises:
             ConfigurationError: A value is out of range, or without effect beside another.
         """
-        names = [
-            name for name in SafetyOptions.__dataclass_fields__ if name in type(self).model_fields
-        ]
-        return SafetyOptions(**{name: getattr(self, name) for name in names})
+        mine = dict(self)
+        names = {field.name for field in fields(SafetyOptions)} & mine.keys()
+        given = {name: mine[name] for name in names}
+        if mine["multi_partner"] != "rows":  # the older name of ``guarantee``
+            given["multi_partner"] = mine["multi_partner"]
+        return SafetyOptions(**given)
 
     @model_validator(mode="after")
     def _clamp_below_saturation(self) -> Self:

@@ -8,8 +8,7 @@ Weakest:     its minimum over all n is the distance from the origin to the bound
                  weakest = min over facet normals m of  c |J^T m|_1 - |m @ beta|,
              exactly, while the origin is inside; outside, the minimum is negative.
 alpha:       unknown partner: min(declared capacity, weakest) less the partner's bound, and less
-             what the declared packet age costs; sharing partner: what the split leaves the pair;
-             compat="upstream": both declared capacities, as if the partner braked too.
+             what the declared packet age costs; sharing partner: what the split leaves the pair.
 Limits:      J and beta are those of this instant; the certificate takes alpha as constant, which
              holds while the weakest direction reaches the declared capacity.
 """
@@ -305,7 +304,7 @@ def require_runnable(
         return
     if options.passive:
         raise no_passive_ego(ego)
-    if not (options.upstream or split):
+    if not split:
         capacity = ego.max_cartesian_accel(bounds)
         for partner in partners:
             partner_accel = _partner_bound(partner, bounds)
@@ -418,7 +417,40 @@ def pair_constants(
     fixed_map = authority.jacobian is None
     if options.passive and not fixed_map:
         raise no_passive_ego(ego_model)
-    covered = options.barrier == "sampled" and authority.certified
+    known = credited_constants(authority, partners, states, bounds, options, dt=dt)
+    if options.strategy is not None or options.measures:
+        return known  # nothing turns along a fixed direction, and its ages cost no authority
+    covered, parameters = known.covered, known.parameters
+    for partner, pair, contact in zip(partners, parameters, contacts, strict=True):
+        if pair.is_step_too_long(contact):
+            raise step_too_long(partner.uid, pair, contact)
+    if options.max_age_s > 0.0:
+        parameters = [
+            derated(pair, authority.reach, contact, options.max_age_s, refuse=fixed_map)
+            for pair, contact in zip(parameters, contacts, strict=True)
+        ]
+        covered = covered and fixed_map  # the reach of a Jacobian, and so alpha', would vary
+    pairs = zip(parameters, contacts, strict=True)
+    if covered and not all(braking_meets_row(pair, contact) for pair, contact in pairs):
+        _log.info(
+            "at dt = %g s no action may meet a row; a lone partner seen by current packets is "
+            "then answered by a push straight away, any other such step is uncertified.",
+            dt,
+        )
+    return PairConstants(parameters, None, covered=covered, lasting=fixed_map)
+
+
+def credited_constants(
+    authority: EgoAuthority,
+    partners: Sequence[AgentControlModel],
+    states: Sequence[AgentSnapshot],
+    bounds: Bounds,
+    options: EgoOnlyOptions,
+    *,
+    dt: float,
+) -> PairConstants:
+    """Return what the agents declare and their boxes reach, for current packets; see above."""
+    covered = authority.certified
     base = PairParameters(
         alpha=MIN_BOUND,
         partner_accel=0.0,
@@ -427,11 +459,6 @@ def pair_constants(
         gamma=options.cbf_gamma,
         plant=options.plant,
     )
-    if options.upstream:
-        parameters = [
-            replace(base, alpha=_both_capacities(ego_model, model, bounds)) for model in partners
-        ]
-        return PairConstants(parameters, None, covered=False, lasting=fixed_map)
     if options.strategy is not None:
         return _shared_constants(
             options.strategy, authority, partners, states, bounds, base, covered=covered
@@ -449,32 +476,13 @@ def pair_constants(
         )
         for model in partners
     ]
-    if options.measures:  # nothing turns along a fixed direction, and its ages cost no authority
-        return PairConstants(parameters, None, covered=covered, lasting=fixed_map)
-    if options.barrier == "sampled":
-        for partner, pair, contact in zip(partners, parameters, contacts, strict=True):
-            if pair.is_step_too_long(contact):
-                raise step_too_long(partner.uid, pair, contact)
-    if options.max_age_s > 0.0:
-        parameters = [
-            derated(pair, authority.reach, contact, options.max_age_s, refuse=fixed_map)
-            for pair, contact in zip(parameters, contacts, strict=True)
-        ]
-        covered = covered and fixed_map  # the reach of a Jacobian, and so alpha', would vary
-    pairs = zip(parameters, contacts, strict=True)
-    if covered and not all(braking_meets_row(pair, contact) for pair, contact in pairs):
-        _log.info(
-            "at dt = %g s no action may meet a row; a lone partner seen by current packets is "
-            "then answered by a push straight away, any other such step is uncertified.",
-            dt,
-        )
-    return PairConstants(parameters, None, covered=covered, lasting=fixed_map)
+    return PairConstants(parameters, None, covered=covered, lasting=authority.jacobian is None)
 
 
 def no_passive_ego(ego_model: AgentControlModel) -> ConfigurationError:
     """Return the error for an ego that cannot be braked along a straight line."""
     return ConfigurationError(
-        f'filter: multi_partner="passive": expected a DoubleIntegratorControlModel of '
+        f'filter: guarantee="passive": expected a DoubleIntegratorControlModel of '
         f"{ego_model.uid!r}, got {type(ego_model).__name__}; leave the option out."
     )
 
@@ -486,16 +494,6 @@ def step_too_long(uid: str, pair: PairParameters, contact: float) -> Configurati
         f"and dt = {pair.dt:.4g} s at a contact distance of {contact:.4g} m; shorten the control "
         "step."
     )
-
-
-def _both_capacities(ego: AgentControlModel, partner: AgentControlModel, bounds: Bounds) -> float:
-    alpha = ego.max_cartesian_accel(bounds) + partner.max_cartesian_accel(bounds)
-    if not MIN_BOUND <= alpha <= 2.0 * MAX_BOUND:
-        raise ConfigurationError(
-            f"control models of {ego.uid!r} and {partner.uid!r}: expected max_cartesian_accel > 0 "
-            f"m/s^2 of one of them at least, got {alpha} in total."
-        )
-    return alpha
 
 
 def _shared_constants(

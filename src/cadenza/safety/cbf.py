@@ -1,6 +1,7 @@
 """Every barrier formula of one pair of balls, in the order of docs/safety.md.
 
-The safe set and the row: steps 1 to 5. An old packet: step 6. The classical row: comparison.
+The safe set and the row: steps 1 to 5. An old packet: step 6. The classical row is in
+`cadenza.safety.filters.compat`.
 
 Quantities of a pair (ego i, partner j):
     n     unit vector from the partner's centre to the ego's
@@ -58,18 +59,10 @@ any fixed unit vector k (docs/safety.md, step 9), with rel and vel as measured,
 and whatever keeps e_k >= 0 keeps the balls apart. Nothing turns: no tau, no kappa, no tilt.
 Row:    -k @ a_ego <= (c_max(max(e^, 0), w^) - w^) / dt - a_p, and never less than -alpha_ego.
 k:      the measured normal where (e^, w^) along it lies in S, or the one remembered since then.
-
-Classical row, for comparison with published results; doi:10.1109/TRO.2017.2659727.
-Barrier:  h = max(sqrt(2 alpha e), 1e-3) - w for e > 0, -w in contact (`continuous_barrier`)
-Row:      dh/dt + gamma h^k + lambda >= 0, k = 1 (exponential) or 3 (the cubic of the source):
-              -n @ a_i + n @ a_j <= b,   b = -(alpha / psi) w [e > 0] + t^2 / r + gamma h^k + lambda
-          psi = max(sqrt(2 alpha e), 1e-3); on overlap the terms of e are dropped. Centres closer
-          than 1e-9 m have n = +x, h = -D and b = -1000 + lambda, which no usual box meets.
-Limits:   proved for continuous control only; see docs/safety.md for how it fails when sampled.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -277,12 +270,6 @@ def braking_meets_row(pair: Any, contact_distance: Any) -> Any:
     room = (2.0 * contact_distance / pair.alpha) ** 0.5 - 0.5 * pair.dt
     spare = (pair.alpha * pair.dt) ** 2 - (turn / (16.0 * contact_distance)) ** 2
     return (room > 0.0) & (0.125 * turn <= room * spare)
-
-
-#: Level of a row, m/s^2, and its barrier value, m/s, from r, D, w, t and the pair's constants.
-LevelFunction: TypeAlias = Callable[
-    [float, float, float, float, PairParameters], tuple[float, float]
-]
 
 
 def row_level(
@@ -597,64 +584,3 @@ def expecting(pair: PairParameters, credit: float, accel: float) -> PairParamete
         relative_accel=pair.relative_accel + more,
         unheld_accel=max(pair.unheld_accel, accel),
     )
-
-
-#: Exponent k of h in the class-K function.
-CbfPower: TypeAlias = Literal[1, 3]
-CBF_POWERS: Final = (1, 3)
-#: Level of the row of coincident centres at lambda = 0, m/s^2: far out of any box's reach.
-COINCIDENT_LEVEL: Final = -1e3
-
-
-def wae_level(
-    distance: float,
-    contact_distance: float,
-    closing_speed: float,
-    tangential_speed: float,
-    *,
-    alpha: float,
-    gamma: float,
-    power: CbfPower = 1,
-) -> tuple[float, float]:
-    """Return b at lambda = 0, m/s^2, and h, m/s.
-
-    Args:
-        distance: r, m.
-        contact_distance: D, m.
-        closing_speed: w, m/s.
-        tangential_speed: t, m/s.
-        alpha: Relative braking the pair is credited with, m/s^2, > 0.
-        gamma: Gain of the class-K function, 1/s for k = 1 and s/m^2 for k = 3.
-        power: k.
-    """
-    if distance < COINCIDENT_DISTANCE:
-        return COINCIDENT_LEVEL, -contact_distance
-    excess = distance - contact_distance
-    h = continuous_barrier(excess, closing_speed, alpha)
-    level = tangential_speed * tangential_speed / distance + gamma * (h if power == 1 else h**3)
-    if excess > 0.0:
-        level -= alpha * closing_speed / max(math.sqrt(2.0 * alpha * excess), PSI_FLOOR)
-    return level, h
-
-
-def wae_row_level(power: CbfPower) -> LevelFunction:
-    """Return `wae_level` for one exponent, in the form of `row_level`."""
-
-    def level(
-        distance: float,
-        contact_distance: float,
-        closing_speed: float,
-        tangential_speed: float,
-        pair: PairParameters,
-    ) -> tuple[float, float]:
-        return wae_level(
-            distance,
-            contact_distance,
-            closing_speed,
-            tangential_speed,
-            alpha=pair.alpha,
-            gamma=pair.gamma,
-            power=power,
-        )
-
-    return level

@@ -20,6 +20,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, pair_h_value
+from cadenza.safety.filters.compat import ego_filter
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.joint import CentralizedCBFQP, SharedControlCBFQP
 from cadenza.safety.protocols import AgentControlModel, SafetyMode
@@ -74,7 +75,7 @@ class ExpCBFQP:
         return build(control_models=control_models, solver=solver, cbf_gamma=cbf_gamma, dt=dt)
 
     #: The filter that changes the ego's action only.
-    ego_only = EgoOnlyCBFQP
+    ego_only = staticmethod(ego_filter)
     #: The filter that changes every agent's action.
     centralized = CentralizedCBFQP
     #: The filter that changes partners' actions a little.

@@ -5,30 +5,27 @@ filter that exists changes what it does.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Final, Literal, TypeAlias, TypedDict
 
 from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
 from cadenza.safety.budget_split import BudgetSplitStrategy, make_budget_split
-from cadenza.safety.cbf import (
-    CBF_POWERS,
-    DEFAULT_CBF_GAMMA,
-    CbfPower,
-    LevelFunction,
-    Plant,
-    row_level,
-    wae_row_level,
-)
+from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, Plant
 
 #: Which row keeps a pair apart: exact for sampled control, or the classical continuous-time one.
 Barrier: TypeAlias = Literal["sampled", "wae"]
+#: Exponent of h in the classical row.
+CbfPower: TypeAlias = Literal[1, 3]
+CBF_POWERS: Final = (1, 3)
 #: "upstream" reproduces the published filter, faults included.
 Compat: TypeAlias = Literal["upstream"]
 #: What to do when no action meets every row.
 OnInfeasible: TypeAlias = Literal["least_violation", "raise"]
-#: Against several partners: the rows as far as they can be met, or passive safety.
+#: What is promised, where the ego's model leaves a choice: passive safety.
+Guarantee: TypeAlias = Literal["passive"]
+#: The same under its older name; "rows" stands for the model's own promise.
 MultiPartner: TypeAlias = Literal["rows", "passive"]
 #: What `Bounds.action_rate` does: nothing, give way to the rows, or never give way.
 RateLimit: TypeAlias = Literal["off", "soft", "hard"]
@@ -62,10 +59,12 @@ class RowOptions:
             partners that run the same filter. The runtime takes a name.
         rate_limit: "soft" keeps every action component within ``Bounds.action_rate`` of the
             previous one unless the rows need more; "hard" keeps it always; "off" never.
-        multi_partner: With two or more partners, "rows" meets as many rows as it can; "passive"
-            brakes where nothing else keeps the ego's own speed at any contact to
-            ``contact_speed``, which is another guarantee and not a stronger one.
+        guarantee: None promises what is proved for the ego's model: of an ego that commands its
+            acceleration the rows, met as far as they can be with two or more partners. "passive"
+            brakes, with two or more partners, where nothing else keeps the ego's own speed at any
+            contact to ``contact_speed``, which is another guarantee and not a stronger one.
         contact_speed: Own speed tolerated at a contact, m/s; "passive" only.
+        multi_partner: The older name of ``guarantee``; "rows" stands for None.
     """
 
     cbf_gamma: float = DEFAULT_CBF_GAMMA
@@ -79,8 +78,21 @@ class RowOptions:
     velocity_error: float = 0.0
     budget_split: BudgetSplitStrategy | str | None = None
     rate_limit: RateLimit = "off"
-    multi_partner: MultiPartner = "rows"
+    guarantee: Guarantee | None = None
     contact_speed: float = 0.0
+    multi_partner: InitVar[MultiPartner | None] = None
+
+    def __post_init__(self, multi_partner: MultiPartner | None) -> None:
+        _check_choice("multi_partner", multi_partner, (None, "rows", "passive"))
+        if multi_partner is None:
+            return
+        meant = None if multi_partner == "rows" else multi_partner
+        if self.guarantee not in (None, meant):
+            raise ConfigurationError(
+                f"filter: expected guarantee or multi_partner, its older name, got "
+                f"{self.guarantee!r} and {multi_partner!r}."
+            )
+        object.__setattr__(self, "guarantee", meant)
 
 
 class BatchedKeywords(TypedDict, total=False):
@@ -95,7 +107,8 @@ class BatchedKeywords(TypedDict, total=False):
     position_error: float
     velocity_error: float
     budget_split: BudgetSplitStrategy | str | None
-    multi_partner: MultiPartner
+    guarantee: Guarantee | None
+    multi_partner: MultiPartner | None
     contact_speed: float
     plant: Plant
 
@@ -125,7 +138,8 @@ class EgoOnlyOptions(RowOptions):
     plant: Plant = "zoh"
     on_infeasible: OnInfeasible = "least_violation"
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, multi_partner: MultiPartner | None) -> None:
+        RowOptions.__post_init__(self, multi_partner)
         for name, lowest, largest in (
             ("cbf_gamma", MIN_BOUND, MAX_BOUND),
             ("margin_m", 0.0, MAX_BOUND),
@@ -144,7 +158,7 @@ class EgoOnlyOptions(RowOptions):
             ("compat", (None, "upstream")),
             ("cbf_power", CBF_POWERS),
             ("rate_limit", ("off", "soft", "hard")),
-            ("multi_partner", ("rows", "passive")),
+            ("guarantee", (None, "passive")),
         ):
             _check_choice(name, getattr(self, name), choices)
         self._check_combinations()
@@ -180,22 +194,22 @@ class EgoOnlyOptions(RowOptions):
             (
                 self.passive
                 and (split or not sampled or self.plant != "zoh" or self.max_age_s > 0.0),
-                'multi_partner="passive" is for current packets and plant="zoh"; leave barrier, '
+                'guarantee="passive" is for current packets and plant="zoh"; leave barrier, '
                 "budget_split and max_age_s out",
             ),
             (
                 self.measures
                 and (not sampled or split or self.passive or self.prediction_error is not None),
                 "position_error and velocity_error are for rows that trust bounds alone; leave "
-                "barrier, budget_split, multi_partner and prediction_error out",
+                "barrier, budget_split, guarantee and prediction_error out",
             ),
             (
                 self.passive and (self.raises or self.rate_limit != "off"),
-                'multi_partner="passive" always brakes; leave on_infeasible and rate_limit out',
+                'guarantee="passive" always brakes; leave on_infeasible and rate_limit out',
             ),
             (
                 not self.passive and self.contact_speed != 0.0,
-                'contact_speed belongs to multi_partner="passive"',
+                'contact_speed belongs to guarantee="passive"',
             ),
         ):
             if broken:
@@ -222,16 +236,9 @@ class EgoOnlyOptions(RowOptions):
         return self.rate_limit != "hard" and self.prediction_error is None
 
     @property
-    def ordinary(self) -> bool:
-        """Whether all but ``cbf_gamma``, ``plant`` and ``margin_m`` is as it is by default."""
-        return self == EgoOnlyOptions(
-            cbf_gamma=self.cbf_gamma, plant=self.plant, margin_m=self.margin_m
-        )
-
-    @property
     def passive(self) -> bool:
         """Whether several partners are met by passive safety."""
-        return self.multi_partner == "passive"
+        return self.guarantee == "passive"
 
     @property
     def measures(self) -> bool:
@@ -247,19 +254,6 @@ class EgoOnlyOptions(RowOptions):
     def strategy(self) -> BudgetSplitStrategy | None:
         """The split with cooperating partners, or None."""
         return None if isinstance(self.budget_split, str) else self.budget_split
-
-    @property
-    def level(self) -> LevelFunction:
-        """The function behind every row."""
-        return row_level if self.barrier == "sampled" else _WAE_LEVELS[self.cbf_power]
-
-    @property
-    def trusted_error(self) -> float | None:
-        """Bound on the error of the forecasts that rows are built on, m/s^2; None trusts none."""
-        return 0.0 if self.upstream else self.prediction_error
-
-
-_WAE_LEVELS: Final = {power: wae_row_level(power) for power in CBF_POWERS}
 
 
 def _check_range(name: str, value: object, lowest: float, largest: float) -> None:

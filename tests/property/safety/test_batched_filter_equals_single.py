@@ -14,7 +14,7 @@ from cadenza.safety.batched.projection import OPTIMAL, STATUS_NAMES
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
+from cadenza.safety.filters.compat import ego_filter
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import FilterInfo, SafetyState
 
@@ -105,7 +105,7 @@ class Crowd:
 
     def single(self, i: int, options: dict[str, Any]) -> tuple[np.ndarray, FilterInfo] | None:
         """Return the single filter's answer in environment ``i``; None where it raises."""
-        guard = EgoOnlyCBFQP(control_models=self.models(), **options)
+        guard = ego_filter(control_models=self.models(), **options)
         ego = AgentSnapshot(self.ego_position[i], self.ego_velocity[i], EGO_RADIUS)
         agents, ahead = {"ego": ego}, {}
         for k, uid in enumerate(self.uids):

@@ -102,7 +102,7 @@ def test_one_partner_is_met_by_its_row_whatever_is_done_about_several():
     ],
 )
 def test_options_that_passive_safety_does_not_cover_are_refused(options):
-    with pytest.raises(ConfigurationError, match="multi_partner"):
+    with pytest.raises(ConfigurationError, match="guarantee"):
         ego_filter(multi_partner="passive", **options)
 
 

@@ -6,7 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.safety.cbf import PairParameters, barrier_value, derated, row_level, wae_level
+from cadenza.safety.cbf import PairParameters, barrier_value, derated, row_level
+from cadenza.safety.filters.compat import wae_level
 from cadenza.safety.verifier.adversaries import (
     ADVERSARIES,
     EGO_NOMINALS,

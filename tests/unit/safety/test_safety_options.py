@@ -1,5 +1,5 @@
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_type_hints
 
 import numpy as np
@@ -213,14 +213,24 @@ EFFECTS = {
     "cbf_power": (chase, 3, WAE),
     "budget_split": (chase, "proportional", {}),
     "rate_limit": (chase, "soft", {}),
-    "multi_partner": (squeezed, "passive", {}),
-    "contact_speed": (surrounded, 0.25, {"multi_partner": "passive"}),
+    "guarantee": (squeezed, "passive", {}),
+    "contact_speed": (surrounded, 0.25, {"guarantee": "passive"}),
     "solver": (squeezed_or_refused, "closed_form", {}),
     "brake_stopping": (squeezed_with_room, True, {}),
     "brake_latency_s": (squeezed, 0.05, {}),
     "brake_hysteresis": (squeezed, False, {"tau_brake": 0.11}),
     "obstacles": (chase, (HalfSpace((0.0, -1.0), -0.3),), {}),
 }
+
+
+def test_older_name_of_the_guarantee_means_the_same():
+    assert SafetyOptions(multi_partner="passive") == SafetyOptions(guarantee="passive")
+    assert SafetyOptions(multi_partner="rows") == SafetyOptions()
+    passive = SafetyOptions(multi_partner="passive", contact_speed=0.1)
+    assert replace(passive, contact_speed=0.2).guarantee == "passive"
+    for both in ({"multi_partner": "rows", "guarantee": "passive"}, {"multi_partner": "all"}):
+        with pytest.raises(ConfigurationError, match="multi_partner"):
+            SafetyOptions(**both)
 
 
 def test_every_option_has_an_effect_to_show():
@@ -250,4 +260,6 @@ def test_rate_limit_hard_also_holds_the_braking_action():
 
 
 def test_keywords_for_editors_are_the_options() -> None:
-    assert get_type_hints(EgoOnlyKeywords) == get_type_hints(EgoOnlyOptions)
+    hints = get_type_hints(EgoOnlyOptions)
+    hints["multi_partner"] = hints["multi_partner"].type  # of an older name, which is no field
+    assert get_type_hints(EgoOnlyKeywords) == hints

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.cbf import wae_level
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.filters.compat import wae_level
 from tests.unit.safety.scenes import agent, call, models, slack
 
 # One state: r = 0.9, D = 0.4, e = 0.5, w = 0.6, t = 0.3, alpha = 4: psi = sqrt(2 * 4 * 0.5) = 2,

@@ -20,13 +20,13 @@ from cadenza.safety.bounds import MIN_BOUND
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     COINCIDENT_DISTANCE,
-    COINCIDENT_LEVEL,
     DEFAULT_CBF_GAMMA,
     OVERLAP_TOLERANCE,
     PSI_FLOOR,
-    CbfPower,
     Plant,
 )
+from cadenza.safety.filter_options import CbfPower
+from cadenza.safety.filters.compat import COINCIDENT_LEVEL
 
 #: Smallest argument of a square root that is differentiated; its derivative stays finite, and the
 #: roots of everything below are below 1e-150 (float32: 1e-18).

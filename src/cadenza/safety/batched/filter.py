@@ -69,6 +69,7 @@ from cadenza.safety.cbf import (
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import BatchedKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import checked_timestep, require_one_space
+from cadenza.safety.filters.compat import classical_constants
 from cadenza.safety.filters.directions import ROW_MET
 from cadenza.safety.filters.ego_rows import AGE_ROUNDING
 from cadenza.safety.filters.projection import (
@@ -338,7 +339,8 @@ class BatchedEgoFilter:
         snapshot = AgentSnapshot(np.zeros(self._dim), np.zeros(self._dim), 1.0)
         self._authority = measure_authority(ego_model, snapshot, bounds)
         # Ages and contact distances are accounted for per environment, where radii are known.
-        self._known = pair_constants(
+        known = pair_constants if sampled else classical_constants
+        self._known = known(
             ego_model,
             self._authority,
             partner_models,

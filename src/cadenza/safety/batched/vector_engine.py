@@ -230,7 +230,7 @@ VECTORISED: Final = frozenset(
         "barrier",
         "cbf_power",
         "budget_split",
-        "multi_partner",
+        "guarantee",
         "contact_speed",
         "position_error",
         "velocity_error",

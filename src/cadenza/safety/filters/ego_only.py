@@ -21,6 +21,7 @@ from cadenza.safety.authority import (
     StepConstants,
     measure_authority,
     pair_constants,
+    require_runnable,
     step_too_long,
 )
 from cadenza.safety.bounds import Bounds
@@ -74,7 +75,7 @@ from cadenza.safety.state import FilterInfo, SafetyState
 
 
 class EgoOnlyCBFQP:
-    """Ego-only filter.
+    """Ego-only filter with the proved row; `ego_filter` picks the one that options ask for.
 
     Args:
         control_models: Model of every agent by id. A partner's ``max_cartesian_accel`` is the
@@ -106,7 +107,8 @@ class EgoOnlyCBFQP:
         self._solver = as_solver(solver)
         self._undoing_rate = self._options.undoing_rate
         self._brakes_radially = self._options.brakes_radially
-        self._as_given = self._options.upstream
+        #: The published filter's way: lambda as it is given, and declarations never doubted.
+        self._as_given = False
         self._passive = self._options.passive
         #: Directions along which pairs are known to be safe; empty without stated errors.
         self.directions: DirectionMemory = DirectionMemory()
@@ -114,12 +116,14 @@ class EgoOnlyCBFQP:
         self._limits_rate = self._options.rate_limit != "off"
         #: Whether the rows of current packets are those of `planar_rows`.
         self._flat = (
-            self._options.barrier == "sampled"
-            and not self._options.measures
+            not self._options.measures
             and self._options.strategy is None
-            and self._options.trusted_error is None
+            and self._options.prediction_error is None
         )
         self._constants: StepConstants | None = None
+
+    #: Returns the constants of the pairs.
+    _pair_constants = staticmethod(pair_constants)
 
     @property
     def mode(self) -> SafetyMode:
@@ -192,9 +196,8 @@ class EgoOnlyCBFQP:
         if (  # a call that differs from the last one in numbers alone
             last is not None
             and bounds is last.bounds
-            and dt == last.dt
             and (type(ego_uid), type(dt), type(state)) == (str, float, SafetyState)
-            and ego_uid == last.pairs.ego_uid
+            and (ego_uid, dt) == (last.pairs.ego_uid, last.dt)
             and type(proposed_action) is np.ndarray
             and (type(obs), type(partner_predicted_states)) == (dict, dict)
         ):
@@ -220,6 +223,15 @@ class EgoOnlyCBFQP:
         return self.project(proposed_action, u, rows, wanted, constants, previous_action)
 
     # What follows trusts its arguments: `filter` and the runtime check at their own doors.
+
+    def require_runnable(self, ego_uid: str, bounds: Bounds, dt: float) -> None:
+        """Refuse agents between which no step can run.
+
+        Raises:
+            ConfigurationError: The first step, and every other, would raise it.
+        """
+        partners = [model for uid, model in self._models.items() if uid != ego_uid]
+        require_runnable(self._models[ego_uid], partners, bounds, self._options, dt=dt)
 
     def pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> EgoPairs:
         """Return the ego's pairs; the last answer is kept, agents rarely change."""
@@ -260,7 +272,7 @@ class EgoOnlyCBFQP:
             return last
         model = self._models[pairs.ego_uid]
         authority = measure_authority(model, ego, bounds)
-        of_pairs = pair_constants(
+        of_pairs = self._pair_constants(
             model,
             authority,
             [self._models[uid] for uid in pairs.partners],
@@ -460,7 +472,7 @@ class EgoOnlyCBFQP:
         ego, partners = self._states(agents, pairs)
         parameters = self.constants_of(ego, partners, pairs, bounds, dt).of_pairs.parameters
         return {
-            key: pair_barrier(ego, partner, pair, self._options)
+            key: self._barrier(ego, partner, pair)
             for key, partner, pair in zip(pairs.keys, partners, parameters, strict=True)
         }
 
@@ -476,7 +488,7 @@ class EgoOnlyCBFQP:
 
         The ego enters both sides as it is now: its own action is no error of the forecast.
         """
-        pairs, options = constants.pairs, self._options
+        pairs = constants.pairs
         if not constants.of_pairs.lasting:
             then = [
                 due[uid][0] if uid in due else now
@@ -491,9 +503,9 @@ class EgoOnlyCBFQP:
                 h = (
                     rows.h[j]
                     if actual is partners[j]
-                    else pair_barrier(ego, actual, parameters[j], options)
+                    else self._barrier(ego, actual, parameters[j])
                 )
-                scores[pairs.keys[j]] = pair_barrier(ego, forecast, parameters[j], options) - h
+                scores[pairs.keys[j]] = self._barrier(ego, forecast, parameters[j]) - h
         return scores
 
     def score_kept_velocity(
@@ -526,14 +538,17 @@ class EgoOnlyCBFQP:
                 require_member(uid, self._models, "control_models")
         return ego, require_snapshots("agent_states", agents, pairs.partners, dim)
 
+    def _barrier(self, ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters) -> float:
+        """Return h of one pair, m/s, as the rows have it."""
+        return pair_barrier(ego, partner, pair, self._options.margin_m)
+
     def _contacts(self, ego: AgentSnapshot, partners: Sequence[AgentSnapshot]) -> list[float]:
         """Return the contact distances, margin included, m."""
         return [ego.radius + self._options.margin_m + partner.radius for partner in partners]
 
     def _turned(self, pair: PairParameters) -> float:
         """Return a_p dt^2, m, which six contact distances must reach; 0 where none need to."""
-        options = self._options
-        bounded = options.barrier == "sampled" and pair.plant == "zoh" and not options.measures
+        bounded = pair.plant == "zoh" and not self._options.measures
         return pair.unheld_accel * pair.dt * pair.dt if bounded else 0.0
 
     def _declared(self, pairs: EgoPairs, bounds: Bounds) -> list[float]:

@@ -20,9 +20,9 @@ from cadenza.safety.cbf import (
     barrier_value,
     braking_meets_row,
     pair_geometry,
+    row_level,
     stale_row_level,
     staleness,
-    worst_closing_speed,
 )
 from cadenza.safety.filter_options import EgoOnlyOptions
 from cadenza.safety.filters.directions import Direction, Offer, offers_of
@@ -79,14 +79,14 @@ def build_ego_rows(
     closings: list[float] = []
     rows = EgoRows(a, levels, barriers, margins, closings, ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-    radius, level_of = ego.radius + options.margin_m, options.level
+    radius = ego.radius + options.margin_m
     jacobian, bias, planar = authority.jacobian, authority.bias, len(p_ego) == 2
-    worst_push, measures = shares is None and options.trusted_error is None, options.measures
+    worst_push, measures = shares is None and options.prediction_error is None, options.measures
     for j, partner in enumerate(partners):
         pair = pairs[j]
         contact = radius + partner.radius
         p_partner, v_partner = partner.position_numbers, partner.velocity_numbers
-        stale = partner.age_s > 0.0 and not options.upstream
+        stale = partner.age_s > 0.0
         if stale:
             p_partner = partner.position_after(partner.age_s)
         normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
@@ -126,7 +126,7 @@ def build_ego_rows(
                 lone=len(partners) == 1,
             )
         else:
-            level, h = level_of(distance, contact, closing, tangential, pair)
+            level, h = row_level(distance, contact, closing, tangential, pair)
             level = (shares[j] * level if shares else level) - push
         if h < 0.0 or margin < 0.0:
             rows.violated = True
@@ -150,20 +150,18 @@ def build_ego_rows(
 
 
 def pair_barrier(
-    ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, options: EgoOnlyOptions
+    ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, margin_m: float
 ) -> float:
     """Return h of one pair, m/s, as `build_ego_rows` reports it."""
-    time_s = 0.0 if options.upstream else partner.age_s
-    _, distance, closing, tangential = pair_geometry(
+    time_s = partner.age_s
+    _, distance, closing, _ = pair_geometry(
         ego.position_numbers,
         ego.velocity_numbers,
         partner.position_after(time_s) if time_s > 0.0 else partner.position_numbers,
         partner.velocity_numbers,
     )
-    contact = ego.radius + options.margin_m + partner.radius
-    if options.barrier == "sampled":
-        return barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
-    return options.level(distance, contact, closing, tangential, pair)[1]
+    contact = ego.radius + margin_m + partner.radius
+    return barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
 
 
 def _push(
@@ -180,9 +178,9 @@ def _push(
     if now != ahead:
         for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
             push += n_k * (v_ahead - v_now)
-        push /= pair.dt if options.upstream else pair.dt + partner.age_s
-    if options.trusted_error is not None:
-        return push + options.trusted_error
+        push /= pair.dt + partner.age_s
+    if options.prediction_error is not None:
+        return push + options.prediction_error
     if push > pair.partner_accel:
         rows.uncovered = True
         return push
@@ -205,14 +203,10 @@ def _stale_level(
     distance, contact, closing, tangential = geometry
     left_open = staleness(age_s, pair.partner_accel, pair.dt, distance, contact)
     # Both accelerations act along the true normal; the worst push needs no correction.
-    tilting = authority.reach + (pair.partner_accel if options.trusted_error is not None else 0.0)
+    tilting = authority.reach
+    if options.prediction_error is not None:
+        tilting += pair.partner_accel
     loss = push + tilting * left_open.tilt
-    if options.barrier != "sampled":
-        # No certificate to keep: worst excess and closing speed, no credit for sliding past.
-        worst = worst_closing_speed(closing, tangential, left_open)
-        level, _ = options.level(distance - left_open.position, contact, worst, 0.0, pair)
-        _, h = options.level(distance, contact, closing, tangential, pair)
-        return share * level - loss, h
     stale = stale_row_level(distance, contact, closing, tangential, pair, left_open)
     level = share * stale.level - loss
     if (

@@ -34,15 +34,20 @@ from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     DEFAULT_CBF_GAMMA,
     OVERLAP_TOLERANCE,
-    CbfPower,
-    LevelFunction,
     PairParameters,
     Plant,
     barrier_violation,
     geometry_of,
+    row_level,
 )
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.filter_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
+from cadenza.safety.filter_options import (
+    Barrier,
+    CbfPower,
+    Compat,
+    EgoOnlyOptions,
+    OnInfeasible,
+)
 from cadenza.safety.filters.arguments import (
     checked_timestep,
     require_action,
@@ -52,6 +57,7 @@ from cadenza.safety.filters.arguments import (
     require_models,
     require_snapshot,
 )
+from cadenza.safety.filters.compat import LevelFunction, wae_row_level
 from cadenza.safety.filters.projection import PairRows, Solution, solve_rows
 from cadenza.safety.pairs import make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, SafetyMode
@@ -267,7 +273,7 @@ class _JointCBFQP:
         self._solver = as_solver(solver)
         self._options = options
         self._rule = JointRule(
-            level=options.level,
+            level=row_level if barrier == "sampled" else wae_row_level(cbf_power),
             gamma=cbf_gamma,
             plant=plant,
             margin_m=margin_m,

@@ -13,7 +13,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
 from cadenza.safety.conformal import DEFAULT_STEP_GRID, SUPPORTED_RULES
-from cadenza.safety.filter_options import EgoOnlyOptions, RowOptions
+from cadenza.safety.filter_options import EgoOnlyOptions, MultiPartner, RowOptions
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.predictors import predictor_kinds
 from cadenza.safety.solvers import SUPPORTED_SOLVERS
@@ -68,6 +68,7 @@ _OPTIONAL: Final[dict[str, type]] = {
     "comm_tick_s": float,
     "compat": str,
     "budget_split": str,
+    "guarantee": str,
 }
 
 
@@ -147,7 +148,8 @@ class SafetyOptions(RowOptions):
     brake_hysteresis: bool = True
     obstacles: tuple[Shape, ...] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, multi_partner: MultiPartner | None) -> None:
+        RowOptions.__post_init__(self, multi_partner)
         self._check_kinds()
         self._check_promised()
         self._check_ours()

@@ -32,7 +32,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.authority import StepConstants, check_authority, require_runnable
+from cadenza.safety.authority import StepConstants, check_authority
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair, PairDanger, emergency_controllers_of
 from cadenza.safety.cbf import Plant
@@ -197,15 +197,13 @@ class SafetyRuntime:
         #: Constants of the rows and everyone's motion in the last step, if the next may be steady.
         self._steady: tuple[StepConstants, UsualMotion] | None = None
         self._usual: UsualMotion | None = None
-        #: The published filter takes every declaration at its word.
-        self._authority_known = options.compat == "upstream"
+        self._authority_known = options.compat is not None
         self._plant: Plant = plant
         self._obstacle_guard = self._made_guard() if options.obstacles else None
         #: What stood around in the last step; None while nobody named any obstacle.
         self._around: Obstacles | None = None
         self._check_authority(None)
-        partners = [model for uid, model in self._models.items() if uid != ego_uid]
-        require_runnable(self._model, partners, bounds, self._filter.options, dt=control_timestep)
+        self._filter.require_runnable(ego_uid, bounds, control_timestep)
         self.begin_episode()
 
     @property

@@ -189,11 +189,11 @@ class SingleFilter:
     """The single-environment filter, asked about one episode of a batch at a time."""
 
     def __init__(self, scenario: Scenario, config: VerifierConfig) -> None:
-        from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
+        from cadenza.safety.filters.compat import ego_filter
 
         ego_model, partner_models = scenario_models(scenario, config)
         self._uids = [model.uid for model in partner_models]
-        self._filter = EgoOnlyCBFQP(
+        self._filter = ego_filter(
             control_models={model.uid: model for model in (ego_model, *partner_models)},
             **filter_options(scenario, config),
         )
