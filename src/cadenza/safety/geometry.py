@@ -560,13 +560,15 @@ class Obstacles:
         return len(self.solids) + len(self.radii)
 
     def joined(self, others: "Iterable[Shape] | Obstacles") -> "Obstacles":
-        """Return these and others; itself if there are none.
+        """Return these and others; itself, or them, if the other side has none.
 
         Raises:
             InputError: One is no shape, or of another dimension.
         """
         if not isinstance(cast("object", others), Obstacles | Iterable):
             refuse(InputError, "obstacles", expected="a sequence of shapes", got=others)
+        if not self.shapes and isinstance(others, Obstacles):
+            return others
         more = others.shapes if isinstance(others, Obstacles) else tuple(others)
         return Obstacles((*self.shapes, *more)) if more else self
 

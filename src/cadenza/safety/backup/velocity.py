@@ -694,7 +694,8 @@ class VelocityBase:
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on the rows, its blends with the backup, and the escape."""
         best = self._projected(nominal)
-        yield "rows", best
+        if best is not nominal or math.hypot(*nominal) >= self._top * (1.0 - _ROUNDING_SPEED):
+            yield "rows", best  # else no command meets the rows, and the nominal one was tried
         backup = self._backup(held)
         for share in (0.75, 0.5, 0.25):
             yield "blend", moved(backup, minus(best, backup), share)
