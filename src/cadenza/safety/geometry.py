@@ -23,12 +23,14 @@ from typing import Final, Protocol, TypeAlias, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
-from cadenza.core.checks import is_real, real_array
+from cadenza.core.checks import is_real, real_array, shown
 from cadenza.core.errors import InputError, refuse
 
 #: Distance of two centres below which no direction leads from one to the other, m; the gradient
 #: is then +x, and any fixed choice separates them.
 COINCIDENT_TOL: Final = 1e-12
+#: Largest coordinate, m: squares of differences stay far from overflow.
+MAX_COORDINATE: Final = 1e12
 #: How far R^T R may be from the identity, per entry; far above float64 rounding of a rotation
 #: and far below what would change a radius by a micrometre.
 _ROTATION_TOL: Final = 1e-6
@@ -219,7 +221,8 @@ class HalfSpace:
         if not length > COINCIDENT_TOL:
             raise InputError(f"HalfSpace.normal: expected a direction, got {normal.tolist()}.")
         if not (is_real(self.offset) and math.isfinite(self.offset)):
-            raise InputError(f"HalfSpace.offset: expected a finite length, got {self.offset}.")
+            got = _told(self.offset)
+            raise InputError(f"HalfSpace.offset: expected a finite length, got {got}.")
         normal = _frozen("HalfSpace.normal", normal / length, normal.shape)
         object.__setattr__(self, "normal", normal)
         object.__setattr__(self, "offset", float(self.offset))
@@ -271,7 +274,8 @@ class Box:
         if not (sizes > 0.0).all():
             raise InputError(f"Box.half_sizes: expected > 0 m, got {sizes.tolist()}.")
         if not (is_real(self.angle) and math.isfinite(self.angle)):
-            raise InputError(f"Box.angle: expected a finite angle in rad, got {self.angle}.")
+            got = _told(self.angle)
+            raise InputError(f"Box.angle: expected a finite angle in rad, got {got}.")
         if len(center) == 2 and self.rotation is not None:
             raise InputError("Box.rotation: expected None in 2-D, got a matrix; give the angle.")
         if len(center) == 3 and self.angle != 0.0:
@@ -379,7 +383,7 @@ class Polygon:
     def __post_init__(self) -> None:
         vertices = np.asarray(real_array("Polygon.vertices", self.vertices), dtype=np.float64)
         require_shape("Polygon.vertices", vertices, ("corners", 2))
-        require_finite("Polygon.vertices", vertices)
+        vertices = _frozen("Polygon.vertices", vertices, vertices.shape)
         edges = np.roll(vertices, -1, axis=0) - vertices
         turns = np.roll(edges, -1, axis=0)
         cross = edges[:, 0] * turns[:, 1] - edges[:, 1] * turns[:, 0]
@@ -394,7 +398,7 @@ class Polygon:
         if (cross < -straight).any() or not cross.max() > straight.max() or around > 6.5:
             raise InputError(
                 "Polygon.vertices: expected the corners of a convex polygon in order around it, "
-                f"got {self.vertices!r}; cover another shape by several convex ones."
+                f"got {shown(vertices.tolist())}; cover another shape by several convex ones."
             )
         vertices = _frozen("Polygon.vertices", np.ascontiguousarray(vertices), vertices.shape)
         object.__setattr__(self, "vertices", vertices)
@@ -533,7 +537,7 @@ class Obstacles:
     radii: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes = tuple(self.shapes)
+        shapes = _listed(self.shapes)
         for k, shape in enumerate(shapes):
             if not isinstance(shape, _SHAPES):
                 known = ", ".join(kind.__name__ for kind in _SHAPES)
@@ -565,11 +569,9 @@ class Obstacles:
         Raises:
             InputError: One is no shape, or of another dimension.
         """
-        if not isinstance(cast("object", others), Obstacles | Iterable):
-            refuse(InputError, "obstacles", expected="a sequence of shapes", got=others)
         if not self.shapes and isinstance(others, Obstacles):
             return others
-        more = others.shapes if isinstance(others, Obstacles) else tuple(others)
+        more = others.shapes if isinstance(others, Obstacles) else _listed(others)
         return Obstacles((*self.shapes, *more)) if more else self
 
     def gaps(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -790,10 +792,29 @@ def _frozen(name: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray
         array.flags.writeable = False
     require_shape(name, array, shape)
     require_finite(name, array)
+    if array.size and float(np.abs(array).max()) > MAX_COORDINATE:
+        raise InputError(f"{name}: expected at most {MAX_COORDINATE:.0e} m, got a larger number.")
     return array
 
 
 def _length(name: str, value: float) -> float:
     if not (is_real(value) and 0.0 < value < math.inf):
-        raise InputError(f"{name}: expected a finite length > 0 m, got {value}.")
+        raise InputError(f"{name}: expected a finite length > 0 m, got {_told(value)}.")
     return float(value)
+
+
+def _told(value: object) -> object:
+    """Return a number as it is, and of anything else what it is."""
+    return value if is_real(value) else type(value).__name__
+
+
+def _listed(shapes: object) -> tuple[Shape, ...]:
+    """Return shapes as a tuple.
+
+    Raises:
+        InputError: They are no sequence, as a single one is not.
+    """
+    if not isinstance(shapes, Iterable):
+        got = type(shapes).__name__
+        refuse(InputError, "obstacles", expected="a sequence of shapes", got=got)
+    return tuple(cast("Iterable[Shape]", shapes))
