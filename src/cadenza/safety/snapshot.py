@@ -14,7 +14,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import real_array, real_number, shown
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, refuse
 
 #: Cartesian dimensions the rows are proved for: the plane and space.
 POSITION_DIMS: Final = (2, 3)
@@ -274,3 +274,29 @@ class AgentBatch:
             )
             for index, uid in enumerate(self.uids)
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WheeledBatch(AgentBatch):
+    """Motion of all agents where the guarded one is on wheels; see `WheeledSnapshot`.
+
+    Attributes:
+        headings: Where the guarded agent faces, counter-clockwise from +x, shape (B,), rad.
+        yaw_rates: Rates of ``headings``, shape (B,), rad/s.
+
+    Raises:
+        InputError: As for `AgentBatch`, or headings or rates of another shape or not finite.
+    """
+
+    headings: FloatArray
+    yaw_rates: FloatArray
+
+    def __post_init__(self) -> None:
+        AgentBatch.__post_init__(self)
+        for name in ("headings", "yaw_rates"):
+            numbers = real_array(f"WheeledBatch.{name}", getattr(self, name))
+            object.__setattr__(self, name, numbers.astype(np.float64, copy=False))
+            require_shape(f"WheeledBatch.{name}", numbers, (len(self.positions),))
+            if not bool((np.abs(numbers) <= MAX_MAGNITUDE).all()):  # NaN fails too
+                expected = f"finite numbers up to {MAX_MAGNITUDE:.0e}"
+                refuse(InputError, f"WheeledBatch.{name}", expected=expected, got=numbers)

@@ -8,6 +8,14 @@ May import:  `core` and, of `safety`, control models, geometry, bounds, snapshot
 Adding one:  a robot is one file that implements `Base`, and a line in `filter`.
 """
 
+from cadenza.safety.backup.batched import BatchedBackupFilter, BatchedBackupStep
 from cadenza.safety.backup.filter import BackupFilter, BackupStep, Guarantee, RobotModel
 
-__all__ = ["BackupFilter", "BackupStep", "Guarantee", "RobotModel"]
+__all__ = [
+    "BackupFilter",
+    "BackupStep",
+    "BatchedBackupFilter",
+    "BatchedBackupStep",
+    "Guarantee",
+    "RobotModel",
+]

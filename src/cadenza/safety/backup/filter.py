@@ -34,6 +34,9 @@ Guarantee: TypeAlias = Literal["escape", "passive"]
 #: Control steps, s, as everywhere in the stack.
 _MIN_DT, _MAX_DT = 1e-6, 1e3
 
+#: How much further than an earlier candidate a later one has to lead away, m/s: more than rounding.
+EQUAL: Final = 1e-9
+
 #: Robots that the filter knows.
 RobotModel: TypeAlias = VelocityModel | UnicycleModel
 #: How each of them answers the filter, by the class of its model.
@@ -80,6 +83,12 @@ class BackupFilter:
         contact_speed: Own speed at which a passive robot may be touched, m/s; a base with a lag
             never rests exactly, so it needs one.
 
+    Attributes:
+        robot: As given.
+        bounds: Of the partners, in order.
+        settings: What a base's answers depend on besides model and scene.
+        kept_m: Distance kept beside the radii, errors included, m.
+
     Raises:
         ConfigurationError: An argument is of another kind or out of range, or the guarantee cannot
             be given.
@@ -101,7 +110,7 @@ class BackupFilter:
         if type(robot) not in _BASES:
             known = ", ".join(kind.__name__ for kind in _BASES)
             refuse(ConfigurationError, "BackupFilter.robot", expected=known, got=robot)
-        self._bounds = _checked_bounds(robot.uid, partners)
+        self.bounds = _checked_bounds(robot.uid, partners)
         if not (is_real(dt) and _MIN_DT <= dt <= _MAX_DT):
             expected = f"a time in [{_MIN_DT:g}, {_MAX_DT:g}] s"
             refuse(ConfigurationError, "BackupFilter.dt", expected=expected, got=dt)
@@ -114,12 +123,12 @@ class BackupFilter:
         for name, value in lengths.items():
             if not (is_real(value) and 0.0 <= value <= MAX_MAGNITUDE):
                 refuse(ConfigurationError, f"BackupFilter.{name}", expected=">= 0", got=value)
-        self._robot = robot
+        self.robot = robot
         # A base on wheels that takes time to turn flees only along its heading: in this case
         # the promise would keep it from turning away from its partner, so it has to be wanted.
-        if guarantee is None and self._bounds and isinstance(robot, UnicycleModel):
+        if guarantee is None and self.bounds and isinstance(robot, UnicycleModel):
             guarantee = None if robot.is_ideal else "passive"
-        self._guarantee: Guarantee = _guarantee(robot.escape_speed(dt), self._bounds, guarantee)
+        self._guarantee: Guarantee = _guarantee(robot.escape_speed(dt), self.bounds, guarantee)
         slows = self._guarantee == "passive" and isinstance(robot, VelocityModel)
         if contact_speed and not slows:
             refuse(
@@ -128,22 +137,27 @@ class BackupFilter:
                 expected="0, except for a passive velocity-commanded base",
                 got=contact_speed,
             )
-        self._kept_m = margin_m + position_error_m
-        settings = BaseSettings(
+        self.kept_m = margin_m + position_error_m
+        self.settings = BaseSettings(
             dt=dt,
             passive=self._guarantee == "passive",
             position_error_m=position_error_m,
             velocity_error=velocity_error,
             contact_speed=contact_speed,
         )
-        self._base: Base = _BASES[type(robot)](robot, settings)
-        self._obstacles = self._around(Obstacles(()), obstacles)
+        self._base = self.new_base()
+        self._obstacles = Obstacles(())
+        self._obstacles = self.around(obstacles)
         self._plan: Plan | None = None
 
     @property
     def guarantee(self) -> Guarantee:
         """What is promised about the partners."""
         return self._guarantee
+
+    def new_base(self) -> Base:
+        """Return a robot like this filter's that has seen nothing yet."""
+        return _BASES[type(self.robot)](self.robot, self.settings)
 
     def reset(self) -> None:
         """Forget the plan, as for a new episode or another partner."""
@@ -168,9 +182,7 @@ class BackupFilter:
                 unknown.
         """
         action = self._checked_action(nominal)
-        shapes = self._obstacles
-        if obstacles is not None:
-            shapes = self._around(shapes, obstacles)
+        shapes = self.around(obstacles)
         scene, margin = self._scene(agents, shapes if len(shapes) else None)
         base = self._base
         base.look(scene)
@@ -189,7 +201,7 @@ class BackupFilter:
         )
 
     def _checked_action(self, nominal: FloatArray) -> Vector:
-        size = self._robot.action_dim
+        size = self.robot.action_dim
         array = real_array("filter: nominal action", nominal)
         if array.shape != (size,):
             refuse(
@@ -205,15 +217,17 @@ class BackupFilter:
                 refuse(InputError, "filter: nominal action", expected=expected, got=list(action))
         return action
 
-    def _around(self, known: Obstacles, more: Iterable[Shape] | Obstacles) -> Obstacles:
-        """Return the obstacles that are known, and more.
+    def around(self, more: Iterable[Shape] | Obstacles | None) -> Obstacles:
+        """Return the filter's own obstacles, and more.
 
         Raises:
             InputError: One is no shape, or of another dimension than the robot's.
         """
-        shapes = known.joined(more)
-        if shapes.dim not in (None, self._robot.position_dim):
-            expected, got = f"{self._robot.position_dim}-D shapes", f"{shapes.dim}-D"
+        if more is None:
+            return self._obstacles
+        shapes = self._obstacles.joined(more)
+        if shapes.dim not in (None, self.robot.position_dim):
+            expected, got = f"{self.robot.position_dim}-D shapes", f"{shapes.dim}-D"
             refuse(InputError, "obstacles", expected=expected, got=got)
         return shapes
 
@@ -223,27 +237,27 @@ class BackupFilter:
         """Return what the base reads, and the free distances to partners, m."""
         if not isinstance(cast("object", agents), Mapping):
             refuse(InputError, "filter: agents", expected="snapshots by agent id", got=agents)
-        ego = self._agent(agents, self._robot.uid)
+        ego = self._agent(agents, self.robot.uid)
         heading = yaw_rate = 0.0
         if isinstance(ego, WheeledSnapshot):
             heading, yaw_rate = ego.heading, ego.yaw_rate
-        elif isinstance(self._robot, UnicycleModel):
-            name = f"filter: agents[{self._robot.uid!r}]"
+        elif isinstance(self.robot, UnicycleModel):
+            name = f"filter: agents[{self.robot.uid!r}]"
             refuse(InputError, name, expected="a WheeledSnapshot, which has a heading", got=ego)
         if ego.age_s > 0.0:
-            name = f"filter: agents[{self._robot.uid!r}].age_s"
+            name = f"filter: agents[{self.robot.uid!r}].age_s"
             refuse(InputError, name, expected="0: the robot's own state is current", got=ego.age_s)
         position = ego.position_numbers
         partners: list[Partner] = []
         margin: dict[str, float] = {}
-        for bound in self._bounds:
+        for bound in self.bounds:
             one = self._agent(agents, bound.uid)
             contact = ego.radius + one.radius
             partners.append(
                 Partner(
                     one.position_numbers,
                     one.velocity_numbers,
-                    contact + self._kept_m,
+                    contact + self.kept_m,
                     bound.max_speed,
                     bound.max_accel,
                     one.age_s,
@@ -251,8 +265,8 @@ class BackupFilter:
             )
             offset = [a - b for a, b in zip(position, one.position_numbers, strict=True)]
             margin[bound.uid] = float(np.hypot.reduce(offset)) - contact
-        if len(agents) != len(self._bounds) + 1:
-            known = [self._robot.uid, *(bound.uid for bound in self._bounds)]
+        if len(agents) != len(self.bounds) + 1:
+            known = [self.robot.uid, *(bound.uid for bound in self.bounds)]
             refuse(InputError, "filter: agents", expected=f"{known}", got=f"{list(agents)}")
         return (
             Scene(
@@ -262,7 +276,7 @@ class BackupFilter:
                 yaw_rate,
                 tuple(partners),
                 obstacles,
-                ego.radius + self._kept_m,
+                ego.radius + self.kept_m,
             ),
             margin,
         )
@@ -271,19 +285,15 @@ class BackupFilter:
         agent = agents.get(uid)
         if not isinstance(agent, AgentSnapshot):
             refuse(InputError, f"filter: agents[{uid!r}]", expected="an AgentSnapshot", got=agent)
-        if len(agent.position_numbers) != self._robot.position_dim:
-            expected = f"{self._robot.position_dim} dimensions"
+        if len(agent.position_numbers) != self.robot.position_dim:
+            expected = f"{self.robot.position_dim} dimensions"
             got = len(agent.position_numbers)
             refuse(InputError, f"filter: agents[{uid!r}]", expected=expected, got=got)
         return agent
 
     def state_dict(self) -> dict[str, Any]:
         """Return the memory as JSON can hold it; floats are exact."""
-        plan = self._plan
-        return {
-            "plan": None if plan is None else [list(plan.normal), list(plan.command)],
-            "base": self._base.state_dict(),
-        }
+        return {"plan": plan_to_json(self._plan), "base": self._base.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`.
@@ -291,11 +301,10 @@ class BackupFilter:
         Raises:
             InputError: It is none of this filter's; the filter is then unchanged.
         """
-        dim, size = self._robot.position_dim, self._robot.action_dim
+        dim, size = self.robot.position_dim, self.robot.action_dim
         try:
-            plan, base = state["plan"], state["base"]
-            held = None if plan is None else Plan(_numbers(plan[0], dim), _numbers(plan[1], size))
-            self._base.load_state_dict(base)
+            held = plan_from_json(state["plan"], dim, size)
+            self._base.load_state_dict(state["base"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             got = " ".join(shown(state).split())
             raise InputError(
@@ -316,6 +325,20 @@ def _numbers(values: Any, count: int) -> Vector:
     return numbers
 
 
+def plan_to_json(plan: Plan | None) -> list[list[float]] | None:
+    """Return a plan as JSON can hold it; floats are exact."""
+    return None if plan is None else [list(plan.normal), list(plan.command)]
+
+
+def plan_from_json(record: Any, dim: int, size: int) -> Plan | None:
+    """Return the plan that `plan_to_json` described, for d and A = ``dim`` and ``size``.
+
+    Raises:
+        IndexError, TypeError, ValueError: It is none.
+    """
+    return None if record is None else Plan(_numbers(record[0], dim), _numbers(record[1], size))
+
+
 def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:
     """Return the action, its source, the plan after it, and whether obstacles are not promised.
 
@@ -326,7 +349,7 @@ def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str,
     """
     admitted = base.admissible(nominal)
     too_close = base.too_close()
-    kept: list[tuple[float, Vector, str]] = []
+    kept: list[tuple[float, Vector, str]] = []  # each leads away further than the one before
 
     def tried(action: Vector, source: str) -> Plan | None:
         if not base.static_clear(action):
@@ -335,7 +358,9 @@ def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str,
             held if held is not None and action == held.command else base.partner_plan(action, held)
         )
         if plan is None:
-            kept.append((base.separation(action), action, source))
+            away = base.separation(action)
+            if not kept or away > kept[-1][0] + EQUAL:
+                kept.append((away, action, source))
         return plan
 
     if admitted is nominal:
@@ -352,7 +377,7 @@ def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str,
         return stop, "brake", plan, too_close
     if not kept:
         return stop, "brake", base.partner_plan(stop, held), True
-    _, action, source = max(kept, key=lambda one: one[0])
+    _, action, source = kept[-1]
     return action, source, None, too_close
 
 

@@ -16,18 +16,18 @@ from cadenza.safety.solvers import UNBOUNDED, QPSolver, SolveStatus
 #: A unit normal n and a level: n @ z >= level.
 Row: TypeAlias = tuple[Vector, float]
 #: Shortfall of a row that is rounding.
-_MET: Final = 1e-12
+MET: Final = 1e-12
 #: Added to a level that is not met, so that rounding does not leave the answer on its wrong side.
-_INSIDE: Final = 1e-9
+INSIDE: Final = 1e-9
 
 
 def nearest(target: Vector, rows: Sequence[Row], solver: QPSolver) -> Vector | None:
     """Return the point nearest to ``target`` that meets all rows; None if none does."""
     worst, normal = _worst(target, rows)
-    if worst <= _MET:
+    if worst <= MET:
         return target
-    point = moved(target, normal, worst + _INSIDE)
-    if _worst(point, rows)[0] <= _MET:
+    point = moved(target, normal, worst + INSIDE)
+    if _worst(point, rows)[0] <= MET:
         return point
     size = len(target)
     free = np.full(size, UNBOUNDED)
@@ -35,7 +35,7 @@ def nearest(target: Vector, rows: Sequence[Row], solver: QPSolver) -> Vector | N
         np.ones(size),
         -np.array(target),
         -np.array([n for n, _ in rows]),
-        -np.array([level + _INSIDE for _, level in rows]),
+        -np.array([level + INSIDE for _, level in rows]),
         -free,
         free,
     )

@@ -33,6 +33,9 @@ Piece: TypeAlias = Sequence[Vector]
 Part: TypeAlias = tuple[float, Vector, float, Gap]
 #: Distance that is rounding of positions, m.
 ROUNDING_M: Final = 1e-9
+#: How far below its distance the level of a part that is too close lies, m: with none, rounding
+#: would decide whether a robot may leave it. Less than 0.1 mm in a million steps.
+LEAST_ROOM_M: Final = 1e-11
 #: How much nearer than its clearance a robot has to be measured for that to be reported, m.
 TOLERANCE_M: Final = 1e-6
 #: Halvings of an edge: to 1e-9 of its length.
@@ -40,7 +43,7 @@ _HALVINGS: Final = 30
 #: Squared length below which an edge is one point, m^2.
 _SHORTEST_SQUARED: Final = 1e-24
 #: Most obstacles that propose rows: the nearest.
-_MAX_ROWS: Final = 8
+MAX_ROWS: Final = 8
 
 
 class StaticScene:
@@ -59,7 +62,7 @@ class StaticScene:
         self._solids: list[tuple[float, Vector, float, float, Gap]] = []
         for gap in obstacles.solids:
             distance, normal = gap(position)
-            level = lowest if distance >= lowest else distance
+            level = min(lowest, distance - LEAST_ROOM_M)
             self._solids.append((distance - level, normal, distance - clearance_m, level, gap))
         self._balls = _Balls(obstacles, position, clearance_m) if len(obstacles.radii) else None
 
@@ -121,9 +124,9 @@ class StaticScene:
         found = [(excess, normal) for _, normal, excess, _, _ in self._solids if excess < length_m]
         if self._balls is not None:
             found += self._balls.near(length_m)
-        if len(found) > _MAX_ROWS:
+        if len(found) > MAX_ROWS:
             found.sort()
-        return found[:_MAX_ROWS]
+        return found[:MAX_ROWS]
 
 
 def _least(room: float, n: Vector, y: Vector, pieces: Sequence[Piece]) -> float:
@@ -208,13 +211,13 @@ class _Balls:
         self._kept = obstacles.radii + clearance_m  # of the centers
         self.excess: FloatArray = self._distance - self._kept
         #: Distance of the centers that is kept, or measured where that is less.
-        self._level = np.minimum(self._kept - ROUNDING_M, self._distance)
+        self._level = np.minimum(self._kept - ROUNDING_M, self._distance - LEAST_ROOM_M)
         self.room = float((self._distance - self._level).min())
 
     def near(self, length_m: float) -> list[tuple[float, Vector]]:
         """Return excess and normal of the nearest balls whose excess is below a length."""
         (found,) = np.nonzero(self.excess < length_m)
-        found = found[np.argsort(self.excess[found], kind="stable")[:_MAX_ROWS]]
+        found = found[np.argsort(self.excess[found], kind="stable")[:MAX_ROWS]]
         normals = self._offset[found] / np.maximum(self._distance[found], ROUNDING_M)[:, None]
         rows: list[list[float]] = normals.tolist()
         return [(excess, tuple(n)) for excess, n in zip(self.excess[found], rows, strict=True)]

@@ -53,15 +53,15 @@ from cadenza.safety.control_models.velocity import VelocityModel
 from cadenza.safety.solvers import make_solver
 
 #: Halvings of the search for a row's level: to 1/4096 of the speeds that it is searched in.
-_HALVINGS: Final = 12
+HALVINGS: Final = 12
 #: Distance of centers below which no direction leads from one to the other, m.
-_COINCIDENT: Final = 1e-9
+COINCIDENT: Final = 1e-9
 #: Separation that is rounding, m.
-_ROUNDING_M: Final = 1e-10
+ROUNDING_M: Final = 1e-10
 #: Speed that is rounding, m/s.
-_ROUNDING_SPEED: Final = 1e-9
+ROUNDING_SPEED: Final = 1e-9
 #: Disagreement of a remembered plan with what was measured that is rounding, m.
-_DISPROVED_M: Final = 1e-6
+DISPROVED_M: Final = 1e-6
 
 
 class Bound(NamedTuple):
@@ -418,7 +418,7 @@ class Lagging(Response):
         pieces: list[Piece] = []
         for _ in range(parts):
             end = goal + (begin - goal) * decay
-            if begin <= goal + _ROUNDING_SPEED:
+            if begin <= goal + ROUNDING_SPEED:
                 pieces.append((span, begin, end))
             else:
                 fall, slower = (begin - goal) / self._lag, (end - goal) / self._lag
@@ -487,7 +487,7 @@ def _least(is_clear: Callable[[float], bool], low: float, high: float) -> float:
     """Return the least number in [low, high] that is clear, by halving; ``high`` if none is."""
     if is_clear(low):
         return low
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         if is_clear(middle):
             high = middle
@@ -520,10 +520,10 @@ class VelocityBase:
         self._delay = model.delay_s
         #: Commands that have not acted yet, oldest first; the first has partly acted.
         self._pending: list[Vector] = [self._response.rest] * math.ceil(
-            self._delay / self._dt - _ROUNDING_SPEED
+            self._delay / self._dt - ROUNDING_SPEED
         )
         self._stopping = Plan((), self._response.rest)
-        self._tolerated = settings.contact_speed + _ROUNDING_SPEED
+        self._tolerated = settings.contact_speed + ROUNDING_SPEED
         self._x = self._v = self._response.rest
         self._partners: tuple[Partner, ...] = ()
         #: Position, velocity and partners as measured, where a delay lies between now and the step.
@@ -568,12 +568,12 @@ class VelocityBase:
             pieces += self._response.pieces(n, v, command, time_s)
             v = self._response.after(v, command, time_s)
         _, excess, speed, accel, cap = self._bound(n, x, self._latest[j])
-        return min_sep(excess, pieces, math.inf, speed=speed, accel=accel, cap=cap) >= -_ROUNDING_M
+        return min_sep(excess, pieces, math.inf, speed=speed, accel=accel, cap=cap) >= -ROUNDING_M
 
     def _normal(self, x: Vector, partner: Partner) -> Vector:
         offset = minus(x, partner.position)
         distance = math.hypot(*offset)
-        if distance < _COINCIDENT:
+        if distance < COINCIDENT:
             return (1.0, *self._response.rest[1:])
         return tuple([offset_k / distance for offset_k in offset])
 
@@ -638,11 +638,11 @@ class VelocityBase:
             return self._stopping if self._stops_clear(action, v1) else None
         bound, response = self._bounds[0], self._response
         command = response.escape(bound.normal, v1, bound.cap)
-        if response.flees(self._v, action, v1, command, bound, self._dt) >= -_ROUNDING_M:
+        if response.flees(self._v, action, v1, command, bound, self._dt) >= -ROUNDING_M:
             return Plan(bound.normal, command)
         if held is not None and held.normal:
             bound = self._bound(held.normal, self._x, self._partners[0])
-            if response.flees(self._v, action, v1, held.command, bound, self._dt) >= -_ROUNDING_M:
+            if response.flees(self._v, action, v1, held.command, bound, self._dt) >= -ROUNDING_M:
                 return held
         return None
 
@@ -653,11 +653,11 @@ class VelocityBase:
         if stop_s <= 0.0 and self._is_slow(action):
             return True
         for j, bound in enumerate(self._bounds):
-            if response.stops(self._v, action, v1, bound, self._dt, stop_s) >= -_ROUNDING_M:
+            if response.stops(self._v, action, v1, bound, self._dt, stop_s) >= -ROUNDING_M:
                 continue
             end = self._stopping_path(action, v1)[-1][-1]
             there = self._bound(self._normal(end, self._partners[j]), self._x, self._partners[j])
-            if response.stops(self._v, action, v1, there, self._dt, stop_s) < -_ROUNDING_M:
+            if response.stops(self._v, action, v1, there, self._dt, stop_s) < -ROUNDING_M:
                 return False
         return True
 
@@ -686,7 +686,7 @@ class VelocityBase:
         """Return the partner along n, at the best that the measurement allows."""
         _, velocity, contact, cap, accel, age = partner
         excess = dot(n, minus(self._x, partner.position)) - contact
-        excess += 2.0 * self._settings.position_error_m + cap * age + _DISPROVED_M
+        excess += 2.0 * self._settings.position_error_m + cap * age + DISPROVED_M
         speed = dot(n, velocity) - self._settings.velocity_error
         speed -= accel * age if age > 0.0 else 0.0
         return Bound(n, excess, min(max(speed, -cap), cap), accel, cap)
@@ -694,7 +694,7 @@ class VelocityBase:
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on the rows, its blends with the backup, and the escape."""
         best = self._projected(nominal)
-        if best is not nominal or math.hypot(*nominal) >= self._top * (1.0 - _ROUNDING_SPEED):
+        if best is not nominal or math.hypot(*nominal) >= self._top * (1.0 - ROUNDING_SPEED):
             yield "rows", best  # else no command meets the rows, and the nominal one was tried
         backup = self._backup(held)
         for share in (0.75, 0.5, 0.25):
@@ -760,7 +760,7 @@ class VelocityBase:
 
     def bounds_broken(self) -> bool:
         """Return whether a partner was measured to be faster than it declares."""
-        error = self._settings.velocity_error + _ROUNDING_SPEED
+        error = self._settings.velocity_error + ROUNDING_SPEED
         return any(
             math.hypot(*partner.velocity) > partner.max_speed + error for partner in self._partners
         )
