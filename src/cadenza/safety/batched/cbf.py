@@ -292,7 +292,7 @@ def stale_levels(
 
 
 class OffersBatch(NamedTuple):
-    """Chosen directions k of all pairs; see `cadenza.safety.filters.directions`."""
+    """Chosen directions k of all pairs; see `cadenza.safety.filters.ego_rows`."""
 
     direction: Tensor  # Unit vectors, shape (B, N, d)
     level: Tensor  # Largest closing acceleration along them, shape (B, N), m/s^2
@@ -310,7 +310,7 @@ def offers_batch(
     remembered: Tensor | None,
     action: Tensor,
 ) -> OffersBatch:
-    """Return `offers_of` and `choose` of `cadenza.safety.filters.directions`.
+    """Return `offers_of` and `choose` of `cadenza.safety.filters.ego_rows`.
 
     Args:
         motion: Ego's centres and velocities less the extrapolated partners', (B, N, d) each.

@@ -70,8 +70,7 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import BatchedKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import checked_timestep, require_one_space
 from cadenza.safety.filters.compat import classical_constants
-from cadenza.safety.filters.directions import ROW_MET
-from cadenza.safety.filters.ego_rows import AGE_ROUNDING
+from cadenza.safety.filters.ego_rows import AGE_ROUNDING, ROW_MET
 from cadenza.safety.filters.projection import (
     FEASIBILITY_ROOM,
     SLACK_WEIGHT,

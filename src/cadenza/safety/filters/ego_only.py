@@ -49,12 +49,14 @@ from cadenza.safety.filters.arguments import (
     require_snapshot,
     require_snapshots,
 )
-from cadenza.safety.filters.directions import (
+from cadenza.safety.filters.ego_rows import (
     DirectionMemory,
+    EgoRows,
     Offer,
+    build_ego_rows,
     choose,
+    pair_barrier,
 )
-from cadenza.safety.filters.ego_rows import EgoRows, build_ego_rows, pair_barrier
 from cadenza.safety.filters.projection import (
     Box,
     Solution,

@@ -9,7 +9,7 @@
     brakes           pairs that braked one step ago (`cadenza.safety.braking`)
     telemetry        counters
     motion           declarations that were disproved (`cadenza.safety.runtime.motion`)
-    directions       along which pairs are known to be safe (`cadenza.safety.filters.directions`)
+    directions       along which pairs are known to be safe (`cadenza.safety.filters.ego_rows`)
 
 Last seen: the ego moves by the actions it executes, p + v dt + a dt^2 / 2, the model's bias
            included; partners keep their last packet, which grows older by dt per step, so the rows
@@ -43,7 +43,7 @@ from cadenza.safety.conformal import (
 )
 from cadenza.safety.emergency import DEFAULT_STOP_TIME_S, braking_accel, scale_into_box
 from cadenza.safety.filters.arguments import require_action, require_snapshot
-from cadenza.safety.filters.directions import DirectionMemory
+from cadenza.safety.filters.ego_rows import DirectionMemory
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import (
     AgentControlModel,

@@ -1,11 +1,14 @@
-"""The ego's part of an environment's action, in the units of its control model.
+"""What both wrappers know of an environment: its task, its scene, and the ego's action.
+
+Task and scene come from the caller, else from hooks of the environment.
 
 Two vocabularies: the environment's action (any real dtype, any scale, perhaps one entry of a Dict
 of agents) and the control model's action (float64, box |u_k| <= c). A port translates one ego
 action, shape (n,), or a batch of them, shape (B, n).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -15,6 +18,13 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import Plant
+from cadenza.safety.geometry import Obstacles, Shape
+from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.runtime.env_hooks import hook
+from cadenza.safety.snapshot import AgentSnapshot
 
 #: Maps an action to another unit, component by component or as a whole; batches included.
 ActionMap: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
@@ -163,3 +173,67 @@ def _components(values: NDArray[Any]) -> str:
     """Return one number where all are equal, else all of them."""
     flat = values.ravel()
     return f"{flat[0]:g}" if (flat == flat[0]).all() else str(values.tolist())
+
+
+#: Returns every agent's snapshot from environment, last observation and last info.
+SnapshotSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], dict[str, AgentSnapshot]]
+#: Returns the partner's identity, or None if unknown, from the same.
+PartnerSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], str | None]
+#: Returns measured contact forces per pair, N, from the same.
+ForceSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], LambdaDict]
+#: Returns the shapes of one step, of a scan for example, from the same.
+ObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], Sequence[Shape] | Obstacles]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a wrapper must know about the task, once."""
+
+    ego_uid: str
+    control_models: Mapping[str, AgentControlModel]
+    bounds: Bounds
+    control_timestep: float
+    plant: Plant
+
+    @classmethod
+    def of(
+        cls,
+        env: object,
+        look_up: Callable[[object, str], Any] = hook,
+        *,
+        ego_uid: str | None,
+        control_models: Mapping[str, AgentControlModel] | None,
+        bounds: Bounds | None,
+        control_timestep: float | None,
+        plant: Plant | None,
+    ) -> "Task":
+        """Return the task of ``env``; what is None is looked up in the environment.
+
+        Raises:
+            ConfigurationError: Something is neither given nor offered by the environment.
+        """
+        return cls(
+            ego_uid=look_up(env, "ego_uid") if ego_uid is None else ego_uid,
+            control_models=look_up(env, "build_control_models")()
+            if control_models is None
+            else control_models,
+            bounds=look_up(env, "build_bounds")() if bounds is None else bounds,
+            control_timestep=look_up(env, "control_timestep")
+            if control_timestep is None
+            else control_timestep,
+            plant=look_up(env, "plant") if plant is None else plant,
+        )
+
+
+def checked_scene(snapshots: object) -> dict[str, AgentSnapshot]:
+    """Return what the source of snapshots gave, if it is a scene at all.
+
+    Raises:
+        InputError: It is no mapping.
+    """
+    if not isinstance(snapshots, Mapping):
+        raise InputError(
+            "SafetyFilterWrapper: snapshots: expected every agent's snapshot by id, got "
+            f"{snapshots!r}."
+        )
+    return dict(cast("Mapping[str, AgentSnapshot]", snapshots))

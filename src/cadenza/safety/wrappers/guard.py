@@ -17,14 +17,14 @@ from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.wrappers.action_port import ActionMap
-from cadenza.safety.wrappers.robot import RobotFilterWrapper
-from cadenza.safety.wrappers.scene_source import (
+from cadenza.safety.wrappers.action_port import (
+    ActionMap,
     ForceSource,
     ObstacleSource,
     PartnerSource,
     SnapshotSource,
 )
+from cadenza.safety.wrappers.robot import RobotFilterWrapper
 from cadenza.safety.wrappers.single import Fallback, SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import (
     BatchPartnerSource,

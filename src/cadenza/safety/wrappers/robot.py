@@ -13,8 +13,13 @@ from cadenza.safety.backup import BackupFilter, BackupStep, Guarantee, RobotMode
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
-from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
-from cadenza.safety.wrappers.scene_source import ObstacleSource, SnapshotSource, checked_scene
+from cadenza.safety.wrappers.action_port import (
+    ActionMap,
+    ActionPort,
+    ObstacleSource,
+    SnapshotSource,
+    checked_scene,
+)
 
 
 class RobotFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):

@@ -24,8 +24,9 @@ from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.runtime.safety_step import SafetyStep
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
-from cadenza.safety.wrappers.scene_source import (
+from cadenza.safety.wrappers.action_port import (
+    ActionMap,
+    ActionPort,
     ForceSource,
     ObstacleSource,
     PartnerSource,

@@ -31,8 +31,7 @@ from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
-from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
-from cadenza.safety.wrappers.scene_source import Task, checked_scene
+from cadenza.safety.wrappers.action_port import ActionMap, ActionPort, Task, checked_scene
 
 #: Returns the motion of all agents of all environments from environment, last observation and info.
 BatchSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], AgentBatch]
