@@ -8,8 +8,9 @@ May import:  `core`.  Must not import: any other folder of the package.
 Layout:      contracts (`api` gathers them), `cbf` (every formula of one pair), `authority`,
              `passive`, `solvers`, `filters`, `conformal`, braking and emergency controllers,
              `runtime` (what a robot calls), `record` (of its steps);
-             `batched` (many environments), `wrappers` (Gymnasium), `arms` and `oscbf`, `affine`
-             (any control-affine robot), `reporting`, `verifier`.
+             `backup` (robots that take velocities; obstacles), `batched` (many environments),
+             `wrappers` (Gymnasium), `arms` and `oscbf`, `affine` (any control-affine robot),
+             `reporting`, `verifier`.
 """
 
 from typing import TYPE_CHECKING

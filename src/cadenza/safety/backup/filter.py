@@ -52,7 +52,7 @@ class BackupStep:
         backup: Where it came from: ``none``, ``rows``, ``blend``, ``radial``, ``escape`` or
             ``brake``.
         uncertified: The promise about the partners does not cover this step.
-        static_margin: Gap to every obstacle, shape (K,), m.
+        static_margin: Gap to every obstacle beyond the margin and errors, shape (K,), m.
         static_uncertified: The promise about obstacles does not cover this step: stopping was not
             clear of them from this state.
         margin: Free distance to every partner, by agent, m.

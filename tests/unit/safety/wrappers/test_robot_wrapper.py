@@ -1,0 +1,69 @@
+"""`cadenza.guard(env, robot=...)` around a wheeled base, a scan, and where it does not fit."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+import cadenza
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety import PartnerBound, UnicycleModel
+from cadenza.safety.geometry import HalfSpace, Points
+from cadenza.safety.verifier.plants import UnicyclePlant
+
+DT, RADIUS = 0.1, 0.2
+CART = UnicycleModel("cart", 1.0, 0.5, 2.0, 1.0, 4.0, RADIUS)
+
+
+class CartEnv(gym.Env):
+    """A cart that starts at the origin and faces +x; the action is (speed, rate of turn)."""
+
+    action_space = gym.spaces.Box(np.array([-0.5, -2.0]), np.array([1.0, 2.0]), dtype=np.float64)
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cart = UnicyclePlant((0.0, 0.0), 0.0, accel=1.0, yaw_accel=4.0)
+        return np.array(self.cart.position), {}
+
+    def step(self, action):
+        self.path = self.cart.step(action, DT)
+        return np.array(self.cart.position), 0.0, False, False, {}
+
+
+def scene(env, _observation, _info):
+    cart = env.unwrapped.cart
+    return {"cart": CART.snapshot(*cart.position, cart.heading, cart.speed, cart.yaw_rate)}
+
+
+def rays(env, _observation, _info):
+    """Return what a scan of the wall x = 1 shows: points up to 0.05 m apart."""
+    y = env.unwrapped.cart.position[1] + np.arange(-1.0, 1.0, 0.05)
+    return [Points(np.stack((np.ones(len(y)), y), axis=1), 0.025)]
+
+
+@pytest.mark.parametrize("obstacles", [[HalfSpace((-1.0, 0.0), -1.0)], rays])
+def test_cart_that_drives_at_a_wall_stops_before_it(obstacles):
+    env = cadenza.guard(
+        CartEnv(), robot=CART, obstacles=obstacles, snapshots=scene, control_timestep=DT
+    )
+    env.reset(seed=0)
+    reached, sources = 0.0, set()
+    for _ in range(60):
+        *_, info = env.step(np.array([1.0, 0.0]))
+        reached = max(reached, max(x for x, _ in env.unwrapped.path))
+        sources.add(info["safety"]["backup"])
+        assert not info["safety"]["static_uncertified"]
+    assert 0.6 < reached <= 1.0 - RADIUS + 1e-6
+    assert "none" in sources
+    assert len(sources) > 1
+
+
+def test_vector_environment_and_missing_parts_are_refused():
+    parts = {"robot": CART, "snapshots": scene, "control_timestep": DT}
+    with pytest.raises(ConfigurationError, match="guard each of them"):
+        cadenza.guard(SyncVectorEnv([CartEnv]), **parts)
+    with pytest.raises(ConfigurationError, match="control_timestep"):
+        cadenza.guard(CartEnv(), robot=CART, snapshots=scene)
+    with pytest.raises(ConfigurationError, match="it catches up"):
+        cadenza.guard(CartEnv(), partner=PartnerBound("dog", 3.0), guarantee="escape", **parts)
