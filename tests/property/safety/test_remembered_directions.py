@@ -18,8 +18,8 @@ from cadenza.safety import (
 )
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.batched.projection import STATUS_NAMES
-from cadenza.safety.batched.step import BatchEnvHooks
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
+from cadenza.safety.runtime.env_hooks import BatchEnvHooks
 from cadenza.safety.snapshot import AgentBatch
 from tests.unit.safety.scenes import agent, ego_filter
 

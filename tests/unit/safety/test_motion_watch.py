@@ -17,8 +17,8 @@ from cadenza.safety import (
     SafetyRuntime,
 )
 from cadenza.safety.batched.driver import BatchedSafetyDriver
-from cadenza.safety.batched.step import BatchEnvHooks
 from cadenza.safety.control_models import BodyDrive
+from cadenza.safety.runtime.env_hooks import BatchEnvHooks
 from cadenza.safety.snapshot import AgentBatch
 
 DT = 0.05

@@ -20,6 +20,6 @@ if TYPE_CHECKING:
     from .projection import STATUS_NAMES as STATUS_NAMES
     from .projection import BatchProjection as BatchProjection
     from .projection import project_batch as project_batch
-    from .step import SafetyBatchStep as SafetyBatchStep
+    from .vector_engine import SafetyBatchStep as SafetyBatchStep
 else:
     __dir__, __getattr__ = lazy_names(__name__)

@@ -10,7 +10,7 @@ Limits:  egos whose action is their Cartesian acceleration, and the options `VEC
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -22,10 +22,11 @@ from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.projection import INFEASIBLE
-from cadenza.safety.batched.step import BatchEnvHooks, SafetyBatchStep
 from cadenza.safety.braking import BrakeLayer
 from cadenza.safety.conformal import SCORE_TOLERANCE, WARMUP_FACTOR
 from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.record import Decision
+from cadenza.safety.runtime.env_hooks import BatchEnvHooks
 from cadenza.safety.runtime.motion import (
     ACCEL_ROUNDING,
     EGO_ROUNDING,
@@ -37,6 +38,53 @@ from cadenza.safety.runtime.motion import (
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.safety_step import distance
 from cadenza.safety.snapshot import AgentBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
+class SafetyBatchStep:
+    """What the driver decided for one control step of every environment."""
+
+    #: Actions to execute, shape (B, A), float64; the nominal bits where nothing was active
+    action: FloatArray
+    #: Forecast error per pair, max(0, score), shape (B, N), m/s; 0 where nothing was scored
+    loss: FloatArray
+    scored: NDArray[np.bool_]  # Whether the environment had a forecast to score, shape (B,)
+    braked: NDArray[np.bool_]  # The emergency controller's action is executed, shape (B,)
+    infeasible: NDArray[np.bool_]  # No action met every row, shape (B,)
+    uncertified: NDArray[np.bool_]  # The invariance certificate does not cover the step, shape (B,)
+    #: Whose motion since the last step disproved what was declared: ego, then partners, (B, 1 + N)
+    breached: NDArray[np.bool_]
+    intervention: FloatArray  # Euclidean distance between executed and nominal action, shape (B,)
+    lambda_: FloatArray  # Slack per pair after this step's update, shape (B, N), m/s^2
+    used_lambda: FloatArray  # Slack per pair that entered the rows, shape (B, N), m/s^2
+    #: max(0, -h) before the action, on overlap at least cbf_gamma times the overlap, shape (B, N),
+    #: m/s
+    constraint_violation: FloatArray
+    margin: FloatArray  # Free distances less the safety margin, shape (B, N), m
+    slack: FloatArray  # By how much the filter's action misses each row, shape (B, N), m/s^2
+    #: Reasons of each environment's braking, by environment; only those braked
+    brake_reasons: Mapping[int, tuple[str, ...]]
+    #: What was wrong with each environment's observation, by environment; only those whose was
+    bad_input: Mapping[int, str] = field(default_factory=dict[int, str])
+    #: Which declared accelerations were disproved in each episode; only of those where one was
+    reason: Mapping[int, str] = field(default_factory=dict[int, str])
+
+    @property
+    def decision(self) -> Decision:
+        """What a `StepRecord` of lanes counts."""
+        lambdas = self.lambda_
+        return Decision(
+            braked=self.braked,
+            infeasible=self.infeasible,
+            uncertified=self.uncertified,
+            violation=self.constraint_violation.max(axis=1, initial=0.0),
+            margin=self.margin.min(axis=1, initial=0.0),
+            slack=self.slack.max(axis=1, initial=0.0),
+            lambda_mean=sum(lambdas.T, np.zeros(len(lambdas))) / lambdas.shape[1],
+            partner_breached=self.breached[:, 1:].any(axis=1),
+            ego_breached=self.breached[:, 0],
+            reasons=self.brake_reasons,
+        )
 
 
 class Scene(NamedTuple):

@@ -1,9 +1,10 @@
-"""What the safety driver reads from an env, looked up through the env's wrappers.
+"""What the safety drivers read from an env or a batch of them, looked up through the wrappers.
 
 Needed:    ``build_agent_snapshots()``, ``build_control_models()``, ``build_bounds()``,
            ``control_timestep`` and ``plant``.
 Optional:  ``build_contact_forces()``: force per partner id or per pair of ids, N. Without it no
            contact is measured, and ``Bounds.force_limit`` has nothing to compare with.
+Batches:   ``build_agent_batch()`` and ``num_envs`` in place of the first and the last.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 #: What to do where an environment lacks a hook.
 REMEDY: Final = (
@@ -115,3 +116,58 @@ def require_untouched_actions(env: object) -> None:
 def unwrapped(env: object) -> object:
     """Return the env below all wrappers."""
     return getattr(env, "unwrapped", env)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnvHooks:
+    """What the driver reads from a batch."""
+
+    #: Returns the motion of every agent of every environment at the current state
+    agents: Callable[[], AgentBatch]
+    control_models: Mapping[str, AgentControlModel]  # Model of every agent
+    bounds: Bounds  # Envelope of the task
+    control_timestep: float  # Time one ``step`` takes, s
+    plant: Plant  # How the environments integrate one step
+    num_envs: int  # Environments B
+
+    @classmethod
+    def of(cls, env: object) -> "BatchEnvHooks":
+        """Read the hooks of ``env`` through its wrappers, none of which may change actions."""
+        require_untouched_batch_actions(env)
+        return cls(
+            agents=batch_hook(env, "build_agent_batch"),
+            control_models=batch_hook(env, "build_control_models")(),
+            bounds=batch_hook(env, "build_bounds")(),
+            control_timestep=batch_hook(env, "control_timestep"),
+            plant=batch_hook(env, "plant"),
+            num_envs=int(batch_hook(env, "num_envs")),
+        )
+
+
+def batch_hook(env: object, name: str) -> Any:
+    """Return an attribute of the batch, looked up through its wrappers, which do not forward."""
+    layer: object | None = env
+    while layer is not None:
+        if hasattr(layer, name):
+            return getattr(layer, name)
+        layer = getattr(layer, "env", None)
+    raise ConfigurationError(
+        f"BatchedSafetyDriver: expected a batch with {name}, got {type(env).__name__} without it; "
+        f"{REMEDY}."
+    )
+
+
+def require_untouched_batch_actions(env: object) -> None:
+    """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
+    from gymnasium.vector import VectorActionWrapper
+
+    layer: object | None = env
+    while layer is not None:
+        kind = type(layer)
+        if issubclass(kind, VectorActionWrapper):
+            raise ConfigurationError(
+                "BatchedSafetyDriver: expected the filtered actions to reach the plant as they "
+                f"are, got a batch wrapped in {kind.__name__}, which changes actions after the "
+                "filter; change them before they are filtered, in the policy."
+            )
+        layer = getattr(layer, "env", None)

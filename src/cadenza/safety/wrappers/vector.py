@@ -19,16 +19,17 @@ from cadenza.core.checks import require_kinds
 from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.batched.driver import BatchedSafetyDriver
-from cadenza.safety.batched.step import (
-    BatchEnvHooks,
-    SafetyBatchStep,
-    batch_hook,
-    require_untouched_batch_actions,
-)
+from cadenza.safety.batched.vector_engine import SafetyBatchStep
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
+from cadenza.safety.runtime.env_hooks import (
+    BatchEnvHooks,
+    batch_hook,
+    hook,
+    require_untouched_actions,
+    require_untouched_batch_actions,
+)
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort, Task, checked_scene
