@@ -1,7 +1,8 @@
 """Wrappers: the safety filter between anybody's policy and anybody's Gymnasium environment.
 
 Start at:    `SafetyFilterWrapper` (one environment), `VectorSafetyFilterWrapper` (a batch),
-             `RobotFilterWrapper` (a robot that takes velocities, beside obstacles and partners).
+             `RobotFilterWrapper`, `VectorRobotFilterWrapper` (robots that take velocities, beside
+             obstacles and partners).
 Promise:     the action space stays as it was; an action that needs no change reaches the
              environment untouched; what was changed, and why, is in ``info["safety"]``.
 May import:  `safety`, `core`, gymnasium.  Must not import: any other folder of the package.
@@ -15,5 +16,6 @@ if TYPE_CHECKING:
     from .robot import RobotFilterWrapper as RobotFilterWrapper
     from .single import SafetyFilterWrapper as SafetyFilterWrapper
     from .vector import VectorSafetyFilterWrapper as VectorSafetyFilterWrapper
+    from .vector_robot import VectorRobotFilterWrapper as VectorRobotFilterWrapper
 else:
     __dir__, __getattr__ = lazy_names(__name__)

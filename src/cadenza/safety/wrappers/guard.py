@@ -31,6 +31,7 @@ from cadenza.safety.wrappers.vector import (
     BatchSource,
     VectorSafetyFilterWrapper,
 )
+from cadenza.safety.wrappers.vector_robot import BatchObstacleSource, VectorRobotFilterWrapper
 
 
 class GuardKeywords(TypedDict, total=False):
@@ -82,6 +83,27 @@ class RobotKeywords(TypedDict, total=False):
     action_from_control: ActionMap | None
 
 
+class VectorRobotKeywords(TypedDict, total=False):
+    """Keywords of `VectorRobotFilterWrapper`."""
+
+    robot: Required[RobotModel]
+    partner: PartnerBound | Sequence[PartnerBound]
+    obstacles: Sequence[Shape] | Obstacles | BatchObstacleSource
+    agents: BatchSource | None
+    control_timestep: float | None
+    guarantee: Guarantee | None
+    margin_m: float
+    position_error_m: float
+    velocity_error: float
+    contact_speed: float
+    action_to_control: ActionMap | None
+    action_from_control: ActionMap | None
+
+
+@overload
+def guard(
+    env: VectorEnv[Any, Any, Any], **task: Unpack[VectorRobotKeywords]
+) -> VectorEnv[Any, Any, Any]: ...
 @overload
 def guard(
     env: VectorEnv[Any, Any, Any], **task: Unpack[VectorKeywords]
@@ -105,7 +127,7 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
         **task: What the environment does not offer by itself: where everybody is, how actions move
             them, the bounds; see `SafetyFilterWrapper`, or `VectorSafetyFilterWrapper`. With
             ``robot=``, the model of a robot that takes velocities, its partner's bound and the
-            obstacles; see `RobotFilterWrapper`.
+            obstacles; see `RobotFilterWrapper`, or `VectorRobotFilterWrapper`.
 
     Raises:
         ConfigurationError: The filter lacks something, or cannot be put there; the message names
@@ -127,21 +149,24 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
         )
     kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
     if "robot" in task:
-        if isinstance(made, VectorEnv):
-            raise ConfigurationError(
-                "guard: robot: expected one environment, got a vector environment; guard each of "
-                "them: SyncVectorEnv([lambda: cadenza.guard(..., robot=...)] * n)."
-            )
-        kind = RobotFilterWrapper
+        kind = VectorRobotFilterWrapper if isinstance(made, VectorEnv) else RobotFilterWrapper
     known = inspect.signature(kind).parameters
     for name in task.keys() - known.keys():
         raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")
     return kind(made, **task)
 
 
+_FILTERS = (
+    SafetyFilterWrapper,
+    VectorSafetyFilterWrapper,
+    RobotFilterWrapper,
+    VectorRobotFilterWrapper,
+)
+
+
 def _is_guarded(env: Any) -> bool:
     """Return whether a wrapper of ``env`` is the filter's."""
-    if isinstance(env, SafetyFilterWrapper | VectorSafetyFilterWrapper | RobotFilterWrapper):
+    if isinstance(env, _FILTERS):
         return True
     inner: Any = getattr(env, "env", None)
     return inner is not None and _is_guarded(inner)

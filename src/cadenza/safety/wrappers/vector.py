@@ -31,7 +31,7 @@ from cadenza.safety.runtime.env_hooks import (
     require_untouched_batch_actions,
 )
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch, WheeledSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort, Task, checked_scene
 
 #: Returns the motion of all agents of all environments from environment, last observation and info.
@@ -95,7 +95,7 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
             require_untouched_actions(single)
         task = Task.of(
             env,
-            _look_up,
+            look_up,
             ego_uid=ego_uid,
             control_models=control_models,
             bounds=bounds,
@@ -109,7 +109,7 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
             action_to_control=(action_to_control, Callable | None),
             action_from_control=(action_from_control, Callable | None),
         )
-        self._agents = _agents_of(env) if agents is None else agents
+        self._agents = agents_of(env) if agents is None else agents
         options = SafetyOptions() if options is None else options
         self._rows = rows_of(env) if agents is None and options.on_bad_input == "brake" else None
         self._partner_id = partner_id
@@ -236,12 +236,19 @@ def stack_snapshots(snapshots: Sequence[Mapping[str, AgentSnapshot]]) -> AgentBa
     def stacked(name: str) -> FloatArray:
         return np.array([[getattr(scene[uid], name) for uid in uids] for scene in snapshots])
 
-    return AgentBatch(
-        uids=uids, positions=stacked("position"), velocities=stacked("velocity"), radii=radii
-    )
+    motion = {"positions": stacked("position"), "velocities": stacked("velocity")}
+    for uid in uids:
+        robots = [one for scene in snapshots if isinstance(one := scene[uid], WheeledSnapshot)]
+        if len(robots) == len(snapshots):
+            headings = np.array([robot.heading for robot in robots])
+            rates = np.array([robot.yaw_rate for robot in robots])
+            return WheeledBatch(
+                uids=uids, **motion, radii=radii, headings=headings, yaw_rates=rates
+            )
+    return AgentBatch(uids=uids, **motion, radii=radii)
 
 
-def _agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
+def agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
     """Return the source that reads the batch, or each of its environments.
 
     Raises:
@@ -258,7 +265,7 @@ def _agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
     return lambda _env, _obs, _info: build()
 
 
-def _look_up(env: object, name: str) -> Any:
+def look_up(env: object, name: str) -> Any:
     """Return a hook of the batch, or of its first environment.
 
     Raises:
