@@ -203,11 +203,13 @@ class CompatFilter(EgoOnlyCBFQP):
                 level = share * level - (push + tilting * open_.tilt)
             else:
                 level = (share * level if shares else level) - push
-            rows.violated |= h < 0.0 or distance - contact < 0.0
+            if h < 0.0 or distance < contact:
+                rows.violated = True
             if authority.bias is not None:
                 level += sum([n_k * b_k for n_k, b_k in zip(normal, authority.bias, strict=True)])
             if authority.jacobian is None:
-                rows.a.append([-n_k for n_k in normal])
+                planar = len(normal) == 2
+                rows.a.append([-normal[0], -normal[1]] if planar else [-n_k for n_k in normal])
             else:
                 rows.a.append((-(authority.jacobian.T @ normal)).tolist())
             rows.level.append(level)
@@ -250,8 +252,9 @@ class CompatFilter(EgoOnlyCBFQP):
         """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
         now, ahead = partner.velocity_numbers, forecast.velocity_numbers
         push = 0.0
-        for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
-            push += n_k * (v_ahead - v_now)
+        if now != ahead:
+            for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
+                push += n_k * (v_ahead - v_now)
         if self._options.upstream:
             return push / pair.dt
         push /= pair.dt + partner.age_s

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -320,7 +320,7 @@ class EgoOnlyCBFQP:
         last = self._constants
         if last is None or not last.planar or not self._flat or type(agents) is not dict:
             return None
-        known = cast("dict[str, AgentSnapshot]", agents)
+        known: dict[str, AgentSnapshot] = agents  # pyright: ignore[reportUnknownVariableType] -- looked at one by one
         rows = planar_rows(known, ahead, last, self._options.margin_m)
         if rows is not None and self._passive:
             self._be_passive(rows, *last.pairs.states(known), last)
