@@ -1,7 +1,8 @@
 """Batched safety: projections and whole filter steps per second, two threads.
 
 Ours:      `project_batch` on float64 batches, the batch size stated in the name; `BatchedEgoFilter`
-           from states to actions and flags.
+           from states to actions and flags; `BatchedBackupFilter` the same for bases that take
+           velocities, in a room with a partner.
 Peers:     one environment after the other: DAQP and Clarabel through qpsolvers, as users call
            them, on the same problems; for the filter, the filter of one environment.
 Problems:  mixed: every second environment needs another action; worst: all of them do, and the
@@ -23,12 +24,18 @@ import qpsolvers
 import scipy.sparse as sp
 import torch
 
+from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
 from cadenza.safety.batched.filter import BatchedEgoFilter
 from cadenza.safety.batched.projection import INACTIVE, INFEASIBLE, OPTIMAL, project_batch
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.control_models import (
+    DoubleIntegratorControlModel,
+    PartnerBound,
+    VelocityModel,
+)
+from cadenza.safety.geometry import Box, HalfSpace, Shape, Sphere
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 from cadenza.safety.state import SafetyState
 from perf.timing import Row, measure_rate, print_table
 
@@ -36,6 +43,8 @@ from perf.timing import Row, measure_rate, print_table
 AIMS = {1: 15.0, 3: 1.0}
 #: Environments per call of `project_batch`, and of the filter.
 BATCH, FILTER_BATCH = 8192, 4096
+#: Environments of the filter with a backup.
+BACKUP_BATCHES = (1, 16, 256, 4096)
 THREADS = 2
 BOX = 2.0
 DT = 0.05
@@ -66,6 +75,7 @@ def rows() -> list[Row]:
             *projection_rows(2, 3),
             *projection_rows(3, 3),
             *(filter_row(partners, dim) for partners, dim in ((1, 2), (3, 2), (3, 3))),
+            *(backup_row(count) for count in BACKUP_BATCHES),
         ]
     finally:
         torch.set_num_threads(threads)
@@ -237,6 +247,46 @@ def single_calls(
             )
 
     return filter_all
+
+
+def backup_row(count: int) -> Row:
+    """Time the filter with a backup for bases that take velocities, together and one by one."""
+    rng = np.random.default_rng(count)
+    walls: list[Shape] = [HalfSpace(s * axis, -3.0) for axis in np.eye(2) for s in (1.0, -1.0)]
+    walls += [Box((1.0, 1.0), (0.4, 0.3), angle=0.3), Sphere((-1.0, 0.5), 0.3)]
+
+    def guard() -> BackupFilter:
+        base = VelocityModel("ego", 2, 1.0, max_accel=BOX)
+        return BackupFilter(base, [PartnerBound("p0", 0.8)], dt=DT, obstacles=walls)
+
+    places = rng.uniform(-2.5, 2.5, (count, 2, 2))
+    speeds = rng.normal(size=(count, 2, 2)) * 0.4
+    nominal = rng.uniform(-1.0, 1.0, (count, 2))
+    radii = np.full(2, 0.2)
+    agents = AgentBatch(uids=("ego", "p0"), positions=places, velocities=speeds, radii=radii)
+    together = BatchedBackupFilter(guard(), count)
+    changed = float((together.filter(nominal, agents).backup != "none").mean())
+    alone = [guard() for _ in range(min(count, PEER_PROBLEMS))]
+    scenes = [
+        {uid: AgentSnapshot(places[i, k], speeds[i, k], 0.2) for k, uid in enumerate(("ego", "p0"))}
+        for i in range(len(alone))
+    ]
+
+    def decide_all() -> None:
+        for one, action, scene in zip(alone, nominal, scenes, strict=False):
+            one.filter(action, scene)
+
+    ours = median_rate(lambda: together.filter(nominal, agents), work_per_call=count)
+    theirs = measure_rate(decide_all, work_per_call=len(alone), seconds=0.5)
+    return Row(
+        f"velocity base with a backup, 1 partner, 6 obstacles, {changed:.0%} changed, "
+        f"batch {count}",
+        ours,
+        theirs,
+        unit="1/s",
+        better="higher",
+        peer_name="our filter of one environment",
+    )
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 import json
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
+from cadenza.safety.backup import BackupFilter, BatchedBackupFilter, batched
 from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Box, Capsule, HalfSpace, Obstacles, Points, Polygon, Sphere
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch, WheeledSnapshot
@@ -25,7 +26,9 @@ RESPONSES = {
     "late": {"max_accel": 2.0, "delay_s": 0.15},
 }
 seeds = st.integers(0, 2**32 - 1)
-counts = st.sampled_from([1, 24])
+counts = st.sampled_from([1, 40])
+#: Below so many the scalar base decides: with 1, every candidate is tried together.
+fews = st.sampled_from([1, batched.FEW])
 
 
 def shapes(rng, dim):
@@ -151,6 +154,7 @@ def compare(model, rng, count, *, speeds, ages, errors, own_obstacles, guarantee
 @pytest.mark.parametrize("response", RESPONSES)
 @settings(max_examples=size(4, 60), deadline=None)
 @given(
+    few=fews,
     seed=seeds,
     count=counts,
     speeds=st.sampled_from([(), (0.5,), (1.0,), (1.5,), (0.4, 1.2)]),
@@ -159,7 +163,7 @@ def compare(model, rng, count, *, speeds, ages, errors, own_obstacles, guarantee
     own_obstacles=st.booleans(),
 )
 def test_batch_of_velocity_bases_decides_as_each_of_them(
-    response, dim, seed, count, speeds, ages, errors, own_obstacles
+    response, dim, few, seed, count, speeds, ages, errors, own_obstacles
 ):
     model = VelocityModel("ego", dim, 1.0, **RESPONSES[response])
     rng = np.random.default_rng(seed)
@@ -204,6 +208,9 @@ def test_batch_of_unicycles_decides_as_each_of_them(
 def test_comparison_meets_every_source(speeds):
     model = VelocityModel("ego", 2, 1.0, max_accel=2.0)
     rng = np.random.default_rng(3)
-    seen = compare(model, rng, 100, speeds=speeds, ages=False, errors=False, own_obstacles=False)
+    with patch.object(batched, "FEW", 1):
+        seen = compare(
+            model, rng, 100, speeds=speeds, ages=False, errors=False, own_obstacles=False
+        )
     wanted = {"none", "rows", "blend", "brake"} | ({"escape"} if len(speeds) == 1 else set())
     assert wanted <= set(seen)

@@ -13,7 +13,7 @@ Units:   m, m/s, s; actions in the unit of the robot's model.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentBatch, WheeledBatch
 
 #: Robots below which the scalar base is faster: one pass over arrays costs as much as these.
-FEW: Final = 8
+FEW = 32
 #: Obstacles of all environments, or of each.
 BatchedObstacles: TypeAlias = Sequence[Shape] | Obstacles | Sequence[Obstacles]
 
