@@ -11,6 +11,8 @@ from cadenza.core.errors import InputError, NotReadyError
 #: Tasks with episodes so short that copies begin anew within a few steps.
 TASKS = {
     "crossing": 9,
+    "doorway": 7,
+    "doorway_diffdrive": 7,
     "foraging": 6,
     "mpe_cooperative_push": 5,
     "cocarry_mj": 4,
