@@ -83,9 +83,10 @@ YAW_ACCELERATION: Final = 8.0
 START_TURN: Final = 0.125
 #: A robot has arrived when its centre is nearer to its goal than this, m.
 GOAL_RADIUS: Final = 0.2
-#: Reward of success, of a contact, and of each step; progress counts 1 per m.
-SUCCESS_REWARD: Final = 5.0
-CONTACT_REWARD: Final = -5.0
+#: Reward of success, of a contact, and of each step; progress counts 1 per m. A contact also ends
+#: the episode; where it costs more than a metre, an ego first learns to stay away from the door.
+SUCCESS_REWARD: Final = 10.0
+CONTACT_REWARD: Final = -0.5
 STEP_REWARD: Final = -0.01
 #: Instants of a step at which distances are evaluated, s.
 INSTANTS: Final = tuple(CONTROL_TIMESTEP * k / 5 for k in range(1, 6))

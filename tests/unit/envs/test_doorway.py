@@ -127,7 +127,7 @@ def test_step_ends_in_what_happened_within_it(case):
     last = info["final_info"] if terminated[0] else info
     assert {name for name, kept in last.items() if np.ravel(kept)[0] is np.True_} == expected
     assert (terminated[0], truncated[0]) == (bool(expected), False)
-    bonus = 5.0 if "success" in expected else -5.0 if expected else 0.0
+    bonus = 10.0 if "success" in expected else -0.5 if expected else 0.0
     assert reward[0] == pytest.approx(bonus - 0.01, abs=0.01)  # they moved by less than a cm
 
 
