@@ -366,7 +366,7 @@ def _draw_stage(
         [one.bound for one in partners],
         dt=dt,
         obstacles=world.obstacles,
-        guarantee="passive" if scheme.claim == "passive" else None,
+        guarantee=None if scheme.claim == "walls" else scheme.claim,
         margin_m=0.0,
         position_error_m=error,
         velocity_error=config.velocity_error,
