@@ -149,7 +149,15 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
         )
     kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
     if "robot" in task:
-        kind = VectorRobotFilterWrapper if isinstance(made, VectorEnv) else RobotFilterWrapper
+        batch = isinstance(made, VectorEnv)
+        kind = VectorRobotFilterWrapper if batch else RobotFilterWrapper
+        wrong, right = ("snapshots", "agents") if batch else ("agents", "snapshots")
+        if wrong in task:
+            what = "a vector environment" if batch else "one environment"
+            raise ConfigurationError(
+                f"guard: {wrong}: expected the option {right} for {what}, which returns the states "
+                f"of {'all its environments' if batch else 'its agents'}."
+            )
     known = inspect.signature(kind).parameters
     for name in task.keys() - known.keys():
         raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")

@@ -59,9 +59,9 @@ def test_cart_that_drives_at_a_wall_stops_before_it(obstacles):
     assert len(sources) > 1
 
 
-def test_vector_environment_and_missing_parts_are_refused():
+def test_options_of_another_kind_and_missing_parts_are_refused():
     parts = {"robot": CART, "snapshots": scene, "control_timestep": DT}
-    with pytest.raises(ConfigurationError, match="guard each of them"):
+    with pytest.raises(ConfigurationError, match="expected the option agents for a vector"):
         cadenza.guard(SyncVectorEnv([CartEnv]), **parts)
     with pytest.raises(ConfigurationError, match="control_timestep"):
         cadenza.guard(CartEnv(), robot=CART, snapshots=scene)
