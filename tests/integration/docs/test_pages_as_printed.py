@@ -19,7 +19,8 @@ from cadenza.benchmark.evaluation_run import EvaluationConfig
 from cadenza.benchmark.policies import trained_with
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.partners.registry import isolated_registry
-from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.attacks import AttackConfig
+from cadenza.safety.verifier.config import VerifierConfig, configured
 from tests.campaigns import nightly, size
 from tests.e2e.commands import warm
 from tests.integration.docs.pages import ROOT, blocks, execute, text
@@ -279,10 +280,14 @@ def test_verification_passes_the_filter_and_catches_the_careless_one(capsys):
 
 
 def test_every_key_of_the_page_on_verification_is_one_of_the_configuration():
-    commands = "".join(blocks("how-to/verify-a-filter.md", "console"))
-    words = re.findall(r" ([a-z_]+)=(\S+)", commands)
-    assert len(words) > 5
-    VerifierConfig.from_mapping({key: yaml.safe_load(value) for key, value in words})
+    commands = "".join(blocks("how-to/verify-a-filter.md", "console")).replace("\\\n", "")
+    for kind, lines in (
+        (VerifierConfig, [line for line in commands.splitlines() if "--robot" not in line]),
+        (AttackConfig, [line for line in commands.splitlines() if "--robot" in line]),
+    ):
+        words = re.findall(r" ([a-z_]+)=(\S+)", "\n".join(lines))
+        assert len(words) > 4
+        configured(kind, {key: yaml.safe_load(value) for key, value in words})
 
 
 def test_views_of_our_environments_work_as_printed():
