@@ -265,7 +265,8 @@ def test_safety_section_has_every_option_with_its_default():
         for name, field in SafetyConfig.model_fields.items()
         if name not in {"enabled", "intervention_penalty"}  # of the training loop
     }
-    assert section == {**options, "integral_gain": 0.0}  # which older sealed plans hold
+    older = {"integral_gain": 0.0, "multi_partner": "rows"}  # which older sealed plans hold
+    assert section == {**options, **older}
     assert SafetyConfig().to_options() == SafetyOptions()
 
 

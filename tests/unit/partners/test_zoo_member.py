@@ -141,7 +141,9 @@ def test_malformed_spec_is_refused(spec, kind, told):
 
 
 def test_missing_zoo_and_foreign_state_are_told(zoo):
-    with pytest.raises((IntegrityError, CheckpointError), match="manifest"):
+    with pytest.raises(
+        (IntegrityError, CheckpointError), match="expected a zoo, got no such folder"
+    ):
         load_partner(PartnerSpec("zoo_member", 0, 1, "local://no/members/x.pt")).reset()
     with pytest.raises(InputError, match=r"length 10 .*, got 3"):
         partner(zoo).act(observed(STATES[:, :3]))
