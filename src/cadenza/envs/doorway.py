@@ -520,8 +520,8 @@ class DoorwayEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         self.episode_length: int = self._batch.episode_length
         self.root_seed: int = self._batch.root_seed
         batch: Any = self._batch  # gymnasium leaves the element types open
-        self.action_space = batch.single_action_space
-        self.observation_space = batch.single_observation_space
+        self.action_space: Any = batch.single_action_space
+        self.observation_space: Any = batch.single_observation_space
         self._next_seed = 0
         self._running = False
         self._info: dict[str, Any] = {}

@@ -168,9 +168,10 @@ class BatchedStatics:
         for index, (_, rows) in enumerate(groups):
             self._group[rows] = index
         self._parts = max(len(one) for one, _ in groups)
-        distance, self.normal = self.gaps(np.arange(len(x)), x)
-        self.level = np.minimum(distance - LEAST_ROOM_M, clearance_m - ROUNDING_M)
-        self.room = distance - self.level
+        distance, normal = self.gaps(np.arange(len(x)), x)
+        self.normal: FloatArray = normal
+        self.level: FloatArray = np.minimum(distance - LEAST_ROOM_M, clearance_m - ROUNDING_M)
+        self.room: FloatArray = distance - self.level
         #: Distance of every part less the clearance, shape (N, K), m; infinite where there is none.
         self.excess: FloatArray = distance - clearance_m
         self.too_close: Flags = np.any(self.excess < -TOLERANCE_M, axis=1)

@@ -50,7 +50,8 @@ class Response(ABC):
     """How the velocities follow constant commands, shape (M, d) each."""
 
     def __init__(self, model: VelocityModel) -> None:
-        self.top, self.rate = model.max_speed, model.max_accel
+        self.top: float = model.max_speed
+        self.rate: float = model.max_accel
 
     @abstractmethod
     def after(self, v: FloatArray, u: FloatArray, time_s: FloatArray | float) -> FloatArray:

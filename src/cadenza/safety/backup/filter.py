@@ -110,7 +110,7 @@ class BackupFilter:
         if type(robot) not in _BASES:
             known = ", ".join(kind.__name__ for kind in _BASES)
             refuse(ConfigurationError, "BackupFilter.robot", expected=known, got=robot)
-        self.bounds = _checked_bounds(robot.uid, partners)
+        self.bounds: tuple[PartnerBound, ...] = _checked_bounds(robot.uid, partners)
         if not (is_real(dt) and _MIN_DT <= dt <= _MAX_DT):
             expected = f"a time in [{_MIN_DT:g}, {_MAX_DT:g}] s"
             refuse(ConfigurationError, "BackupFilter.dt", expected=expected, got=dt)
@@ -137,8 +137,8 @@ class BackupFilter:
                 expected="0, except for a passive velocity-commanded base",
                 got=contact_speed,
             )
-        self.kept_m = margin_m + position_error_m
-        self.settings = BaseSettings(
+        self.kept_m: float = margin_m + position_error_m
+        self.settings: BaseSettings = BaseSettings(
             dt=dt,
             passive=self._guarantee == "passive",
             position_error_m=position_error_m,

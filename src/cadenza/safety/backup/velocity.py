@@ -86,7 +86,7 @@ class Response(ABC):
     """How a base's velocity follows a constant command, and what follows for its plans."""
 
     def __init__(self, model: VelocityModel) -> None:
-        self.top = model.max_speed
+        self.top: float = model.max_speed
         self.rest: Vector = (0.0,) * model.dim
 
     @abstractmethod

@@ -748,22 +748,22 @@ class RuntimeMemory:
     ) -> None:
         models, model = control_models, control_models[ego_uid]
         capacity = bounds.cartesian_accel_capacity
-        self.adaptation = SlackAdaptation(
+        self.adaptation: SlackAdaptation = SlackAdaptation(
             ego_uid=ego_uid, uids=tuple(models), capacity=capacity, options=options
         )
-        self.forecaster = PartnerForecaster(
+        self.forecaster: PartnerForecaster = PartnerForecaster(
             make_predictor(options.predictor_kind),
             dt=dt,
             horizon_steps=options.horizon_steps,
             ego_uid=ego_uid,
             partners={u: m.position_dim for u, m in models.items() if u != ego_uid},
         )
-        self.ages = PacketAges(
+        self.ages: PacketAges = PacketAges(
             ego_uid=ego_uid, control_models=models, bounds=bounds, dt=dt, options=options
         )
-        self.last = LastKnownState(ego_uid=ego_uid, model=model, dt=dt, uids=models)
-        self.previous_action = ExecutedAction(model.action_dim)
-        self.brakes = BrakeLayer(
+        self.last: LastKnownState = LastKnownState(ego_uid=ego_uid, model=model, dt=dt, uids=models)
+        self.previous_action: ExecutedAction = ExecutedAction(model.action_dim)
+        self.brakes: BrakeLayer = BrakeLayer(
             ego_uid=ego_uid,
             control_models=models,
             controllers=controllers,
@@ -771,8 +771,8 @@ class RuntimeMemory:
             dt=dt,
             **options.brake_options(),
         )
-        self.telemetry = RuntimeTelemetry(options.saturation_threshold * capacity)
-        self.motion = MotionWatch(
+        self.telemetry: RuntimeTelemetry = RuntimeTelemetry(options.saturation_threshold * capacity)
+        self.motion: MotionWatch = MotionWatch(
             ego_uid=ego_uid, control_models=models, bounds=bounds, dt=dt, options=options
         )
         self.directions = directions

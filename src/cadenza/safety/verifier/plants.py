@@ -54,7 +54,8 @@ class AccelerationPlant:
     """A ball that the action accelerates."""
 
     def __init__(self, position: Vector, velocity: Vector) -> None:
-        self.position, self.velocity = position, velocity
+        self.position: Vector = position
+        self.velocity: Vector = velocity
 
     def step(self, command: Sequence[float], dt: float) -> list[Vector]:
         """Return the positions of one step under a constant acceleration."""
@@ -72,7 +73,8 @@ class VelocityPlant:
     """A base that follows commanded velocities as its model says."""
 
     def __init__(self, model: VelocityModel, position: Vector, velocity: Vector) -> None:
-        self.position, self.velocity = position, velocity
+        self.position: Vector = position
+        self.velocity: Vector = velocity
         self._model = model
         self._acting: Sequence[float] = (0.0,) * model.dim
         self._pending: list[tuple[float, Sequence[float]]] = []
@@ -145,7 +147,9 @@ class UnicyclePlant:
         yaw_accel: float = math.inf,
         offset_m: float = 0.0,
     ) -> None:
-        self.heading, self.speed, self.yaw_rate = heading, 0.0, 0.0
+        self.heading: float = heading
+        self.speed: float = 0.0
+        self.yaw_rate: float = 0.0
         self._accel, self._yaw_accel, self._offset = accel, yaw_accel, offset_m
         self._axle = (
             position[0] - offset_m * math.cos(heading),

@@ -270,4 +270,8 @@ SCHEMES: Final[dict[str, dict[str, Scheme]]] = {
 
 
 #: Dimensions that every robot moves in.
-DIMS: Final = {"velocity": (2, 3), "unicycle": (2,), "acceleration": (2, 3)}
+DIMS: Final[dict[str, tuple[int, ...]]] = {
+    "velocity": (2, 3),
+    "unicycle": (2,),
+    "acceleration": (2, 3),
+}
