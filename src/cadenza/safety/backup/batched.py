@@ -115,8 +115,11 @@ class BatchedBackupFilter:
         return BatchedPlans(np.zeros(self.num_envs, dtype=np.bool_), normals, commands)
 
     def reset(self, rows: Iterable[int] | None = None) -> None:
-        """Forget the plans of the environments ``rows``, or of all; see `BackupFilter.reset`."""
-        self._plans.exists[slice(None) if rows is None else list(rows)] = False
+        """Forget what is remembered of the environments ``rows``, or of all."""
+        begun = list(range(len(self._states)) if rows is None else rows)
+        self._plans.exists[begun] = False
+        for row in begun:
+            self._states[row] = self._single.new_base().state_dict()
 
     def filter(
         self,

@@ -160,8 +160,9 @@ class BackupFilter:
         return _BASES[type(self.robot)](self.robot, self.settings)
 
     def reset(self) -> None:
-        """Forget the plan, as for a new episode or another partner."""
+        """Forget the plan, and commands that have not acted yet, as for a new episode."""
         self._plan = None
+        self._base = self.new_base()
 
     def filter(
         self,

@@ -109,3 +109,13 @@ def test_scan_of_one_call_stands_beside_the_obstacles_of_the_filter():
     assert step.static_margin == pytest.approx((0.05, 0.05))
     assert max(step.action) <= 0.5 + 1e-6  # 5 cm in a step of 0.1 s
     assert alone.filter(wanted, scene).static_margin == pytest.approx((0.05,))
+
+
+def test_commands_on_their_way_end_with_their_episode():
+    late = guard(base(delay_s=0.3))
+    scene = agents(at=(3.0, 0.0))
+    for _ in range(3):
+        late.filter(np.array([1.0, 0.0]), scene)
+    assert late.state_dict() != guard(base(delay_s=0.3)).state_dict()
+    late.reset()
+    assert late.state_dict() == guard(base(delay_s=0.3)).state_dict()
