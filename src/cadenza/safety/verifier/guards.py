@@ -141,6 +141,13 @@ def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:
     )
 
 
+def built_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
+    """Return the filter of a scenario: batched, or row by row for the row of the original."""
+    if config.barrier == "wae":
+        return SingleFilter(scenario, config).guard
+    return batched_guard(scenario, config)
+
+
 def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
     """Return the batched filter of a scenario."""
     from torch import as_tensor, float64, full, inference_mode
@@ -186,7 +193,7 @@ def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
 
 
 class SingleFilter:
-    """The single-environment filter, asked about one episode of a batch at a time."""
+    """The filter of one environment, asked about one episode of a batch at a time."""
 
     def __init__(self, scenario: Scenario, config: VerifierConfig) -> None:
         from cadenza.safety.filters.compat import ego_filter
@@ -202,8 +209,31 @@ class SingleFilter:
         self._radii = (config.ego_radius, config.partner_radius)
         self._dt = scenario.dt
 
+    def guard(self, sight: Sight) -> Answer:
+        """Return what the filter answers in every episode; one that raises executes the nominal."""
+        action = sight.nominal.copy()
+        solved = np.zeros(len(action), bool)
+        uncertified = np.ones(len(action), bool)
+        for episode in range(len(action)):
+            answered = self._step(sight, None, episode)
+            if answered is not None:
+                action[episode], solved[episode], uncertified[episode] = answered
+        return Answer(action, solved, uncertified)
+
     def disagreement(self, sight: Sight, answer: Answer, episode: int) -> float:
         """Return the largest difference to the batched action, m/s^2; inf if verdicts differ."""
+        answered = self._step(sight, answer.directions, episode)
+        if answered is None:
+            return np.inf if answer.solved[episode] else 0.0
+        action, solved, _ = answered
+        if solved != bool(answer.solved[episode]):
+            return np.inf
+        return float(np.abs(action - answer.action[episode]).max())
+
+    def _step(
+        self, sight: Sight, directions: FloatArray | None, episode: int
+    ) -> tuple[FloatArray, bool, bool] | None:
+        """Return action, whether it meets every row, and the flag; None if the filter raises."""
         ego_radius, radius = self._radii
         ego = AgentSnapshot(sight.ego_position[episode], sight.ego_velocity[episode], ego_radius)
         now = {
@@ -216,8 +246,8 @@ class SingleFilter:
             for j, uid in enumerate(self._uids)
         }
         self._filter.reset()
-        if answer.directions is not None:
-            found = zip(self._uids, answer.directions[episode].tolist(), strict=True)
+        if directions is not None:
+            found = zip(self._uids, directions[episode].tolist(), strict=True)
             self._filter.directions.kept = {uid: tuple(k) for uid, k in found if any(k)}
         try:
             action, info = self._filter.filter(
@@ -230,8 +260,5 @@ class SingleFilter:
                 dt=self._dt,
             )
         except ConcertoSafetyInfeasible:
-            return np.inf if answer.solved[episode] else 0.0
-        solved = info["status"] in ("inactive", "optimal")
-        if solved != bool(answer.solved[episode]):
-            return np.inf
-        return float(np.abs(action - answer.action[episode]).max())
+            return None
+        return action, info["status"] in ("inactive", "optimal"), info["uncertified"]

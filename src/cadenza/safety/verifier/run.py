@@ -29,7 +29,7 @@ from cadenza.safety.verifier.guards import (
     GuardFactory,
     Sight,
     SingleFilter,
-    batched_guard,
+    built_guard,
     scenario_condition,
 )
 from cadenza.safety.verifier.motion import (
@@ -71,14 +71,14 @@ def verify(
     config: VerifierConfig,
     progress: Progress | None = None,
     *,
-    make_guard: GuardFactory = batched_guard,
+    make_guard: GuardFactory = built_guard,
 ) -> VerificationReport:
     """Play adversarial partners against a filter and return what happened.
 
     Args:
         config: Filter, opponents, size and seed; equal configurations give equal reports.
         progress: Called after every step of a batch.
-        make_guard: Builds the filter under test; by default the batched one.
+        make_guard: Builds the filter under test; by default the one that the options ask for.
 
     Raises:
         ConfigurationError: The filter refuses its options, as when the ego has no authority left.
@@ -141,12 +141,14 @@ class Stage:
     @classmethod
     def of(cls, scenario: Scenario, config: VerifierConfig, make_guard: GuardFactory) -> "Stage":
         """Build the filters of a scenario."""
+        # The row of the original is only in the filter of one environment.
+        compared = config.compared_share > 0.0 and config.barrier == "sampled"
         return cls(
             scenario=scenario,
             config=config,
             condition=scenario_condition(scenario, config),
             guard=make_guard(scenario, config),
-            single=SingleFilter(scenario, config) if config.compared_share > 0.0 else None,
+            single=SingleFilter(scenario, config) if compared else None,
         )
 
     def play(self, progress: StepReport) -> tuple[ScenarioResult, EpisodeRecord]:
