@@ -100,9 +100,6 @@ class BatchedKeywords(TypedDict, total=False):
 
     cbf_gamma: float
     margin_m: float
-    barrier: Barrier
-    compat: Compat | None
-    cbf_power: CbfPower
     max_age_s: float
     position_error: float
     velocity_error: float
@@ -117,6 +114,9 @@ class EgoOnlyKeywords(BatchedKeywords, total=False):
     """The same for all fields of `EgoOnlyOptions`."""
 
     prediction_error: float | None
+    barrier: Barrier
+    compat: Compat | None
+    cbf_power: CbfPower
     rate_limit: RateLimit
     on_infeasible: OnInfeasible
 

@@ -8,9 +8,8 @@ Axes:         all arguments broadcast to one shape, e.g. (B environments, P pair
 Capture:      no branch depends on data; options are Python values.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,11 +21,8 @@ from cadenza.safety.cbf import (
     COINCIDENT_DISTANCE,
     DEFAULT_CBF_GAMMA,
     OVERLAP_TOLERANCE,
-    PSI_FLOOR,
     Plant,
 )
-from cadenza.safety.filter_options import CbfPower
-from cadenza.safety.filters.compat import COINCIDENT_LEVEL
 
 #: Smallest argument of a square root that is differentiated; its derivative stays finite, and the
 #: roots of everything below are below 1e-150 (float32: 1e-18).
@@ -41,16 +37,10 @@ class PairTensors:
     partner_accel: Tensor  # a_p, bound on the partner's acceleration, m/s^2, >= 0
     relative_accel: Tensor  # A, bound on the relative acceleration, m/s^2
     dt: float  # Control step, s
-    gamma: float  # Rate at which overlap is undone, 1/s; or gain of the classical row
+    gamma: float  # Rate at which overlap is undone, 1/s
     plant: Plant  # How the plant integrates one step
     #: Bound on the acceleration that may change within a step, m/s^2
     unheld_accel: Tensor | float = 0.0
-
-
-#: Level of rows, m/s^2, and barrier values, m/s, from r, D, w, t and the pairs' constants.
-BatchLevelFunction: TypeAlias = Callable[
-    [Tensor, Tensor, Tensor, Tensor, PairTensors], tuple[Tensor, Tensor]
-]
 
 
 def sampled_level(
@@ -93,24 +83,6 @@ def _next_closing_limit(excess: Tensor, closing: Tensor, pair: PairTensors) -> T
         slowing = torch.where(radicand <= 0.0, -alpha * dt, slowing)
         limit = torch.where(closing <= limit, limit, slowing)
     return torch.where(excess < 0.0, pair.gamma * excess, limit)
-
-
-def wae_level_batch(power: CbfPower) -> BatchLevelFunction:
-    """Return the classical row of `cadenza.safety.cbf` for one exponent."""
-
-    def level_of(
-        distance: Tensor, contact: Tensor, closing: Tensor, tangential: Tensor, pair: PairTensors
-    ) -> tuple[Tensor, Tensor]:
-        excess = distance - contact
-        free, apart = excess > 0.0, distance >= COINCIDENT_DISTANCE
-        psi = root(2.0 * pair.alpha * excess).clamp_min(PSI_FLOOR)
-        h = torch.where(free, psi, 0.0) - closing
-        level = tangential * tangential / torch.where(apart, distance, 1.0)
-        level = level + pair.gamma * (h if power == 1 else h**3)
-        level = level - torch.where(free, pair.alpha * closing / psi, 0.0)
-        return torch.where(apart, level, COINCIDENT_LEVEL), torch.where(apart, h, -contact)
-
-    return level_of
 
 
 def root(values: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ that clipping to the box does not, and the hardest of a large one. Where rows le
 Axes:     B environments, N partners, d Cartesian dimensions, which are those of the action.
 Units:    actions in m/s^2, everything else SI.
 Raising:  never because of one environment's rows: a step without an admissible action is a status.
-          A caller that reproduces the published filter (``compat="upstream"``), which raises
-          there, looks at the status.
 Numbers:  looked at in every call, but naming a bad one waits for the device; with
           ``validate=False`` its environment is only marked.
 """
@@ -40,8 +38,6 @@ from cadenza.safety.batched.cbf import (
     stale_levels,
     staleness_batch,
     time_left,
-    wae_level_batch,
-    worst_closing_speed_batch,
 )
 from cadenza.safety.batched.projection import (
     BAD_INPUT,
@@ -69,7 +65,6 @@ from cadenza.safety.cbf import (
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import BatchedKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import checked_timestep, require_one_space
-from cadenza.safety.filters.compat import classical_constants
 from cadenza.safety.filters.ego_rows import AGE_ROUNDING, ROW_MET
 from cadenza.safety.filters.projection import (
     FEASIBILITY_ROOM,
@@ -276,9 +271,9 @@ class BatchedEgoFilter:
             with bad numbers gets the status `BAD_INPUT` and a zero action.
         max_rows: Most environments decided in one pass; with at most `FEW` an environment's bits
             depend on no other one. None takes as many as memory allows.
-        options: Fields of `EgoOnlyOptions` but for ``rate_limit`` and ``prediction_error``, which
-            only the filter of one environment follows; ``on_infeasible`` is left out, nothing is
-            raised.
+        options: Fields of `EgoOnlyOptions` but for ``rate_limit``, ``prediction_error`` and what
+            belongs to the classical row, which only the filter of one environment follows;
+            ``on_infeasible`` is left out, nothing is raised.
 
     Raises:
         ConfigurationError: Another ego; options out of range, without effect beside each other or
@@ -319,6 +314,12 @@ class BatchedEgoFilter:
                 "BatchedEgoFilter: expected neither rate_limit nor prediction_error; use the "
                 "filter of one environment for them."
             )
+        if self._options.barrier != "sampled":
+            raise ConfigurationError(
+                'BatchedEgoFilter: expected barrier="sampled", got '
+                f"{self._options.barrier!r}; use ExpCBFQP.ego_only, the filter of one environment, "
+                "for the classical row and the published filter."
+            )
         if self._options.strategy is not None and not all(
             isinstance(model, DoubleIntegratorControlModel) for model in partner_models
         ):
@@ -326,8 +327,6 @@ class BatchedEgoFilter:
                 "BatchedEgoFilter: budget_split needs double integrators on both sides, whose "
                 "shares are the same in every environment; use the filter of one environment."
             )
-        sampled = self._options.barrier == "sampled"
-        self._level = sampled_level if sampled else wae_level_batch(self._options.cbf_power)
         self._partners, self._dim = len(partner_models), ego_model.action_dim
         self._bounds, self._dt = bounds, dt
         lone = len(partner_models) == 1
@@ -338,8 +337,7 @@ class BatchedEgoFilter:
         snapshot = AgentSnapshot(np.zeros(self._dim), np.zeros(self._dim), 1.0)
         self._authority = measure_authority(ego_model, snapshot, bounds)
         # Ages and contact distances are accounted for per environment, where radii are known.
-        known = pair_constants if sampled else classical_constants
-        self._known = known(
+        self._known = pair_constants(
             ego_model,
             self._authority,
             partner_models,
@@ -445,16 +443,14 @@ class BatchedEgoFilter:
             partners=(partners, [Tensor]),
             contact=(contact, Tensor),
         )
-        _, distance, closing, tangential = pair_geometry_batch(
+        _, distance, closing, _ = pair_geometry_batch(
             ego[0].unsqueeze(1) - partners[0], ego[1].unsqueeze(1) - partners[1]
         )
         constants = self._constants(ego[0])
         if self._options.max_age_s > 0.0 and not self._options.measures:
             constants = self._covering(constants, contact.expand(distance.shape[-2:]))
         pair = self._as_seen(constants, partner_accel).pair
-        if self._level is sampled_level:
-            return barrier_values(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
-        return self._level(distance, contact.expand_as(distance), closing, tangential, pair)[1]
+        return barrier_values(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
 
     def _constants(self, like: Tensor) -> EgoConstants:
         """Return the constants in the dtype and on the device of ``like``.
@@ -519,7 +515,7 @@ class BatchedEgoFilter:
         contact = step.ego_radius + self._options.margin_m + step.partner_radii
         constants = self._covering(self._constants(step.nominal), contact)
         constants = self._as_seen(constants, step.partner_accel)
-        age = None if self._options.upstream else step.age_s
+        age = step.age_s
         positions = step.partner_positions
         if age is not None:
             positions = positions + step.partner_velocities * age.unsqueeze(-1)
@@ -531,10 +527,10 @@ class BatchedEgoFilter:
         pair = constants.pair
         if self._options.measures:
             return self._measured_rows(step, positions, geometry, contact, constants)
-        # Partners that share the row, and the published filter's, do not push.
-        trusted = self._options.upstream or constants.shares is not None
-        push = torch.zeros_like(pair.partner_accel) if trusted else pair.partner_accel
-        level, h = self._level(distance, contact, closing, tangential, pair)
+        # Partners that share the row do not push.
+        shared = constants.shares is not None
+        push = torch.zeros_like(pair.partner_accel) if shared else pair.partner_accel
+        level, h = sampled_level(distance, contact, closing, tangential, pair)
         level = constants.shared(level) - push
         margin = distance - contact
         outside = (h < -CERTIFICATE_TOLERANCE) | (margin < -OVERLAP_TOLERANCE)
@@ -598,7 +594,7 @@ class BatchedEgoFilter:
         pair, credit = constants.pair, self._authority.every_direction
         more = (accel - pair.partner_accel).clamp_min(0.0)
         covered = constants.covered & (more == 0.0).all(-1)
-        if constants.shares is not None or self._options.upstream:
+        if constants.shares is not None:
             return replace(constants, covered=covered)
         alpha = torch.minimum(pair.alpha, (credit - accel).clamp_min(LEAST_CREDIT * credit))
         pair = replace(
@@ -625,7 +621,7 @@ class BatchedEgoFilter:
                     "lower max_age_s or the partner's bound, or raise margin_m."
                 )
             covered = covered & left.all(-1)
-        if options.barrier == "sampled" and options.plant == "zoh":
+        if options.plant == "zoh":
             short = (pair.unheld_accel * self._dt * self._dt <= 6.0 * contact).all(-1)
             if self._validate and not bool(short.all()):
                 raise ConfigurationError(
@@ -650,12 +646,6 @@ class BatchedEgoFilter:
         open_ = staleness_batch(age, pair.partner_accel, pair.dt, distance, contact)
         # The ego accelerates along the true normal; the worst push needs no correction.
         loss = push + self._authority.reach * open_.tilt
-        if self._level is not sampled_level:
-            worst = worst_closing_speed_batch(closing, tangential, open_)
-            still = torch.zeros_like(tangential)
-            level, _ = self._level(distance - open_.position, contact, worst, still, pair)
-            _, h = self._level(distance, contact, closing, tangential, pair)
-            return constants.shared(level) - loss, h, torch.zeros_like(h, dtype=torch.bool)
         level, h, h_best = stale_levels(distance, contact, closing, tangential, pair, open_)
         level = constants.shared(level) - loss
         too_old = age > self._options.max_age_s * (1.0 + AGE_ROUNDING)
@@ -672,7 +662,7 @@ class BatchedEgoFilter:
         used = self._granted(rows, wanted)
         if self._are_few(u, rows, wanted):
             return self._solve_few(u, rows, used)
-        if wanted is None or self._options.upstream:
+        if wanted is None:
             return self._project(u, rows, used, None)
         tightened = (used < 0.0).any(1)
         solution = self._project(u, rows, used, ~tightened)
@@ -697,8 +687,6 @@ class BatchedEgoFilter:
         """Return the lambda that enters the rows: `filters.projection.granted` on tensors."""
         if wanted is None:
             return torch.zeros_like(rows.level)
-        if self._options.upstream:
-            return wanted.clone()
         # As `filters.projection.feasible_lambda`; the box is symmetric.
         lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
         tightest = lowest - rows.level + FEASIBILITY_ROOM
@@ -707,7 +695,7 @@ class BatchedEgoFilter:
 
     def _solve_few(self, u: Tensor, rows: EgoRowsBatch, used: Tensor) -> _Solution:
         """Clip to the box where that meets all rows, and solve the others one after the other."""
-        c, n, as_given = self._bounds.action_linf_component, u.shape[1], self._options.upstream
+        c, n = self._bounds.action_linf_component, u.shape[1]
         b, x = rows.level + used, u.clamp(-c, c)
         missed = -b
         for a_k, x_k in zip(rows.a.unbind(-1), x.unsqueeze(1).unbind(-1), strict=True):
@@ -720,7 +708,7 @@ class BatchedEgoFilter:
             for u_i, used_i, *pairs in zip(
                 *(numbers_of(values[hard]) for values in (u, used, *rows[:5])), strict=True
             ):
-                answer = solve_rows(u_i, PairRows(*pairs), used_i, box, solver, as_given)
+                answer = solve_rows(u_i, PairRows(*pairs), used_i, box, solver, as_given=False)
                 code = code_of(answer.status)
                 code = INACTIVE if code == OPTIMAL and answer.x == u_i else code
                 found.append((answer.x, code, answer.lambda_, answer.b))

@@ -275,8 +275,6 @@ VECTORISED: Final = frozenset(
         "miss_rate",
         "eta",
         "partner_memory",
-        "barrier",
-        "cbf_power",
         "budget_split",
         "guarantee",
         "contact_speed",

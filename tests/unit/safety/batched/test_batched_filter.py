@@ -112,7 +112,7 @@ def test_forward_derivative_of_h_matches_differences():
 
 def test_record_keeps_its_lambda_when_that_of_the_caller_changes():
     lambda_ = real([-0.5], [-0.5])
-    step = guard(barrier="wae", compat="upstream").filter(**scene(2), lambda_=lambda_)
+    step = guard().filter(**scene(2), lambda_=lambda_)
     lambda_.zero_()
     assert step.lambda_.tolist() == [[-0.5], [-0.5]]
 
@@ -194,6 +194,7 @@ def test_empty_batch_and_no_partners(fixed_shape):
             "budget_split needs double integrators",
         ),
         ({"rate_limit": "soft"}, "expected neither rate_limit nor prediction_error"),
+        ({"barrier": "wae"}, "expected barrier=\"sampled\", got 'wae'; use ExpCBFQP.ego_only"),
         ({"prediction_error": 0.1}, "expected neither rate_limit nor prediction_error"),
     ],
 )
