@@ -1,3 +1,4 @@
+import json
 import shlex
 
 import pytest
@@ -139,3 +140,25 @@ def test_eval_run_with_links_shows_what_they_cost(tmp_path):
     assert late.split()[2:6] == ["0.288,", "0.30", "s", "0.0%"]
     # a policy that looks at nothing pays nothing
     assert late.split()[6:8] == ["+0.0", "+0.0"]
+
+
+def test_recorded_evaluation_shows_walls_beside_partners(tmp_path):
+    words = ("eval", "run", "doorway", "--out", "run", *ALONE, "seeds=[0]", "episodes_per_seed=2")
+    done = here(*words, "--record", cwd=tmp_path)
+    assert done.code == 0, done.err
+    recorded = json.loads((tmp_path / "run" / "recordings.json").read_text())["rollouts"]
+    assert {one["pick"] for one in recorded} == {"typical", "telling"}
+    assert [next(iter(entry)) for entry in recorded[0]["obstacles"]].count("box") == 2
+    assert here("report", "run", "--out", "r.html", cwd=tmp_path).code == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "How close the ego came to walls" in page
+    assert page.count('class="wall"') > 10
+    assert here("report", "run", "--out", "r.md", cwd=tmp_path).code == 0
+    assert "Wall contacts | Least wall gap, m" in (tmp_path / "r.md").read_text()
+
+
+def test_recording_several_policies_is_refused_before_anything_runs(tmp_path):
+    words = ("eval", "run", "crossing", "--out", "run", "policies=[zero, goal_pd]", "--record")
+    refused = here(*words, cwd=tmp_path)
+    assert "--record: expected one policy, whose episodes are recorded, got 2" in refused.err
+    assert not (tmp_path / "run").exists()

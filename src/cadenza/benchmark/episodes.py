@@ -7,10 +7,10 @@ Units:     m, m/s, m/s^2, s; interventions in the unit of the action.
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,11 @@ from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import EnvLike, PartnerLike
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
+from cadenza.safety.geometry import Obstacles
 from cadenza.safety.record import Figure, Figures, StepRecord
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.env_hooks import EnvHooks
+from cadenza.safety.snapshot import AgentBatch
 
 #: Longest episode we accept, control steps: an environment that never ends is an error.
 MAX_STEPS: Final = 100_000
@@ -85,13 +87,50 @@ class Trajectory:
         goals: Goal by robot or name, shape (2,), m.
         interventions: Size of the filter's change on the step that leads to each frame, first
             entry 0; empty without a filter.
-        contact_index: First frame at which the ego touches someone; None if it never does.
+        contact_index: First frame at which the ego touches someone or a wall, if any.
+        control_timestep_s: Time from one frame to the next, s.
+        radii: Radius of every robot, m; empty where the environment does not tell.
+        obstacles: What stands around.
     """
 
     frames: tuple[Mapping[str, FloatArray], ...]
     goals: Mapping[str, FloatArray]
     interventions: tuple[float, ...]
     contact_index: int | None
+    control_timestep_s: float
+    radii: Mapping[str, float]
+    obstacles: Obstacles
+
+    @classmethod
+    def of(
+        cls,
+        env: Any,
+        frames: Sequence[Mapping[str, FloatArray]],
+        goals: Mapping[str, FloatArray],
+        interventions: Sequence[float],
+        contact_index: int | None,
+    ) -> Self:
+        """Return what was seen in ``env``, with what it tells of its robots and walls."""
+        radii: dict[str, float] = {}
+        if hasattr(env, "build_agent_batch"):
+            batch: AgentBatch = env.build_agent_batch()
+            radii = dict(zip(batch.uids, batch.radii.tolist(), strict=True))
+        elif hasattr(env, "build_agent_snapshots"):
+            radii = {uid: float(s.radius) for uid, s in env.build_agent_snapshots().items()}
+        return cls(
+            frames=tuple(frames),
+            goals=goals,
+            interventions=tuple(interventions),
+            contact_index=contact_index,
+            control_timestep_s=float(env.control_timestep),
+            radii=radii,
+            obstacles=Obstacles(getattr(env, "build_obstacles", tuple)()),
+        )
+
+
+def touches(info: Mapping[str, Any]) -> Any:
+    """Return whether the ego touches someone or a wall, by lane if ``info`` is of a batch."""
+    return np.logical_or(info.get("contact", False), info.get("wall_contact", False))
 
 
 @dataclass(slots=True)
@@ -101,7 +140,9 @@ class Tally(Figures):
     n_steps: Figure = 0
     episode_return: Figure = 0.0
     min_distance: Figure = float("inf")
+    min_wall_gap: Figure = float("inf")
     contact: Figure = False
+    wall_contact: Figure = False
 
     def add_step(self, reward: float, info: Mapping[str, Any]) -> None:
         """Count one step.
@@ -118,7 +159,9 @@ class Tally(Figures):
             )
         self.episode_return += float(reward)
         self.min_distance = min(self.min_distance, distance)
+        self.min_wall_gap = min(self.min_wall_gap, float(info.get("wall_gap", np.inf)))
         self.contact = self.contact or bool(info.get("contact", False))
+        self.wall_contact = self.wall_contact or bool(info.get("wall_contact", False))
 
 
 @dataclass(slots=True)
@@ -133,15 +176,16 @@ class _Recorder:
     def record(self, intervention: float, info: Mapping[str, Any]) -> None:
         self.frames.append(self.env.robot_positions())
         self.interventions.append(intervention)
-        if self.contact_index is None and info.get("contact", False):
+        if self.contact_index is None and touches(info):
             self.contact_index = len(self.frames) - 1
 
     def trajectory(self, *, filtered: bool) -> Trajectory:
-        return Trajectory(
-            frames=tuple(self.frames),
-            goals=self.env.goal_positions(),
-            interventions=tuple(self.interventions) if filtered else (),
-            contact_index=self.contact_index,
+        return Trajectory.of(
+            self.env,
+            self.frames,
+            self.env.goal_positions(),
+            self.interventions if filtered else (),
+            self.contact_index,
         )
 
 
@@ -268,8 +312,10 @@ def episode_result(
         truncated=truncated,
         episode_return=tally.episode_return,
         contact=tally.contact if "contact" in info else None,
+        wall_contact=tally.wall_contact if "wall_contact" in info else None,
         force_peak=float(info["max_force"]) if "max_force" in info else None,
         min_distance_m=tally.min_distance if np.isfinite(tally.min_distance) else None,
+        min_wall_gap_m=tally.min_wall_gap if np.isfinite(tally.min_wall_gap) else None,
         goal_distance_m=None if distance is None else float(distance),
         constraint_violation_peak=steps.max_violation,
         fallback_fired=steps.braked,

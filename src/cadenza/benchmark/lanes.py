@@ -31,6 +31,7 @@ from cadenza.benchmark.episodes import (
     Tally,
     Trajectory,
     episode_result,
+    touches,
 )
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, LanePolicy, ego_seat, lane_policy
 from cadenza.benchmark.tasks import TaskSpec, get_task
@@ -161,8 +162,9 @@ class _Tallies(Tally):
         self.n_steps += 1
         self.episode_return += reward
         self.min_distance = np.minimum(self.min_distance, distance)
-        if "contact" in info:
-            self.contact |= info["contact"]
+        self.min_wall_gap = np.minimum(self.min_wall_gap, info.get("wall_gap", np.inf))
+        self.contact |= info.get("contact", False)
+        self.wall_contact |= info.get("wall_contact", False)
         return np.isfinite(reward) & ~np.isnan(distance)
 
 
@@ -325,15 +327,16 @@ class _Play:
             return
         self._frames.append({uid: points[0] for uid, points in positions().items()})
         self._interventions.append(intervention)
-        if self._contact_index is None and "contact" in info and info["contact"][0]:
+        if self._contact_index is None and np.atleast_1d(touches(info))[0]:
             self._contact_index = len(self._frames) - 1
 
     def trajectory(self) -> Trajectory:
         """Return where everyone was."""
         goals: dict[str, FloatArray] = getattr(self._world.env, "goal_positions", dict)()
-        return Trajectory(
-            frames=tuple(self._frames),
-            goals={name: points[0] for name, points in goals.items()},
-            interventions=tuple(self._interventions) if self._world.guard is not None else (),
-            contact_index=self._contact_index,
+        return Trajectory.of(
+            self._world.env,
+            self._frames,
+            {name: points[0] for name, points in goals.items()},
+            self._interventions if self._world.guard is not None else (),
+            self._contact_index,
         )

@@ -12,18 +12,17 @@ Resume:   the same call on the same folder goes on after a kill and repeats noth
 """
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.cells import Cell, CellRunner, ConditionEntry
+from cadenza.benchmark.cells import ConditionEntry
 from cadenza.benchmark.evaluation_run import EvaluationConfig, summary_settings
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
-from cadenza.benchmark.reporting import SealedRun
+from cadenza.benchmark.recordings import record_starts
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import learning_curve
@@ -49,7 +48,6 @@ from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.tables import Table
-from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import verdict
@@ -60,28 +58,14 @@ from cadenza.evaluation.report.view import (
     LearningCurve,
     Recordings,
     ReportView,
-    Rollout,
     Statement,
 )
-from cadenza.evaluation.results import CellSummary, EpisodeResult
+from cadenza.evaluation.results import CellSummary
 from cadenza.evaluation.summary import compute_summary
 from cadenza.safety.reporting.rendering import JSON_NAME, MARKDOWN_NAME, report_files
 
-#: How recorded starts are chosen, in the reader's words.
-_PICKS: Final = {
-    "typical": "Of the first training seed, a start that ends, with the filter and without it, in "
-    "the way that is most common with this partner; of these, the one whose episode with the "
-    "filter has median length.",
-    "telling": "Selected for its outcome, so not typical: the first start where the filter decides "
-    "(a contact under one condition, the goal under the other); failing that, the first with a "
-    "contact, the first with two different endings, or the first of all.",
-}
 
-#: Episodes of every start, one per condition, by (seed, episode).
-_Starts: TypeAlias = dict[tuple[int, int], list[EpisodeResult]]
-
-
-def build_view(judged: JudgedSeeds) -> ReportView:
+def build_view(judged: JudgedSeeds, recordings: Recordings) -> ReportView:
     """Return the report's content; equal results give equal views."""
     view = judged.view
     runs = [
@@ -94,11 +78,13 @@ def build_view(judged: JudgedSeeds) -> ReportView:
         statements=(*view.statements, *_statements(view)),
         provenance=(*view.provenance, *runs),
         success_meaning="the ego reached its goal in time without contact",
-        contact_distance_m=CONTACT_DISTANCE,
+        contact_distance_m=recordings.contact_distance_m,
         control_timestep_s=CONTROL_TIMESTEP,
         learning=tuple(_learning(each, view) for each in judged.trained),
-        rollouts=tuple(_rollouts(judged)),
-        picks=_PICKS,
+        rollouts=recordings.rollouts,
+        picks={
+            name: f"Of the first training seed. {rule}" for name, rule in recordings.picks.items()
+        },
         tables=(*view.tables, *_settings(judged)),
     )
 
@@ -132,77 +118,6 @@ def _learning(run: TrainedSeed, view: ReportView) -> LearningCurve:
         run.curve,
         label=f"training seed {run.config.seed}, partner{'s' * (len(seen) > 1)} "
         f"{', '.join(seen)}, filter " + ("on" if run.config.safety.enabled else "off"),
-    )
-
-
-def _rollouts(judged: JudgedSeeds) -> Iterator[Rollout]:
-    """Replay a typical and a telling start of the first training per partner and condition."""
-    run, plan = judged.runs[0], judged.evaluation.plan
-    runner = CellRunner(plan=plan, artifacts_root=judged.report.parent.resolve())
-    cells = {(c.policy, c.partner, c.condition, c.seed): c for c in plan.cells.values()}
-    for name in (entry.name for entry in plan.partners):
-        starts = _starts(run, name)
-        for pick, choose in (("typical", _typical_start), ("telling", _telling_start)):
-            seed, episode = start = choose(starts)
-            alike = sum(_endings(e) == _endings(starts[start]) for e in starts.values())
-            for condition in plan.conditions:
-                cell = cells[run.bundle.policy_id, name, condition.name, seed]
-                yield _replay(runner, cell, episode, pick, f"{alike} of {len(starts)} starts")
-
-
-def _starts(run: SealedRun, partner: str) -> _Starts:
-    """Return the episodes with one partner by (seed, episode), in order of conditions."""
-    starts: _Starts = {}
-    offset = [entry.name for entry in run.plan.partners].index(partner) * run.plan.episodes_per_seed
-    order = [condition.name for condition in run.plan.conditions]
-    for result in sorted(run.episodes, key=lambda result: order.index(result.condition or "")):
-        if result.partner == partner:
-            starts.setdefault((result.seed, result.episode_idx - offset), []).append(result)
-    return starts
-
-
-def _endings(episodes: Sequence[EpisodeResult]) -> tuple[str, ...]:
-    """Return how the episodes of one start ended."""
-    return tuple("contact" if e.contact else "goal" if e.success else "time-out" for e in episodes)
-
-
-def _typical_start(starts: _Starts) -> tuple[int, int]:
-    """Return the start of median length, under the first condition, among the most common."""
-    common, _ = Counter(map(_endings, starts.values())).most_common(1)[0]
-    alike = [start for start in starts if _endings(starts[start]) == common]
-    alike.sort(key=lambda start: starts[start][0].n_steps or 0)
-    return alike[(len(alike) - 1) // 2]
-
-
-def _telling_start(starts: _Starts) -> tuple[int, int]:
-    """Return the first start of the most telling kind."""
-
-    def interest(start: tuple[int, int]) -> tuple[bool, bool, bool]:
-        endings = set(_endings(starts[start]))
-        return {"contact", "goal"} <= endings, "contact" in endings, len(endings) > 1
-
-    return max(starts, key=interest)  # the first among equals
-
-
-def _replay(runner: CellRunner, cell: Cell, episode: int, pick: str, alike: str) -> Rollout:
-    result, trajectory = runner.replay(cell, episode)
-    return Rollout(
-        condition_id=cell.condition,
-        partner_id=cell.partner,
-        seed=cell.seed,
-        initial_state_seed=result.initial_state_seed,
-        control_timestep_s=CONTROL_TIMESTEP,
-        frames=tuple(
-            {uid: (float(p[0]), float(p[1])) for uid, p in frame.items()}
-            for frame in trajectory.frames
-        ),
-        goals={uid: (float(p[0]), float(p[1])) for uid, p in trajectory.goals.items()},
-        radii=dict.fromkeys(trajectory.frames[0], ROBOT_RADIUS),
-        contact_index=trajectory.contact_index,
-        success=result.success,
-        pick=pick,
-        alike=alike,
-        interventions=trajectory.interventions,
     )
 
 
@@ -333,15 +248,16 @@ def run_quickstart(
 
 def _finish(judged: JudgedSeeds, evaluation: EvaluationConfig) -> QuickstartResult:
     """Write report and tables, and return everything."""
-    view = build_view(judged)
+    first = judged.runs[0]
+    recordings = record_starts(
+        judged.evaluation.plan,
+        first.bundle.policy_id,
+        first.episodes,
+        artifacts_root=judged.report.parent.resolve(),
+    )
+    view = build_view(judged, recordings)
     _write_safety_tables(judged, view)
     write_result(judged, view)
-    recordings = Recordings(
-        policy_id=judged.runs[0].bundle.policy_id,
-        picks=_PICKS,
-        contact_distance_m=view.contact_distance_m,
-        rollouts=view.rollouts,
-    )
     atomic_write_text(judged.report.with_name(RECORDINGS_NAME), recordings.model_dump_json() + "\n")
     return QuickstartResult(
         report=judged.report,

@@ -272,7 +272,7 @@ def with_recordings(
     except ValidationError as error:
         raise IntegrityError(
             f"{RECORDINGS_NAME}: expected recorded episodes: {first_problem(error)}; remove "
-            "the file, or let `cadenza quickstart` write it."
+            "the file, or let `cadenza eval run --record` or `cadenza quickstart` write it."
         ) from error
     conditions = {one.condition_id for one in view.conditions}
     # where methods are compared, episodes of one with and without the filter have no place

@@ -85,6 +85,13 @@ def run(
         typer.Option("--prereg", help="Registration that the evaluation must equal."),
     ] = None,
     best_responses: BestResponseFile = None,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Play two starts beside every partner again for the report's player.",
+        ),
+    ] = False,
     repository: Repository = Path(),
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -98,6 +105,7 @@ def run(
             summary_settings,
         )
         from cadenza.benchmark.lanes import DEFAULT_LANES
+        from cadenza.benchmark.recordings import write_recordings
         from cadenza.benchmark.tasks import get_task
         from cadenza.core.shipped_configs import find_config
         from cadenza.evaluation.best_responses import load_best_responses
@@ -108,6 +116,11 @@ def run(
         evaluation = explained(
             config, EvaluationConfig, lambda: load_evaluation_config(config, changes)
         )
+        if record and len(evaluation.policies) != 1:
+            raise ConfigurationError(
+                "--record: expected one policy, whose episodes are recorded, got "
+                f"{len(evaluation.policies)}; evaluate it into a folder of its own."
+            )
         task = get_task(evaluation.task, evaluation.task_version)
         best = best_responses and load_best_responses(best_responses).on(
             task.slug, [p.name for p in evaluation.partners or ()] or task.partners
@@ -133,6 +146,8 @@ def run(
             print_json(payload)
         else:
             _print_outcome(payload)
+        if record and not outcome.failures:
+            write_recordings(outcome, out=out, artifacts_root=evaluation.artifacts_root)
     if outcome.failures:
         raise typer.Exit(ExitCode.INCOMPLETE)
 

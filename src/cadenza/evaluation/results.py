@@ -135,6 +135,8 @@ class EpisodeResult(Archive):
         episode_return: Undiscounted sum of rewards.
         contact: Whether the ego touched anyone.
         min_distance_m: Smallest centre distance between the ego and anyone, m.
+        wall_contact: Whether the ego touched a wall or another obstacle that stands still.
+        min_wall_gap_m: Smallest gap between the ego and any of these, m; negative inside one.
         goal_distance_m: Distance of the ego to its goal at the end, m.
         violating_steps: Steps on which a barrier constraint was violated.
         interventions: Steps on which the filter changed the action, by ``intervention_mean`` on
@@ -158,7 +160,9 @@ class EpisodeResult(Archive):
     truncated: StrictBool | None = None
     episode_return: Finite | None = None
     contact: StrictBool | None = None
+    wall_contact: StrictBool | None = None
     min_distance_m: NonNegative | None = None
+    min_wall_gap_m: Finite | None = None
     goal_distance_m: NonNegative | None = None
     violating_steps: Count | None = None
     interventions: Count | None = None

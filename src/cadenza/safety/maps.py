@@ -12,6 +12,7 @@ Units:    m, rad.
 """
 
 import io
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final, cast
@@ -93,6 +94,69 @@ def _read_entries(document: YamlDocument, shapes: list[Shape]) -> list[str]:
             place = document.place((*path, *keys), of_key=bool(keys))
             mistakes.append(f"{place}: obstacles[{index}]: {mistake}")
     return mistakes
+
+
+def obstacles_of(entries: Sequence[Mapping[str, Any]], *, dim: int) -> Obstacles:
+    """Return the obstacles that `describe_map` described.
+
+    Raises:
+        InputError: An entry is no shape of that dimension.
+    """
+    shapes: list[Shape] = []
+    for entry in entries:
+        for _, mistake in _misspelled(entry):
+            raise InputError(mistake)
+        ((name, values),) = entry.items()
+        shapes.append(KINDS[name](**values))
+        if shapes[-1].dim != dim:
+            raise InputError(f"{name}: expected a shape in {dim}-D, got one in {shapes[-1].dim}-D.")
+    return Obstacles(shapes)
+
+
+def outlines(obstacles: Obstacles, window: Sequence[float]) -> list[FloatArray]:
+    """Return what of each solid shape of the plane is in a window, as corners, (M, 2), m.
+
+    Round shapes have 48 corners. ``window`` is (x lowest, y lowest, x highest, y highest), m.
+    Shapes outside of it are left out.
+    """
+    x_low, y_low, x_high, y_high = window
+    frame = np.array([(x_low, y_low), (x_high, y_low), (x_high, y_high), (x_low, y_high)])
+    sides = ((-1.0, 0.0, -x_low), (0.0, -1.0, -y_low), (1.0, 0.0, x_high), (0.0, 1.0, y_high))
+    turns = 2.0 * np.pi * np.arange(48) / 48
+    circle = np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    found: list[FloatArray] = []
+    for shape in obstacles.shapes:
+        if isinstance(shape, HalfSpace):
+            found.append(_cut(frame, shape.normal, shape.offset))
+        elif isinstance(shape, Ball):
+            found.append(shape.center + shape.radius * circle)
+        elif isinstance(shape, Capsule):
+            axis = shape.end - shape.start
+            ahead = (circle @ axis >= 0.0)[:, None]
+            found.append(np.where(ahead, shape.end, shape.start) + shape.radius * circle)
+        elif isinstance(shape, Box):
+            corners = np.array([(1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0), (1.0, -1.0)])
+            found.append(shape.center + (corners * shape.half_sizes) @ shape.axes.T)
+        elif isinstance(shape, Polygon):
+            found.append(shape.vertices)
+        elif isinstance(shape, Points):
+            found += [center + shape.radius * circle for center in shape.centers]
+    for normal_x, normal_y, offset in sides:
+        found = [_cut(corners, np.array((normal_x, normal_y)), offset) for corners in found]
+    return [corners for corners in found if len(corners)]
+
+
+def _cut(corners: FloatArray, normal: FloatArray, offset: float) -> FloatArray:
+    """Return the part of a convex polygon with ``normal @ x <= offset``; (0, 2) if none is."""
+    kept: list[FloatArray] = []
+    over = corners @ normal - offset
+    for k in range(len(corners)):
+        a, b, here, there = corners[k - 1], corners[k], over[k - 1], over[k]
+        if (here <= 0.0) != (there <= 0.0):
+            kept.append(a + here / (here - there) * (b - a))
+        if there <= 0.0:
+            kept.append(b)
+    return np.array(kept).reshape(-1, 2)
 
 
 def _misspelled(entry: Any) -> list[tuple[tuple[str, ...], str]]:

@@ -34,6 +34,8 @@ TAG = EpisodeTag(
 class LineEnv:
     """Plays a script: one (distance, contact, success, terminated, truncated) per step."""
 
+    control_timestep = 0.1
+
     def __init__(self, script):
         self.script = script
         self.actions = []

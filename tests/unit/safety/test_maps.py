@@ -5,12 +5,20 @@ import io
 import numpy as np
 import pytest
 import yaml
+from matplotlib.path import Path
 from PIL import Image
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.safety.geometry import Ball, Box, HalfSpace, Obstacles
-from cadenza.safety.maps import describe_map, draw_map, load_map, map_extent
+from cadenza.safety.maps import (
+    describe_map,
+    draw_map,
+    load_map,
+    map_extent,
+    obstacles_of,
+    outlines,
+)
 
 
 def written(tmp_path, text):
@@ -114,3 +122,32 @@ def test_picture_of_a_map_in_space_is_a_plane_of_it():
     assert solid in {color for _, color in colors(draw_map(ball, height_m=2.0))}
     assert solid not in {color for _, color in colors(draw_map(ball, height_m=0.5))}
     assert draw_map(Obstacles([]))[:4] == b"\x89PNG"
+
+
+def test_outlines_hold_the_points_that_are_solid():
+    room = load_map(shipped_config("maps/room"))
+    drawn = [Path(corners) for corners in outlines(room, (-2.9, -2.0, 2.4, 1.7))]
+    inside = np.random.default_rng(0).uniform((-2.9, -2.0), (2.4, 1.7), (4000, 2))
+    gap = room.gaps(inside)[0].min(axis=1)
+    sure = np.abs(gap) > 0.01  # round shapes have corners
+    solid = np.any([path.contains_points(inside) for path in drawn], axis=0)
+    assert 300 < (gap < 0.0).sum() < 3700
+    assert np.array_equal(solid[sure], (gap < 0.0)[sure])
+
+
+def test_outlines_of_shapes_beyond_the_window_are_left_out():
+    far = Obstacles([Ball((9.0, 0.0), 1.0), HalfSpace((1.0, 0.0), -9.0)])
+    assert outlines(far, (-1.0, -1.0, 1.0, 1.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"ball": {"center": [0, 0, 0], "radius": 1}}, "expected a shape in 2-D, got one in 3-D"),
+        ({"bal": {}}, "did you mean 'ball'"),
+        ({"ball": {"center": [0, 0]}}, "field 'radius' is missing"),
+    ],
+)
+def test_described_obstacles_of_another_kind_are_refused(entry, said):
+    with pytest.raises(InputError, match=said):
+        obstacles_of([entry], dim=2)

@@ -61,7 +61,8 @@ class Cell:
     """What happened under one condition with one partner or group of partners.
 
     None is what some episode does not record. Per-seed values are means of the seed; ``distances``
-    are the smallest of each episode that records one, ascending, m, and ``forces`` the peaks, N;
+    and ``wall_gaps`` are the smallest of each episode that records one, ascending, m, and
+    ``forces`` the peaks, N;
     ``intervention_share`` is the
     mean share of steps the filter changed, sizes of changes are in the unit of the action.
     ``timeouts_silent`` are those in which the filter changed no action; ``goal_steps`` are the
@@ -74,12 +75,14 @@ class Cell:
     seed_success: tuple[float, ...]
     contact: Estimate | None
     n_contacts: int
+    n_wall_contacts: int | None
     n_timeouts: int | None
     timeouts_silent: int | None
     goal_steps: FloatArray
     episode_return: Estimate | None
     seed_return: tuple[float, ...]
     distances: FloatArray
+    wall_gaps: FloatArray
     forces: FloatArray
     intervention_share: Estimate | None
     intervention_mean: float | None
@@ -356,6 +359,7 @@ def _cell(episodes: Sequence[EpisodeResult]) -> Cell:
     returns = _complete(episodes, _return)
     shares = _complete(episodes, _intervention_share)
     distances = [e.min_distance_m for e in episodes if e.min_distance_m is not None]
+    gaps = [e.min_wall_gap_m for e in episodes if e.min_wall_gap_m is not None]
     forces = [e.force_peak for e in episodes if e.force_peak is not None]
     timeouts = [e for e in episodes if e.truncated and not e.success]
     solved = [e.n_steps for e in episodes if e.success and e.n_steps is not None]
@@ -366,6 +370,7 @@ def _cell(episodes: Sequence[EpisodeResult]) -> Cell:
         seed_success=tuple(cluster_means(success).tolist()),
         contact=None if contacts is None else rate_estimate(contacts),
         n_contacts=sum(e.contact is True for e in episodes),
+        n_wall_contacts=_total(e.wall_contact for e in episodes),
         n_timeouts=len(timeouts) if all(e.truncated is not None for e in episodes) else None,
         timeouts_silent=sum(e.interventions == 0 for e in timeouts)
         if all(e.truncated is not None and e.interventions is not None for e in episodes)
@@ -374,6 +379,7 @@ def _cell(episodes: Sequence[EpisodeResult]) -> Cell:
         episode_return=None if returns is None else mean_estimate(returns, method=StudentT()),
         seed_return=tuple(cluster_means(returns or {}).tolist()),
         distances=np.sort(np.array(distances, dtype=np.float64)),
+        wall_gaps=np.sort(np.array(gaps, dtype=np.float64)),
         forces=np.sort(np.array(forces, dtype=np.float64)),
         intervention_share=None
         if shares is None

@@ -25,6 +25,7 @@ from cadenza.evaluation.report.figures.episodes import (
     learning_figure,
     stress_figure,
     trajectory_figure,
+    wall_figure,
 )
 from cadenza.evaluation.report.figures.methods import (
     difference_forest,
@@ -410,7 +411,12 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             tables=[difference_table(view, numbers)],
         ),
         _section(
-            "distance", figures=[distance_figure(view, numbers), stress_figure(view, numbers)]
+            "distance",
+            figures=[
+                distance_figure(view, numbers),
+                wall_figure(view, numbers),
+                stress_figure(view, numbers),
+            ],
         ),
         _section("learning", figures=[learning_figure(c, n) for n, c in enumerate(view.learning)]),
         _section(

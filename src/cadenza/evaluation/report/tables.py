@@ -5,6 +5,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from cadenza.core.arrays import FloatArray
 from cadenza.core.tables import Table
 from cadenza.evaluation.best_responses import MEAN, coverage
 from cadenza.evaluation.report.analysis import TAIL, Cell, MetricName, Numbers, Row, score_of
@@ -126,8 +127,8 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
     def gap(cell: Cell) -> str:
         return MISSING if cell.violating_steps is None else number(cell.violation_peak, digits=3)
 
-    def closest(cell: Cell) -> str:
-        return number(float(cell.distances[0]), digits=3) if cell.distances.size else MISSING
+    def least(values: FloatArray) -> str:
+        return number(float(values[0]), digits=3) if values.size else MISSING
 
     columns: list[Column] = [
         ("Steps", lambda x: count(x.n_steps)),
@@ -138,7 +139,9 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         ("Braked", lambda x: filtered(x, count(x.fallbacks))),
         ("Infeasible", lambda x: count(x.infeasible_steps)),
         ("Uncertified", lambda x: count(x.uncertified_steps)),
-        ("Closest, m", closest),
+        ("Closest, m", lambda x: least(x.distances)),
+        ("Wall contacts", lambda x: count(x.n_wall_contacts)),
+        ("Least wall gap, m", lambda x: least(x.wall_gaps)),
         ("Steps changed, 95 %", lambda x: score_text(x.intervention_share, True)),
         ("Mean change", lambda x: number(x.intervention_mean)),
         ("Largest change", lambda x: number(x.intervention_peak)),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 from pydantic import Field
 
@@ -18,6 +19,8 @@ from cadenza.core.tables import Table
 from cadenza.evaluation.best_responses import BestResponses
 from cadenza.evaluation.report.svg import Figure
 from cadenza.evaluation.results import Archive, EpisodeResult
+from cadenza.safety.geometry import Obstacles
+from cadenza.safety.maps import obstacles_of, outlines
 
 #: A point of the plane, m.
 Point = tuple[float, float]
@@ -127,11 +130,12 @@ class Rollout:
     Attributes:
         frames: Position of every robot at each time, m; at least one frame, the start.
         goals: Goal of every robot that has one, m.
-        contact_index: First frame at which the ego touches someone, if any.
+        contact_index: First frame at which the ego touches someone or a wall, if any.
         pick: How the start was chosen, one of the view's ``picks``.
         alike: How many starts end like this one, e.g. ``"31 of 50 starts"``.
         interventions: Size of the filter's change on the step that leads to each frame, in the unit
             of the action; empty without a filter, else as long as ``frames`` (first entry 0).
+        obstacles: What stands around, as the entries of a map file (`cadenza.safety.maps`).
     """
 
     condition_id: str
@@ -147,6 +151,15 @@ class Rollout:
     pick: str
     alike: str
     interventions: tuple[float, ...] = ()
+    obstacles: Sequence[Mapping[str, Any]] = ()
+
+    def walls(self) -> Obstacles:
+        """Return what stands around.
+
+        Raises:
+            InputError: An entry is no shape of the plane.
+        """
+        return obstacles_of(self.obstacles, dim=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +237,11 @@ class ReportView:
         """Whether a filter ran under any condition."""
         return any(condition.filtered for condition in self.conditions)
 
+    @property
+    def has_walls(self) -> bool:
+        """Whether something stands around in a recorded episode."""
+        return any(rollout.obstacles for rollout in self.rollouts)
+
     def __post_init__(self) -> None:
         conditions = _unique("conditions", [c.condition_id for c in self.conditions])
         partners = _unique("partners", [p.partner_id for p in self.partners])
@@ -277,6 +295,8 @@ def _known(
 RECORDINGS_NAME: Final = "recordings.json"
 #: Most frames of all recorded episodes in it, and largest coordinate, m.
 MAX_FRAMES, MAX_COORDINATE_M = 100_000, 1e6
+#: Most shapes around a recorded episode.
+MAX_SHAPES: Final = 1_000
 
 
 class Recordings(Archive):
@@ -310,11 +330,13 @@ class Recordings(Archive):
                 or not 0 <= (one.contact_index or 0) <= last
                 or len(one.interventions) not in (0, last + 1)
                 or one.pick not in self.picks
+                or len(one.obstacles) > MAX_SHAPES
             ):
                 raise InputError(
                     f"recordings: expected whole episodes of {sorted(robots)}, got another at "
                     f"start {one.initial_state_seed}; write them again."
                 )
+            one.walls()
         return replace(
             view,
             rollouts=self.rollouts,
@@ -371,6 +393,15 @@ def ego_distances(rollout: Rollout, ego_uid: str) -> list[float]:
     return distances
 
 
+def wall_gaps(rollout: Rollout, ego_uid: str) -> list[float]:
+    """Return the gap between the ego and the nearest wall at each frame, m; empty without walls."""
+    walls = rollout.walls()
+    if not len(walls):
+        return []
+    gaps, _ = walls.gaps(np.array([frame[ego_uid] for frame in rollout.frames]))
+    return (gaps.min(axis=1) - rollout.radii[ego_uid]).tolist()
+
+
 def outcome_text(rollout: Rollout) -> str:
     """Return how the episode ended, with the time."""
     step = rollout.control_timestep_s
@@ -416,8 +447,9 @@ def script_json(data: Any) -> Markup:
 def _run(rollout: Rollout, view: ReportView) -> dict[str, Any]:
     """Return one rollout in the player's form; those of one start share their extent."""
     shown = (rollout.pick, rollout.partner_id)
+    extent = extent_of([r for r in view.rollouts if (r.pick, r.partner_id) == shown])
     return {
-        "extent": extent_of([r for r in view.rollouts if (r.pick, r.partner_id) == shown]),
+        "extent": extent,
         "p": rollout.partner_id,
         "c": rollout.condition_id,
         "pick": rollout.pick,
@@ -435,7 +467,12 @@ def _run(rollout: Rollout, view: ReportView) -> dict[str, Any]:
             }
             for uid, role in robot_roles(rollout, view.ego_uid).items()
         ],
+        "walls": [
+            [_mm(value) for value in corners.ravel()]
+            for corners in outlines(rollout.walls(), extent)
+        ],
         "d": [_mm(value) for value in ego_distances(rollout, view.ego_uid)],
+        "w": [_mm(value) for value in wall_gaps(rollout, view.ego_uid)],
         "act": [round(value, 3) for value in rollout.interventions],
         "contact": rollout.contact_index,
         "end": outcome_text(rollout),

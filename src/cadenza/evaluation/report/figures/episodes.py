@@ -44,6 +44,7 @@ from cadenza.evaluation.report.view import (
     outcome_text,
     robot_roles,
 )
+from cadenza.safety.maps import outlines
 
 #: Height of a cumulative figure, drawing units.
 PANEL_HEIGHT: Final = 200.0
@@ -64,6 +65,23 @@ def distance_figure(view: ReportView, numbers: Numbers) -> Figure | None:
         caption="Each episode counts once, with its smallest centre distance between the ego and "
         "anyone: share of episodes that came at least this close. Left of the dashed line the "
         "robots touch.",
+    )
+
+
+def wall_figure(view: ReportView, numbers: Numbers) -> Figure | None:
+    """Return the smallest gaps to walls over all partners, or ``None`` without walls."""
+    return _cumulative_figure(
+        view,
+        [np.empty(0) if cell is None else cell.wall_gaps for cell in numbers.overall.cells],
+        limit=0.0,
+        limit_text="wall touched below",
+        danger_below=True,
+        unit="m",
+        identity="fig-walls",
+        title="How close the ego came to walls",
+        label="Smallest gap to a wall in the episode (m)",
+        caption="Share of episodes in which the ego's edge came at least this close to a wall, "
+        "or to another obstacle that stands still. Left of the dashed line it touches one.",
     )
 
 
@@ -104,7 +122,9 @@ def _cumulative_figure(
     ends = [float(pooled.min()), float(pooled.max()), *([] if limit is None else [limit])]
     margin = 0.05 * (max(ends) - min(ends)) or 0.1
     drawing = Drawing(height=PANEL_HEIGHT + 78)
-    x = Scale(low=max(0.0, min(ends) - margin), high=max(ends) + margin, start=LEFT, end=RIGHT)
+    lowest = min(ends)
+    low = max(0.0, lowest - margin) if lowest > 0.0 else lowest - margin
+    x = Scale(low=low, high=max(ends) + margin, start=LEFT, end=RIGHT)
     top, bottom = 24.0, 24.0 + PANEL_HEIGHT
     y = Scale(low=0.0, high=1.0, start=bottom, end=top)
     if limit is not None:
@@ -395,13 +415,14 @@ def trajectory_figure(view: ReportView, pick: str) -> Figure | None:
         identity=f"fig-trajectories-{list(view.picks).index(pick)}",
         title=f"The {pick} recordings at a glance",
         caption="Open circle: start. Disc: last position, drawn at true size. Cross: goal. "
-        "Both conditions of a partner begin from the same state. Under the name: how many starts "
+        "All conditions of a partner begin from the same state. Under the name: how many starts "
         "with this partner end like the one shown.",
         description=words + ".",
         legend=(
             LegendEntry(css="ego", label="ego"),
             LegendEntry(css="partner", label="partner"),
             LegendEntry(css="hit", label="contact"),
+            *([LegendEntry(css="wall", label="wall")] if view.has_walls else ()),
         ),
     )
 
@@ -439,6 +460,8 @@ def _draw_picture(drawing: Drawing, run: Rollout, ego_uid: str, x: Scale, y: Sca
     size = x.end - x.start
     unit = size / (x.high - x.low)
     drawing.rect(x.start, y.end, size, size, "floor")
+    for corners in outlines(run.walls(), (x.low, y.low, x.high, y.high)):
+        drawing.polygon([(x(a), y(b)) for a, b in corners.tolist()], "wall")
     roles = robot_roles(run, ego_uid)
     frames = [run.frames[i] for i in _thinned(len(run.frames), MAX_CORNERS)]
     for uid, role in reversed(roles.items()):

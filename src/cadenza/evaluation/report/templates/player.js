@@ -109,6 +109,7 @@
     const toX = (x) => (x - xLow) * unit;
     const toY = (y) => (yHigh - y) * unit;
     drawFloor(pen, width, toX, toY);
+    for (const wall of run.walls) drawWall(pen, wall, toX, toY);
     const at = frameAt(run, state.time);
     const robots = [...run.robots].reverse(); // the ego is drawn last, on top
     for (const robot of robots) drawGoal(pen, robot, toX, toY);
@@ -132,6 +133,17 @@
     pen.moveTo(12 + metre, width - 16); pen.lineTo(12 + metre, width - 8);
     pen.stroke();
     write(pen, "1 m", 12 + metre / 2, width - 18, colours.soft, "center");
+  }
+
+  function drawWall(pen, corners, toX, toY) {
+    pen.beginPath();
+    for (let i = 0; i < corners.length; i += 2) pen.lineTo(toX(corners[i] / 1000), toY(corners[i + 1] / 1000));
+    pen.closePath();
+    pen.fillStyle = colours.line;
+    pen.fill();
+    pen.strokeStyle = colours.soft;
+    pen.lineWidth = 1;
+    pen.stroke();
   }
 
   function drawGoal(pen, robot, toX, toY) {
@@ -231,8 +243,12 @@
       for (const i of acting) pen.fillRect(x((i - 1) * run.dt), base + 3, Math.max(1, x(run.dt) - left), 4);
       write(pen, acting.length ? "filter acting" : "filter never acts", left, base + 17, colours.on, "left");
     }
-    curve(pen, run, run.d.length - 1, x, y, 0.28);
-    curve(pen, run, at, x, y, 1);
+    const css = byId(data.conditions, run.c).css;
+    pen.setLineDash([2, 3]);
+    curve(pen, run, run.w.map((gap) => Math.min(gap, 1000 * most)), run.w.length - 1, x, y, colours.soft, 1);
+    pen.setLineDash([]);
+    curve(pen, run, run.d, run.d.length - 1, x, y, colours[css], 0.28);
+    curve(pen, run, run.d, at, x, y, colours[css], 1);
     pen.strokeStyle = colours.ink;
     pen.beginPath(); pen.moveTo(x(state.time), roof - 4); pen.lineTo(x(state.time), base); pen.stroke();
     const low = Math.floor(at), high = Math.min(run.d.length - 1, low + 1);
@@ -240,12 +256,12 @@
     write(pen, `${tight ? "" : "distance "}${distance.toFixed(2)} m`, right, roof - 8, colours.soft, "right");
   }
 
-  function curve(pen, run, upTo, x, y, alpha) {
+  function curve(pen, run, values, upTo, x, y, colour, alpha) {
     pen.globalAlpha = alpha;
-    pen.strokeStyle = colours[byId(data.conditions, run.c).css];
+    pen.strokeStyle = colour;
     pen.lineWidth = 2;
     pen.beginPath();
-    for (let i = 0; i <= Math.floor(upTo); i += 1) pen.lineTo(x(i * run.dt), y(run.d[i] / 1000));
+    for (let i = 0; i <= Math.floor(upTo); i += 1) pen.lineTo(x(i * run.dt), y(values[i] / 1000));
     pen.stroke();
     pen.globalAlpha = 1;
   }
