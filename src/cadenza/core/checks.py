@@ -112,13 +112,15 @@ def real_array(name: str, values: object) -> NDArray[Any]:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, cut where it would fill a page."""
+    """Return a value for a message, on one line, cut where it would fill a page."""
     if is_whole(value) and not is_real(value):
         return "an integer beyond the range of floats"
     try:
         text = repr(value)
     except ValueError:  # a list with such an integer may have too many digits to print
         return type(value).__name__
+    if "\n" in text:  # of an array
+        text = " ".join(text.split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -7,13 +7,20 @@ import pytest
 
 from cadenza.core.errors import CadenzaError
 from cadenza.core.seeding import derive_substream
-from cadenza.safety.backup import BackupFilter
-from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
+from cadenza.safety import Bounds, SafetyOptions, SafetyRuntime
+from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
+from cadenza.safety.control_models import (
+    DoubleIntegratorControlModel,
+    PartnerBound,
+    UnicycleModel,
+    VelocityModel,
+)
 from cadenza.safety.geometry import Ball, HalfSpace, Points
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledSnapshot
 from tests.campaigns import size
 
-CALLS = size(1_000, 20_000)
+#: Calls of every door.
+CALLS = size(1_250, 20_000)
 WEIRD = [
     None,
     True,
@@ -67,18 +74,90 @@ def one_sentence(error):
     assert len(text) < 1_000
 
 
-def test_calls_answer_with_one_sentence_or_a_sound_action():
+EGO = AgentSnapshot((0.0, 0.0), (0.0, 0.0), 0.2)
+WHEELED_EGO = WheeledSnapshot((0.0, 0.0), (0.0, 0.0), 0.2, heading=0.0, yaw_rate=0.0)
+WALKER = AgentSnapshot((1.5, 0.0), (0.0, 0.0), 0.2)
+BOUND = PartnerBound("walker", 0.5)
+BASE = VelocityModel("ego", 2, 1.0, 2.0)
+WHEELS = UnicycleModel("ego", 1.0, 1.0, 1.0, 1.0, 1.0, 0.2)
+
+
+def runtime():
+    """A robot whose action is its acceleration, beside the same partner."""
+    capacities = {"ego": 1.0, "walker": 0.3}
+    models = {
+        uid: DoubleIntegratorControlModel(uid, 2, capacity=most) for uid, most in capacities.items()
+    }
+    guard = SafetyRuntime(
+        ego_uid="ego",
+        control_models=models,
+        bounds=Bounds(1.0, 1.0, 1.0, 0.0, 0.0),
+        control_timestep=0.1,
+        options=SafetyOptions(obstacles=(Ball((0.0, 3.0), 0.5),)),
+    )
+
+    def decide(nominal, agents, obstacles):
+        around = {} if obstacles is None else {"obstacles": obstacles}
+        return guard.step(nominal, agents, **around)
+
+    return decide, guard.begin_episode
+
+
+def backup(model):
+    guard = BackupFilter(model, [BOUND], dt=0.1)
+
+    def decide(nominal, agents, obstacles):
+        return guard.filter(nominal, agents, obstacles=obstacles)
+
+    return decide, guard.reset
+
+
+def batched():
+    """Two environments at once; the agents of a call are those of both."""
+    guard = BatchedBackupFilter(BackupFilter(BASE, [BOUND], dt=0.1), 2)
+
+    def decide(nominal, agents, obstacles):
+        batch = agents
+        planar = isinstance(agents, dict) and all(
+            isinstance(agent, AgentSnapshot) and len(agent.position) == 2
+            for agent in agents.values()
+        )
+        if planar:
+            places = np.array([a.position for a in agents.values()])
+            speeds = np.array([a.velocity for a in agents.values()])
+            batch = AgentBatch(
+                uids=tuple(agents),
+                positions=np.stack([places, places]),
+                velocities=np.stack([speeds, speeds]),
+                radii=np.array([a.radius for a in agents.values()]),
+            )
+        both = np.tile(nominal, (2, 1)) if isinstance(nominal, np.ndarray) else nominal
+        return guard.filter(both, batch, obstacles=obstacles)
+
+    return decide, guard.reset
+
+
+@pytest.mark.parametrize(
+    ("door", "ego"),
+    [
+        (lambda: backup(BASE), EGO),
+        (lambda: backup(WHEELS), WHEELED_EGO),
+        (batched, EGO),
+        (runtime, EGO),
+    ],
+    ids=["velocity", "wheels", "batched", "acceleration"],
+)
+def test_calls_answer_with_one_sentence_or_a_sound_action(door, ego):
     rng = derive_substream("tests.hostile-robots", root_seed=0).default_rng()
-    walker = AgentSnapshot((1.0, 0.0), (0.0, 0.0), 0.2)
-    scene = {"ego": AgentSnapshot((0.0, 0.0), (0.0, 0.0), 0.2), "walker": walker}
-    guard = BackupFilter(VelocityModel("ego", 2, 1.0, 2.0), [PartnerBound("walker", 1.0)], dt=0.1)
+    (decide, reset), scene = door(), {"ego": ego, "walker": WALKER}
+    usual = np.array([0.2, 0.0])
 
     def weird():
         return WEIRD[int(rng.integers(len(WEIRD)))]
 
     answered = 0
     for _ in range(CALLS):
-        nominal, agents, obstacles = np.array([0.5, 0.0]), dict(scene), None
+        nominal, agents, obstacles = usual, dict(scene), None
         for part in rng.permutation(4)[: int(rng.integers(1, 3))]:
             if part == 0:
                 nominal = weird()
@@ -89,15 +168,17 @@ def test_calls_answer_with_one_sentence_or_a_sound_action():
             else:
                 agents = weird()
         try:
-            step = guard.filter(nominal, agents, obstacles=obstacles)
+            step = decide(nominal, agents, obstacles)
         except (CadenzaError, TypeError) as error:
             one_sentence(error)
             continue
         answered += 1
-        assert sound(step.action, 1.0 + 1e-9)
+        for action in np.atleast_2d(step.action):
+            assert sound(action, math.sqrt(2.0) + 1e-9)
     assert answered > 0
     # And it works as before.
-    assert guard.filter(np.array([0.5, 0.0]), scene).backup == "none"
+    reset()
+    assert np.array_equal(np.atleast_2d(decide(usual, scene, None).action)[0], usual)
 
 
 @pytest.mark.parametrize(
