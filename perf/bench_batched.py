@@ -27,8 +27,8 @@ import torch
 from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
 from cadenza.safety.batched.filter import BatchedEgoFilter
 from cadenza.safety.batched.projection import INACTIVE, INFEASIBLE, OPTIMAL, project_batch
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import Bounds, SafetyState
 from cadenza.safety.control_models import (
     DoubleIntegratorControlModel,
     PartnerBound,
@@ -36,7 +36,6 @@ from cadenza.safety.control_models import (
 )
 from cadenza.safety.geometry import Box, HalfSpace, Shape, Sphere
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
-from cadenza.safety.state import SafetyState
 from perf.timing import Row, measure_rate, print_table
 
 #: Least ratio to DAQP that we promise on two cores, by number of rows.

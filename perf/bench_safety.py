@@ -22,16 +22,15 @@ import scipy.sparse as sp
 
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.safety.authority import measure_authority, pair_parameters
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import Bounds, FilterInfo, SafetyState
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import EgoOnlyOptions
 from cadenza.safety.filters.ego_rows import build_ego_rows
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import FilterInfo, SafetyState
 from perf.timing import Row, measure, print_table
 
 #: Numbers of partners, with the least ratios that we promise to qpsolvers and to native Clarabel.

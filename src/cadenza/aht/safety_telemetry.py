@@ -25,19 +25,23 @@ from cadenza.aht.types import playing_ids_of
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.types import PartnerLike
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
 from cadenza.safety.conformal import (
     constant_velocity_predict,
     reset_on_partner_swap,
     update_lambda_from_predictor,
 )
-from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.contracts import (
+    Bounds,
+    EgoOnlySafetyFilter,
+    EmergencyController,
+    LambdaDict,
+    SafetyState,
+)
 from cadenza.safety.record import Figures, RunningMoments
 from cadenza.safety.runtime.predictors import snapshot_from_dict, snapshot_to_dict
 from cadenza.safety.runtime.safety_step import SafetyStep, blank_info, distance
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import LambdaDict, SafetyState
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver

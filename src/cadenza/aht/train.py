@@ -68,10 +68,8 @@ from cadenza.learn.nn.portable import (
     policy_path,
     save_policy_file,
 )
-from cadenza.safety.bounds import Bounds
-from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.contracts import Bounds, EgoOnlySafetyFilter, EmergencyController, SafetyState
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import SafetyState
 
 _logger = logging.getLogger(__name__)
 

@@ -47,15 +47,14 @@ from cadenza.partners.registry import (
     partner_class,
 )
 from cadenza.partners.spec import PartnerSpec
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import AgentControlModel, Bounds, EgoOnlySafetyFilter
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.emergency import (
     CartesianAccelEmergencyController,
     EmergencyController,
     JacobianEmergencyController,
 )
-from cadenza.safety.protocols import AgentControlModel, EgoOnlySafetyFilter
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.env_hooks import EnvHooks, optional_hook
 from cadenza.safety.snapshot import AgentSnapshot

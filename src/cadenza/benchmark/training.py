@@ -58,13 +58,11 @@ from cadenza.evaluation.results import EpisodeResult
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
 from cadenza.partners.weights import ARTIFACTS_SCHEME
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds, EgoOnlySafetyFilter, SafetyState
 from cadenza.safety.emergency import EmergencyController
-from cadenza.safety.protocols import EgoOnlySafetyFilter
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import SafetyState
 
 
 def run_training(

@@ -56,7 +56,7 @@ from cadenza.envs.vector_base import (
     TaskLayout,
     VectorOptions,
 )
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 

@@ -47,8 +47,7 @@ from cadenza.envs.vector_base import (
     TaskLayout,
     VectorOptions,
 )
-from cadenza.safety.control_models import PartnerBound, VelocityModel
-from cadenza.safety.control_models.unicycle import UnicycleModel
+from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Box, HalfSpace, Shape
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledSnapshot
 

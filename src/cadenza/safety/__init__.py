@@ -5,7 +5,7 @@ Start at:    `SafetyDriver` (one call per control step of an env), `SafetyRuntim
 Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; and
              after a failed solve it is the least unsafe action, never the unfiltered one.
 May import:  `core`.  Must not import: any other folder of the package.
-Layout:      contracts (`api` gathers them), `cbf` (every formula of one pair), `authority`,
+Layout:      `contracts` (`api` gathers them), `cbf` (every formula of one pair), `authority`,
              `passive`, `solvers`, `filters`, `conformal`, braking and emergency controllers,
              `runtime` (what a robot calls), `record` (of its steps);
              `backup` (robots that take velocities; obstacles), `batched` (many environments),
@@ -22,9 +22,29 @@ if TYPE_CHECKING:
     from .backup import BackupFilter as BackupFilter
     from .batched.driver import BatchedSafetyDriver as BatchedSafetyDriver
     from .batched.filter import BatchedEgoFilter as BatchedEgoFilter
-    from .bounds import Bounds as Bounds
     from .cbf_qp import ExpCBFQP as ExpCBFQP
     from .cbf_qp import solve_qp_stub as solve_qp_stub
+    from .contracts import DEFAULT_EPSILON as DEFAULT_EPSILON
+    from .contracts import DEFAULT_ETA as DEFAULT_ETA
+    from .contracts import DEFAULT_WARMUP_STEPS as DEFAULT_WARMUP_STEPS
+    from .contracts import AgentControlModel as AgentControlModel
+    from .contracts import Bounds as Bounds
+    from .contracts import EgoOnlySafetyFilter as EgoOnlySafetyFilter
+    from .contracts import EmergencyController as EmergencyController
+    from .contracts import FilterInfo as FilterInfo
+    from .contracts import JointSafetyFilter as JointSafetyFilter
+    from .contracts import LambdaDict as LambdaDict
+    from .contracts import SafetyFilter as SafetyFilter
+    from .contracts import SafetyMode as SafetyMode
+    from .contracts import SafetyState as SafetyState
+    from .contracts import StateDependentControlModel as StateDependentControlModel
+    from .contracts import canonical_pair_key as canonical_pair_key
+    from .contracts import canonical_pair_order as canonical_pair_order
+    from .contracts import lambda_from_jsonable as lambda_from_jsonable
+    from .contracts import lambda_to_jsonable as lambda_to_jsonable
+    from .contracts import make_ego_pair_keys as make_ego_pair_keys
+    from .contracts import make_lambda_dict as make_lambda_dict
+    from .contracts import make_pair_keys as make_pair_keys
     from .control_models import DEFAULT_DLS_DAMPING as DEFAULT_DLS_DAMPING
     from .control_models import DifferentialDriveControlModel as DifferentialDriveControlModel
     from .control_models import DoubleIntegratorControlModel as DoubleIntegratorControlModel
@@ -35,32 +55,12 @@ if TYPE_CHECKING:
     from .emergency import CartesianAccelEmergencyController as CartesianAccelEmergencyController
     from .emergency import JacobianEmergencyController as JacobianEmergencyController
     from .errors import ConcertoSafetyInfeasible as ConcertoSafetyInfeasible
-    from .pairs import LambdaDict as LambdaDict
-    from .pairs import canonical_pair_key as canonical_pair_key
-    from .pairs import canonical_pair_order as canonical_pair_order
-    from .pairs import lambda_from_jsonable as lambda_from_jsonable
-    from .pairs import lambda_to_jsonable as lambda_to_jsonable
-    from .pairs import make_ego_pair_keys as make_ego_pair_keys
-    from .pairs import make_lambda_dict as make_lambda_dict
-    from .pairs import make_pair_keys as make_pair_keys
-    from .protocols import AgentControlModel as AgentControlModel
-    from .protocols import EgoOnlySafetyFilter as EgoOnlySafetyFilter
-    from .protocols import EmergencyController as EmergencyController
-    from .protocols import JointSafetyFilter as JointSafetyFilter
-    from .protocols import SafetyFilter as SafetyFilter
-    from .protocols import SafetyMode as SafetyMode
-    from .protocols import StateDependentControlModel as StateDependentControlModel
     from .runtime.driver import SafetyDriver as SafetyDriver
     from .runtime.options import SafetyOptions as SafetyOptions
     from .runtime.runtime import SafetyRuntime as SafetyRuntime
     from .snapshot import AgentBatch as AgentBatch
     from .snapshot import AgentSnapshot as AgentSnapshot
     from .snapshot import WheeledSnapshot as WheeledSnapshot
-    from .state import DEFAULT_EPSILON as DEFAULT_EPSILON
-    from .state import DEFAULT_ETA as DEFAULT_ETA
-    from .state import DEFAULT_WARMUP_STEPS as DEFAULT_WARMUP_STEPS
-    from .state import FilterInfo as FilterInfo
-    from .state import SafetyState as SafetyState
     from .wrappers.single import SafetyFilterWrapper as SafetyFilterWrapper
     from .wrappers.vector import VectorSafetyFilterWrapper as VectorSafetyFilterWrapper
 else:

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.lazy_names import lazy_names
-from cadenza.safety.bounds import Bounds
-from cadenza.safety.control_models import (
-    DEFAULT_DLS_DAMPING,
-    DifferentialDriveControlModel,
-    DoubleIntegratorControlModel,
-    JacobianControlModel,
-)
-from cadenza.safety.emergency import CartesianAccelEmergencyController
-from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.pairs import (
+from cadenza.safety.contracts import (
+    DEFAULT_EPSILON,
+    DEFAULT_ETA,
+    DEFAULT_WARMUP_STEPS,
+    AgentControlModel,
+    Bounds,
+    EgoOnlySafetyFilter,
+    EmergencyController,
+    FilterInfo,
+    JointSafetyFilter,
     LambdaDict,
+    SafetyMode,
+    SafetyState,
+    StateDependentControlModel,
     canonical_pair_key,
     canonical_pair_order,
     lambda_from_jsonable,
@@ -27,22 +30,15 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
     make_pair_keys,
 )
-from cadenza.safety.protocols import (
-    AgentControlModel,
-    EgoOnlySafetyFilter,
-    EmergencyController,
-    JointSafetyFilter,
-    SafetyMode,
-    StateDependentControlModel,
+from cadenza.safety.control_models import (
+    DEFAULT_DLS_DAMPING,
+    DifferentialDriveControlModel,
+    DoubleIntegratorControlModel,
+    JacobianControlModel,
 )
+from cadenza.safety.emergency import CartesianAccelEmergencyController
+from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import (
-    DEFAULT_EPSILON,
-    DEFAULT_ETA,
-    DEFAULT_WARMUP_STEPS,
-    FilterInfo,
-    SafetyState,
-)
 
 __all__ = [
     "DEFAULT_DLS_DAMPING",
@@ -76,7 +72,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from cadenza.safety.protocols import SafetyFilter as SafetyFilter
+    from cadenza.safety.contracts import SafetyFilter as SafetyFilter
 else:
     _, __getattr__ = lazy_names(
         __name__,

@@ -26,17 +26,22 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
 from cadenza.safety.budget_split import (
     BudgetSplitStrategy,
     delivered_fractions,
     shared_authority,
 )
 from cadenza.safety.cbf import PairParameters, Plant, braking_meets_row, derated
-from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
+from cadenza.safety.contracts import (
+    MAX_BOUND,
+    MIN_BOUND,
+    AgentControlModel,
+    Bounds,
+    StateDependentControlModel,
+    canonical_pair_key,
+)
+from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import EgoOnlyOptions
-from cadenza.safety.pairs import canonical_pair_key
-from cadenza.safety.protocols import AgentControlModel, StateDependentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 #: Sine of the angle between two columns of J below which they count as parallel: float64 gives

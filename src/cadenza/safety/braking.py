@@ -27,17 +27,18 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.authority import measure_authority
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import geometry_of
+from cadenza.safety.contracts import (
+    AgentControlModel,
+    Bounds,
+    EmergencyController,
+    StateDependentControlModel,
+    canonical_pair_key,
+    make_pair_keys,
+)
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController, JacobianEmergencyController
 from cadenza.safety.errors import EmergencyOutputError
-from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
-from cadenza.safety.protocols import (
-    AgentControlModel,
-    EmergencyController,
-    StateDependentControlModel,
-)
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Relative excess over the action box that is rounding, of actions in float32 at most.

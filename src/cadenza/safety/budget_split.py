@@ -19,7 +19,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
+from cadenza.safety.contracts import MAX_BOUND, MIN_BOUND
 
 #: Names `make_budget_split` knows.
 SUPPORTED_STRATEGIES: Final = ("proportional",)

@@ -68,7 +68,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import MIN_BOUND
+from cadenza.safety.contracts import MIN_BOUND
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: How the plant integrates a constant acceleration over one control step.

@@ -20,10 +20,10 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, pair_h_value
+from cadenza.safety.contracts import AgentControlModel, SafetyMode
 from cadenza.safety.filters.compat import ego_filter
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.joint import CentralizedCBFQP, SharedControlCBFQP
-from cadenza.safety.protocols import AgentControlModel, SafetyMode
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, make_solver
 

@@ -56,15 +56,16 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.cbf import pair_h_value
-from cadenza.safety.pairs import (
+from cadenza.safety.contracts import (
+    DEFAULT_WARMUP_STEPS,
     LambdaDict,
+    SafetyState,
     canonical_pair_key,
     make_ego_pair_keys,
     make_lambda_dict,
     make_pair_keys,
 )
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
-from cadenza.safety.state import DEFAULT_WARMUP_STEPS, SafetyState
 
 #: Factor by which warm-up makes the rules stricter: the one-sided rule multiplies its (negative)
 #: target loss by it; the two-sided rules divide their miss rate by it.

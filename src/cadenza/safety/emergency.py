@@ -25,9 +25,8 @@ from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import is_real, require_kinds, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.authority import read_action_map
-from cadenza.safety.bounds import Bounds
-from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.protocols import EmergencyController as EmergencyController
+from cadenza.safety.contracts import AgentControlModel, Bounds
+from cadenza.safety.contracts import EmergencyController as EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Length of a sum of unit vectors below which they cancel and give no direction.

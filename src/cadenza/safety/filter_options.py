@@ -10,9 +10,9 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
 from cadenza.safety.budget_split import BudgetSplitStrategy, make_budget_split
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.contracts import MAX_BOUND, MIN_BOUND
 
 #: Which row keeps a pair apart: exact for sampled control, or the classical continuous-time one.
 Barrier: TypeAlias = Literal["sampled", "wae"]

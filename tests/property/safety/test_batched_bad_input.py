@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InputError
 from cadenza.safety.batched import BatchedEgoFilter
 from cadenza.safety.batched.projection import BAD_INPUT
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from tests.campaigns import size
 

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.projection import OPTIMAL, STATUS_NAMES
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds, FilterInfo, SafetyState
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.compat import ego_filter
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import FilterInfo, SafetyState
 
 ENVIRONMENTS = 12
 DT = 0.05

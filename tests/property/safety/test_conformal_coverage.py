@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.safety.conformal import RuleSettings, make_rule, update_lambda
-from cadenza.safety.state import SafetyState
+from cadenza.safety.contracts import SafetyState
 from tests.campaigns import size
 
 PAIR = ("a", "b")

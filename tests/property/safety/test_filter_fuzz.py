@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.state import SafetyState
+from cadenza.safety.contracts import SafetyState
 from tests.campaigns import size
 from tests.unit.safety.scenes import agent, call, ego_filter, slack
 

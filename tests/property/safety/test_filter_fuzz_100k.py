@@ -10,11 +10,10 @@ from collections import Counter
 import numpy as np
 
 from cadenza.core.errors import CadenzaError
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import Bounds, SafetyState
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import SafetyState
 from tests.campaigns import size
 
 CALLS = size(10_000, 100_000)

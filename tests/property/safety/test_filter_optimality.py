@@ -14,9 +14,8 @@ from scipy.optimize import nnls
 
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import SafetyState, make_lambda_dict
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.pairs import make_lambda_dict
-from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box
 
 DT, C, PUSH, SHARE, RADIUS = 0.3, 1.0, 0.4, 0.25, 0.2

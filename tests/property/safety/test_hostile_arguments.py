@@ -10,12 +10,11 @@ import torch
 
 from cadenza.core.errors import CadenzaError
 from cadenza.safety.batched import BatchedEgoFilter, project_batch
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import Bounds, SafetyState
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
-from cadenza.safety.state import SafetyState
 from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
 from tests.campaigns import size
 from tests.unit.safety.wrappers.plane_env import PlaneEnv, task

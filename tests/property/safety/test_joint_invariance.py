@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import SafetyState, make_lambda_dict
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
-from cadenza.safety.pairs import make_lambda_dict
-from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import CONTACT, agent, box, safe_duel
 
 PAIR = ("ego", "p1")

@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.pairs import (
+from cadenza.safety.contracts import (
     canonical_pair_key,
     lambda_from_jsonable,
     lambda_to_jsonable,

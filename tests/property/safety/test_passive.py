@@ -6,7 +6,7 @@ import torch
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.batched import BatchedEgoFilter
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from tests.unit.safety.scenes import agent, box, call, ego_filter
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import (
     ProportionalBudgetSplit,
     RelativeDegreeAwareBudgetSplit,
@@ -21,8 +20,8 @@ from cadenza.safety.budget_split import (
 )
 from cadenza.safety.cbf import PairParameters, row_level
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import Bounds, SafetyState
 from cadenza.safety.control_models import JacobianControlModel
-from cadenza.safety.state import SafetyState
 from tests.campaigns import size
 from tests.unit.safety.scenes import CONTACT, safe_duel
 

@@ -10,7 +10,7 @@ import torch
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.batched import BatchedEgoFilter
 from cadenza.safety.batched.projection import INFEASIBLE
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from tests.unit.safety.scenes import agent, box, call, ego_filter
 from tests.unit.safety.test_safety_options import make_runtime

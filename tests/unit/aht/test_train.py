@@ -19,8 +19,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.partners import PartnerSpec, load_partner
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.pairs import make_lambda_dict
-from cadenza.safety.state import SafetyState
+from cadenza.safety.contracts import SafetyState, make_lambda_dict
 from tests.unit.aht.parts import (
     HalvingBatchDriver,
     HalvingDriver,

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import Bounds, SafetyState, canonical_pair_key
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import SafetyState
 
 RADIUS = 0.2
 CONTACT = 2.0 * RADIUS

@@ -12,9 +12,8 @@ from cadenza.safety.authority import (
     pair_parameters,
     read_action_map,
 )
-from cadenza.safety.bounds import MIN_BOUND, Bounds
+from cadenza.safety.contracts import MIN_BOUND, Bounds, StateDependentControlModel
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.protocols import StateDependentControlModel
 from tests.unit.safety.scenes import agent, box
 
 STATE = agent([0, 0])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import compute_min_ttc, maybe_brake, time_to_collision
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from tests.unit.safety.scenes import agent, box

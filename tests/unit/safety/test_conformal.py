@@ -13,7 +13,7 @@ from cadenza.safety.conformal import (
     update_lambda,
     update_lambda_from_predictor,
 )
-from cadenza.safety.state import SafetyState
+from cadenza.safety.contracts import SafetyState
 from tests.unit.safety.scenes import agent
 
 AB = ("a", "b")

@@ -13,7 +13,7 @@ from cadenza.safety.conformal import (
     RuleSettings,
     make_rule,
 )
-from cadenza.safety.state import SafetyState
+from cadenza.safety.contracts import SafetyState
 
 AB, AC = ("a", "b"), ("a", "c")
 GAMMA = 5.0

@@ -5,10 +5,10 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import SafetyState
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.solvers import QPSolution, SolveStatus, make_solver
-from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models, slack
 
 # One scene by hand: ego at the origin, partner at (0.8, 0) at rest, ego moving at 0.5 m/s to it.

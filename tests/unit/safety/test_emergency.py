@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds, EmergencyController
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.emergency import (
     CartesianAccelEmergencyController,
     JacobianEmergencyController,
     max_push_action,
 )
-from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.memory import LastKnownState, stop_action
 from tests.unit.safety.scenes import agent, box
 

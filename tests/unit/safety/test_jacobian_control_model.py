@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import CadenzaError, InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import JacobianControlModel, MissingJacobianError
 from tests.unit.safety.scenes import agent
 

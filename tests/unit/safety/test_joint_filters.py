@@ -7,12 +7,11 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.cbf_qp import ExpCBFQP, SafetyMode
+from cadenza.safety.contracts import SafetyState, make_lambda_dict
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.joint import CentralizedCBFQP, SharedControlCBFQP
-from cadenza.safety.pairs import make_lambda_dict
-from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box
 
 DT = 0.05

@@ -5,7 +5,7 @@ import pytest
 
 from cadenza.safety.cbf import barrier_value, barrier_violation
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.state import SafetyState
+from cadenza.safety.contracts import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models
 
 DT = 0.05

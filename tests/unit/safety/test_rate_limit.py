@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from tests.unit.safety.scenes import agent, ego_filter, slack
 

@@ -10,11 +10,12 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.safety import cbf_qp
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import pair_h_value, solve_qp_stub
 from cadenza.safety.conformal import compute_per_pair_loss, compute_prediction_gap_for_pairs
-from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.pairs import (
+from cadenza.safety.contracts import (
+    AgentControlModel,
+    Bounds,
+    SafetyState,
     canonical_pair_key,
     canonical_pair_order,
     lambda_from_jsonable,
@@ -22,9 +23,8 @@ from cadenza.safety.pairs import (
     make_ego_pair_keys,
     make_lambda_dict,
 )
-from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
-from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent
 
 ZERO = np.zeros(2)

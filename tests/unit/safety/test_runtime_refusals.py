@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import CadenzaError, ConfigurationError, InputError
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.errors import EmergencyOutputError
 from cadenza.safety.runtime.options import SafetyOptions

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import Bounds
-from cadenza.safety.pairs import lambda_to_jsonable
+from cadenza.safety.contracts import Bounds, lambda_to_jsonable
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from tests.campaigns import size

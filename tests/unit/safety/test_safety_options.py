@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.filter_options import EgoOnlyKeywords, EgoOnlyOptions
 from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.runtime.options import SafetyOptions

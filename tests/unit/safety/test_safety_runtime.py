@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.runtime.observation import PacketAges
 from cadenza.safety.runtime.options import SafetyOptions

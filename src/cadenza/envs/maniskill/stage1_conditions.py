@@ -9,9 +9,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
-from cadenza.safety.control_models.jacobian import ActionKind
-from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.contracts import AgentControlModel
+from cadenza.safety.control_models import (
+    ActionKind,
+    DoubleIntegratorControlModel,
+    JacobianControlModel,
+)
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Robots of the task.

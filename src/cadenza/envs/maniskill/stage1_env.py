@@ -45,8 +45,7 @@ from cadenza.envs.panda_kinematics import (
     PandaJacobianProvider,
     quaternion_rotation,
 )
-from cadenza.safety.bounds import Bounds
-from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.contracts import AgentControlModel, Bounds
 from cadenza.safety.snapshot import AgentSnapshot
 
 _actors: Final[Any] = load_extra("mani_skill.utils.building.actors")

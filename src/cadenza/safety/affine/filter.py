@@ -61,7 +61,7 @@ from cadenza.safety.batched.projection import (
     STATUS_NAMES,
     project_batch,
 )
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.filters.projection import RowSet, project, residual
 from cadenza.safety.solvers import UNBOUNDED, QPSolver, SolveStatus, as_solver
 

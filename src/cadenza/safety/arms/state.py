@@ -16,8 +16,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, real_array, shown
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.lazy_names import Deferred
-from cadenza.safety.control_models import JacobianControlModel
-from cadenza.safety.control_models.jacobian import ActionKind
+from cadenza.safety.control_models import ActionKind, JacobianControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 
 

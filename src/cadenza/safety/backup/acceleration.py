@@ -31,7 +31,6 @@ from cadenza.core.arrays import FloatArray
 from cadenza.safety.backup.base import BaseSettings, Plan, Scene, Vector, dot, minus, moved
 from cadenza.safety.backup.rows import Row, nearest
 from cadenza.safety.backup.statics import TOLERANCE_M, Piece, StaticScene
-from cadenza.safety.bounds import MIN_BOUND
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     DEFAULT_CBF_GAMMA,
@@ -41,6 +40,7 @@ from cadenza.safety.cbf import (
     pair_geometry,
     row_level,
 )
+from cadenza.safety.contracts import MIN_BOUND
 from cadenza.safety.passive import PassiveScene, is_clear
 from cadenza.safety.solvers import ROUNDING, DaqpSolver, QPSolver
 

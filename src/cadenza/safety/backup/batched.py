@@ -33,8 +33,7 @@ from cadenza.safety.backup.batched_reach import (
 from cadenza.safety.backup.batched_velocity import BatchedVelocityBase
 from cadenza.safety.backup.filter import EQUAL, BackupFilter, choose, plan_from_json, plan_to_json
 from cadenza.safety.backup.velocity import ROUNDING_SPEED
-from cadenza.safety.control_models.unicycle import UnicycleModel
-from cadenza.safety.control_models.velocity import VelocityModel
+from cadenza.safety.control_models import UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentBatch, WheeledBatch
 

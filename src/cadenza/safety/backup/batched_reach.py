@@ -17,7 +17,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.safety.backup.reach import ROUNDING_SPEED
 from cadenza.safety.backup.rows import INSIDE, MET, nearest
 from cadenza.safety.backup.statics import LEAST_ROOM_M, MAX_ROWS, ROUNDING_M, TOLERANCE_M
-from cadenza.safety.control_models.velocity import PartnerBound
+from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles
 from cadenza.safety.solvers import QPSolver
 

@@ -42,7 +42,7 @@ from cadenza.safety.backup.velocity import (
     ROUNDING_M,
     ROUNDING_SPEED,
 )
-from cadenza.safety.control_models.velocity import VelocityModel
+from cadenza.safety.control_models import VelocityModel
 from cadenza.safety.solvers import make_solver
 
 

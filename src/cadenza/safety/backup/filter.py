@@ -24,8 +24,7 @@ from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.safety.backup.base import Base, BaseSettings, Partner, Plan, Scene, Vector
 from cadenza.safety.backup.unicycle import UnicycleBase
 from cadenza.safety.backup.velocity import VelocityBase
-from cadenza.safety.control_models.unicycle import UnicycleModel
-from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot, WheeledSnapshot
 

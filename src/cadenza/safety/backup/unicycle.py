@@ -33,7 +33,7 @@ from cadenza.safety.backup.base import BaseSettings, Partner, Plan, Scene, Vecto
 from cadenza.safety.backup.reach import furthest_reach, min_sep, reach, speed_after
 from cadenza.safety.backup.rows import Row, nearest
 from cadenza.safety.backup.statics import Part, StaticScene
-from cadenza.safety.control_models.unicycle import UnicycleModel
+from cadenza.safety.control_models import UnicycleModel
 from cadenza.safety.solvers import make_solver
 
 #: Distance that is rounding, m.

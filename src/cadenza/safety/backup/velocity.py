@@ -49,7 +49,7 @@ from cadenza.safety.backup.reach import (
 )
 from cadenza.safety.backup.rows import Row, nearest
 from cadenza.safety.backup.statics import TOLERANCE_M, StaticScene
-from cadenza.safety.control_models.velocity import VelocityModel
+from cadenza.safety.control_models import VelocityModel
 from cadenza.safety.solvers import make_solver
 
 #: Halvings of the search for a row's level: to 1/4096 of the speeds that it is searched in.

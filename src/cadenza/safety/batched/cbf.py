@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from cadenza.safety.batched.projection import tensor_like
-from cadenza.safety.bounds import MIN_BOUND
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     COINCIDENT_DISTANCE,
@@ -23,6 +22,7 @@ from cadenza.safety.cbf import (
     OVERLAP_TOLERANCE,
     Plant,
 )
+from cadenza.safety.contracts import MIN_BOUND
 
 #: Smallest argument of a square root that is differentiated; its derivative stays finite, and the
 #: roots of everything below are below 1e-150 (float32: 1e-18).

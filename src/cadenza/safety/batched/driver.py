@@ -19,9 +19,7 @@ from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.batched.vector_engine import SafetyBatchStep, VectorEngine, is_vectorised
-from cadenza.safety.bounds import Bounds
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
-from cadenza.safety.protocols import EmergencyController
+from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict, canonical_pair_key
 from cadenza.safety.runtime.env_hooks import BatchEnvHooks, unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime, require_parts

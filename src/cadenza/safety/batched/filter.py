@@ -54,7 +54,6 @@ from cadenza.safety.batched.projection import (
     tensor_like,
 )
 from cadenza.safety.batched.search import first_largest
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     LEAST_CREDIT,
@@ -62,6 +61,7 @@ from cadenza.safety.cbf import (
     braking_meets_row,
     measurement_errors,
 )
+from cadenza.safety.contracts import AgentControlModel, Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import BatchedKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import checked_timestep, require_one_space
@@ -73,7 +73,6 @@ from cadenza.safety.filters.projection import (
     solve_rows,
 )
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
-from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.solvers import DaqpSolver
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from cadenza.core.checks import is_real, real_array, shown
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
-from cadenza.safety.pairs import LambdaDict
-from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.contracts import AgentControlModel, LambdaDict
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 #: Control steps the row maths is meant for, s; below, speed differences over dt lose digits.

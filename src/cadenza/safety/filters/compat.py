@@ -26,7 +26,6 @@ from cadenza.safety.authority import (
     StepConstants,
     credited_constants,
 )
-from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
 from cadenza.safety.cbf import (
     COINCIDENT_DISTANCE,
     PSI_FLOOR,
@@ -36,10 +35,10 @@ from cadenza.safety.cbf import (
     staleness,
     worst_closing_speed,
 )
+from cadenza.safety.contracts import MAX_BOUND, MIN_BOUND, AgentControlModel, Bounds
 from cadenza.safety.filter_options import CbfPower, EgoOnlyKeywords, EgoOnlyOptions
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.ego_rows import EgoRows
-from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver
 

@@ -24,7 +24,6 @@ from cadenza.safety.authority import (
     require_runnable,
     step_too_long,
 )
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import delivered_fractions
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
@@ -35,7 +34,15 @@ from cadenza.safety.cbf import (
     planar_barrier,
     planar_row_level,
 )
-from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
+from cadenza.safety.contracts import (
+    AgentControlModel,
+    Bounds,
+    FilterInfo,
+    LambdaDict,
+    SafetyMode,
+    SafetyState,
+)
+from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filter_options import EgoOnlyKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import (
@@ -68,12 +75,9 @@ from cadenza.safety.filters.projection import (
     residual,
     solve_rows,
 )
-from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
-from cadenza.safety.protocols import AgentControlModel, SafetyMode
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
-from cadenza.safety.state import FilterInfo, SafetyState
 
 
 class EgoOnlyCBFQP:

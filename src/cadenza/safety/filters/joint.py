@@ -29,7 +29,6 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import EgoAuthority, measure_authority
-from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     DEFAULT_CBF_GAMMA,
@@ -39,6 +38,16 @@ from cadenza.safety.cbf import (
     barrier_violation,
     geometry_of,
     row_level,
+)
+from cadenza.safety.contracts import (
+    MAX_BOUND,
+    MIN_BOUND,
+    AgentControlModel,
+    Bounds,
+    FilterInfo,
+    SafetyMode,
+    SafetyState,
+    make_pair_keys,
 )
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filter_options import (
@@ -59,11 +68,8 @@ from cadenza.safety.filters.arguments import (
 )
 from cadenza.safety.filters.compat import LevelFunction, wae_row_level
 from cadenza.safety.filters.projection import PairRows, Solution, solve_rows
-from cadenza.safety.pairs import make_pair_keys
-from cadenza.safety.protocols import AgentControlModel, SafetyMode
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
-from cadenza.safety.state import FilterInfo, SafetyState
 
 
 def _action_of(uid: str, action: object, size: int) -> list[float]:

@@ -5,11 +5,9 @@ from typing import Any
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair
+from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.pairs import LambdaDict
-from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
 from cadenza.safety.runtime.memory import RuntimeTelemetry
 from cadenza.safety.runtime.options import SafetyOptions

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
-from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.contracts import AgentControlModel, Bounds, LambdaDict, canonical_pair_key
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 #: What to do where an environment lacks a hook.

@@ -32,7 +32,6 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.authority import EgoPairs
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import BrakeLayer
 from cadenza.safety.conformal import (
     ConformalRule,
@@ -41,15 +40,17 @@ from cadenza.safety.conformal import (
     require_rate,
     reset_on_partner_swap,
 )
+from cadenza.safety.contracts import (
+    AgentControlModel,
+    Bounds,
+    EmergencyController,
+    LambdaDict,
+    SafetyState,
+    StateDependentControlModel,
+)
 from cadenza.safety.emergency import DEFAULT_STOP_TIME_S, braking_accel, scale_into_box
 from cadenza.safety.filters.arguments import require_action, require_snapshot
 from cadenza.safety.filters.ego_rows import DirectionMemory
-from cadenza.safety.pairs import LambdaDict
-from cadenza.safety.protocols import (
-    AgentControlModel,
-    EmergencyController,
-    StateDependentControlModel,
-)
 from cadenza.safety.runtime.motion import Breach, MotionWatch
 from cadenza.safety.runtime.observation import PacketAges, require_array
 from cadenza.safety.runtime.options import SafetyOptions
@@ -65,7 +66,6 @@ from cadenza.safety.runtime.predictors import (
 )
 from cadenza.safety.runtime.safety_step import FEASIBLE, SafetyStep
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
-from cadenza.safety.state import SafetyState
 
 
 def stop_action(model: AgentControlModel, ego: AgentSnapshot, bounds: Bounds) -> FloatArray:

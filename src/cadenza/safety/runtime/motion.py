@@ -28,9 +28,8 @@ import numpy as np
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.errors import InputError
 from cadenza.safety.authority import measure_authority
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import AgentControlModel, Bounds, StateDependentControlModel
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.protocols import AgentControlModel, StateDependentControlModel
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.predictors import Observation, snapshot_from_dict, snapshot_to_dict
 from cadenza.safety.snapshot import AgentSnapshot

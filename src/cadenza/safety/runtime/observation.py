@@ -23,11 +23,9 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import real_number
 from cadenza.core.errors import InputError
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import AgentControlModel, Bounds, canonical_pair_key
 from cadenza.safety.errors import InputTypeError
 from cadenza.safety.filters.arguments import require_action
-from cadenza.safety.pairs import canonical_pair_key
-from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 

@@ -18,17 +18,15 @@ from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.safety.backup.acceleration import AccelerationBase, PartnerRow
 from cadenza.safety.backup.base import BaseSettings, Scene
 from cadenza.safety.backup.filter import choose
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
-from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
+from cadenza.safety.contracts import AgentControlModel, Bounds, FilterInfo
+from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filters.ego_rows import EgoRows
 from cadenza.safety.filters.projection import residual
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import ROUNDING
-from cadenza.safety.state import FilterInfo
 
 
 class ObstacleGuard:

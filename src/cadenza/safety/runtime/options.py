@@ -10,14 +10,13 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
 from cadenza.safety.conformal import DEFAULT_STEP_GRID, SUPPORTED_RULES
+from cadenza.safety.contracts import DEFAULT_ETA, DEFAULT_WARMUP_STEPS, MAX_BOUND
 from cadenza.safety.filter_options import EgoOnlyOptions, MultiPartner, RowOptions
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.predictors import predictor_kinds
 from cadenza.safety.solvers import SUPPORTED_SOLVERS
-from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS
 
 #: What a malformed observation leads to.
 OnBadInput: TypeAlias = Literal["raise", "brake"]

@@ -33,17 +33,22 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import StepConstants, check_authority
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair, PairDanger, emergency_controllers_of
 from cadenza.safety.cbf import Plant
 from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.contracts import (
+    AgentControlModel,
+    Bounds,
+    EmergencyController,
+    FilterInfo,
+    LambdaDict,
+    canonical_pair_key,
+)
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.arguments import checked_timestep, require_action, require_snapshots
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.ego_rows import EgoRows
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
-from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.memory import (
     DueForecast,
     RuntimeMemory,
@@ -71,7 +76,6 @@ from cadenza.safety.runtime.safety_step import (
 )
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.solvers import make_solver
-from cadenza.safety.state import FilterInfo
 
 #: The obstacles of a step that names none.
 _NOTHING: Final[tuple[Shape, ...]] = ()

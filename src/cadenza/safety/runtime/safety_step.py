@@ -8,10 +8,9 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.braking import Pair, PairDanger
-from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.contracts import FilterInfo, LambdaDict
 from cadenza.safety.record import Decision
 from cadenza.safety.runtime.observation import comparable
-from cadenza.safety.state import FilterInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ from cadenza.core.extras import load_extra
 from cadenza.core.files import canonical_json, finite_or_none, sha256_bytes
 from cadenza.core.provenance import RunContext, compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
-from cadenza.safety.control_models.velocity import PartnerBound
+from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.maps import draw_obstacles
 from cadenza.safety.record import Figures
 from cadenza.safety.snapshot import AgentSnapshot

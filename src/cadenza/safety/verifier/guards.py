@@ -12,12 +12,10 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.bounds import MIN_BOUND, Bounds
+from cadenza.safety.contracts import MIN_BOUND, Bounds, SafetyState, make_ego_pair_keys
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.pairs import make_ego_pair_keys
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.state import SafetyState
 from cadenza.safety.verifier.adversaries import BoolArray
 from cadenza.safety.verifier.conditions import Barrier, Condition, authority_left
 from cadenza.safety.verifier.config import Scenario, VerifierConfig

@@ -23,7 +23,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.backup.base import Vector, minus, moved
-from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.control_models import PartnerBound, VelocityModel
 
 #: Positions per step, the last at its end.
 SAMPLES: Final = 32

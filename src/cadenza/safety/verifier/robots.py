@@ -18,8 +18,7 @@ from cadenza.safety.backup import BackupFilter, BackupStep
 from cadenza.safety.backup.acceleration import AccelerationBase
 from cadenza.safety.backup.base import BaseSettings, Partner, Scene
 from cadenza.safety.backup.filter import choose
-from cadenza.safety.control_models.unicycle import UnicycleModel
-from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Obstacles
 from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
 from cadenza.safety.verifier.plants import AccelerationPlant, UnicyclePlant, VelocityPlant

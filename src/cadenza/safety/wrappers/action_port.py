@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
+from cadenza.safety.contracts import AgentControlModel, Bounds, LambdaDict
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.pairs import LambdaDict
-from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.runtime.env_hooks import hook
 from cadenza.safety.snapshot import AgentSnapshot
 

@@ -11,11 +11,10 @@ from cadenza.core.checks import shown
 from cadenza.core.environments import advice_on, made_by_id
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.safety.backup import Guarantee, RobotModel
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
+from cadenza.safety.contracts import AgentControlModel, Bounds, EmergencyController
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.wrappers.action_port import (
     ActionMap,

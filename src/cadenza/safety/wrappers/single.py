@@ -13,11 +13,15 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import real_array, require_kinds
 from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
+from cadenza.safety.contracts import (
+    AgentControlModel,
+    Bounds,
+    EmergencyController,
+    LambdaDict,
+    canonical_pair_key,
+)
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
-from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
 from cadenza.safety.runtime.memory import stop_action
 from cadenza.safety.runtime.options import SafetyOptions
@@ -66,7 +70,7 @@ def safety_record(
         not finite. Per partner id: ``barrier`` (m/s, >= 0 in the safe set), ``margin`` (m),
         ``slack`` and ``lambda`` (m/s^2), ``constraint_violation`` (m/s) and, when a forecast was
         scored, ``prediction_gap_loss`` (m/s). Beside obstacles ``static_margin`` (K,), m,
-        ``static_uncertified`` and ``backup``, as in `cadenza.safety.state.FilterInfo`.
+        ``static_uncertified`` and ``backup``, as in `cadenza.safety.contracts.FilterInfo`.
     """
     info = step.info
     # The filter lists partners in string order.

@@ -20,9 +20,8 @@ from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.batched.vector_engine import SafetyBatchStep
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
-from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.contracts import AgentControlModel, Bounds, EmergencyController
 from cadenza.safety.runtime.env_hooks import (
     BatchEnvHooks,
     batch_hook,

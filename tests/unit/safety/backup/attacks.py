@@ -10,7 +10,7 @@ import numpy as np
 
 from cadenza.core.seeding import derive_substream
 from cadenza.safety.backup import BackupFilter
-from cadenza.safety.control_models.velocity import PartnerBound
+from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Box, HalfSpace, Obstacles, Sphere
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.verifier.plants import PURSUITS, Pursuer

@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.backup import BackupFilter
-from cadenza.safety.control_models.velocity import PartnerBound, VelocityModel
+from cadenza.safety.control_models import PartnerBound, VelocityModel
 from cadenza.safety.geometry import HalfSpace, Points
 from cadenza.safety.snapshot import AgentSnapshot
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from cadenza.safety.backup import unicycle
-from cadenza.safety.control_models.unicycle import UnicycleModel
+from cadenza.safety.control_models import UnicycleModel
 from cadenza.safety.geometry import Ball
 from tests.campaigns import size
 from tests.unit.safety.backup.attacks import RADIUS

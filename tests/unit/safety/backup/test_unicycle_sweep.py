@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.safety.backup.unicycle import sweep
-from cadenza.safety.control_models.unicycle import UnicycleModel
+from cadenza.safety.control_models import UnicycleModel
 from tests.campaigns import size
 
 STEPS = 400

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.safety.control_models.velocity import VelocityModel
+from cadenza.safety.control_models import VelocityModel
 from cadenza.safety.verifier.plants import VelocityPlant
 from tests.campaigns import size
 from tests.unit.safety.backup.attacks import REST, attack

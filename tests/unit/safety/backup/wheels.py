@@ -6,8 +6,7 @@ import numpy as np
 
 from cadenza.core.seeding import derive_substream
 from cadenza.safety.backup import BackupFilter
-from cadenza.safety.control_models import PartnerBound
-from cadenza.safety.control_models.unicycle import UnicycleModel
+from cadenza.safety.control_models import PartnerBound, UnicycleModel
 from cadenza.safety.geometry import Obstacles
 from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
 from cadenza.safety.verifier.plants import PURSUITS, Pursuer, UnicyclePlant

@@ -7,7 +7,7 @@ import torch
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.batched import BatchedEgoFilter, pair_rows_batch
 from cadenza.safety.batched.projection import FEW, OPTIMAL
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 
 DT = 0.05

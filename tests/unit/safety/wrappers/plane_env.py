@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 
