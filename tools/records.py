@@ -3,6 +3,7 @@
     python -m tools.records                       # write pages and picture again
     python -m tools.records --quickstart FOLDER   # play the demo there first, or go on with it
     python -m tools.records --performance FILE    # first take a file of `python -m perf --json`
+    python -m tools.records --usefulness FILE     # the same of `python -m perf.usefulness --json`
     python -m tools.records --suite NAME FOLDER   # first take a run of `cadenza suite run`
 
 A page holds what is written between ``<!-- record: NAME -->`` and ``<!-- record: end -->``. A test
@@ -30,6 +31,7 @@ PAGES = (
     Path("docs/index.md"),
     Path("docs/performance.md"),
     Path("docs/how-to/run-a-suite.md"),
+    Path("docs/which-robot.md"),
 )
 #: What the picture shows if a recorded start has it: saved by the filter, lost without.
 TELLING = ("filter_on", "filter_off")
@@ -125,6 +127,48 @@ def _performance_table(table: Mapping[str, Any]) -> str:
     return "\n".join([f"### {table['title'].rstrip('.')}", "", f"| {' | '.join(names)} |", *lines])
 
 
+def usefulness(record: Mapping[str, Any], page: Path) -> str:
+    """Return who reached their goals, and who touched what."""
+    del page
+    scenes: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in record["rows"]:
+        scenes.setdefault((row["robot"], row["scene"]), {})[row["filter"]] = row
+    filters = {"none": "no filter", "rows": "rows only", "escape": "escape", "passive": "passive"}
+    goals, contacts = list[list[str]](), list[list[str]]()
+    for scene, rows in scenes.items():
+        episodes = str(rows["none"]["episodes"])
+        goals.append([*scene, episodes, *(_reached(rows.get(name)) for name in filters)])
+        contacts.append([*scene, episodes, *(_touched(rows.get(name)) for name in filters)])
+    columns = ["robot", "scene", "episodes", *filters.values()]
+    return "\n\n".join(
+        [
+            f"Measured with {source(record)}.",
+            "Goals reached, and the mean time to them:",
+            _table(columns, goals),
+            "Episodes that ended at a contact, and the robot's largest own speed at it:",
+            _table(columns, contacts),
+        ]
+    )
+
+
+def _reached(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    time_s = row["mean_time_s"]
+    return str(row["reached"]) if time_s is None else f"{row['reached']} ({time_s:.1f} s)"
+
+
+def _touched(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    parts = [
+        f"{row[f'{what}_contacts']} {what}, {'at rest' if speed < 1e-9 else f'{speed:.2f} m/s'}"
+        for what, speed in (("person", row["own_speed"]), ("wall", row["wall_speed"]))
+        if row[f"{what}_contacts"]
+    ]
+    return "; ".join(parts) or "0"
+
+
 def _times(ratio: float | None, form: str) -> str:
     return "" if ratio is None else f"{ratio:{form}}x"
 
@@ -210,6 +254,7 @@ BLOCKS = {
     "quickstart": ("quickstart", quickstart),
     "picture": ("quickstart", picture),
     "performance": ("performance", performance),
+    "usefulness": ("usefulness", usefulness),
     "suite": ("aht-small", suite),
     "copies": ("aht-small-copies", suite),
 }
@@ -308,15 +353,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.records", description=__doc__)
     parser.add_argument("--quickstart", type=Path, metavar="FOLDER")
     parser.add_argument("--performance", type=Path, metavar="FILE")
+    parser.add_argument("--usefulness", type=Path, metavar="FILE")
     parser.add_argument("--suite", nargs=2, metavar=("NAME", "FOLDER"))
     options = parser.parse_args(arguments)
     if options.quickstart:
         with stage_bars() as progress:
             result = run_quickstart(out=options.quickstart, progress=progress)
         atomic_write_json(RECORDS / "quickstart.json", of_quickstart(result))
-    if options.performance:
-        measured = json.loads(options.performance.read_text(encoding="utf-8"))
-        atomic_write_json(RECORDS / "performance.json", measured)
+    for name in ("performance", "usefulness"):
+        if file := getattr(options, name):
+            atomic_write_json(RECORDS / f"{name}.json", json.loads(file.read_text("utf-8")))
     if options.suite:
         name, folder = options.suite
         atomic_write_json(RECORDS / f"{name}.json", of_suite(Path(folder)))

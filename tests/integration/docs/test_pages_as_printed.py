@@ -99,6 +99,35 @@ def test_handover_page_seats_the_peg(tmp_path):
     assert run("handover.md", tmp_path).startswith("True 8.0 s, 30 mm")
 
 
+ROBOTS = "which-robot.md"
+
+
+def test_page_on_robots_guards_each_of_them_and_prints_what_it_says(tmp_path, capsys):
+    Path("room.yaml").write_text(blocks(ROBOTS, "yaml")[0], encoding="utf-8")
+    execute(ROBOTS, *[program for program in blocks(ROBOTS) if "arm" not in program])
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 4
+    for line in printed:
+        assert f"prints `{line}`" in " ".join(text(ROBOTS).split())
+        assert " 0 of 100 steps uncertified" in line
+
+
+def test_page_on_robots_keeps_the_arm_above_the_table(capsys):
+    pytest.importorskip("mujoco")
+    arm = [program for program in blocks(ROBOTS) if "arm" in program]
+    execute(ROBOTS, "import numpy as np", *arm)
+    assert f"prints `{capsys.readouterr().out.strip()}`" in text(ROBOTS)
+
+
+def test_guards_on_the_page_on_robots_have_ten_lines_at_most():
+    guards = [
+        program for program in blocks(ROBOTS) if re.search(r"cadenza\.guard|OSCBF\(", program)
+    ]
+    lines = [len([line for line in guard.splitlines() if line.strip()]) for guard in guards]
+    assert len(lines) == 5
+    assert max(lines) <= 10
+
+
 def test_doorway_page_keeps_a_blind_ego_from_contacts(tmp_path):
     printed = run("doorway.md", tmp_path).splitlines()
     assert printed == [

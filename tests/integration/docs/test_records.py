@@ -33,7 +33,9 @@ def test_picture_shows_the_recorded_start():
     assert bare["contact"] is not None
 
 
-@pytest.mark.parametrize("name", ["quickstart", "performance", "aht-small", "aht-small-copies"])
+@pytest.mark.parametrize(
+    "name", ["quickstart", "performance", "usefulness", "aht-small", "aht-small-copies"]
+)
 def test_record_names_this_version_and_a_machine(name):
     record = records.load(name)
     assert record["cadenza"] == cadenza.__version__
@@ -62,7 +64,12 @@ def test_command_takes_new_measurements(tmp_path, monkeypatch):
         (tmp_path / page).write_text(page.read_text("utf-8"), encoding="utf-8")
     (tmp_path / records.RECORDS).mkdir()
     (tmp_path / records.PICTURE).parent.mkdir()
-    for kept in ("quickstart.json", "aht-small.json", "aht-small-copies.json"):
+    for kept in (
+        "quickstart.json",
+        "aht-small.json",
+        "aht-small-copies.json",
+        "usefulness.json",
+    ):
         text = (records.RECORDS / kept).read_text("utf-8")
         (tmp_path / records.RECORDS / kept).write_text(text, encoding="utf-8")
     row = {"name": "a step", "ours": 2.0, "peer": 5.0, "aim": 1.5, "unit": "us"}
