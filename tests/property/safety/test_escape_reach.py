@@ -6,8 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.safety.backup.reach import escape_gap, furthest_reach, min_sep, reach
+from cadenza.safety.backup.reach import Bound, escape_gap, min_sep, reach
 
+#: Any direction: reach speaks of one axis.
+N = (1.0, 0.0)
 speeds = st.floats(-2.0, 2.0)
 caps = st.floats(0.0, 2.0)
 accels = st.one_of(st.floats(0.0, 5.0), st.just(math.inf))
@@ -36,7 +38,7 @@ def test_reach_is_the_integral_of_the_fastest_motion(speed, cap, accel, time_s):
         fastest[0] = cap  # at once
     way = integral(fastest, times)
     assert abs(reach(speed, accel, cap, time_s) - way[-1]) < 1e-5
-    assert furthest_reach(speed, accel, cap, time_s) >= way.max() - 1e-5
+    assert Bound(N, 0.0, speed, accel, cap).furthest_reach(time_s) >= way.max() - 1e-5
 
 
 @given(speed=speeds, cap=caps, accel=accels, first=st.floats(0.0, 1.0), second=st.floats(0.0, 1.0))
@@ -67,7 +69,7 @@ def test_least_separation_is_exact(excess, speed, cap, accel, ends, begin, spare
         pieces.append((duration, since, end))
         since = end
         knots.append((knots[-1][0] + duration, end))
-    least = min_sep(excess, pieces, final, speed=speed, accel=accel, cap=cap)
+    least = min_sep(Bound(N, excess, speed, accel, cap), pieces, final)
     times = np.linspace(0.0, knots[-1][0] + 2.0, 20_001)
     sigma = np.interp(times, *zip(*knots, strict=True))
     closing = partner_speed(speed, accel, cap, times) - sigma
@@ -84,7 +86,7 @@ def test_gap_of_an_escape_in_closed_form_is_what_it_loses(speed, cap, accel, alo
     gap = escape_gap(speed, accel, cap, along, rate)
     pieces = [((cap - along) / rate, along, cap)] if along < cap else []
     final = max(along, cap)
-    exact = -min_sep(0.0, pieces, final, speed=speed, accel=accel, cap=cap)
+    exact = -min_sep(Bound(N, 0.0, speed, accel, cap), pieces, final)
     assert abs(gap - exact) < 1e-9
 
 
@@ -98,7 +100,7 @@ def test_gap_by_hand():
 
 def test_separation_falls_for_ever_from_a_faster_partner():
     # Within 2 s it seems safe: 1 m less 0.4 m. After 5 s it is touched.
-    pieces = [(2.0, 1.0, 1.0)]
-    horizon = min_sep(1.0, pieces, math.inf, speed=1.2, accel=0.0, cap=1.2)
+    pieces, faster = [(2.0, 1.0, 1.0)], Bound(N, 1.0, 1.2, 0.0, 1.2)
+    horizon = min_sep(faster, pieces, math.inf)
     assert abs(horizon - 0.6) < 1e-12
-    assert min_sep(1.0, pieces, 1.0, speed=1.2, accel=0.0, cap=1.2) == -math.inf
+    assert min_sep(faster, pieces, 1.0) == -math.inf

@@ -28,8 +28,18 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.backup.base import BaseSettings, Plan, Scene, Vector, dot, minus, moved
-from cadenza.safety.backup.rows import Row, nearest
+from cadenza.safety.backup.base import (
+    Base,
+    BaseSettings,
+    Plan,
+    Row,
+    Scene,
+    Vector,
+    dot,
+    minus,
+    moved,
+    nearest,
+)
 from cadenza.safety.backup.statics import TOLERANCE_M, Piece, StaticScene
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
@@ -76,7 +86,7 @@ def brake_distance(speed: float, accel: float, dt: float) -> float:
     return (speed * speed - rest * rest) / (2.0 * accel) + 0.5 * rest * dt
 
 
-class AccelerationBase:
+class AccelerationBase(Base):
     """An acceleration-commanded robot, as the filter asks it; see `Base`.
 
     Args:
@@ -96,11 +106,10 @@ class AccelerationBase:
         plant: Plant = "zoh",
         solver: QPSolver | None = None,
     ) -> None:
-        self._limit, self._credit, self._settings = limit, credit, settings
-        self._dt = settings.dt
+        super().__init__(settings)
+        self._limit, self._credit = limit, credit
         self._plant: Plant = plant
         self._solver: QPSolver = DaqpSolver() if solver is None else solver
-        self._statics: StaticScene | None = None
         self._rows: Sequence[PartnerRow] = ()
         self._reached: PassiveScene | None = None
         self._x: Vector = ()
@@ -241,11 +250,6 @@ class AccelerationBase:
             reached = reached._replace(contact=reached.contact + _ROOM_M)
         return bool(is_clear(np, reached, np.array(action), look=True, braking=braking))
 
-    def still_holds(self, held: Plan) -> bool:
-        """Return True: nothing is remembered."""
-        del held
-        return True
-
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on all rows, its blends with braking, and a push off the partner."""
         del held
@@ -295,29 +299,11 @@ class AccelerationBase:
         """Return n @ u for the nearest partner, m/s^2."""
         return dot(self._rows[0].normal, action) if self._rows else 0.0
 
-    def executed(self, action: Vector) -> None:
-        """Nothing acts later."""
-
-    def static_margins(self) -> tuple[float, ...]:
-        """Return the gap to every obstacle, m."""
-        return () if self._statics is None else self._statics.margins
-
     @property
     def static_excess(self) -> FloatArray:
-        """The same as an array, shape (K,)."""
+        """The gap to every obstacle as an array, shape (K,), m."""
         return np.zeros(0) if self._statics is None else self._statics.excess
-
-    def too_close(self) -> bool:
-        """Return whether an obstacle is nearer than the clearance."""
-        return self._statics is not None and self._statics.too_close
 
     def bounds_broken(self) -> bool:
         """Return False: whoever watches accelerations knows."""
         return False
-
-    def state_dict(self) -> dict[str, object]:
-        """Return nothing: nothing is remembered."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Continue from `state_dict`."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import is_whole, real_array, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError, refuse
-from cadenza.safety.backup.base import Base, Partner, Plan, Scene
+from cadenza.safety.backup.base import ROUNDING_SPEED, Base, Partner, Plan, Scene
 from cadenza.safety.backup.batched_reach import (
     BatchedPlans,
     BatchedScene,
@@ -32,7 +32,6 @@ from cadenza.safety.backup.batched_reach import (
 )
 from cadenza.safety.backup.batched_velocity import BatchedVelocityBase
 from cadenza.safety.backup.filter import EQUAL, BackupFilter, choose, plan_from_json, plan_to_json
-from cadenza.safety.backup.velocity import ROUNDING_SPEED
 from cadenza.safety.control_models import UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentBatch, WheeledBatch

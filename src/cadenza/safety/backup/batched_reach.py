@@ -1,4 +1,4 @@
-"""`reach`, `statics` and `rows` for many robots at once: the same formulas, one entry per robot.
+"""`reach`, `statics` and `nearest` for many robots at once: the same formulas, one entry per robot.
 
 Rare:    whether a path that bends around a corner keeps clear of it is left to the scalar test:
          `BatchedStatics.is_clear` says where. Corners of two rows are solved one after the other.
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.backup.reach import ROUNDING_SPEED
-from cadenza.safety.backup.rows import INSIDE, MET, nearest
+from cadenza.safety.backup.base import INSIDE, MET, nearest
+from cadenza.safety.backup.reach import SLOWER
 from cadenza.safety.backup.statics import LEAST_ROOM_M, MAX_ROWS, ROUNDING_M, TOLERANCE_M
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles
@@ -52,7 +52,7 @@ def scaled(vectors: FloatArray, factors: FloatArray) -> FloatArray:
 
 
 class Bound(NamedTuple):
-    """A partner of each robot along one direction; see `velocity.Bound`.
+    """A partner of each robot along one direction; see `reach.Bound`.
 
     Attributes:
         normal: n, shape (M, d).
@@ -134,7 +134,7 @@ def min_sep(bound: Bound, pieces: Pieces, final: FloatArray | float) -> FloatArr
         first = np.where(rises, middle, begin)
         least, excess = _fall(least, excess, left, cap - first, cap - end)
         speed = np.where(rises, faster, speed)
-    return np.where(np.asarray(final) < cap - ROUNDING_SPEED, -math.inf, least)
+    return np.where(np.asarray(final) < cap - SLOWER, -math.inf, least)
 
 
 def _fall(

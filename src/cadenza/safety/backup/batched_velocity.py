@@ -9,13 +9,12 @@ Units:   m, m/s, m/s^2, s.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.backup.base import BaseSettings
+from cadenza.safety.backup.base import ROUNDING_SPEED, BaseSettings
 from cadenza.safety.backup.batched_reach import (
     BatchedPlans,
     BatchedScene,
@@ -34,56 +33,58 @@ from cadenza.safety.backup.batched_reach import (
     scaled,
     speed_after,
 )
+from cadenza.safety.backup.reach import COINCIDENT, DISPROVED_M, ROUNDING_M
 from cadenza.safety.backup.statics import TOLERANCE_M
-from cadenza.safety.backup.velocity import (
-    COINCIDENT,
-    DISPROVED_M,
-    HALVINGS,
-    ROUNDING_M,
-    ROUNDING_SPEED,
-)
+from cadenza.safety.backup.velocity import HALVINGS
 from cadenza.safety.control_models import VelocityModel
 from cadenza.safety.solvers import make_solver
 
 
-class Response(ABC):
-    """How the velocities follow constant commands, shape (M, d) each."""
+class Response:
+    """How the velocities follow constant commands, shape (M, d) each: at once."""
 
     def __init__(self, model: VelocityModel) -> None:
         self.top: float = model.max_speed
         self.rate: float = model.max_accel
 
-    @abstractmethod
     def after(self, v: FloatArray, u: FloatArray, time_s: FloatArray | float) -> FloatArray:
         """Return the velocity after a time."""
+        del v, time_s
+        return u
 
-    @abstractmethod
     def path(self, x: FloatArray, v: FloatArray, u: FloatArray, dt: float) -> list[FloatArray]:
         """Return control points of one step, the last one its end."""
+        del v
+        return [x, x + u * dt]
 
-    @abstractmethod
     def stop_path(self, x: FloatArray, v: FloatArray) -> list[FloatArray]:
         """Return control points of stopping, the last one its end."""
+        del v
+        return [x]
 
-    @abstractmethod
     def pieces(
         self, n: FloatArray, v: FloatArray, u: FloatArray, time_s: FloatArray | None
     ) -> Pieces:
         """Return the speed along n; without a time, until u is reached."""
+        del v
+        along = dot(n, u)
+        return [] if time_s is None else [(time_s, along, along)]
 
-    @abstractmethod
     def stop_time(self, v: FloatArray, tolerated: float) -> FloatArray:
         """Return how long the command 0 takes until the speed is tolerated."""
+        del tolerated
+        return np.zeros(len(v))
 
-    @abstractmethod
     def line(
         self, along: FloatArray, gap: FloatArray, fastest: FloatArray, dt: float
     ) -> FloatArray:
         """Return the levels of rows that keep gaps, shapes (M, R); ``fastest`` is (M, 1)."""
+        del along, fastest
+        return -gap / dt
 
-    @abstractmethod
     def near_m(self, dt: float) -> float:
         """Return how near an obstacle must be for its row to forbid a velocity."""
+        return self.top * dt
 
     def escape(self, n: FloatArray, v1: FloatArray, cap: float) -> FloatArray:
         """Return V n."""
@@ -102,15 +103,8 @@ class Response(ABC):
 
     def escape_level(self, v: FloatArray, w: FloatArray, bound: Bound, dt: float) -> FloatArray:
         """Return the least n @ w from which fleeing is possible if w changes along n only."""
-        n = bound.normal
-        along = dot(n, w)
-
-        def is_clear(level: FloatArray) -> Flags:
-            u = w + scaled(n, level - along)
-            v1 = self.after(v, u, dt)
-            return self.flees(v, u, v1, self.escape(n, v1, bound.cap), bound, dt) >= 0.0
-
-        return _least(is_clear, np.full(len(v), -self.top), np.full(len(v), self.top))
+        del v, w
+        return (reach(bound, dt) - bound.excess) / dt
 
     def flees(
         self, v: FloatArray, u: FloatArray, v1: FloatArray, r: FloatArray, bound: Bound, dt: float
@@ -292,54 +286,6 @@ class ByAxis(Straight):
         return np.where(norm(v) <= tolerated, 0.0, slowest / self.rate)
 
 
-class AtOnce(Response):
-    """The velocity is the command."""
-
-    def after(self, v: FloatArray, u: FloatArray, time_s: FloatArray | float) -> FloatArray:
-        """Return u."""
-        del v, time_s
-        return u
-
-    def path(self, x: FloatArray, v: FloatArray, u: FloatArray, dt: float) -> list[FloatArray]:
-        """Return control points of a straight line."""
-        del v
-        return [x, x + u * dt]
-
-    def stop_path(self, x: FloatArray, v: FloatArray) -> list[FloatArray]:
-        """Return where it stands."""
-        del v
-        return [x]
-
-    def pieces(
-        self, n: FloatArray, v: FloatArray, u: FloatArray, time_s: FloatArray | None
-    ) -> Pieces:
-        """Return the speed along n, exactly."""
-        del v
-        along = dot(n, u)
-        return [] if time_s is None else [(time_s, along, along)]
-
-    def stop_time(self, v: FloatArray, tolerated: float) -> FloatArray:
-        """Return 0."""
-        del tolerated
-        return np.zeros(len(v))
-
-    def line(
-        self, along: FloatArray, gap: FloatArray, fastest: FloatArray, dt: float
-    ) -> FloatArray:
-        """Return the levels that keep gaps within the step."""
-        del along, fastest
-        return -gap / dt
-
-    def near_m(self, dt: float) -> float:
-        """Return what the top speed covers in a step."""
-        return self.top * dt
-
-    def escape_level(self, v: FloatArray, w: FloatArray, bound: Bound, dt: float) -> FloatArray:
-        """Return the level that keeps the gap within the step."""
-        del v, w
-        return (reach(bound, dt) - bound.excess) / dt
-
-
 class Lagging(Response):
     """The velocity approaches the command as exp(-s / T)."""
 
@@ -401,6 +347,18 @@ class Lagging(Response):
         """Return what the top speed covers until it has ended."""
         return self.top * (dt + self._lag)
 
+    def escape_level(self, v: FloatArray, w: FloatArray, bound: Bound, dt: float) -> FloatArray:
+        """Return the least n @ w from which fleeing is possible, by a search."""
+        n = bound.normal
+        along = dot(n, w)
+
+        def is_clear(level: FloatArray) -> Flags:
+            u = w + scaled(n, level - along)
+            v1 = self.after(v, u, dt)
+            return self.flees(v, u, v1, self.escape(n, v1, bound.cap), bound, dt) >= 0.0
+
+        return _least(is_clear, np.full(len(v), -self.top), np.full(len(v), self.top))
+
     def flees(
         self, v: FloatArray, u: FloatArray, v1: FloatArray, r: FloatArray, bound: Bound, dt: float
     ) -> FloatArray:
@@ -440,7 +398,7 @@ def _least(
 def _response_of(model: VelocityModel) -> Response:
     if model.lag_s is not None:
         return Lagging(model, model.lag_s)
-    return {"norm": Straight, "axis": ByAxis, "none": AtOnce}[model.limit](model)
+    return {"norm": Straight, "axis": ByAxis, "none": Response}[model.limit](model)
 
 
 class BatchedVelocityBase:

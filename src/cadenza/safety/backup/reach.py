@@ -15,12 +15,76 @@ Units:      m, m/s, m/s^2, s.
 
 import math
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+from cadenza.safety.backup.base import BaseSettings, Partner, Vector, dot, minus
 
 #: Duration of a piece, s, and sigma at its begin and end, m/s; linear between them.
 Piece: TypeAlias = tuple[float, float, float]
 #: How much slower than its partner a robot may flee, m/s: the rounding of a speed of 1e3 m/s.
-ROUNDING_SPEED: Final = 1e-12
+SLOWER: Final = 1e-12
+#: Separation that is rounding, m.
+ROUNDING_M: Final = 1e-10
+#: Disagreement of a remembered plan with what was measured that is rounding, m.
+DISPROVED_M: Final = 1e-6
+#: Distance of centers below which no direction leads from one to the other, m.
+COINCIDENT: Final = 1e-9
+
+
+class Bound(NamedTuple):
+    """A partner along one direction.
+
+    Attributes:
+        normal: n.
+        excess: e = n @ (x - p) - D, m.
+        speed: pi = n @ p', at most ``cap``, m/s.
+        accel: a_p, m/s^2.
+        cap: v_p, m/s.
+    """
+
+    normal: Vector
+    excess: float
+    speed: float
+    accel: float
+    cap: float
+
+    def reach(self, time_s: float) -> float:
+        """Return P(s), m: the largest way along n within a time."""
+        return reach(self.speed, self.accel, self.cap, time_s)
+
+    def furthest_reach(self, time_s: float) -> float:
+        """Return the largest P over [0, s], m: it falls first where the partner moves away."""
+        return max(0.0, self.reach(time_s))
+
+
+def normal_from(partner: Partner, point: Vector) -> Vector:
+    """Return the unit vector from a partner to a point; the first axis where there is none."""
+    offset = minus(point, partner.position)
+    distance = math.hypot(*offset)
+    if distance < COINCIDENT:
+        return (1.0, *(0.0 for _ in offset[1:]))
+    return tuple([offset_k / distance for offset_k in offset])
+
+
+def worst_bound(n: Vector, point: Vector, partner: Partner, settings: BaseSettings) -> Bound:
+    """Return the partner along n as seen from ``point``, at the worst that it was measured."""
+    _, velocity, contact, cap, accel, age = partner
+    excess = dot(n, minus(point, partner.position)) - contact
+    speed = min(dot(n, velocity) + settings.velocity_error, cap)
+    if age > 0.0:
+        excess -= reach(speed, accel, cap, age)
+        speed = speed_after(speed, accel, cap, age)
+    return Bound(n, excess, speed, accel, cap)
+
+
+def best_bound(n: Vector, point: Vector, partner: Partner, settings: BaseSettings) -> Bound:
+    """Return the partner along n as seen from ``point``, at the best that it was measured."""
+    _, velocity, contact, cap, accel, age = partner
+    excess = dot(n, minus(point, partner.position)) - contact
+    excess += 2.0 * settings.position_error_m + cap * age + DISPROVED_M
+    speed = dot(n, velocity) - settings.velocity_error
+    speed -= accel * age if age > 0.0 else 0.0
+    return Bound(n, excess, min(max(speed, -cap), cap), accel, cap)
 
 
 def reach(speed: float, accel: float, cap: float, time_s: float) -> float:
@@ -38,11 +102,6 @@ def reach(speed: float, accel: float, cap: float, time_s: float) -> float:
     if rise <= accel * time_s:
         return cap * time_s - (0.5 * rise * rise / accel if accel > 0.0 else 0.0)
     return (speed + 0.5 * accel * time_s) * time_s
-
-
-def furthest_reach(speed: float, accel: float, cap: float, time_s: float) -> float:
-    """Return the largest P over [0, s], m: P falls first where the partner still moves away."""
-    return max(0.0, reach(speed, accel, cap, time_s))
 
 
 def speed_after(speed: float, accel: float, cap: float, time_s: float) -> float:
@@ -79,26 +138,16 @@ def escape_gap(speed: float, accel: float, cap: float, along: float, rate: float
     return max(0.0, way + 0.5 * fastest * fastest / rate)
 
 
-def min_sep(
-    excess: float,
-    pieces: Iterable[Piece],
-    final: float,
-    *,
-    speed: float,
-    accel: float,
-    cap: float,
-) -> float:
+def min_sep(bound: Bound, pieces: Iterable[Piece], final: float) -> float:
     """Return the least separation over all times, m; -inf if it falls for ever.
 
     Args:
-        excess: e now, m.
+        bound: The partner now.
         pieces: Pieces on which sigma is linear, in order.
         final: sigma for ever after the last piece, m/s; infinite if nothing counts after it.
-        speed: pi, m/s, at most ``cap``.
-        accel: a_p, m/s^2, >= 0; may be infinite.
-        cap: v_p, m/s.
     """
-    if final < cap - ROUNDING_SPEED:
+    _, excess, speed, accel, cap = bound
+    if final < cap - SLOWER:
         return -math.inf
     if accel == math.inf:
         speed = cap

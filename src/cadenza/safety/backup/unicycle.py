@@ -29,26 +29,32 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from cadenza.safety.backup.base import BaseSettings, Partner, Plan, Scene, Vector
-from cadenza.safety.backup.reach import furthest_reach, min_sep, reach, speed_after
-from cadenza.safety.backup.rows import Row, nearest
-from cadenza.safety.backup.statics import Part, StaticScene
+from cadenza.safety.backup.base import (
+    Base,
+    BaseSettings,
+    Partner,
+    Plan,
+    Row,
+    Scene,
+    Vector,
+    nearest,
+)
+from cadenza.safety.backup.reach import (
+    COINCIDENT,
+    ROUNDING_M,
+    Bound,
+    best_bound,
+    min_sep,
+    normal_from,
+    worst_bound,
+)
+from cadenza.safety.backup.statics import MAX_ROWS, Part, StaticScene
 from cadenza.safety.control_models import UnicycleModel
 from cadenza.safety.solvers import make_solver
 
-#: Distance that is rounding, m.
-_ROUNDING_M: Final = 1e-10
-#: Speed that is rounding, m/s.
-_ROUNDING_SPEED: Final = 1e-9
-#: Disagreement of a remembered plan with what was measured that is rounding, m.
-_DISPROVED_M: Final = 1e-6
-#: Distance of centers below which no direction leads from one to the other, m.
-_COINCIDENT: Final = 1e-9
 #: m as a share of l: the axle trails the point ahead on a smaller circle, and with less it parks
 #: the robot on the obstacle; with more a slow robot is held off where it could slide along.
 CANDIDATE_ROOM: Final = 0.5
-#: Most obstacles that propose rows: the nearest.
-_MAX_ROWS: Final = 8
 #: Shares of a command that are tried, in this order.
 _SHARES: Final = (0.75, 0.5, 0.25)
 _TURN: Final = 2.0 * math.pi
@@ -218,11 +224,12 @@ def sweep(
     )
 
 
-class UnicycleBase:
+class UnicycleBase(Base):
     """A unicycle, as the filter asks it; see `Base`."""
 
     def __init__(self, model: UnicycleModel, settings: BaseSettings) -> None:
-        self._model, self._settings, self._dt = model, settings, settings.dt
+        super().__init__(settings)
+        self._model = model
         self._o, self._l = model.center_offset_m, model.look_ahead_m
         self._escapes_at_once = model.is_ideal and not settings.passive
         #: The disc lies within this of the point ahead besides its radius.
@@ -239,10 +246,7 @@ class UnicycleBase:
         self._c: Vector = _REST
         self._e: Vector = (1.0, 0.0)
         self._heading = self._v = self._w = 0.0
-        self._partners: tuple[Partner, ...] = ()
-        self._normals: list[Vector] = []
-        self._bounds: list[tuple[float, float]] = []
-        self._statics: StaticScene | None = None
+        self._bounds: list[Bound] = []
         #: The obstacles that the robot could reach before it stops, nearest first.
         self._near: list[Part] = []
         #: The last action looked at: both checks ask for its sweep.
@@ -261,24 +265,11 @@ class UnicycleBase:
             self._statics = StaticScene(scene.obstacles, self._c, scene.clearance_m)
             self._near = sorted(self._statics.within(within), key=itemgetter(0))
         self._partners = scene.partners
-        self._normals, self._bounds = [], []
-        for partner in scene.partners:
-            x, y = self._c[0] - partner.position[0], self._c[1] - partner.position[1]
-            distance = math.hypot(x, y)
-            n = (x / distance, y / distance) if distance >= _COINCIDENT else (1.0, 0.0)
-            self._normals.append(n)
-            self._bounds.append(self._along(n, partner, self._c))
+        self._bounds = [self._seen_from(self._c, partner) for partner in scene.partners]
 
-    def _along(self, n: Vector, partner: Partner, point: Vector) -> tuple[float, float]:
-        """Return e, m, and pi, m/s, along n: the worst that the measurement allows."""
-        x, y = point[0] - partner.position[0], point[1] - partner.position[1]
-        excess = n[0] * x + n[1] * y - partner.contact_m
-        speed = n[0] * partner.velocity[0] + n[1] * partner.velocity[1]
-        accel, cap, age = partner.max_accel, partner.max_speed, partner.age_s
-        speed = min(speed + self._settings.velocity_error, cap)
-        if age <= 0.0:
-            return excess, speed
-        return excess - reach(speed, accel, cap, age), speed_after(speed, accel, cap, age)
+    def _seen_from(self, point: Vector, partner: Partner) -> Bound:
+        """Return a partner along the normal at a point, as seen from there."""
+        return worst_bound(normal_from(partner, point), point, partner, self._settings)
 
     def admissible(self, nominal: Vector) -> Vector:
         """Return the command within its limits; the same object if it meets the rows, too.
@@ -322,13 +313,13 @@ class UnicycleBase:
             return _STOPPING if self._stops_clear(action) else None
         if self._escapes_at_once:
             return _ANY_TIME if self._point_stays_clear(action) else None
-        swept, n = self._sweep(action), self._normals[0]
+        swept, n = self._sweep(action), self._bounds[0].normal
         facing = n[0] * math.cos(swept.heading) + n[1] * math.sin(swept.heading)
         plan = Plan(n, self._flight(facing))
         if self._separates(swept, plan, self._bounds[0]):
             return plan
         if held and held.normal:
-            bound = self._along(held.normal, self._partners[0], self._c)
+            bound = worst_bound(held.normal, self._c, self._partners[0], self._settings)
             if self._separates(swept, held, bound):
                 return held
         return None
@@ -341,30 +332,22 @@ class UnicycleBase:
         swept = self._sweep(action)
         if swept.length == 0.0:
             return True
-        x, y = swept.ahead
-        stop = (self._c[0] + x, self._c[1] + y)
-        for partner, n, (excess, speed) in zip(
-            self._partners, self._normals, self._bounds, strict=True
-        ):
-            limits = partner.max_accel, partner.max_speed
-            if excess >= furthest_reach(speed, *limits, swept.rest_s) + swept.fall(n):
+        stop = (self._c[0] + swept.ahead[0], self._c[1] + swept.ahead[1])
+        for partner, bound in zip(self._partners, self._bounds, strict=True):
+            if bound.excess >= bound.furthest_reach(swept.rest_s) + swept.fall(bound.normal):
                 continue
-            away = (stop[0] - partner.position[0], stop[1] - partner.position[1])
-            distance = math.hypot(*away)
-            if distance < _COINCIDENT:
+            if math.dist(stop, partner.position) < COINCIDENT:
                 return False
-            n = (away[0] / distance, away[1] / distance)
-            excess, speed = self._along(n, partner, self._c)
-            if excess < furthest_reach(speed, *limits, swept.rest_s) + swept.fall(n):
+            n = normal_from(partner, stop)
+            bound = worst_bound(n, self._c, partner, self._settings)
+            if bound.excess < bound.furthest_reach(swept.rest_s) + swept.fall(n):
                 return False
         return True
 
-    def _separates(
-        self, swept: Sweep, plan: Plan, bound: tuple[float, float], *, hopeful: bool = False
-    ) -> bool:
+    def _separates(self, swept: Sweep, plan: Plan, bound: Bound, *, hopeful: bool = False) -> bool:
         """Return whether a plan is clear after the step; ``hopeful``: whether it may be."""
-        n, model, partner = plan.normal, self._model, self._partners[0]
-        psi, flight, excess = math.atan2(n[1], n[0]), plan.command[0], bound[0]
+        n, model = plan.normal, self._model
+        psi, flight, excess = math.atan2(n[1], n[0]), plan.command[0], bound.excess
         pieces: list[tuple[float, float, float]] = []
 
         def add(duration: float, begin: float, end: float, low: float, high: float) -> None:
@@ -393,51 +376,29 @@ class UnicycleBase:
         add(rise_s - both_s, middle, flight, last, last)
         if swept.offset_m:
             excess += 2.0 * swept.offset_m if hopeful else -swept.swing(psi + math.pi)
-        least = min_sep(
-            excess,
-            pieces,
-            flight * math.cos(last - psi),
-            speed=bound[1],
-            accel=partner.max_accel,
-            cap=partner.max_speed,
-        )
-        return least >= -_ROUNDING_M
+        seen = bound._replace(excess=excess)
+        return min_sep(seen, pieces, flight * math.cos(last - psi)) >= -ROUNDING_M
 
     def _point_stays_clear(self, action: Vector) -> bool:
         """Return whether the point ahead keeps its distance within the step, whatever is done."""
-        partner, p = self._partners[0], self._point()
-        n = self._normal_at(p, partner)
-        excess, speed = self._along(n, partner, p)
-        v, w = action
+        bound = self._seen_from(self._point(), self._partners[0])
+        n, (v, w) = bound.normal, action
         moved = self._dt * (v * (n[0] * self._e[0] + n[1] * self._e[1]))
         moved += self._dt * self._l * w * (n[1] * self._e[0] - n[0] * self._e[1])
         lost = 0.5 * self._dt * self._dt * abs(w) * math.hypot(v, self._l * w)
-        come = reach(speed, partner.max_accel, partner.max_speed, self._dt)
-        room = excess - self._around + _ROUNDING_M
-        return room >= 0.0 and room + moved - lost - come >= 0.0
+        room = bound.excess - self._around + ROUNDING_M
+        return room >= 0.0 and room + moved - lost - bound.reach(self._dt) >= 0.0
 
     def _point(self) -> Vector:
         """Return p, the point ahead of the axle."""
         ahead = self._l - self._o
         return (self._c[0] + ahead * self._e[0], self._c[1] + ahead * self._e[1])
 
-    def _normal_at(self, p: Vector, partner: Partner) -> Vector:
-        x, y = p[0] - partner.position[0], p[1] - partner.position[1]
-        distance = math.hypot(x, y)
-        return (x / distance, y / distance) if distance >= _COINCIDENT else (1.0, 0.0)
-
     def still_holds(self, held: Plan) -> bool:
         """Return whether the measurement leaves the plan possible at all; see `Base`."""
         if not held.normal:
             return True
-        partner, settings, n = self._partners[0], self._settings, held.normal
-        age, cap = partner.age_s, partner.max_speed
-        x, y = self._c[0] - partner.position[0], self._c[1] - partner.position[1]
-        excess = n[0] * x + n[1] * y - partner.contact_m
-        excess += 2.0 * settings.position_error_m + cap * age + _DISPROVED_M
-        speed = n[0] * partner.velocity[0] + n[1] * partner.velocity[1]
-        speed -= settings.velocity_error + (partner.max_accel * age if age > 0.0 else 0.0)
-        bound = (excess, min(max(speed, -cap), cap))
+        bound = best_bound(held.normal, self._c, self._partners[0], self._settings)
         return self._separates(self._sweep(held.command), held, bound, hopeful=True)
 
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
@@ -461,8 +422,7 @@ class UnicycleBase:
             return _REST
         if held and held.normal:
             return held.command
-        p = self._point()
-        n = self._normal_at(p, self._partners[0])
+        n = normal_from(self._partners[0], self._point())
         ahead = n[0] * self._e[0] + n[1] * self._e[1]
         aside = n[1] * self._e[0] - n[0] * self._e[1]
         if self._escapes_at_once:
@@ -500,22 +460,20 @@ class UnicycleBase:
             """Append n @ q >= level in the frame of the base."""
             rows.append(((n[0] * ex + n[1] * ey, n[1] * ex - n[0] * ey), level))
 
-        for _, _, level, gap in self._near[:_MAX_ROWS]:
+        for _, _, level, gap in self._near[:MAX_ROWS]:
             distance, n = gap(p)
             add(n, -(distance - level - room) / (dt + brake_s))
         walls = len(rows)
         for partner in self._partners:
-            n = self._normal_at(p, partner)
-            excess, speed = self._along(n, partner, p)
-            limits = partner.max_accel, partner.max_speed
+            bound = self._seen_from(p, partner)
             if self._escapes_at_once:
                 turn = self._model.max_yaw_rate
                 lost = 0.5 * dt * turn * math.hypot(self._top, self._l * turn)
-                come = reach(speed, *limits, dt)
-                add(n, (come - (excess - self._around)) / dt + lost)
+                come = bound.reach(dt)
+                add(bound.normal, (come - (bound.excess - self._around)) / dt + lost)
             else:
-                come = furthest_reach(speed, *limits, dt + 2.0 * brake_s)
-                add(n, -(excess - room - come) / (dt + brake_s))
+                come = bound.furthest_reach(dt + 2.0 * brake_s)
+                add(bound.normal, -(bound.excess - room - come) / (dt + brake_s))
         return rows, walls
 
     def stop(self) -> Vector:
@@ -526,29 +484,6 @@ class UnicycleBase:
         """Return n @ J u for the nearest partner, m/s."""
         if not self._partners:
             return 0.0
-        n = self._normals[min(range(len(self._bounds)), key=lambda j: self._bounds[j][0])]
+        n = min(self._bounds, key=lambda bound: bound.excess).normal
         ahead, aside = n[0] * self._e[0] + n[1] * self._e[1], n[1] * self._e[0] - n[0] * self._e[1]
         return action[0] * ahead + self._l * action[1] * aside
-
-    def executed(self, action: Vector) -> None:
-        """Nothing acts later."""
-
-    def static_margins(self) -> tuple[float, ...]:
-        """Return the distance to every obstacle less the clearance, m."""
-        return () if self._statics is None else self._statics.margins
-
-    def too_close(self) -> bool:
-        """Return whether an obstacle is nearer than the clearance."""
-        return self._statics is not None and self._statics.too_close
-
-    def bounds_broken(self) -> bool:
-        """Return whether a partner was measured to be faster than it declares."""
-        room = self._settings.velocity_error + _ROUNDING_SPEED
-        return any(math.hypot(*one.velocity) > one.max_speed + room for one in self._partners)
-
-    def state_dict(self) -> dict[str, object]:
-        """Return nothing: no command acts later."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Continue from `state_dict`."""

@@ -24,96 +24,83 @@ Units:     m, m/s, m/s^2, s.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.safety.backup.base import (
+    ROUNDING_SPEED,
+    Base,
     BaseSettings,
-    Partner,
     Plan,
+    Row,
     Scene,
     Vector,
     dot,
     minus,
     moved,
+    nearest,
 )
 from cadenza.safety.backup.reach import (
+    ROUNDING_M,
+    Bound,
     Piece,
+    best_bound,
     escape_gap,
-    furthest_reach,
     min_sep,
-    reach,
+    normal_from,
     speed_after,
+    worst_bound,
 )
-from cadenza.safety.backup.rows import Row, nearest
 from cadenza.safety.backup.statics import TOLERANCE_M, StaticScene
 from cadenza.safety.control_models import VelocityModel
 from cadenza.safety.solvers import make_solver
 
 #: Halvings of the search for a row's level: to 1/4096 of the speeds that it is searched in.
 HALVINGS: Final = 12
-#: Distance of centers below which no direction leads from one to the other, m.
-COINCIDENT: Final = 1e-9
-#: Separation that is rounding, m.
-ROUNDING_M: Final = 1e-10
-#: Speed that is rounding, m/s.
-ROUNDING_SPEED: Final = 1e-9
-#: Disagreement of a remembered plan with what was measured that is rounding, m.
-DISPROVED_M: Final = 1e-6
 
 
-class Bound(NamedTuple):
-    """A partner along one direction, at the worst that its measurement allows.
+class Response:
+    """How a base's velocity follows a constant command: at once.
 
-    Attributes:
-        normal: n.
-        excess: e = n @ (x - p) - D, m.
-        speed: pi = n @ p', at most ``cap``, m/s.
-        accel: a_p, m/s^2.
-        cap: v_p, m/s.
+    What follows for its plans is the same for all bases; slower ones say what differs.
     """
-
-    normal: Vector
-    excess: float
-    speed: float
-    accel: float
-    cap: float
-
-
-class Response(ABC):
-    """How a base's velocity follows a constant command, and what follows for its plans."""
 
     def __init__(self, model: VelocityModel) -> None:
         self.top: float = model.max_speed
         self.rest: Vector = (0.0,) * model.dim
 
-    @abstractmethod
     def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
         """Return the velocity after a time, m/s."""
+        del v, time_s
+        return u
 
-    @abstractmethod
     def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
         """Return the way within a time, m."""
+        del v
+        return moved(self.rest, u, time_s)
 
-    @abstractmethod
     def path(self, x: Vector, v: Vector, u: Vector, time_s: float) -> list[tuple[Vector, ...]]:
         """Return control points of each piece of the way; for ever means until u is reached."""
+        del v
+        return [(x, x if time_s == math.inf else moved(x, u, time_s))]
 
-    @abstractmethod
     def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
         """Return the speed along n from below; for an infinite time, until u is reached."""
+        del v
+        along = dot(n, u)
+        return [] if time_s == math.inf else [(time_s, along, along)]
 
-    @abstractmethod
     def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
-        """Return a command that flees along n from ``v1`` on: n @ r >= ``cap``."""
+        """Return a command that flees along n from ``v1`` on, n @ r >= ``cap``: V n."""
+        del v1, cap
+        return moved(self.rest, n, self.top)
 
-    @abstractmethod
     def stop_time(self, v: Vector, tolerated: float) -> float:
         """Return how long the command 0 takes until the speed is at most ``tolerated``, s."""
+        del v, tolerated
+        return 0.0
 
-    @abstractmethod
     def line(self, along: float, gap: float, fastest: float, dt: float) -> float:
         """Return the level of a row: n @ w >= level keeps ``gap`` while the base steps and stops.
 
@@ -123,10 +110,12 @@ class Response(ABC):
             fastest: The larger of the present and the wanted speed, m/s.
             dt: Control step, s.
         """
+        del along, fastest
+        return -gap / dt
 
-    @abstractmethod
     def near_m(self, dt: float) -> float:
         """Return how near an obstacle must be for its row to forbid a velocity, m."""
+        return self.top * dt
 
     def target(self, v: Vector, u: Vector, dt: float) -> Vector:
         """Return w, what rows restrict: the velocity after a step of u, or u itself."""
@@ -140,43 +129,27 @@ class Response(ABC):
 
     def escape_level(self, v: Vector, w: Vector, bound: Bound, dt: float) -> float:
         """Return the least n @ w from which fleeing is possible if w changes along n only."""
-        n = bound.normal
-        along = dot(n, w)
-
-        def is_clear(level: float) -> bool:
-            u = moved(w, n, level - along)
-            v1 = self.after(v, u, dt)
-            return self.flees(v, u, v1, self.escape(n, v1, bound.cap), bound, dt) >= 0.0
-
-        return _least(is_clear, -self.top, self.top)
+        del v, w
+        return (bound.reach(dt) - bound.excess) / dt  # after the step V n flees
 
     def flees(self, v: Vector, u: Vector, v1: Vector, r: Vector, bound: Bound, dt: float) -> float:
         """Return the least separation under u for dt and r for ever, m."""
         n = bound.normal
-        pieces = self.pieces(n, v, u, dt)
-        pieces += self.pieces(n, v1, r, math.inf)
-        return min_sep(
-            bound.excess, pieces, dot(n, r), speed=bound.speed, accel=bound.accel, cap=bound.cap
-        )
+        pieces = self.pieces(n, v, u, dt) + self.pieces(n, v1, r, math.inf)
+        return min_sep(bound, pieces, dot(n, r))
 
     def keeps(self, v: Vector, r: Vector, bound: Bound) -> float:
         """Return the least separation under r for ever, m; what `flees` left after its step."""
         n = bound.normal
-        pieces = self.pieces(n, v, r, math.inf)
-        return min_sep(
-            bound.excess, pieces, dot(n, r), speed=bound.speed, accel=bound.accel, cap=bound.cap
-        )
+        return min_sep(bound, self.pieces(n, v, r, math.inf), dot(n, r))
 
     def stops(
         self, v: Vector, u: Vector, v1: Vector, bound: Bound, dt: float, stop_s: float
     ) -> float:
         """Return the least separation under u for dt and 0 for ``stop_s``, m."""
         n = bound.normal
-        pieces = self.pieces(n, v, u, dt)
-        pieces += self.pieces(n, v1, self.rest, stop_s)
-        return min_sep(
-            bound.excess, pieces, math.inf, speed=bound.speed, accel=bound.accel, cap=bound.cap
-        )
+        pieces = self.pieces(n, v, u, dt) + self.pieces(n, v1, self.rest, stop_s)
+        return min_sep(bound, pieces, math.inf)
 
 
 class Straight(Response):
@@ -268,7 +241,7 @@ class Straight(Response):
         along = dot(n, v)
         side = math.hypot(*moved(w, n, -dot(n, w)))
         spare = max(0.0, side - math.sqrt(max(top * top - bound.cap * bound.cap, 0.0)))
-        left = bound.excess - reach(bound.speed, bound.accel, bound.cap, dt)
+        left = bound.excess - bound.reach(dt)
         speed = speed_after(bound.speed, bound.accel, bound.cap, dt)
 
         def is_clear(level: float) -> bool:
@@ -331,55 +304,6 @@ class ByAxis(Straight):
         return max(abs(v_k) for v_k in v) / self._rate
 
 
-class AtOnce(Response):
-    """The velocity is the command."""
-
-    def after(self, v: Vector, u: Vector, time_s: float) -> Vector:
-        """Return u."""
-        del v, time_s
-        return u
-
-    def travel(self, v: Vector, u: Vector, time_s: float) -> Vector:
-        """Return the way within a time, m."""
-        del v
-        return moved(self.rest, u, time_s)
-
-    def path(self, x: Vector, v: Vector, u: Vector, time_s: float) -> list[tuple[Vector, ...]]:
-        """Return control points of a straight line."""
-        del v
-        return [(x, x if time_s == math.inf else moved(x, u, time_s))]
-
-    def pieces(self, n: Vector, v: Vector, u: Vector, time_s: float) -> list[Piece]:
-        """Return the speed along n, exactly."""
-        del v
-        along = dot(n, u)
-        return [] if time_s == math.inf else [(time_s, along, along)]
-
-    def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
-        """Return V n."""
-        del v1, cap
-        return moved(self.rest, n, self.top)
-
-    def stop_time(self, v: Vector, tolerated: float) -> float:
-        """Return 0."""
-        del v, tolerated
-        return 0.0
-
-    def line(self, along: float, gap: float, fastest: float, dt: float) -> float:
-        """Return the level that keeps the gap within the step."""
-        del along, fastest
-        return -gap / dt
-
-    def near_m(self, dt: float) -> float:
-        """Return what the top speed covers in a step, m."""
-        return self.top * dt
-
-    def escape_level(self, v: Vector, w: Vector, bound: Bound, dt: float) -> float:
-        """Return the level that keeps the gap within the step: after it, V n flees."""
-        del v, w
-        return (reach(bound.speed, bound.accel, bound.cap, dt) - bound.excess) / dt
-
-
 class Lagging(Response):
     """The velocity approaches the command as exp(-s / T).
 
@@ -428,11 +352,6 @@ class Lagging(Response):
             begin = end
         return pieces
 
-    def escape(self, n: Vector, v1: Vector, cap: float) -> Vector:
-        """Return V n."""
-        del v1, cap
-        return moved(self.rest, n, self.top)
-
     def stop_time(self, v: Vector, tolerated: float) -> float:
         """Return how long the speed takes to decay, s."""
         speed = math.hypot(*v)
@@ -447,6 +366,18 @@ class Lagging(Response):
         """Return what the top speed covers until it has ended, m."""
         return self.top * (dt + self._lag)
 
+    def escape_level(self, v: Vector, w: Vector, bound: Bound, dt: float) -> float:
+        """Return the least n @ w from which fleeing is possible, by a search."""
+        n = bound.normal
+        along = dot(n, w)
+
+        def is_clear(level: float) -> bool:
+            u = moved(w, n, level - along)
+            v1 = self.after(v, u, dt)
+            return self.flees(v, u, v1, self.escape(n, v1, bound.cap), bound, dt) >= 0.0
+
+        return _least(is_clear, -self.top, self.top)
+
     def flees(self, v: Vector, u: Vector, v1: Vector, r: Vector, bound: Bound, dt: float) -> float:
         """Return a lower bound of the least separation under u for dt and r = V n for ever, m.
 
@@ -455,16 +386,8 @@ class Lagging(Response):
         """
         del r
         n, cap = bound.normal, bound.cap
-        least = min_sep(
-            bound.excess,
-            self.pieces(n, v, u, dt),
-            math.inf,
-            speed=bound.speed,
-            accel=bound.accel,
-            cap=cap,
-        )
-        left = bound.excess + dot(n, self.travel(v, u, dt))
-        left -= reach(bound.speed, bound.accel, cap, dt)
+        least = min_sep(bound, self.pieces(n, v, u, dt), math.inf)
+        left = bound.excess + dot(n, self.travel(v, u, dt)) - bound.reach(dt)
         return min(least, left - self._lost(dot(n, v1), cap))
 
     def keeps(self, v: Vector, r: Vector, bound: Bound) -> float:
@@ -499,10 +422,10 @@ def _least(is_clear: Callable[[float], bool], low: float, high: float) -> float:
 def _response_of(model: VelocityModel) -> Response:
     if model.lag_s is not None:
         return Lagging(model, model.lag_s)
-    return {"norm": Straight, "axis": ByAxis, "none": AtOnce}[model.limit](model)
+    return {"norm": Straight, "axis": ByAxis, "none": Response}[model.limit](model)
 
 
-class VelocityBase:
+class VelocityBase(Base):
     """A velocity-commanded base, as the filter asks it; see `Base`."""
 
     def __init__(self, model: VelocityModel, settings: BaseSettings) -> None:
@@ -513,7 +436,7 @@ class VelocityBase:
                 expected="> 0 m/s, because it never rests exactly",
                 got=settings.contact_speed,
             )
-        self._settings, self._dt = settings, settings.dt
+        super().__init__(settings)
         self._response = _response_of(model)
         self._top = model.max_speed
         self._solver = make_solver("daqp")
@@ -525,12 +448,10 @@ class VelocityBase:
         self._stopping = Plan((), self._response.rest)
         self._tolerated = settings.contact_speed + ROUNDING_SPEED
         self._x = self._v = self._response.rest
-        self._partners: tuple[Partner, ...] = ()
         #: Position, velocity and partners as measured, where a delay lies between now and the step.
         self._measured = (self._x, self._v)
         self._latest = self._partners
         self._bounds: list[Bound] = []
-        self._statics: StaticScene | None = None
         #: The command asked about last, the velocity after a step of it, and whether it is clear.
         self._asked: tuple[Vector, Vector] | None = None
 
@@ -547,7 +468,7 @@ class VelocityBase:
                 v = self._response.after(v, command, time_s)
             partners = tuple([p._replace(age_s=p.age_s + self._delay) for p in partners])
         self._x, self._v, self._partners, self._asked = x, v, partners, None
-        self._bounds = [self._bound(self._normal(x, p), x, p) for p in partners]
+        self._bounds = [worst_bound(normal_from(p, x), x, p, self._settings) for p in partners]
 
     def _acting(self) -> Iterator[tuple[Vector, float]]:
         """Yield what was commanded before, and how long it acts before this step's command."""
@@ -567,25 +488,8 @@ class VelocityBase:
         for command, time_s in self._acting():
             pieces += self._response.pieces(n, v, command, time_s)
             v = self._response.after(v, command, time_s)
-        _, excess, speed, accel, cap = self._bound(n, x, self._latest[j])
-        return min_sep(excess, pieces, math.inf, speed=speed, accel=accel, cap=cap) >= -ROUNDING_M
-
-    def _normal(self, x: Vector, partner: Partner) -> Vector:
-        offset = minus(x, partner.position)
-        distance = math.hypot(*offset)
-        if distance < COINCIDENT:
-            return (1.0, *self._response.rest[1:])
-        return tuple([offset_k / distance for offset_k in offset])
-
-    def _bound(self, n: Vector, x: Vector, partner: Partner) -> Bound:
-        """Return the partner along n as seen from x, at the worst that it was measured."""
-        _, velocity, contact, cap, accel, age = partner
-        excess = dot(n, minus(x, partner.position)) - contact
-        speed = min(dot(n, velocity) + self._settings.velocity_error, cap)
-        if age > 0.0:
-            excess -= reach(speed, accel, cap, age)
-            speed = speed_after(speed, accel, cap, age)
-        return Bound(n, excess, speed, accel, cap)
+        bound = worst_bound(n, x, self._latest[j], self._settings)
+        return min_sep(bound, pieces, math.inf) >= -ROUNDING_M
 
     def admissible(self, nominal: Vector) -> Vector:
         """Return the command, scaled to the top speed where it is faster."""
@@ -641,7 +545,7 @@ class VelocityBase:
         if response.flees(self._v, action, v1, command, bound, self._dt) >= -ROUNDING_M:
             return Plan(bound.normal, command)
         if held is not None and held.normal:
-            bound = self._bound(held.normal, self._x, self._partners[0])
+            bound = worst_bound(held.normal, self._x, self._partners[0], self._settings)
             if response.flees(self._v, action, v1, held.command, bound, self._dt) >= -ROUNDING_M:
                 return held
         return None
@@ -655,8 +559,8 @@ class VelocityBase:
         for j, bound in enumerate(self._bounds):
             if response.stops(self._v, action, v1, bound, self._dt, stop_s) >= -ROUNDING_M:
                 continue
-            end = self._stopping_path(action, v1)[-1][-1]
-            there = self._bound(self._normal(end, self._partners[j]), self._x, self._partners[j])
+            end, partner = self._stopping_path(action, v1)[-1][-1], self._partners[j]
+            there = worst_bound(normal_from(partner, end), self._x, partner, self._settings)
             if response.stops(self._v, action, v1, there, self._dt, stop_s) < -ROUNDING_M:
                 return False
         return True
@@ -676,20 +580,11 @@ class VelocityBase:
             return not held.normal
         if self._settings.passive:
             return math.hypot(*self._v) <= self._tolerated or all(
-                self._hopeful(bound.normal, partner).excess >= 0.0
+                best_bound(bound.normal, self._x, partner, self._settings).excess >= 0.0
                 for bound, partner in zip(self._bounds, self._partners, strict=True)
             )
-        bound = self._hopeful(held.normal, self._partners[0])
+        bound = best_bound(held.normal, self._x, self._partners[0], self._settings)
         return self._response.keeps(self._v, held.command, bound) >= 0.0
-
-    def _hopeful(self, n: Vector, partner: Partner) -> Bound:
-        """Return the partner along n, at the best that the measurement allows."""
-        _, velocity, contact, cap, accel, age = partner
-        excess = dot(n, minus(self._x, partner.position)) - contact
-        excess += 2.0 * self._settings.position_error_m + cap * age + DISPROVED_M
-        speed = dot(n, velocity) - self._settings.velocity_error
-        speed -= accel * age if age > 0.0 else 0.0
-        return Bound(n, excess, min(max(speed, -cap), cap), accel, cap)
 
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on the rows, its blends with the backup, and the escape."""
@@ -721,7 +616,7 @@ class VelocityBase:
             n = bound.normal
             if self._settings.passive:
                 time_s = dt + response.stop_time(moved(response.rest, n, fastest), self._tolerated)
-                gap = bound.excess - furthest_reach(bound.speed, bound.accel, bound.cap, time_s)
+                gap = bound.excess - bound.furthest_reach(time_s)
                 rows.append((n, response.line(dot(n, v), gap, fastest, dt)))
             else:
                 rows.append((n, response.escape_level(v, wanted, bound, dt)))
@@ -749,21 +644,6 @@ class VelocityBase:
         """Take in what is commanded: it acts after the delay."""
         if self._pending:
             self._pending = [*self._pending[1:], action]
-
-    def static_margins(self) -> tuple[float, ...]:
-        """Return the gap to every obstacle, m."""
-        return () if self._statics is None else self._statics.margins
-
-    def too_close(self) -> bool:
-        """Return whether an obstacle is nearer than the clearance."""
-        return self._statics is not None and self._statics.too_close
-
-    def bounds_broken(self) -> bool:
-        """Return whether a partner was measured to be faster than it declares."""
-        error = self._settings.velocity_error + ROUNDING_SPEED
-        return any(
-            math.hypot(*partner.velocity) > partner.max_speed + error for partner in self._partners
-        )
 
     def state_dict(self) -> dict[str, object]:
         """Return the commands that have not acted yet."""
