@@ -23,8 +23,6 @@ Capture:   no branch depends on data.
 """
 
 import itertools
-import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -130,114 +128,59 @@ def project_on_faces(
 
     Shapes as in `Problems`, n in `MAX_FACE_ROWS`; ``u`` clipped to the box misses a row.
     """
-    if u.shape[0] == 2:  # candidates, (K, n, B)
-        flats = torch.stack(_flats_2d(u, A.unbind(1), (A * u).sum(1) - b), 1)
-        x = torch.cat((flats, _edges(A, b, lower, upper)))
-    else:
-        sides = _sides(u, A, b, lower, upper)
-        x = torch.cat((_flats_3d(u, A, b), _edges(A, b, lower, upper), sides))
+    m, n, size = A.shape
     low, high = lower.expand_as(u), upper.expand_as(u)
-    # (K, m, B): residual of each row at each candidate
-    residual = x[:, None, 0] * A[:, 0]
-    for k in range(1, u.shape[0]):
-        residual = torch.addcmul(residual, x[:, None, k], A[:, k])
-    missed = (residual - (b + ROUNDING[u.dtype] * (1.0 + b.abs()))).amax(1)
-    above, below = (ROUNDING[u.dtype] * (1.0 + 2.0 * end.abs()) for end in (high, low))
-    outside = torch.maximum(x - (high + above), (low - below) - x).amax(1)
-    meets = (missed <= 0.0) & (outside <= 0.0)  # no candidate, a division by zero, meets nothing
-    distance = torch.where(meets, (x - u).square().sum(1), torch.inf)
-    index, environment = first_smallest(distance), torch.arange(u.shape[1], device=u.device)
+    sides = torch.eye(n, dtype=u.dtype, device=u.device).unsqueeze(2).expand(n, n, size)
+    normals = torch.cat((A, sides, sides))  # rows, upper bounds, lower bounds: (m + 2n, n, B)
+    parts: list[Tensor] = []
+    for k in range(1, n + 1):
+        # A vertex is wherever it is; from inside the box it is found with the least rounding.
+        start = u if k < n else torch.minimum(torch.maximum(u, low), high)
+        excess = torch.cat(((A * start).sum(1) - b, start - high, start - low))
+        chosen = _choices(m, n, k, u.device)
+        parts.append(start - _steps(normals[chosen], excess[chosen].unsqueeze(2)))
+    x = torch.cat(parts)  # (K, n, B)
+    missed, distance = torch.full_like(x[:, 0], -torch.inf), torch.zeros_like(x[:, 0])
+    for a_j, b_j in zip(A, b + ROUNDING[u.dtype] * (1.0 + b.abs()), strict=True):
+        residual = -b_j
+        for k in range(n):
+            residual = torch.addcmul(residual, x[:, k], a_j[k])
+        missed = torch.maximum(missed, residual)
+    below, above = (ROUNDING[u.dtype] * (1.0 + 2.0 * end.abs()) for end in (low, high))
+    for k, x_k in enumerate(x.unbind(1)):
+        outside = torch.maximum(x_k - (high[k] + above[k]), (low[k] - below[k]) - x_k)
+        missed = torch.maximum(missed, outside)
+        distance = torch.addcmul(distance, x_k - u[k], x_k - u[k])
+    # No candidate, a division by zero, meets nothing.
+    distance = torch.where(missed <= 0.0, distance, torch.inf)
+    index, environment = first_smallest(distance), torch.arange(size, device=u.device)
     feasible = distance.amin(0) < torch.inf
     answer = torch.where(feasible, x[index, :, environment].T, u)
     return torch.minimum(torch.maximum(answer, low), high), feasible
 
 
-def _edges(A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return where rows meet the edges of the box, one component free: (K, n, B)."""
-    m, n, size = A.shape
-    bounds = torch.stack((lower.expand(n, size), upper.expand(n, size)), 1)  # (n, 2, B)
-    parts: list[Tensor] = []
-    for free in range(n):
-        columns: list[Tensor] = []
-        rest = b.view(m, *([1] * (n - 1)), size)
-        for place, held in enumerate(k for k in range(n) if k != free):
-            # (1, 2, B) in the plane; (1, 2, 1, B) and (1, 1, 2, B) in space: all pairs of bounds
-            sides = [2 if axis == place else 1 for axis in range(n - 1)]
-            value = bounds[held].view(1, *sides, size)
-            rest = rest - A[:, held].reshape(m, *([1] * (n - 1)), size) * value
-            columns.append(value)
-        found = rest / A[:, free].reshape(m, *([1] * (n - 1)), size)
-        columns = [value.expand_as(found) for value in columns]
-        columns.insert(free, found)
-        parts.append(torch.stack(columns, -2).reshape(-1, n, size))
-    return torch.cat(parts)
+def _steps(a: Tensor, excess: Tensor) -> Tensor:
+    """Return the shortest steps to take back so that k constraints are tight, (K, n, B).
 
-
-def _sides(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return the candidates on the six sides of the box, two components free: (K, 3, B)."""
-    m, n, size = A.shape
-    bounds = torch.stack((lower.expand(n, size), upper.expand(n, size)))  # (2, 3, B)
-    # Side (side, axis); its two free components are axis + 1 and axis + 2, cyclically.
-    first, second = torch.roll(A, -1, 1), torch.roll(A, -2, 1)  # (m, 3, B)
-    u_first, u_second = torch.roll(u, -1, 0), torch.roll(u, -2, 0)
-    level = b.view(m, 1, 1, size) - A.unsqueeze(1) * bounds  # (m, 2, 3, B)
-    columns = (first.unsqueeze(1), second.unsqueeze(1))  # (m, 1, 3, B)
-    excess = columns[0] * u_first + columns[1] * u_second - level
-    x_first, x_second = _flats_2d(torch.stack((u_first, u_second)), columns, excess)
-    fixed = bounds.expand_as(x_first)  # (K, 2, 3, B)
-    candidates = torch.stack((fixed, x_first, x_second), 3)  # (K, 2, 3, 3, B)
-    # On axis a the entries are components a, a + 1, a + 2; roll them to 0, 1, 2.
-    turned = [torch.roll(candidates[:, :, axis], axis, 2) for axis in range(n)]
-    return torch.cat(turned, 1).reshape(-1, n, size)
-
-
-def _flats_2d(u: Tensor, columns: Sequence[Tensor], excess: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the feet of u, (2, ..., B), on all lines, and the crossings of all pairs of lines.
-
-    ``columns`` holds both entries of the rows, ``excess`` their residuals at ``u``, (m, ..., B).
-    Both coordinates come back, (m + m (m - 1) / 2, ..., B).
+    Args:
+        a: Their normals, shape (k, K, n, B), k <= n, n in `MAX_FACE_ROWS`.
+        excess: By how much they are exceeded, shape (k, K, 1, B).
     """
-    a_x, a_y = columns
-    scale = excess / (a_x * a_x + a_y * a_y)
-    feet = (u[0] - scale * a_x, u[1] - scale * a_y)
-    m = excess.shape[0]
-    if m < 2:
-        return feet
-    first, second = _choices(m, 2, excess.device).unbind(1)
-    r, s = excess[first], excess[second]
-    p_x, p_y, q_x, q_y = a_x[first], a_y[first], a_x[second], a_y[second]
-    determinant = p_x * q_y - p_y * q_x
-    crossings = (
-        u[0] - (r * q_y - s * p_y) / determinant,
-        u[1] - (s * p_x - r * q_x) / determinant,
-    )
-    return torch.cat((feet[0], crossings[0])), torch.cat((feet[1], crossings[1]))
-
-
-def _flats_3d(u: Tensor, A: Tensor, b: Tensor) -> Tensor:
-    """Return the feet on all planes and lines, and the crossings of three planes: (K, 3, B)."""
-    m = A.shape[0]
-    excess = (A * u).sum(1) - b
-    parts = [u - (excess / A.square().sum(1)).unsqueeze(1) * A]
-    if m >= 2:
-        first, second = _choices(m, 2, A.device).unbind(1)
-        a, c = A[first], A[second]
-        d = _cross(a, c)
-        # Dual basis of the plane of a and c: steps that move one residual and not the other.
-        step = excess[first].unsqueeze(1) * _cross(c, d)
-        step = step + excess[second].unsqueeze(1) * _cross(d, a)
-        parts.append(u - step / d.square().sum(1, keepdim=True))
-    if m >= 3:
-        first, second, third = _choices(m, 3, A.device).unbind(1)
-        a, c, e = A[first], A[second], A[third]
-        normal = _cross(c, e)
-        step = (
-            excess[first].unsqueeze(1) * normal
-            + excess[second].unsqueeze(1) * _cross(e, a)
-            + excess[third].unsqueeze(1) * _cross(a, c)
-        )
-        parts.append(u - step / (a * normal).sum(1, keepdim=True))
-    return torch.cat(parts)
+    k, _, n, _ = a.shape
+    if k == 1:
+        return excess[0] * a[0] / a[0].square().sum(1, keepdim=True)
+    if n == 2:
+        (p_x, p_y), (q_x, q_y) = a[0].unbind(1), a[1].unbind(1)
+        (p,), (q,) = excess[0].unbind(1), excess[1].unbind(1)
+        step = torch.stack((p * q_y - q * p_y, q * p_x - p * q_x), 1)
+        return step / (p_x * q_y - p_y * q_x).unsqueeze(1)
+    # Of two planes' line the third direction is free: its own plane is met already.
+    third = a[2] if k == 3 else _cross(a[0], a[1])
+    normal = _cross(a[1], third)
+    step = excess[0] * normal + excess[1] * _cross(third, a[0])
+    if k == 3:
+        step = step + excess[2] * _cross(a[0], a[1])
+    return step / (a[0] * normal).sum(1, keepdim=True)
 
 
 def _cross(a: Tensor, c: Tensor) -> Tensor:
@@ -247,18 +190,23 @@ def _cross(a: Tensor, c: Tensor) -> Tensor:
 
 
 @cache
-def _choices(m: int, k: int, device: torch.device) -> Tensor:
-    """Return all choices of k of m rows, shape (K, k); kept, so that a capture finds them."""
-    return torch.tensor(list(itertools.combinations(range(m), k)), device=device)
+def _choices(m: int, n: int, k: int, device: torch.device) -> Tensor:
+    """Return the choices of k of m rows, n upper and n lower bounds, shape (k, K).
+
+    With a row each, and no component at both of its bounds. Kept, so that a capture finds them.
+    """
+    kept: list[tuple[int, ...]] = []
+    for choice in itertools.combinations(range(m + 2 * n), k):
+        held = [(index - m) % n for index in choice if index >= m]
+        if len(set(held)) == len(held) < k:
+            kept.append(choice)
+    return torch.tensor(kept, device=device).T
 
 
 @cache
 def face_count(n: int, m: int) -> int:
     """Return the number of candidates of m rows in n dimensions, K."""
-    flat = m + math.comb(m, 2)
-    if n == 2:
-        return flat + 4 * m
-    return flat + math.comb(m, 3) + 6 * flat + 12 * m
+    return sum(_choices(m, n, k, torch.device("cpu")).shape[1] for k in range(1, n + 1))
 
 
 class _State(NamedTuple):

@@ -96,6 +96,19 @@ def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypa
     assert left.u.tolist() == [[3.0, 2.0, 0.0, 0.0]]  # the most urgent row alone
 
 
+@pytest.mark.parametrize("far", [1e3, 1e5])
+def test_far_nominal_actions_end_at_the_vertex_they_point_to(far):
+    rows, levels = tensor([[0.6, 0.8], [0.8, -0.6]]), tensor([1.0, 0.5])
+    vertex = tensor([1.0, 0.5])
+    u = vertex + far * (0.7 * rows[0, 0] + 0.3 * rows[0, 1])  # both multipliers are positive
+    count = 30  # more than are solved one by one
+    answer = project_batch(
+        u.repeat(count, 1), rows.repeat(count, 1, 1), levels.repeat(count, 1), -2.0, 2.0
+    )
+    assert set(answer.status.tolist()) == {OPTIMAL}
+    torch.testing.assert_close(answer.u, vertex.repeat(count, 1), rtol=0.0, atol=1e-12)
+
+
 def test_gradient_is_zero_without_a_solution_and_identity_at_passthrough():
     u = tensor([1.0, 0.0], [0.5, 0.5]).requires_grad_(True)
     A = tensor([[1.0, 0.0]], [[1.0, 0.0]]).requires_grad_(True)
