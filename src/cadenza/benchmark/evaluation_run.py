@@ -74,7 +74,7 @@ from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest, weights_path
 from cadenza.partners.zoo_member import ZOO_MEMBER
-from cadenza.safety.batched.vector_engine import follows
+from cadenza.safety.batched.driver import follows
 
 #: Episodes that are kept in memory once they are read, about 3 kB each.
 MAX_KEPT: Final = 50_000

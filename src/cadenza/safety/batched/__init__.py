@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from .cbf import PairRowsBatch as PairRowsBatch
     from .cbf import pair_rows_batch as pair_rows_batch
     from .driver import BatchedSafetyDriver as BatchedSafetyDriver
+    from .driver import SafetyBatchStep as SafetyBatchStep
     from .filter import BatchedEgoFilter as BatchedEgoFilter
     from .filter import BatchedStep as BatchedStep
     from .projection import STATUS_NAMES as STATUS_NAMES
     from .projection import BatchProjection as BatchProjection
     from .projection import project_batch as project_batch
-    from .vector_engine import SafetyBatchStep as SafetyBatchStep
 else:
     __dir__, __getattr__ = lazy_names(__name__)

@@ -18,8 +18,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import require_kinds
 from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.safety.batched.driver import BatchedSafetyDriver
-from cadenza.safety.batched.vector_engine import SafetyBatchStep
+from cadenza.safety.batched.driver import BatchedSafetyDriver, SafetyBatchStep
 from cadenza.safety.cbf import Plant
 from cadenza.safety.contracts import AgentControlModel, Bounds, EmergencyController
 from cadenza.safety.runtime.env_hooks import (
