@@ -62,20 +62,18 @@ def solve_one(problems: dict[str, torch.Tensor], i: int):
 sizes = st.tuples(st.sampled_from([1, 2, 3, 4, 7]), st.integers(1, 6))
 
 
-@given(seed=st.integers(0, 10**6), size=sizes, fixed_shape=st.booleans())
+@given(seed=st.integers(0, 10**6), size=sizes, capturable=st.booleans())
 @settings(max_examples=size(15, 40), deadline=None)
-def test_batch_equals_single_projection(
-    seed: int, size: tuple[int, int], fixed_shape: bool
-) -> None:
+def test_batch_equals_single_projection(seed: int, size: tuple[int, int], capturable: bool) -> None:
     problems = draw_problems(seed, *size)
-    answer = solve(problems, fixed_shape=fixed_shape)
+    answer = solve(problems, capturable=capturable)
     for i in range(BATCH):
         x, status = solve_one(problems, i)
         feasible = status is SolveStatus.OPTIMAL
         assert (int(answer.status[i]) in (INACTIVE, OPTIMAL)) == feasible
         # Near-parallel rows amplify rounding, in more dimensions more often; the least violation
         # balances forces of up to 1e6, and only without fixed shapes is the search the same code.
-        lost = 1e-5 if fixed_shape else 1e-9
+        lost = 1e-5 if capturable else 1e-9
         tolerance = lost if not feasible else 1e-12 if size[0] <= 3 else 1e-11
         np.testing.assert_allclose(answer.u[i].numpy(), x, rtol=0.0, atol=tolerance)
 
@@ -187,7 +185,7 @@ def slopes(
     return torch.stack(found, 1), smooth
 
 
-@pytest.mark.parametrize("fixed_shape", [False, True])
+@pytest.mark.parametrize("capturable", [False, True])
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(2, 8),
@@ -196,14 +194,14 @@ def slopes(
 )
 @settings(max_examples=size(8, 100), deadline=None)
 def test_gradients_are_the_slopes_of_the_answers(
-    fixed_shape: bool, seed: int, n: int, m: int, scale: float
+    capturable: bool, seed: int, n: int, m: int, scale: float
 ) -> None:
     arguments = draw_wide(seed, n, m, scale)
     weight = torch.linspace(-1.0, 2.0, n, dtype=torch.float64)
     slope, smooth = slopes(arguments, 1.5 * scale, weight, step=1e-6)
     inputs = tuple(x.clone().requires_grad_(True) for x in arguments)
     bound = 1.5 * scale
-    answer = project_batch(inputs[0], inputs[1], inputs[2], -bound, bound, fixed_shape=fixed_shape)
+    answer = project_batch(inputs[0], inputs[1], inputs[2], -bound, bound, capturable=capturable)
     (answer.u * weight).sum().backward()
     gradient = torch.cat([x.grad.flatten(1) for x in inputs if x.grad is not None], 1)
     error = (gradient - slope).abs() / (1.0 + slope.abs().amax(1, keepdim=True))

@@ -107,7 +107,7 @@ def test_control_step_in_which_a_partner_outturns_the_ego_is_refused():
     for dt, plant, refused in ((0.69, "zoh", False), (0.7, "zoh", True), (2.0, "semi_implicit", 0)):
         single = ego_filter(PARTNER, plant=plant)
         batched = batched_filter(dt=dt, plant=plant)
-        unchecked = batched_filter(dt=dt, plant=plant, validate=False)
+        unchecked = batched_filter(dt=dt, plant=plant, capturable=True)
         if refused:
             with pytest.raises(ConfigurationError, match="a_p dt\\^2 <= 6 D"):
                 call(single, [0, 0], agents, bounds=box(EGO), dt=dt)

@@ -179,9 +179,9 @@ BATCH = {
     "radii": np.ones(2),
 }
 DOORS = {
-    "BatchedEgoFilter": (BatchedEgoFilter, BATCHED | {"validate": True, "fixed_shape": False}),
+    "BatchedEgoFilter": (BatchedEgoFilter, BATCHED | {"capturable": False}),
     "BatchedEgoFilter.filter": (BatchedEgoFilter(**BATCHED).filter, STEP),
-    "project_batch": (project_batch, PROJECTION | {"validate": True, "fixed_shape": False}),
+    "project_batch": (project_batch, PROJECTION | {"capturable": False}),
     "EgoOnlyCBFQP.filter": (FILTER.filter, CALL),
     "EgoOnlyCBFQP.barrier_values": (FILTER.barrier_values, VALUES),
     "SafetyRuntime": (SafetyRuntime, RUNTIME),
@@ -220,10 +220,10 @@ def test_no_door_takes_what_is_of_another_kind(door):
     ("call", "message"),
     [
         (lambda: BatchedEgoFilter(**BATCHED | {"dt": "x"}), "dt: expected seconds in .*'x'"),
-        (lambda: BatchedEgoFilter(**BATCHED, validate="no"), "validate: expected bool, got 'no'"),
+        (lambda: BatchedEgoFilter(**BATCHED, capturable="no"), "capturable: expected bool, got"),
         (lambda: BatchedEgoFilter(**BATCHED).filter(**STEP | {"partner_positions": None}),
          "partner_positions: expected a tensor, got NoneType"),
-        (lambda: project_batch(**PROJECTION, validate="no"), "validate: expected bool, got 'no'"),
+        (lambda: project_batch(**PROJECTION, capturable=1), "capturable: expected bool, got 1"),
         (lambda: SafetyFilterWrapper(PlaneEnv(), **task() | {"snapshots": "here"}),
          "snapshots: expected Callable, got 'here'"),
         (lambda: VectorSafetyFilterWrapper(None, agents=3), "VectorEnv"),

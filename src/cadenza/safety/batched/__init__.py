@@ -1,9 +1,9 @@
 """Batched: the ego-only filter for thousands of environments at once, in torch.
 
-Start at:    `BatchedEgoFilter`; below it `pair_rows_batch` (states to rows) and `project_batch`
-             (rows to actions).
+Start at:    `BatchedEgoFilter` (states to actions); below it `project_batch` (rows to actions),
+             above it `BatchedSafetyDriver`, which guards a batch of environments.
 Promise:     in float64 the same actions as the filter of one environment, to 1e-12; no answer that
-             did not converge; CPU and CUDA; differentiable; with ``fixed_shape`` no read-back.
+             did not converge; CPU and CUDA; differentiable; with ``capturable`` no read-back.
 May import:  the row maths, contracts and solvers of `safety`, `core`, torch.
 """
 
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .cbf import PairRowsBatch as PairRowsBatch
-    from .cbf import pair_rows_batch as pair_rows_batch
     from .driver import BatchedSafetyDriver as BatchedSafetyDriver
     from .driver import SafetyBatchStep as SafetyBatchStep
     from .filter import BatchedEgoFilter as BatchedEgoFilter

@@ -14,11 +14,9 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from cadenza.safety.batched.projection import tensor_like
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     COINCIDENT_DISTANCE,
-    DEFAULT_CBF_GAMMA,
     OVERLAP_TOLERANCE,
     Plant,
 )
@@ -102,18 +100,6 @@ def root(values: Tensor) -> Tensor:
     return torch.where(values > tiny, exact, 0.0)
 
 
-class PairRowsBatch(NamedTuple):
-    """Rows of all pairs of all environments, before the partner's push and lambda."""
-
-    normal: Tensor  # n, unit vectors from the second agent's centre to the first's, shape (B, P, d)
-    level: Tensor  # (c_max - tau - w) / dt, shape (B, P), m/s^2
-    h: Tensor  # Barrier values, shape (B, P), m/s
-    margin: Tensor  # Free distance less the safety margin, e, shape (B, P), m
-    closing: Tensor  # Closing speeds w, shape (B, P), m/s
-    #: Time until the margin is used up at today's speed, shape (B, P), s; inf if never
-    time_left: Tensor
-
-
 class PairGeometry(NamedTuple):
     """Relative motion of pairs: normal (..., d); distance, closing and tangential speed (...)."""
 
@@ -121,51 +107,6 @@ class PairGeometry(NamedTuple):
     distance: Tensor
     closing: Tensor
     tangential: Tensor
-
-
-def pair_rows_batch(
-    p: Tensor,
-    v: Tensor,
-    R: Tensor,
-    alpha: Tensor | float,
-    pairs: Tensor,
-    dt: float,
-    *,
-    relative_accel: Tensor | float,
-    gamma: float = DEFAULT_CBF_GAMMA,
-    plant: Plant = "zoh",
-    margin_m: float = 0.0,
-) -> PairRowsBatch:
-    """Return the sampled-data rows of the given pairs in every environment.
-
-    Args:
-        p: Centres, shape (B, N, d), m.
-        v: Velocities, shape (B, N, d), m/s.
-        R: Radii, shape (N,) or (B, N), m.
-        alpha: Braking authority left against the worst partner, m/s^2, > 0; broadcasts to (B, P).
-        pairs: Indices of the agents of each pair, shape (P, 2), integer.
-        dt: Control step, s.
-        relative_accel: A, bound on the relative acceleration, likewise; for ``plant="zoh"`` only.
-        gamma: Rate at which overlap is undone, 1/s.
-        plant: How the plant integrates one step.
-        margin_m: Distance kept in addition to the radii, m.
-    """
-    first, second = pairs[:, 0], pairs[:, 1]
-    normal, distance, closing, tangential = pair_geometry_batch(
-        p[:, first] - p[:, second], v[:, first] - v[:, second]
-    )
-    contact = (R[..., first] + R[..., second] + margin_m).expand_as(distance)
-    pair = PairTensors(
-        alpha=tensor_like("pair_rows_batch: alpha", alpha, p),
-        partner_accel=torch.zeros((), dtype=p.dtype, device=p.device),
-        relative_accel=tensor_like("pair_rows_batch: relative_accel", relative_accel, p),
-        dt=dt,
-        gamma=gamma,
-        plant=plant,
-    )
-    level, h = sampled_level(distance, contact, closing, tangential, pair)
-    margin = distance - contact
-    return PairRowsBatch(normal, level, h, margin, closing, time_left(margin, closing))
 
 
 def pair_geometry_batch(offset: Tensor, velocity: Tensor) -> PairGeometry:

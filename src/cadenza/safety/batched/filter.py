@@ -10,7 +10,7 @@ Axes:     B environments, N partners, d Cartesian dimensions, which are those of
 Units:    actions in m/s^2, everything else SI.
 Raising:  never because of one environment's rows: a step without an admissible action is a status.
 Numbers:  looked at in every call, but naming a bad one waits for the device; with
-          ``validate=False`` its environment is only marked.
+          ``capturable`` its environment is only marked.
 """
 
 import math
@@ -265,9 +265,10 @@ class BatchedEgoFilter:
         partner_models: The partners' control models, in the order of the tensors, N >= 0.
         bounds: Box of the actions and shared capacity.
         dt: Control step, s.
-        fixed_shape: See `cadenza.safety.batched.projection.project_batch`.
-        validate: Raise for bad numbers, which waits for the device. Without it an environment
-            with bad numbers gets the status `BAD_INPUT` and a zero action.
+        capturable: Read nothing back from the device, so that calls can be captured in a CUDA
+            graph: see `cadenza.safety.batched.projection.project_batch`. Nothing is raised for
+            numbers then; an environment with bad ones gets the status `BAD_INPUT` and a zero
+            action.
         max_rows: Most environments decided in one pass; with at most `FEW` an environment's bits
             depend on no other one. None takes as many as memory allows.
         options: Fields of `EgoOnlyOptions` but for ``rate_limit``, ``prediction_error`` and what
@@ -286,8 +287,7 @@ class BatchedEgoFilter:
         partner_models: Sequence[AgentControlModel],
         bounds: Bounds,
         dt: float,
-        fixed_shape: bool | None = None,
-        validate: bool = True,
+        capturable: bool = False,
         max_rows: int | None = None,
         **options: Unpack[BatchedKeywords],
     ) -> None:
@@ -296,8 +296,7 @@ class BatchedEgoFilter:
             "BatchedEgoFilter",
             partner_models=(partner_models, [AgentControlModel]),
             bounds=(bounds, Bounds),
-            fixed_shape=(fixed_shape, bool | None),
-            validate=(validate, bool),
+            capturable=(capturable, bool),
             max_rows=(max_rows, int | None),
         )
         self._max_rows = max_rows
@@ -332,7 +331,7 @@ class BatchedEgoFilter:
         self._credit = min(ego_model.max_cartesian_accel(bounds), bounds.action_linf_component)
         self._radial_accel = self._credit if lone and self._options.brakes_radially else None
         self._passive = self._options.passive and len(partner_models) > 1
-        self._fixed_shape, self._validate = fixed_shape, validate
+        self._capturable = capturable
         snapshot = AgentSnapshot(np.zeros(self._dim), np.zeros(self._dim), 1.0)
         self._authority = measure_authority(ego_model, snapshot, bounds)
         # Ages and contact distances are accounted for per environment, where radii are known.
@@ -386,10 +385,10 @@ class BatchedEgoFilter:
                 they declare, rows are built on it and nothing is certified; None where it never is.
 
         Raises:
-            InputError: Shapes or dtypes disagree; with ``validate`` also numbers that are not
+            InputError: Shapes or dtypes disagree; unless ``capturable`` also numbers that are not
                 finite or out of range.
-            ConfigurationError: With ``validate``: packets as old as declared leave no authority, or
-                the control step is too long.
+            ConfigurationError: Unless ``capturable``: packets as old as declared leave no
+                authority, or the control step is too long.
         """
         require_tensor("filter: nominal", nominal)
         step = StepInput(
@@ -405,10 +404,10 @@ class BatchedEgoFilter:
             directions=directions if self._options.measures else None,
             partner_accel=partner_accel,
         ).checked(self._partners, self._dim)
-        if self._validate:
+        if not self._capturable:
             step.require_numbers()
         batch = nominal.shape[0]
-        size = batch if self._is_fixed(nominal) else chunk_size(self._partners, self._dim)
+        size = batch if self._masks(nominal) else chunk_size(self._partners, self._dim)
         size = size if self._max_rows is None else min(size, self._max_rows)
         if batch <= size:
             return self._filter(step)
@@ -480,7 +479,7 @@ class BatchedEgoFilter:
 
     def _filter(self, step: StepInput) -> BatchedStep:
         """Filter one pass."""
-        if not self._validate:
+        if self._capturable:
             step = step.marked()
         nominal = step.nominal
         rows = self._rows(step)
@@ -613,7 +612,7 @@ class BatchedEgoFilter:
         if options.max_age_s > 0.0:
             reach = torch.full_like(pair.alpha[:1], self._authority.reach)
             pair, left = derated_batch(pair, reach, contact, options.max_age_s)
-            if self._validate and not bool(left.all()):
+            if not self._capturable and not bool(left.all()):
                 raise ConfigurationError(
                     f"ego-only filter: expected authority left at max_age_s = "
                     f"{options.max_age_s:.4g} s against every partner, got none against some; "
@@ -622,7 +621,7 @@ class BatchedEgoFilter:
             covered = covered & left.all(-1)
         if options.plant == "zoh":
             short = (pair.unheld_accel * self._dt * self._dt <= 6.0 * contact).all(-1)
-            if self._validate and not bool(short.all()):
+            if not self._capturable and not bool(short.all()):
                 raise ConfigurationError(
                     "ego-only filter: expected a_p dt^2 <= 6 D for every partner, got dt = "
                     f"{self._dt:.4g} s, too long for some bound a_p and contact distance D; "
@@ -667,20 +666,20 @@ class BatchedEgoFilter:
         solution = self._project(u, rows, used, ~tightened)
         failed = (solution.status == INFEASIBLE) | (solution.status == NOT_CONVERGED)
         again = failed & tightened
-        if not self._is_fixed(u) and not bool(again.any()):
+        if not self._masks(u) and not bool(again.any()):
             return solution
         return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
     def _are_few(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> bool:
         """Return whether the code of one environment solves those that clipping leaves.
 
-        It follows no gradients, makes no allowance for float32's rounding and expects good numbers.
+        It follows no gradients and makes no allowance for float32's rounding.
         """
-        plain = u.dtype == torch.float64 and not u.is_cuda and not self._is_fixed(u)
         tracked = torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in (u, rows.a, rows.level, wanted)
         )
-        return plain and self._validate and not tracked and u.shape[0] <= FEW
+        plain = u.dtype == torch.float64 and not self._masks(u)
+        return plain and not tracked and u.shape[0] <= FEW
 
     def _granted(self, rows: EgoRowsBatch, wanted: Tensor | None) -> Tensor:
         """Return the lambda that enters the rows: `filters.projection.granted` on tensors."""
@@ -718,8 +717,9 @@ class BatchedEgoFilter:
             b = b.index_copy(0, hard, u.new_tensor(levels))
         return _Solution(x, status, used, b, status < INFEASIBLE)
 
-    def _is_fixed(self, u: Tensor) -> bool:
-        return u.is_cuda if self._fixed_shape is None else self._fixed_shape
+    def _masks(self, u: Tensor) -> bool:
+        """Return whether every stage runs for all environments, and a mask chooses."""
+        return u.is_cuda or self._capturable
 
     def _project(
         self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, final: Tensor | None
@@ -737,7 +737,7 @@ class BatchedEgoFilter:
             first=most_urgent(rows.h, urgency),
             weight=SLACK_WEIGHT * (1.0 + 1.0 / urgency.clamp_min(1e-3)),
             final=final,
-            fixed_shape=self._fixed_shape,
+            capturable=self._capturable,
         )
         return _Solution(answer.u, answer.status, lambda_, b, answer.status < INFEASIBLE)
 
@@ -754,7 +754,7 @@ class BatchedEgoFilter:
             pair.dt,
             self._options.contact_speed,
         )
-        u, kept = passive_action(torch, scene, solution.u, look=not self._is_fixed(step.nominal))
+        u, kept = passive_action(torch, scene, solution.u, look=not self._masks(step.nominal))
         missed = ((rows.a * u.unsqueeze(1)).sum(-1) - solution.b).amax(1) > PASSIVE_MET
         status = torch.where(missed, INFEASIBLE, OPTIMAL).to(torch.int8)
         bad = solution.status == BAD_INPUT
@@ -773,7 +773,7 @@ class BatchedEgoFilter:
         if self._radial_accel is None:
             return solution
         lost = solution.status == INFEASIBLE
-        if not self._is_fixed(solution.u) and not bool(lost.any()):
+        if not self._masks(solution.u) and not bool(lost.any()):
             return solution
         braked = lost & ~(rows.uncovered | rows.outside)
         radial = -self._radial_accel * rows.a[:, 0]

@@ -13,9 +13,8 @@ Order:    1. environments whose clipped nominal meets every row are done: with t
              nominal, and never an answer that did not converge.
 Two ways: on a CPU each stage looks only at the environments that are left; where few are, and in
           place of the active set method, they are solved one by one as
-          `cadenza.safety.filters.projection` does. With ``fixed_shape=True`` (default on CUDA)
-          every stage runs for all of them and a mask chooses: no transfer to the host and no
-          branch on data, so that it can be captured in a CUDA graph.
+          `cadenza.safety.filters.projection` does. On CUDA, and with ``capturable``, every stage
+          runs for all of them and a mask chooses: no transfer to the host and no branch on data.
 Gradient: with W the rows that hold the action back and F the components inside the box, both told
           from the answer to its rounding,
               x_F = u_F - A_WF^T y,  A_W x = b_W,
@@ -103,8 +102,7 @@ def project_batch(
     hi: Tensor | float | None = None,
     active_mask: Tensor | None = None,
     *,
-    fixed_shape: bool | None = None,
-    validate: bool = True,
+    capturable: bool = False,
 ) -> BatchProjection:
     """Return the actions closest to ``u_hat`` that meet the rows and the box.
 
@@ -119,26 +117,22 @@ def project_batch(
         lo: Lower bounds: a number, shape (n,) or (B, n); None for none.
         hi: Upper bounds, likewise.
         active_mask: Rows that count, shape (B, m), bool; None counts all of them.
-        fixed_shape: Run every stage for all environments, so that nothing is read back from the
-            device; None does so on CUDA.
-        validate: Look for malformed and not finite input first, which waits for the device.
-            Without it such environments get `BAD_INPUT` and the box's point nearest to zero; zero
-            where the box is empty or not a number.
+        capturable: Read nothing back from the device, so that the call can be captured in a CUDA
+            graph. Environments whose numbers are bad then get `BAD_INPUT` and the box's point
+            nearest to zero; zero where the box is empty or not a number.
 
     Raises:
-        InputError: With ``validate``: shapes or dtypes disagree, the box is empty or an entry is
-            not finite. Without: only what shapes and dtypes show.
-        ConfigurationError: ``fixed_shape`` or ``validate`` is neither True nor False.
+        InputError: Shapes or dtypes disagree; unless ``capturable`` also an empty box or an entry
+            that is not finite.
+        ConfigurationError: ``capturable`` is neither True nor False.
     """
-    require_kinds(
-        "project_batch", fixed_shape=(fixed_shape, bool | None), validate=(validate, bool)
-    )
+    require_kinds("project_batch", capturable=(capturable, bool))
     rows_on = _rows_on(u_hat, A, b, active_mask)
     lower = _bound("lo", lo, u_hat, -torch.inf)
     upper = _bound("hi", hi, u_hat, torch.inf)
-    if validate:
+    if not capturable:
         _require_numbers(u_hat, A, b, lower, upper)
-    return project_ranked(u_hat, A, b, lower, upper, rows_on, fixed_shape=fixed_shape)
+    return project_ranked(u_hat, A, b, lower, upper, rows_on, capturable=capturable)
 
 
 def project_ranked(
@@ -152,7 +146,7 @@ def project_ranked(
     weight: Tensor | None = None,
     final: Tensor | None = None,
     *,
-    fixed_shape: bool | None = None,
+    capturable: bool = False,
 ) -> BatchProjection:
     """Return what `project_batch` does where the rows have a rank; its input is not checked.
 
@@ -161,17 +155,17 @@ def project_ranked(
     takes `SLACK_WEIGHT` for each. Both bounds have shape (B, n). The least violation is searched
     for only where ``final``, (B,), is true; elsewhere the action means nothing without a solution.
     """
-    fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
+    masked = u_hat.is_cuda or capturable
     batch = u_hat.shape[0]
     if batch == 0:
         codes = torch.empty(0, dtype=torch.int8, device=u_hat.device)
         return BatchProjection(u_hat.clone(), codes, torch.empty_like(u_hat[:, 0]))
     given = (u_hat, A, b, lower, upper, rows_on, first, weight, final)
-    size = batch if fixed else chunk_size(A.shape[1], A.shape[2])
+    size = batch if masked else chunk_size(A.shape[1], A.shape[2])
     parts = [
         _project(
             tuple(None if x is None else x[start : start + size] for x in given),
-            _Stages(compact=not fixed),
+            _Stages(compact=not masked),
         )
         for start in range(0, batch, size)
     ]

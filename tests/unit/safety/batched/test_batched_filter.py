@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.batched import BatchedEgoFilter, pair_rows_batch
+from cadenza.safety.batched import BatchedEgoFilter
 from cadenza.safety.batched.projection import FEW, OPTIMAL
 from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
@@ -40,26 +40,23 @@ def scene(size=1, **changes):
 
 
 @pytest.mark.parametrize("plant", ["zoh", "semi_implicit"])
-def test_rows_have_finite_gradients_everywhere(plant):
+def test_gradients_are_finite_everywhere(plant):
     # Coincident centres, exact contact, overlap, zero speed, and a state out of every set.
     offsets = real([0.0, 0.0], [0.4, 0.0], [0.1, 0.0], [1.0, 0.0], [0.5, 0.0])
     speeds = real([0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [-9.0, 0.0])
-    zero = torch.zeros_like(offsets)
-    p = torch.stack((offsets, zero), 1).requires_grad_(True)
-    v = torch.stack((speeds, zero), 1).requires_grad_(True)
-    rows = pair_rows_batch(
-        p,
-        v,
-        torch.tensor([0.2, 0.2], dtype=torch.float64),
-        1.5,
-        torch.tensor([[0, 1]]),
-        DT,
-        relative_accel=3.0,
-        plant=plant,
-    )
-    (rows.level.sum() + rows.h.sum() + rows.normal.sum()).backward()
-    assert bool(torch.isfinite(p.grad).all())
-    assert bool(torch.isfinite(v.grad).all())
+    moving = {"ego_position": offsets, "ego_velocity": speeds}
+    inputs = {
+        name: values.clone().requires_grad_(True)
+        for name, values in (scene(5, nominal=real([-2.0, 0.3]).repeat(5, 1)) | moving).items()
+        if isinstance(values, torch.Tensor)
+    }
+    inputs["partner_positions"].data.zero_()
+    step = guard(plant=plant).filter(**inputs, ego_radius=0.2, partner_radii=[0.2])
+    assert len(set(step.status.tolist())) > 1
+    (step.action.sum() + step.h.sum() + step.margin.sum()).backward()
+    for name, values in inputs.items():
+        assert bool(torch.isfinite(values.grad).all()), name
+    assert bool((inputs["ego_velocity"].grad != 0.0).any())
 
 
 def test_gradient_of_the_whole_filter_matches_differences():
@@ -157,11 +154,11 @@ def test_large_batches_are_cut_without_a_seam():
         torch.testing.assert_close(getattr(whole, name)[8000:], values, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("fixed_shape", [False, True])
-def test_empty_batch_and_no_partners(fixed_shape):
-    empty = guard(fixed_shape=fixed_shape).filter(**scene(0))
+@pytest.mark.parametrize("capturable", [False, True])
+def test_empty_batch_and_no_partners(capturable):
+    empty = guard(capturable=capturable).filter(**scene(0))
     assert empty.action.shape == (0, 2)
-    alone = guard(partner_models=[], fixed_shape=fixed_shape).filter(
+    alone = guard(partner_models=[], capturable=capturable).filter(
         **scene(
             1,
             nominal=real([3.0, 0.5]),
@@ -206,7 +203,7 @@ def test_bad_configurations_are_refused(changes, message):
 def test_ages_that_leave_no_authority_are_refused_or_flagged():
     with pytest.raises(ConfigurationError, match="authority left at max_age_s"):
         guard(max_age_s=5.0).filter(**scene(1))
-    step = guard(max_age_s=5.0, validate=False).filter(**scene(1))
+    step = guard(max_age_s=5.0, capturable=True).filter(**scene(1))
     assert step.uncertified.tolist() == [True]
 
 
