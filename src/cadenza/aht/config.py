@@ -55,6 +55,7 @@ from cadenza.learn.settings import (
     SamplerConfig,
     ScheduleConfig,
 )
+from cadenza.safety.backup import BackupKeywords
 from cadenza.safety.runtime.options import SafetyOptions
 
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
@@ -253,6 +254,16 @@ _OWN_FIELDS: Final[dict[str, Any]] = {
     )
     for name in _OWN_OPTIONS
 }
+#: Settings of every filter.
+_OF_ALL: Final = ("enabled", "intervention_penalty")
+#: Settings of the filter of robots that take velocities, and their names in `BackupFilter`.
+_OF_BACKUPS: Final = {
+    "guarantee": "guarantee",
+    "margin_m": "margin_m",
+    "position_error": "position_error_m",
+    "velocity_error": "velocity_error",
+    "contact_speed": "contact_speed",
+}
 OptionFields: type[UpstreamSafety] = create_model(
     "OptionFields", __base__=UpstreamSafety, **_OWN_FIELDS
 )
@@ -262,7 +273,9 @@ class SafetyConfig(OptionFields):
     """The safety filter between the ego's action and the environment.
 
     Options of `cadenza.safety.runtime.options.SafetyOptions` that are not listed here are fields,
-    too, with its types and defaults.
+    too, with its types and defaults. For a task whose robots take velocities only ``enabled``,
+    ``intervention_penalty``, ``guarantee``, ``margin_m``, ``position_error``, ``velocity_error``
+    and ``contact_speed`` may differ from their defaults.
 
     Attributes:
         enabled: Filter every executed action and record telemetry.
@@ -296,6 +309,23 @@ class SafetyConfig(OptionFields):
         if mine["multi_partner"] != "rows":  # the older name of ``guarantee``
             given["multi_partner"] = mine["multi_partner"]
         return SafetyOptions(**given)
+
+    def to_backup_settings(self) -> BackupKeywords:
+        """Return the settings as the filter of robots that take velocities takes them.
+
+        Raises:
+            ConfigurationError: A setting is none of theirs.
+        """
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name not in (*_OF_ALL, *_OF_BACKUPS) and value != field.default:
+                raise ConfigurationError(
+                    f"safety.{name}: expected its default {field.default!r} for a robot that takes "
+                    f"velocities, got {value!r}; its filter reads {', '.join(_OF_BACKUPS)}."
+                )
+        mine = dict(self)
+        given = {theirs: mine[ours] for ours, theirs in _OF_BACKUPS.items()}
+        return cast("BackupKeywords", given)
 
     @model_validator(mode="after")
     def _clamp_below_saturation(self) -> Self:

@@ -45,10 +45,14 @@ from cadenza.safety.snapshot import AgentSnapshot
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
+    from cadenza.safety.batched.robot_driver import BatchedRobotDriver
     from cadenza.safety.runtime.driver import SafetyDriver
+    from cadenza.safety.runtime.robot_driver import RobotDriver
 
 #: The filter of one environment, or of a batch.
-AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver", "FilterDriver"]
+AnyDriver: TypeAlias = Union[
+    "SafetyDriver", "BatchedSafetyDriver", "RobotDriver", "BatchedRobotDriver", "FilterDriver"
+]
 #: The tail is the newest ``1 / TAIL_DIVISOR`` of the stream.
 TAIL_DIVISOR: Final = 10
 #: Block sums kept; a doubling leaves half, so one block is <= 1/4096 of the history.
@@ -270,9 +274,12 @@ class SafetyAggregator:
         }
 
     def finalise(
-        self, *, safety_enabled: bool, predictor_kind: str = "constant_velocity"
+        self, *, safety_enabled: bool, predictor_kind: str | None = "constant_velocity"
     ) -> dict[str, Any]:
-        """Return the closing record of the run; its ``event`` is the event's name."""
+        """Return the closing record of the run; its ``event`` is the event's name.
+
+        ``predictor_kind`` is None for a filter that forecasts nothing.
+        """
         run = _Tally()
         run.add(self._past)
         run.add(self._window)
@@ -360,7 +367,8 @@ def evaluate_audit_gate(record: Mapping[str, Any] | None) -> AuditVerdict:
         told = f"gate A: expected |lambda| < {limit:g} m/s^2 in steady state, got {steady_state:g}."
         return AuditVerdict(EXIT_SATURATED, told)
     n_loss = record.get("n_loss")  # absent in upstream logs, which cannot be judged by it
-    if n_loss is not None and not float(record["loss_positive_fraction"]) > 0.0:
+    forecasts = record.get("predictor_kind", "") is not None
+    if n_loss is not None and forecasts and not float(record["loss_positive_fraction"]) > 0.0:
         return AuditVerdict(
             EXIT_STUCK,
             f"gate B: the prediction loss was 0 in all {int(n_loss)} measured steps: either the "
@@ -436,6 +444,11 @@ class FilterDriver:
     def lambda_(self) -> LambdaDict:
         """Slack per pair, m/s^2; a copy."""
         return dict(self.safety_state.lambda_)
+
+    def reachable(self, nominal: FloatArray) -> FloatArray:
+        """Return what the action's own bounds leave of it without the filter."""
+        c = self.bounds.action_linf_component
+        return np.clip(nominal, -c, c)
 
     def drives(self, env: object) -> bool:
         """Whether stepping ``env`` moves what the driver reads."""
@@ -542,8 +555,8 @@ class SafetyStation:
         self._partner = partner
         self._is_batch = config.env.num_envs > 1
         self._penalty = config.safety.intervention_penalty
-        self._predictor_kind = config.safety.predictor_kind
-        self._action_bound = driver.bounds.action_linf_component
+        adapts = driver.lambda_bound is not None
+        self._predictor_kind = config.safety.predictor_kind if adapts else None
         self.aggregator: SafetyAggregator = SafetyAggregator(
             n_pairs=len(self.driver.partner_uids if self._is_batch else self.driver.lambda_),
             cartesian_accel_capacity=driver.cartesian_accel_capacity,
@@ -558,7 +571,7 @@ class SafetyStation:
         change; the penalty is >= 0, one number or (N,). What the action's own bounds cut off is no
         intervention: the environment would cut it off as well.
         """
-        reachable = np.clip(nominal, -self._action_bound, self._action_bound)
+        reachable = self.driver.reachable(nominal)
         change: float | FloatArray = 0.0
         if self._is_batch:
             ids = playing_ids_of(self._partner, len(nominal))

@@ -57,10 +57,12 @@ from cadenza.safety.emergency import (
 )
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.env_hooks import EnvHooks, optional_hook
+from cadenza.safety.runtime.robot_driver import RobotDriver, takes_velocities
 from cadenza.safety.snapshot import AgentSnapshot
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
+    from cadenza.safety.batched.robot_driver import BatchedRobotDriver
 
 #: Loops see this many seats: ego and partner.
 SEATS: Final = 2
@@ -359,13 +361,25 @@ def build_safety_driver(
     safety_config: SafetyConfig,
     *,
     link: EgoLink | None = None,
-) -> SafetyDriver | None:
+) -> SafetyDriver | RobotDriver | None:
     """Return the safety driver of the scalar env that will be stepped; None without a filter.
 
-    Over ``link`` the filter hears of the other robots; without one it sees the truth.
+    The environment's hooks say which one: that of robots that take velocities, or that of robots
+    that take accelerations. Over ``link`` the filter hears of the other robots; without one it sees
+    the truth.
+
+    Raises:
+        ConfigurationError: The filter is enabled for a task without the hooks, or has settings that
+            are not for its robots.
     """
     if not safety_config.enabled:
         return None
+    if takes_velocities(env):
+        return RobotDriver.from_env(
+            env,
+            snapshots=None if link is None else link.snapshots,
+            **safety_config.to_backup_settings(),
+        )
     _require_hooks(env, _SAFETY_HOOKS)
     hooks = EnvHooks.of(env)
     if link is not None:
@@ -375,28 +389,50 @@ def build_safety_driver(
 
 def build_batched_safety_driver(
     env: Any, safety_config: SafetyConfig, *, max_rows: int | None = None
-) -> "BatchedSafetyDriver | None":
+) -> "BatchedSafetyDriver | BatchedRobotDriver | None":
     """Build the safety driver of a batch of environments, the one that will be stepped.
 
     Args:
-        env: Batch with the safety hooks.
+        env: Batch with the safety hooks, which say which driver it is.
         safety_config: Settings of the filter.
-        max_rows: Most environments that the filter decides in one pass.
+        max_rows: Most environments that the filter decides in one pass, so that none depends on its
+            neighbors; robots that take velocities are decided one by one then.
 
     Returns:
         The driver; None if the filter is disabled.
 
     Raises:
-        ConfigurationError: The filter is enabled for a task without the hooks.
+        ConfigurationError: As `build_safety_driver`.
     """
     if not safety_config.enabled:
         return None
+    if takes_velocities(env):
+        from cadenza.safety.batched.robot_driver import BatchedRobotDriver
+
+        settings = safety_config.to_backup_settings()
+        return BatchedRobotDriver.from_env(env, together=max_rows is None, **settings)
     from cadenza.safety.batched.driver import BatchedSafetyDriver
 
     _require_hooks(env, _BATCH_SAFETY_HOOKS)
     return BatchedSafetyDriver.from_env(
         env, ego_uid=env.ego_uid, options=safety_config.to_options(), max_rows=max_rows
     )
+
+
+def decides_in_lanes(env: Any, safety_config: SafetyConfig) -> bool:
+    """Return whether the filter of ``env`` can guard lanes with these settings.
+
+    Raises:
+        ConfigurationError: They are not for its robots.
+    """
+    if not safety_config.enabled:
+        return True
+    if takes_velocities(env):
+        safety_config.to_backup_settings()
+        return True
+    from cadenza.safety.batched.driver import follows
+
+    return follows(safety_config.to_options())
 
 
 def _require_hooks(env: Any, hooks: tuple[str, ...]) -> None:

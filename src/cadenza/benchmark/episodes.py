@@ -29,7 +29,8 @@ from cadenza.evaluation.results import EpisodeResult, SafetyRecord
 from cadenza.safety.geometry import Obstacles
 from cadenza.safety.record import Figure, Figures, StepRecord
 from cadenza.safety.runtime.driver import SafetyDriver
-from cadenza.safety.runtime.env_hooks import EnvHooks
+from cadenza.safety.runtime.env_hooks import hook
+from cadenza.safety.runtime.robot_driver import RobotDriver
 from cadenza.safety.snapshot import AgentBatch
 
 #: Longest episode we accept, control steps: an environment that never ends is an error.
@@ -72,7 +73,7 @@ class EpisodeWorld:
     partner_uid: str
     policy: EgoPolicy
     partner: PartnerLike
-    guard: SafetyDriver | None
+    guard: SafetyDriver | RobotDriver | None
     has_success: bool = True
     control_timestep_s: float | None = None
     link: EgoLink | None = None
@@ -226,7 +227,8 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         intervention = 0.0
         if world.guard is not None:
             step = world.guard.step(action, partner_id=playing_id(world.partner))
-            intervention = intervention_size(action, step.action, world.seat)
+            wanted = world.guard.reachable(action)
+            intervention = intervention_size(wanted, step.action, world.seat)
             record.observe(step.decision(world.seat.uid), intervention)
             action = step.action
         obs, reward, terminated, truncated, info = world.env.step(
@@ -336,6 +338,7 @@ def safety_record(record: StepRecord, control_timestep_s: float) -> SafetyRecord
 
     Partners' accelerations are measured between two steps: what follows the last is not seen.
     """
+    beside = math.isfinite(record.min_static_margin)
     return SafetyRecord(
         control_timestep_s=control_timestep_s,
         overlapping_steps=record.overlapping,
@@ -346,6 +349,7 @@ def safety_record(record: StepRecord, control_timestep_s: float) -> SafetyRecord
         slack_peak=record.max_slack,
         brake_reasons=dict(sorted(record.reasons.items())),
         ego_breaches=record.ego_breaches or None,
+        static_uncertified_steps=record.static_uncertified if beside else None,
     )
 
 
@@ -380,6 +384,6 @@ def open_world(
             partner=build_partner(partner, env=live_env, weights_sha256=weights_sha256),
             guard=build_safety_driver(live_env, safety, link=ego_link),
             has_success=get_task(env.task).has_success,
-            control_timestep_s=EnvHooks.of(live_env).control_timestep if safety.enabled else None,
+            control_timestep_s=hook(live_env, "control_timestep") if safety.enabled else None,
             link=ego_link,
         )

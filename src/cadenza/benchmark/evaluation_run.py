@@ -74,7 +74,6 @@ from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest, weights_path
 from cadenza.partners.zoo_member import ZOO_MEMBER
-from cadenza.safety.batched.driver import follows
 
 #: Episodes that are kept in memory once they are read, about 3 kB each.
 MAX_KEPT: Final = 50_000
@@ -202,11 +201,10 @@ def _engine(
     first = partners[0].partner
 
     def engine(condition: ConditionEntry) -> Literal["lanes/1", "scalar/1"]:
-        filtered = condition.safety.enabled
-        vectorized = not filtered or follows(condition.safety.to_options())
-        if not vectorized or condition.link is not None:
+        if condition.link is not None:
             return SCALAR
-        possible = has_lanes(task, condition.env_of(env), condition.partner_of(first))
+        own_env, partner = condition.env_of(env), condition.partner_of(first)
+        possible = has_lanes(task, own_env, partner, condition.safety)
         return LANES if possible else SCALAR
 
     return EngineEntry(conditions={entry.name: engine(entry) for entry in config.conditions})

@@ -52,7 +52,7 @@ def film(
     """
     config = EnvConfig(task=task, options=dict(options or {}))
     played = PartnerConfig(class_name=partner)
-    in_lanes = has_lanes(get_task(task), config, played)
+    in_lanes = has_lanes(get_task(task), config, played, SafetyConfig())
     return _film(out, _Played(config, ego, played, seed, artifacts_root, in_lanes))
 
 

@@ -23,7 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.builders import build_batched_safety_driver, build_env, build_partner
+from cadenza.benchmark.builders import (
+    build_batched_safety_driver,
+    build_env,
+    build_partner,
+    decides_in_lanes,
+)
 from cadenza.benchmark.episodes import (
     INTERVENTION_TOLERANCE,
     MAX_STEPS,
@@ -44,6 +49,7 @@ from cadenza.safety.record import StepRecord
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
+    from cadenza.safety.batched.robot_driver import BatchedRobotDriver
 
 #: Lanes unless told otherwise: below 64 the filter's fixed cost per step dominates.
 DEFAULT_LANES: Final = 128
@@ -53,13 +59,18 @@ MIN_LANES: Final = 2
 FILTER_ROWS: Final = 128
 
 
-def has_lanes(task: TaskSpec, env: EnvConfig, partner: PartnerConfig) -> bool:
-    """Return whether ``task`` can be played in lanes; builds and closes two of them."""
+def has_lanes(task: TaskSpec, env: EnvConfig, partner: PartnerConfig, safety: SafetyConfig) -> bool:
+    """Return whether ``task`` can be played in lanes; builds and closes two of them.
+
+    Raises:
+        ConfigurationError: The filter has settings that are not for the robots of ``task``.
+    """
     if not task.supports_batches:
         return False
     many = env.model_copy(update={"num_envs": MIN_LANES})
     with closing(build_env(many, root_seed=0, partner=partner)) as lanes:
-        return callable(getattr(lanes, "reset_rows", None))
+        guarded = decides_in_lanes(lanes, safety)
+        return guarded and callable(getattr(lanes, "reset_rows", None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: holds live objects
@@ -71,7 +82,7 @@ class LaneWorld:
     partner_uid: str
     policy: LanePolicy
     partner: "PartnerBase | _PartnerPerLane"
-    guard: "BatchedSafetyDriver | None"
+    guard: "BatchedSafetyDriver | BatchedRobotDriver | None"
     has_success: bool
 
     @property
@@ -273,7 +284,7 @@ class _Play:
         size = np.zeros(world.lanes)
         if world.guard is not None:
             step = world.guard.step(action, world.partner.playing_ids)
-            size = intervention_sizes(action, step.action, world.seat)
+            size = intervention_sizes(world.guard.reachable(action), step.action, world.seat)
             self._record.observe(step.decision, size)
             action = step.action
         actions = {world.seat.uid: action, world.partner_uid: partner_action}

@@ -317,6 +317,7 @@ DOORWAY: Final = TaskSpec(
         "doorway_changing",
     ),
     seen_partner="doorway_mixed",
+    supports_safety=True,
     supports_batches=True,
     options={"takt_s": number(10.0, 1.0, 60.0, "s until both must have arrived")},
 )

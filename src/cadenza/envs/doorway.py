@@ -49,7 +49,7 @@ from cadenza.envs.vector_base import (
 )
 from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Box, HalfSpace, Shape
-from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch, WheeledSnapshot
 
 #: Control step, s.
 CONTROL_TIMESTEP: Final = 0.05
@@ -394,6 +394,18 @@ class VectorDoorwayDiffDriveEnv(VectorDoorwayEnv):
         across = SPEEDS[1] * YAW_RATE
         most = float(np.sqrt(ACCELERATION * ACCELERATION + across * across))
         return PartnerBound(self.partner_uid, SPEEDS[1], most)
+
+    def build_agent_batch(self) -> AgentBatch:
+        """Return the current motion of both robots, and where the ego faces."""
+        batch = super().build_agent_batch()
+        return WheeledBatch(
+            uids=batch.uids,
+            positions=batch.positions,
+            velocities=batch.velocities,
+            radii=batch.radii,
+            headings=self._headings[0] * _RAD_PER_TURN,
+            yaw_rates=self._yaw_rates[0].copy(),
+        )
 
     def snapshots(self, row: int) -> dict[str, AgentSnapshot]:
         """Return the current motion of both robots of one copy, with their headings."""

@@ -93,6 +93,8 @@ class SafetyRecord(Archive):
         lambda_var: Variance over steps of its mean over pairs, (m/s^2)^2.
         slack_peak: Most by which the filter's action missed a row, m/s^2; 0 if every row was met.
         brake_reasons: Dangerous pairs in steps that braked, by reason.
+        static_uncertified_steps: Steps that the promise about obstacles did not cover; None
+            where nothing stands around.
     """
 
     control_timestep_s: Annotated[float, Field(strict=True, gt=0.0, allow_inf_nan=False)]
@@ -104,6 +106,7 @@ class SafetyRecord(Archive):
     slack_peak: NonNegative
     brake_reasons: dict[str, Count]
     ego_breaches: Count | None = None
+    static_uncertified_steps: Count | None = None
 
     @model_validator(mode="after")
     def _breaches_were_checked(self) -> Self:

@@ -623,6 +623,11 @@ class VelocityModel:
         """Return the least and the largest components of an action, m/s."""
         return (-self.max_speed,) * self.dim, (self.max_speed,) * self.dim
 
+    def limited(self, actions: FloatArray) -> FloatArray:
+        """Return what the base makes of commands, (..., dim): longer ones are shortened."""
+        size = np.linalg.norm(actions, axis=-1, keepdims=True)
+        return actions * (self.max_speed / np.maximum(size, self.max_speed))
+
 
 @dataclass(frozen=True, slots=True)
 class PartnerBound:
@@ -723,6 +728,10 @@ class UnicycleModel:
     def action_box(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return the least and the largest components of an action, m/s and rad/s."""
         return (-self.max_reverse, -self.max_yaw_rate), (self.max_speed, self.max_yaw_rate)
+
+    def limited(self, actions: FloatArray) -> FloatArray:
+        """Return what the base makes of commands, (..., 2): each is cut to its limits."""
+        return np.clip(actions, *self.action_box())
 
     @property
     def is_ideal(self) -> bool:

@@ -10,6 +10,7 @@ Source:    B. P. Welford, Technometrics 4(3), 1962; merged as in Chan, Golub and
            resolved.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -163,6 +164,8 @@ class Decision(NamedTuple):
     partner_breached: Figure  # Whether a partner's motion disproved its declaration
     ego_breached: Figure  # Whether the ego's did
     reasons: Mapping[int, tuple[str, ...]]  # Reasons for braking, by lane; lane 0 for one step
+    static_margin: Figure = math.inf  # Smallest gap to an obstacle less what is kept, m
+    static_uncertified: Figure = False  # Whether the guarantee about obstacles does not cover it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,6 +192,8 @@ class StepRecord(Figures):
     max_slack: Figure = 0.0  # Most by which an executed action missed a row, m/s^2
     lambda_mean: Figure = 0.0  # Mean over steps of the mean over pairs, m/s^2
     lambda_squares: Figure = 0.0  # Sum over steps of its squared distances from that mean
+    static_uncertified: Figure = 0  # Steps that the guarantee about obstacles does not cover
+    min_static_margin: Figure = math.inf  # Smallest gap to an obstacle less what is kept, m
     #: Dangerous pairs in steps that braked, by reason
     reasons: Figure = field(default_factory=Counter[str])
 
@@ -204,7 +209,9 @@ class StepRecord(Figures):
 
     def observe(self, decision: Decision, change: Figure) -> None:
         """Take in one step: a decision, and by how much it changed the action (0: it did not)."""
-        larger: Any = max if isinstance(self.steps, int) else np.maximum
+        single = isinstance(self.steps, int)
+        larger: Any = max if single else np.maximum
+        smaller: Any = min if single else np.minimum
         self.steps += 1
         self.braked += decision.braked
         self.infeasible += decision.infeasible
@@ -218,8 +225,10 @@ class StepRecord(Figures):
         self.max_slack = larger(self.max_slack, decision.slack)
         self.partner_breaches += decision.partner_breached
         self.ego_breaches += decision.ego_breached
+        self.static_uncertified += decision.static_uncertified
+        self.min_static_margin = smaller(self.min_static_margin, decision.static_margin)
         delta = decision.lambda_mean - self.lambda_mean
         self.lambda_mean += delta / self.steps
         self.lambda_squares += delta * (decision.lambda_mean - self.lambda_mean)
         for lane, reasons in decision.reasons.items():
-            (self.reasons if larger is max else self.reasons[lane]).update(reasons)
+            (self.reasons if single else self.reasons[lane]).update(reasons)

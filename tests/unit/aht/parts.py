@@ -220,10 +220,12 @@ class HalvingDriver:
 
     env: Any
     cartesian_accel_capacity: float = 2.0
-    bounds: Any = field(default_factory=lambda: SimpleNamespace(action_linf_component=2.0))
     lambda_bound: float = 1.4
     lambda_: dict[tuple[str, str], float] = field(default_factory=lambda: {("ego", "partner"): 0.0})
     calls: list[Any] = field(default_factory=list)
+
+    def reachable(self, nominal: Any) -> Any:
+        return np.clip(nominal, -2.0, 2.0)
 
     def drives(self, env: Any) -> bool:
         return env is self.env
@@ -267,10 +269,12 @@ class HalvingBatchDriver:
     env: Any
     num_envs: int = 4
     cartesian_accel_capacity: float = 2.0
-    bounds: Any = field(default_factory=lambda: SimpleNamespace(action_linf_component=2.0))
     lambda_bound: float = 1.4
     partner_uids: tuple[str, ...] = ("partner",)
     calls: list[Any] = field(default_factory=list)
+
+    def reachable(self, nominal: Any) -> Any:
+        return np.clip(nominal, -2.0, 2.0)
 
     def drives(self, env: Any) -> bool:
         return env is self.env

@@ -108,6 +108,9 @@ class ScriptedGuard:
     def begin_episode(self):
         self.calls.append(("episode", None))
 
+    def reachable(self, nominal):
+        return nominal
+
     def step(self, nominal_action, partner_id=None):
         self.calls.append(("step", partner_id))
         self.index += 1

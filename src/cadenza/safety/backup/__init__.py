@@ -9,10 +9,17 @@ Adding one:  a robot is one file that implements `Base`, and a line in `filter`.
 """
 
 from cadenza.safety.backup.batched import BatchedBackupFilter, BatchedBackupStep
-from cadenza.safety.backup.filter import BackupFilter, BackupStep, Guarantee, RobotModel
+from cadenza.safety.backup.filter import (
+    BackupFilter,
+    BackupKeywords,
+    BackupStep,
+    Guarantee,
+    RobotModel,
+)
 
 __all__ = [
     "BackupFilter",
+    "BackupKeywords",
     "BackupStep",
     "BatchedBackupFilter",
     "BatchedBackupStep",

@@ -59,6 +59,7 @@ class BatchedBackupStep:
             fewer than another.
         static_uncertified: Shape (N,).
         margin: Free distance to every partner, shape (N, J), m.
+        bounds_broken: A partner was measured to be faster than it declares, shape (N,).
     """
 
     action: FloatArray
@@ -67,6 +68,7 @@ class BatchedBackupStep:
     static_margin: FloatArray
     static_uncertified: Flags
     margin: FloatArray
+    bounds_broken: Flags
 
 
 class BatchedBackupFilter:
@@ -76,12 +78,14 @@ class BatchedBackupFilter:
         single: The filter of one environment. Every environment is decided as by a copy of it;
             itself it is left as it is.
         num_envs: N, >= 1.
+        together: Decide many robots at once; else one after the other, with the bits of `single`,
+            which then depend neither on N nor on the other environments.
 
     Raises:
         ConfigurationError: An argument is of another kind or out of range.
     """
 
-    def __init__(self, single: BackupFilter, num_envs: int) -> None:
+    def __init__(self, single: BackupFilter, num_envs: int, *, together: bool = True) -> None:
         require_kinds("BatchedBackupFilter", single=(single, BackupFilter))
         if not (is_whole(num_envs) and num_envs >= 1):
             expected = "a whole number >= 1"
@@ -92,7 +96,7 @@ class BatchedBackupFilter:
         #: Decides one row; commands that act later in its environment are put into it before.
         self._base = single.new_base()
         self._states = [self._base.state_dict() for _ in range(num_envs)]
-        self._batch = _batch_of(single)
+        self._batch = _batch_of(single) if together else None
         self._shape = num_envs, self._robot.action_dim
         self._form: _Form = _form_of(single)
         self._plans = self._no_plans()
@@ -145,13 +149,15 @@ class BatchedBackupFilter:
         step.decide(self._plans)
         self._plans = step.plans
         offset = scene.positions[:, None] - scene.partner_positions
+        broken = self._bounds_broken(scene)
         return BatchedBackupStep(
             action=step.actions,
             backup=step.sources,
-            uncertified=~step.plans.exists | self._bounds_broken(scene),
+            uncertified=~step.plans.exists | broken,
             static_margin=step.static_margin,
             static_uncertified=step.static_uncertified,
             margin=norm(offset) - contacts,
+            bounds_broken=broken,
         )
 
     def _bounds_broken(self, scene: BatchedScene) -> Flags:

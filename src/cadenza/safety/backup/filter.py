@@ -14,7 +14,7 @@ Units:   m, m/s, s; actions in the unit of the robot's model.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, TypedDict, cast, get_args
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class BackupStep:
         static_uncertified: The promise about obstacles does not cover this step: stopping was not
             clear of them from this state.
         margin: Free distance to every partner, by agent, m.
+        bounds_broken: A partner was measured to be faster than it declares.
     """
 
     action: FloatArray
@@ -63,6 +64,17 @@ class BackupStep:
     static_margin: tuple[float, ...]
     static_uncertified: bool
     margin: dict[str, float]
+    bounds_broken: bool = False
+
+
+class BackupKeywords(TypedDict, total=False):
+    """Settings of `BackupFilter`, for those who build it from a robot and its surroundings."""
+
+    guarantee: Guarantee | None
+    margin_m: float
+    position_error_m: float
+    velocity_error: float
+    contact_speed: float
 
 
 class BackupFilter:
@@ -191,13 +203,15 @@ class BackupFilter:
         self._plan = plan
         base.executed(chosen)
         executed = nominal if source == "none" else np.array(chosen)
+        broken = base.bounds_broken()
         return BackupStep(
             action=executed,
             backup=source,
-            uncertified=plan is None or base.bounds_broken(),
+            uncertified=plan is None or broken,
             static_margin=base.static_margins(),
             static_uncertified=static_uncertified,
             margin=margin,
+            bounds_broken=broken,
         )
 
     def _checked_action(self, nominal: FloatArray) -> Vector:

@@ -109,6 +109,10 @@ class SafetyBatchStep:
     bad_input: Mapping[int, str] = field(default_factory=dict[int, str])
     #: Which declared accelerations were disproved in each episode; only of those where one was
     reason: Mapping[int, str] = field(default_factory=dict[int, str])
+    #: Gap to the nearest obstacle less what is kept, shape (B,), m; infinite without any
+    static_margin: FloatArray | float = math.inf
+    #: The promise about obstacles does not cover the step, shape (B,)
+    static_uncertified: NDArray[np.bool_] | bool = False
 
     @property
     def decision(self) -> Decision:
@@ -125,6 +129,8 @@ class SafetyBatchStep:
             partner_breached=self.breached[:, 1:].any(axis=1),
             ego_breached=self.breached[:, 0],
             reasons=self.brake_reasons,
+            static_margin=self.static_margin,
+            static_uncertified=self.static_uncertified,
         )
 
 
@@ -807,6 +813,11 @@ class BatchedSafetyDriver:
     def bounds(self) -> Bounds:
         """Envelope the filter enforces."""
         return self._hooks.bounds
+
+    def reachable(self, nominal: FloatArray) -> FloatArray:
+        """Return what the actions' own bounds leave of them without the filter."""
+        c = self.bounds.action_linf_component
+        return np.clip(nominal, -c, c)
 
     @property
     def lambda_(self) -> FloatArray:

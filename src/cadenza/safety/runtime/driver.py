@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.braking import Pair
@@ -112,6 +114,11 @@ class SafetyDriver:
     def telemetry(self) -> RuntimeTelemetry:
         """Counters of the run and the episode, and brakes counted by reason."""
         return self._runtime.telemetry
+
+    def reachable(self, nominal: FloatArray) -> FloatArray:
+        """Return what the action's own bounds leave of it without the filter."""
+        c = self.bounds.action_linf_component
+        return np.clip(nominal, -c, c)
 
     def drives(self, env: object) -> bool:
         """Whether stepping ``env`` moves what the driver reads, at the step it assumes.

@@ -82,6 +82,8 @@ class SafetyStep:
             partner_breached=any(uid != ego_uid for uid in self.breached),
             ego_breached=ego_uid in self.breached,
             reasons={0: tuple(danger.reason for danger in self.dangers.values())},
+            static_margin=min(info.get("static_margin", ()), default=math.inf),
+            static_uncertified=info.get("static_uncertified", False),
         )
 
 

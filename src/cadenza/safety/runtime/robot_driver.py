@@ -1,0 +1,257 @@
+"""One object that guards one robot which takes velocities, fed from the env that is stepped.
+
+What `SafetyDriver` is to robots that take accelerations, with `BackupFilter` inside: it is told
+about runs and episodes in the same way, and answers with the same `SafetyStep`, so that whoever
+plays episodes need not know which robot is guarded. It forecasts nothing and adapts to nobody:
+lambda is 0, and who the partner is does not matter, because a bound holds whoever moves within it.
+
+Hooks:   ``build_robot_models()``, the model of every robot by id, or of the ego at least;
+         ``build_agent_snapshots()`` and ``control_timestep``. Where others move,
+         ``build_partner_bound()``: a `PartnerBound`, or one for each; where something stands,
+         ``build_obstacles()``: shapes. An env without these two has nobody, or nothing, beside the
+         robot.
+Record:  ``braked`` says that the backup itself is executed, stopping or escaping; ``infeasible`` is
+         never set, since no action has to meet rows; ``breached`` names partners if one was seen
+         beyond its bound.
+Units:   m, m/s, s; interventions in the unit of the action.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Unpack
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import require_kinds
+from cadenza.core.errors import ConfigurationError
+from cadenza.safety.backup import BackupFilter, BackupKeywords, RobotModel
+from cadenza.safety.contracts import FilterInfo, LambdaDict, canonical_pair_key
+from cadenza.safety.control_models import PartnerBound
+from cadenza.safety.geometry import Obstacles, Shape
+from cadenza.safety.runtime.env_hooks import (
+    hook,
+    optional_hook,
+    require_untouched_actions,
+    unwrapped,
+)
+from cadenza.safety.runtime.safety_step import SafetyStep, blank_info
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: The hook by which an environment says that its robots take velocities.
+MODELS_HOOK: Final = "build_robot_models"
+#: Change of an action that is rounding, in its unit.
+ROUNDING: Final = 1e-9
+#: Where an action comes from that is the backup itself.
+BACKUPS: Final = ("brake", "escape")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotTask:
+    """What is around a robot that takes velocities, once.
+
+    Attributes:
+        robot: Its model.
+        partners: Bounds of all others that move.
+        obstacles: Shapes that stand still.
+        control_timestep: Time one ``step`` takes, s.
+    """
+
+    robot: RobotModel
+    partners: tuple[PartnerBound, ...]
+    obstacles: Sequence[Shape] | Obstacles
+    control_timestep: float
+
+    @classmethod
+    def of(
+        cls,
+        env: object,
+        look_up: Callable[[object, str], Any] = hook,
+        *,
+        ego_uid: str | None = None,
+        robot: RobotModel | None = None,
+        partner: PartnerBound | Sequence[PartnerBound] | None = None,
+        obstacles: Sequence[Shape] | Obstacles | None = None,
+        control_timestep: float | None = None,
+    ) -> "RobotTask":
+        """Return the task of ``env``; what is None is looked up in the environment.
+
+        Raises:
+            ConfigurationError: Something is neither given nor offered by the environment, or it has
+                no model of the ego.
+        """
+        if robot is None:
+            models: Mapping[str, RobotModel] = look_up(env, MODELS_HOOK)()
+            uid = look_up(env, "ego_uid") if ego_uid is None else ego_uid
+            if uid not in models:
+                raise ConfigurationError(
+                    f"{MODELS_HOOK}: expected a model of the ego {uid!r}, got {sorted(models)}."
+                )
+            robot = models[uid]
+        bounds = offered(env, "build_partner_bound", look_up) if partner is None else partner
+        bounds = (bounds,) if isinstance(bounds, PartnerBound) else bounds
+        require_kinds("RobotTask", partner=(bounds, Sequence))
+        return cls(
+            robot=robot,
+            partners=tuple(bounds),
+            obstacles=offered(env, "build_obstacles", look_up) if obstacles is None else obstacles,
+            control_timestep=look_up(env, "control_timestep")
+            if control_timestep is None
+            else control_timestep,
+        )
+
+    def build_filter(self, **settings: Unpack[BackupKeywords]) -> BackupFilter:
+        """Return the filter of one environment.
+
+        Raises:
+            ConfigurationError: See `BackupFilter`.
+        """
+        return BackupFilter(
+            self.robot,
+            self.partners,
+            dt=self.control_timestep,
+            obstacles=self.obstacles,
+            **settings,
+        )
+
+
+def takes_velocities(env: object, look_up: Callable[[object, str], Any] = hook) -> bool:
+    """Return whether ``env`` says that its robots take velocities."""
+    try:
+        return callable(look_up(env, MODELS_HOOK))
+    except ConfigurationError:
+        return False
+
+
+def offered(env: object, name: str, look_up: Callable[[object, str], Any] = hook) -> Any:
+    """Return what an optional hook says; nothing at all, (), where nobody has it."""
+    try:
+        build: Callable[[], Any] = look_up(env, name)
+    except ConfigurationError:
+        return ()
+    return build()
+
+
+class RobotDriver:
+    """Guards the ego of one env.
+
+    Build it with `from_env` from the very env that will be stepped: a driver that looks at
+    another env sees a frozen scene.
+
+    Attributes:
+        env: The env whose state it reads.
+        task: What is around the robot.
+        lambda_: Slack per pair, 0: nothing adapts.
+        lambda_bound: None: nothing to clamp.
+    """
+
+    lambda_bound: Final = None
+
+    def __init__(
+        self,
+        env: object,
+        task: RobotTask,
+        snapshots: Callable[[], Mapping[str, AgentSnapshot]],
+        **settings: Unpack[BackupKeywords],
+    ) -> None:
+        self.env, self.task = env, task
+        self._snapshots = snapshots
+        self._filter = task.build_filter(**settings)
+        self.lambda_: LambdaDict = {
+            canonical_pair_key(task.robot.uid, bound.uid): 0.0 for bound in task.partners
+        }
+
+    @classmethod
+    def from_env(
+        cls,
+        env: object,
+        *,
+        ego_uid: str | None = None,
+        snapshots: Callable[[], Mapping[str, AgentSnapshot]] | None = None,
+        **settings: Unpack[BackupKeywords],
+    ) -> "RobotDriver":
+        """Return the driver of ``env``; None means what the environment offers.
+
+        Raises:
+            ConfigurationError: A hook is missing, a wrapper would change the filtered action, or
+                the guarantee cannot be given.
+        """
+        require_untouched_actions(env)
+        task = RobotTask.of(env, ego_uid=ego_uid)
+        seen = hook(env, "build_agent_snapshots") if snapshots is None else snapshots
+        return cls(env, task, seen, **settings)
+
+    @property
+    def backup_filter(self) -> BackupFilter:
+        """The filter that decides."""
+        return self._filter
+
+    @property
+    def cartesian_accel_capacity(self) -> float:
+        """What a command may ask for in one step, m/s^2; lambda, 0, is compared with it."""
+        return self.task.robot.max_speed / self.task.control_timestep
+
+    def reachable(self, nominal: FloatArray) -> FloatArray:
+        """Return what the robot would make of an action without the filter."""
+        return self.task.robot.limited(nominal)
+
+    def drives(self, env: object) -> bool:
+        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
+        if unwrapped(env) is not unwrapped(self.env):
+            return False
+        return optional_hook(env, "control_timestep") == self.task.control_timestep
+
+    def begin_run(self, seed: int) -> None:
+        """Forget everything; nothing is drawn, so that every ``seed`` is the same."""
+        del seed
+        self._filter.reset()
+
+    def begin_episode(self) -> None:
+        """Forget the plan, which the env's reset disconnects from the next state."""
+        self._filter.reset()
+
+    def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> SafetyStep:
+        """Return the action to execute in the env's current state.
+
+        Args:
+            nominal_action: The policy's action, shape (A,), any real dtype.
+            partner_id: Who the partner is; it does not matter, see the module.
+
+        Raises:
+            InputError: Action or scene is malformed.
+        """
+        del partner_id
+        nominal = np.asarray(nominal_action, dtype=np.float64)
+        found = self._filter.filter(nominal, self._snapshots())
+        kept = self._filter.kept_m
+        info: FilterInfo = {
+            **blank_info(self.lambda_),
+            "status": "inactive" if found.backup == "none" else "optimal",
+            "fallback_fired": found.backup in BACKUPS,
+            "margin": np.array([margin - kept for margin in found.margin.values()]),
+            "intervention": float(changes(found.action, self.reachable(nominal))),
+            "uncertified": found.uncertified,
+            "static_margin": np.array(found.static_margin),
+            "static_uncertified": found.static_uncertified,
+            "backup": found.backup,
+        }
+        broken = tuple(found.margin) if found.bounds_broken else ()
+        return SafetyStep(found.action, info, dict(self.lambda_), {}, breached=broken)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
+        return self._filter.state_dict()
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            InputError: Malformed content; the driver is then unchanged.
+        """
+        self._filter.load_state_dict(payload)
+
+
+def changes(executed: FloatArray, reachable: FloatArray) -> Any:
+    """Return the distances between actions, (...,); 0 where they are rounding."""
+    size = np.linalg.norm(executed - reachable, axis=-1)
+    return np.where(size > ROUNDING, size, 0.0)
