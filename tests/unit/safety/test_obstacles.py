@@ -167,6 +167,20 @@ def test_passive_robot_beside_a_wall_stands_still_when_it_is_hit():
     assert touched > 0
 
 
+def test_passive_robot_that_is_caught_beside_a_wall_slows_down():
+    # Its braking would be met by a partner, and so would be what the policy wants.
+    x, v = np.array([0.733, 0.0]), np.array([0.262, -0.5])
+    others = {
+        "a": agent([1.18, -0.411], [-0.645, 0.594]),
+        "b": agent([0.467, 0.342], [0.74, -0.95]),
+    }
+    guard = runtime("a", "b", obstacles=(WALL,), guarantee="passive")
+    step = guard.step(np.array([-0.747, -1.856]), {"ego": agent(x, v)} | others)
+    assert step.uncertified
+    assert (step.info["static_uncertified"], step.braked) == (False, False)
+    assert np.linalg.norm(v + step.action * DT) <= np.linalg.norm(v) - C * DT + 1e-9
+
+
 JACOBIAN = JacobianControlModel(
     "ego", 2, 2, jacobian_fn=lambda _: np.eye(2), max_cartesian_accel_value=1.0
 )

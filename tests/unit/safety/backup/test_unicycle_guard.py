@@ -136,3 +136,15 @@ def test_robot_without_a_heading_is_refused():
     for heading in (math.nan, math.inf, "north"):
         with pytest.raises(InputError, match=r"snapshot: heading: expected a finite number"):
             ROBOT.snapshot(0.0, 0.0, heading, 0.0, 0.0)
+
+
+def test_passive_robot_that_is_caught_anyway_stops_instead_of_driving_on():
+    # A partner behind it that is faster: driving on leads away from it, but only rest is promised.
+    chased = BackupFilter(ROBOT, [PartnerBound("person", 2.0)], dt=0.1, guarantee="passive")
+    scene = {
+        "ego": ROBOT.snapshot(0.0, 0.0, 0.0, 0.8, 0.0),
+        "person": AgentSnapshot((-0.6, 0.0), (2.0, 0.0), 0.25),
+    }
+    step = chased.filter(np.array([1.0, 0.0]), scene)
+    assert step.uncertified
+    assert step.action.tolist() == [0.0, 0.0]
