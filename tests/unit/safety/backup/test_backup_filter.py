@@ -119,3 +119,18 @@ def test_commands_on_their_way_end_with_their_episode():
     assert late.state_dict() != guard(base(delay_s=0.3)).state_dict()
     late.reset()
     assert late.state_dict() == guard(base(delay_s=0.3)).state_dict()
+
+
+def test_late_base_slows_down_along_a_wall_by_where_its_command_acts():
+    # 0.3 s late and 1 m/s fast: rows of the gap as it is now would ask for too little, be refused,
+    # and leave the base to stand still where it could slide along the wall.
+    late = BackupFilter(base(delay_s=0.3), dt=DT, obstacles=[HalfSpace((1, 0), -2.0)])
+    x, coming, sources = np.zeros(2), [np.zeros(2)] * 3, []
+    for _ in range(40):
+        step = late.filter(np.array([-0.9, 0.3]), {"ego": AgentSnapshot(x, coming[0], RADIUS)})
+        coming.append(step.action)
+        x = x + coming.pop(0) * DT
+        sources.append(step.backup)
+    assert set(sources) == {"none", "rows"}
+    assert x[0] == pytest.approx(-2.0 + RADIUS + 1e-3, abs=1e-6)
+    assert x[1] == pytest.approx(0.3 * DT * 37)
