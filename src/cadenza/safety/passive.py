@@ -12,7 +12,8 @@ Invariant: the speed is at most v_c, or braking from now on is clear. What a par
            a later state it can reach from now, so a clear action leads to a state of the
            invariant, and so does the rest of a clear brake. Proof: docs/safety.md.
 Check:     marching: the distance less a_j s^2 / 2 falls by at most L per second, so nothing happens
-           for gap / L. An action is refused when `MARCHES` of these do not reach the end.
+           for gap / L. An action is refused when `MARCHES` of these do not reach the end, or as
+           soon as a partner's reach is seen to be entered: no march passes such a time.
 Axes:      N partners, d Cartesian dimensions; any leading axes. ``xp`` is numpy or torch.
 Limits:    zero-order hold, current packets, an ego whose action is its acceleration.
 """
@@ -25,6 +26,11 @@ MARCHES: Final = 256
 _ROOM: Final = 1e-3
 #: Shortfall of a row that is rounding, m/s^2, once passive safety has replaced an action.
 PASSIVE_MET: Final = 1e-9
+#: Marches after which a plan that is not at its end is looked at as a whole, at so many times.
+_PATIENCE: Final = 6
+_GLANCES: Final = 16
+#: How deep inside a partner's reach rounding cannot be the reason, m.
+_INSIDE: Final = 1e-9
 #: Speed that rounding leaves of a standstill, m/s.
 _REST: Final = 1e-12
 
@@ -132,9 +138,13 @@ def is_clear(
         return distance - scene.contact - 0.5 * scene.partner_accel * s * s
 
     s = 0.0 * scene.contact + 0.0 * end
-    for _ in range(MARCHES):
+    lost = s > end  # nobody's, until the whole plan is looked at
+    for march in range(MARCHES):
         ahead = _positive(xp, gaps(s)) / falls
-        if look and not bool(((ahead > 0.0) & (s < end)).any()):
+        if look and march == _PATIENCE:
+            whole = xp.stack([(0.0 * s + end) * (k / _GLANCES) for k in range(1, _GLANCES + 1)])
+            lost = (gaps(whole) < -_INSIDE).any(0).any(-1)[..., None] | lost
+        if look and not bool(((ahead > 0.0) & (s < end) & ~lost).any()):
             break
         s = s + ahead
     return (s >= end).all(-1)
