@@ -296,7 +296,9 @@ class AccelerationBase(Base):
         return self._brake
 
     def separation(self, action: Vector) -> float:
-        """Return n @ u for the nearest partner, m/s^2."""
+        """Return n @ u for the nearest partner, m/s^2; where it is to rest, minus its speed."""
+        if self._reached is not None:
+            return -math.hypot(*moved(self._v, action, self._dt))
         return dot(self._rows[0].normal, action) if self._rows else 0.0
 
     @property

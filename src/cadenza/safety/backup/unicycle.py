@@ -481,9 +481,11 @@ class UnicycleBase(Base):
         return _REST
 
     def separation(self, action: Vector) -> float:
-        """Return n @ J u for the nearest partner, m/s."""
+        """Return n @ J u for the nearest partner, m/s; where it is to rest, minus |J u|."""
         if not self._partners:
             return 0.0
+        if self._settings.passive:
+            return -math.hypot(action[0], self._l * action[1])
         n = min(self._bounds, key=lambda bound: bound.excess).normal
         ahead, aside = n[0] * self._e[0] + n[1] * self._e[1], n[1] * self._e[0] - n[0] * self._e[1]
         return action[0] * ahead + self._l * action[1] * aside

@@ -448,6 +448,8 @@ class VelocityBase(Base):
         self._stopping = Plan((), self._response.rest)
         self._tolerated = settings.contact_speed + ROUNDING_SPEED
         self._x = self._v = self._response.rest
+        #: Obstacles as seen from where the step begins.
+        self._ahead: StaticScene | None = None
         #: Position, velocity and partners as measured, where a delay lies between now and the step.
         self._measured = (self._x, self._v)
         self._latest = self._partners
@@ -458,15 +460,19 @@ class VelocityBase(Base):
     def look(self, scene: Scene) -> None:
         """Take in the scene: where the step begins, and all partners along today's normals."""
         x, v, partners = scene.position, scene.velocity, scene.partners
+        obstacles = scene.obstacles if scene.obstacles else None
         self._statics = None
-        if scene.obstacles is not None and len(scene.obstacles):
-            self._statics = StaticScene(scene.obstacles, x, scene.clearance_m)
+        if obstacles is not None:
+            self._statics = StaticScene(obstacles, x, scene.clearance_m)
         if self._pending:
             self._measured, self._latest = (x, v), partners
             for command, time_s in self._acting():
                 x = moved(x, self._response.travel(v, command, time_s), 1.0)
                 v = self._response.after(v, command, time_s)
             partners = tuple([p._replace(age_s=p.age_s + self._delay) for p in partners])
+        self._ahead = self._statics
+        if self._pending and obstacles is not None:
+            self._ahead = StaticScene(obstacles, x, scene.clearance_m)
         self._x, self._v, self._partners, self._asked = x, v, partners, None
         self._bounds = [worst_bound(normal_from(p, x), x, p, self._settings) for p in partners]
 
@@ -620,8 +626,8 @@ class VelocityBase(Base):
                 rows.append((n, response.line(dot(n, v), gap, fastest, dt)))
             else:
                 rows.append((n, response.escape_level(v, wanted, bound, dt)))
-        if self._statics is not None:  # the gaps of now, whatever acts before: candidates only
-            for gap, n in self._statics.near(response.near_m(dt)):
+        if self._ahead is not None:
+            for gap, n in self._ahead.near(response.near_m(dt)):
                 rows.append((n, response.line(dot(n, v), gap, fastest, dt)))
         found = nearest(wanted, rows, self._solver)
         if found is None or found is wanted:
