@@ -15,7 +15,7 @@ PAGE = "how-to/choose-a-library.md"
 
 def column(number: int) -> list[str]:
     """Return the cells of one library, from the row of algorithms on."""
-    table = text(PAGE).partition("\n## Feature by feature\n")[2]
+    table = text(PAGE).partition("\n## Feature by feature\n")[2].partition("\n## ")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
     return [line.split(" | ")[number] for line in lines]
 
