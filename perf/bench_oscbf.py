@@ -27,7 +27,7 @@ import qpsolvers
 import scipy.sparse as sp
 
 from cadenza.safety.arms import MujocoArm
-from cadenza.safety.arms.state import ArmState
+from cadenza.safety.arms.arm import ArmState
 from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.oscbf import (
     OSCBF,

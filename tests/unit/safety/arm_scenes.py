@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from cadenza.safety.arms import SEVEN_DOF_ARM, JointLimits, MujocoArm
-from cadenza.safety.arms.state import ArmState
+from cadenza.safety.arms.arm import ArmState
 from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.oscbf import (
     ArmConstraints,

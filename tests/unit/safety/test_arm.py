@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError, NotReadyError
 from cadenza.safety.arms import SEVEN_DOF_ARM, EndEffectorBall, JointLimits, MujocoArm
-from cadenza.safety.arms.mujoco_arm import cover_capsule
+from cadenza.safety.arms.arm import cover_capsule
 from cadenza.safety.geometry import Capsule
 from tests.unit.safety.arm_scenes import arm
 

@@ -32,7 +32,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.envs.mujoco.panda import JOINTS, arm_body
 from cadenza.envs.mujoco.simulations import Simulations
 from cadenza.safety.arms import MujocoArm
-from cadenza.safety.arms.state import ArmState
+from cadenza.safety.arms.arm import ArmState
 from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.oscbf import (
     ArmConstraints,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .mujoco_arm import SEVEN_DOF_ARM as SEVEN_DOF_ARM
-    from .mujoco_arm import MujocoArm as MujocoArm
-    from .state import ArmModel as ArmModel
-    from .state import ArmState as ArmState
-    from .state import EndEffectorBall as EndEffectorBall
-    from .state import JointLimits as JointLimits
+    from .arm import SEVEN_DOF_ARM as SEVEN_DOF_ARM
+    from .arm import ArmModel as ArmModel
+    from .arm import ArmState as ArmState
+    from .arm import EndEffectorBall as EndEffectorBall
+    from .arm import JointLimits as JointLimits
+    from .arm import MujocoArm as MujocoArm
 else:
     __dir__, __getattr__ = lazy_names(__name__)

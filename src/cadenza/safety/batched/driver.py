@@ -33,7 +33,7 @@ from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict, ca
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.record import Decision
 from cadenza.safety.runtime.env_hooks import BatchEnvHooks, unwrapped
-from cadenza.safety.runtime.motion import (
+from cadenza.safety.runtime.observation import (
     ACCEL_ROUNDING,
     EGO_ROUNDING,
     Breach,

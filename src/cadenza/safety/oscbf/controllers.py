@@ -31,7 +31,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import is_real, is_whole, require_kinds
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.arms.state import ArmModel, ArmState
+from cadenza.safety.arms.arm import ArmModel, ArmState
 from cadenza.safety.cbf import COINCIDENT_DISTANCE
 from cadenza.safety.oscbf.program import (
     Answer,

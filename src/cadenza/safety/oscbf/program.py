@@ -45,8 +45,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import require_positive
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.lazy_names import Deferred
-from cadenza.safety.arms.mujoco_arm import dposv
-from cadenza.safety.arms.state import ArmState, JointLimits
+from cadenza.safety.arms.arm import ArmState, JointLimits, dposv
 from cadenza.safety.oscbf.rules import Priority
 from cadenza.safety.solvers import UNBOUNDED, QPSolution, QPSolver, SolveStatus
 

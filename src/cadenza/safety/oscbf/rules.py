@@ -26,7 +26,7 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import checked_flag, is_real, require_positive
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.lazy_names import Deferred
-from cadenza.safety.arms.state import ArmModel, ArmState
+from cadenza.safety.arms.arm import ArmModel, ArmState
 from cadenza.safety.cbf import COINCIDENT_DISTANCE
 from cadenza.safety.geometry import Capsule, HalfSpace
 

@@ -5,8 +5,8 @@ Promise:     one call per step; whatever is handed in, an action in the box or o
              comes out; saved and loaded, it goes on to the same bits.
 May import:  `filters`, `conformal`, braking, contracts.
 Layout:      `runtime` (the stages of a step), `memory` (all that is remembered and saved),
-             `options`, `observation` (what is read, checked once), `motion` (is everyone as
-             declared?), `predictors`, `safety_step` (the record), `driver` and `env_hooks`.
+             `options`, `observation` (what is read, checked once; is everyone as declared?),
+             `predictors`, `safety_step` (the record), `driver` and `env_hooks`.
 """
 
 from typing import TYPE_CHECKING

@@ -11,10 +11,9 @@ from cadenza.safety.braking import Pair
 from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
-from cadenza.safety.runtime.memory import RuntimeTelemetry
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
-from cadenza.safety.runtime.safety_step import SafetyStep
+from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
 
 __all__ = ["SafetyDriver", "SafetyStep"]
 

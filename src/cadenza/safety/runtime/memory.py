@@ -8,7 +8,7 @@
     previous_action  what was executed; the rate limit starts there
     brakes           pairs that braked one step ago (`cadenza.safety.braking`)
     telemetry        counters
-    motion           declarations that were disproved (`cadenza.safety.runtime.motion`)
+    motion           declarations that were disproved (`cadenza.safety.runtime.observation`)
     directions       along which pairs are known to be safe (`cadenza.safety.filters.ego_rows`)
 
 Last seen: the ego moves by the actions it executes, p + v dt + a dt^2 / 2, the model's bias
@@ -22,7 +22,7 @@ Loading:   every part reads its record into a copy of itself; only when all succ
 
 import copy
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
@@ -51,11 +51,11 @@ from cadenza.safety.contracts import (
 from cadenza.safety.emergency import DEFAULT_STOP_TIME_S, braking_accel, scale_into_box
 from cadenza.safety.filters.arguments import require_action, require_snapshot
 from cadenza.safety.filters.ego_rows import DirectionMemory
-from cadenza.safety.runtime.motion import Breach, MotionWatch
-from cadenza.safety.runtime.observation import PacketAges, require_array
+from cadenza.safety.runtime.observation import Breach, MotionWatch, PacketAges, require_array
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.predictors import (
     HISTORY_LENGTH,
+    SAME_TIME_S,
     ConstantVelocityPredictor,
     Observation,
     PartnerPredictor,
@@ -64,7 +64,7 @@ from cadenza.safety.runtime.predictors import (
     snapshot_from_dict,
     snapshot_to_dict,
 )
-from cadenza.safety.runtime.safety_step import FEASIBLE, SafetyStep
+from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 
@@ -342,8 +342,6 @@ def _seat_to_dict(seat: _Seat) -> dict[str, Any]:
     }
 
 
-#: Two packets measured closer than this are the same one, s; far below any control step.
-_SAME_TIME_S: Final = 1e-9
 #: Steps that a forecast waits for the packet it is about; later packets are not scored.
 _LATEST_STEPS: Final = 100
 
@@ -457,7 +455,7 @@ class PartnerForecaster:
                 self._open[uid] = {}
             age = packet.age_s
             measured = now - age
-            if history and measured <= history[-1].time_s + _SAME_TIME_S:
+            if history and measured <= history[-1].time_s + SAME_TIME_S:
                 continue
             current = packet if age == 0.0 else packet.aged(0.0)
             history.append(Observation(measured, current))
@@ -468,7 +466,7 @@ class PartnerForecaster:
             expected = forecasts.pop(step, None)
             if expected is not None:
                 shift = measured - step * self._dt
-                if abs(shift) > _SAME_TIME_S:
+                if abs(shift) > SAME_TIME_S:
                     expected = expected.moved_on(shift)
                 dim = len(packet.position_numbers)
                 due[uid] = (require_snapshot("agent_states", expected, dim), current)
@@ -534,7 +532,7 @@ class PartnerForecaster:
         times = [packet.time_s for packet in packets]
         shapes = {s.position.shape for s in [*(p.snapshot for p in packets), *forecasts]}
         ordered = all(earlier < later for earlier, later in itertools.pairwise(times))
-        past = bool(times) and times[0] >= -MAX_MAGNITUDE and times[-1] <= now + _SAME_TIME_S
+        past = bool(times) and times[0] >= -MAX_MAGNITUDE and times[-1] <= now + SAME_TIME_S
         known = self._partners is None or self._partners.get(uid) in {s[0] for s in shapes}
         if not (ordered and past and known and len(shapes) == 1 and len(times) <= HISTORY_LENGTH):
             raise InputError(f"forecasts: expected packets of {uid!r} in order, got {times}.")
@@ -598,113 +596,6 @@ class ExecutedAction:
             self.value = None
         else:
             self.note(np.array(payload, dtype=np.float64))
-
-
-#: What is counted, beside the reasons for braking.
-COUNTED: Final = (
-    "steps",
-    "swaps",
-    "warm_starts",
-    "age_jumps",
-    "infeasible",
-    "uncertified",
-    "braked",
-    "bad_inputs",
-    "saturated",
-    "partner_breaches",
-    "ego_breaches",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelemetryRecord:
-    """Counters of a run, or of an episode.
-
-    Attributes:
-        counts: How often each of `COUNTED` happened.
-        brakes: Dangerous pairs of steps that braked, by reason.
-    """
-
-    counts: dict[str, int]
-    brakes: dict[str, int]
-
-
-class RuntimeTelemetry:
-    """Counters of the run and of the episode."""
-
-    def __init__(self, saturation: float) -> None:
-        """Start at zero; a step whose |lambda| reaches ``saturation``, m/s^2, counts as such."""
-        self._saturation = saturation
-        self.begin_run()
-
-    def begin_run(self) -> None:
-        """Forget everything."""
-        self._counters: dict[str, Counter[str]] = {"run": Counter(), "run_brakes": Counter()}
-        self.begin_episode()
-
-    def begin_episode(self) -> None:
-        """Start the episode's counters; the run's go on."""
-        self._counters |= {"episode": Counter(), "episode_brakes": Counter()}
-
-    @property
-    def run(self) -> TelemetryRecord:
-        """Counters since `begin_run`; a copy."""
-        return self._record("run")
-
-    @property
-    def episode(self) -> TelemetryRecord:
-        """Counters since `begin_episode`; a copy."""
-        return self._record("episode")
-
-    def count(self, name: str) -> None:
-        """Add one to a counter of `COUNTED`."""
-        self._counters["run"][name] += 1
-        self._counters["episode"][name] += 1
-
-    def observe(self, step: SafetyStep) -> None:
-        """Take in what was decided."""
-        info = step.info
-        self.count("steps")
-        if info["status"] not in FEASIBLE:
-            self.count("infeasible")
-        if info["uncertified"]:
-            self.count("uncertified")
-        if info["fallback_fired"]:
-            self.count("braked")
-        if step.bad_input is not None:
-            self.count("bad_inputs")
-        for danger in step.dangers.values():
-            self._counters["run_brakes"][danger.reason] += 1
-            self._counters["episode_brakes"][danger.reason] += 1
-        for value in step.lambda_.values():
-            if abs(value) >= self._saturation:
-                self.count("saturated")
-                break
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all counters as JSON-able values."""
-        return {name: dict(counter) for name, counter in self._counters.items()}
-
-    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`.
-
-        Raises:
-            InputError: Malformed; nothing is changed then.
-        """
-        self._counters = {name: _counter(payload[name]) for name in self._counters}
-
-    def _record(self, part: str) -> TelemetryRecord:
-        counts, brakes = self._counters[part], self._counters[f"{part}_brakes"]
-        return TelemetryRecord(
-            counts={name: counts[name] for name in COUNTED}, brakes=dict(sorted(brakes.items()))
-        )
-
-
-def _counter(entries: Mapping[str, Any]) -> Counter[str]:
-    for name, number in entries.items():
-        if type(number) is not int or number < 0:
-            raise InputError(f"telemetry: expected a complete record, got {number!r} {name!r}.")
-    return Counter(dict(entries))
 
 
 #: Version of `SafetyRuntime.state_dict`; a reader refuses any other.

@@ -40,6 +40,8 @@ from cadenza.safety.snapshot import AgentSnapshot
 #: Packets per partner that a history keeps: 0.8 s at 20 Hz, beyond which the motion of a partner
 #: that accelerates says little about its next step.
 HISTORY_LENGTH: Final = 16
+#: Two packets measured closer than this are the same one, s; far below any control step.
+SAME_TIME_S: Final = 1e-9
 
 
 class Observation(NamedTuple):

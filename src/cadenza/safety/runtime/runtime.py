@@ -52,22 +52,25 @@ from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.memory import (
     DueForecast,
     RuntimeMemory,
-    RuntimeTelemetry,
     stop_action,
 )
-from cadenza.safety.runtime.motion import UsualMotion, broken_words, ordinary_agents, tell
 from cadenza.safety.runtime.observation import (
+    UsualMotion,
+    broken_words,
+    ordinary_agents,
     read_scene,
     require_agents,
     require_array,
     require_forces,
     require_partner_id,
     require_reach,
+    tell,
 )
 from cadenza.safety.runtime.obstacles import ObstacleGuard
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.predictors import Prediction
 from cadenza.safety.runtime.safety_step import (
+    RuntimeTelemetry,
     SafetyStep,
     as_blind_step,
     blank_info,

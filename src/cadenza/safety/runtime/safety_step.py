@@ -1,12 +1,15 @@
-"""What the safety runtime decided for one control step."""
+"""What the safety runtime decided for one control step, and how often what happened."""
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError
 from cadenza.safety.braking import Pair, PairDanger
 from cadenza.safety.contracts import FilterInfo, LambdaDict
 from cadenza.safety.record import Decision
@@ -129,3 +132,110 @@ def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep
     step.info["intervention"] = distance(step.action, comparable(nominal, step.action))
     step.info["uncertified"] = True
     return replace(step, bad_input=problem)
+
+
+#: What is counted, beside the reasons for braking.
+COUNTED: Final = (
+    "steps",
+    "swaps",
+    "warm_starts",
+    "age_jumps",
+    "infeasible",
+    "uncertified",
+    "braked",
+    "bad_inputs",
+    "saturated",
+    "partner_breaches",
+    "ego_breaches",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryRecord:
+    """Counters of a run, or of an episode.
+
+    Attributes:
+        counts: How often each of `COUNTED` happened.
+        brakes: Dangerous pairs of steps that braked, by reason.
+    """
+
+    counts: dict[str, int]
+    brakes: dict[str, int]
+
+
+class RuntimeTelemetry:
+    """Counters of the run and of the episode."""
+
+    def __init__(self, saturation: float) -> None:
+        """Start at zero; a step whose |lambda| reaches ``saturation``, m/s^2, counts as such."""
+        self._saturation = saturation
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Forget everything."""
+        self._counters: dict[str, Counter[str]] = {"run": Counter(), "run_brakes": Counter()}
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        """Start the episode's counters; the run's go on."""
+        self._counters |= {"episode": Counter(), "episode_brakes": Counter()}
+
+    @property
+    def run(self) -> TelemetryRecord:
+        """Counters since `begin_run`; a copy."""
+        return self._record("run")
+
+    @property
+    def episode(self) -> TelemetryRecord:
+        """Counters since `begin_episode`; a copy."""
+        return self._record("episode")
+
+    def count(self, name: str) -> None:
+        """Add one to a counter of `COUNTED`."""
+        self._counters["run"][name] += 1
+        self._counters["episode"][name] += 1
+
+    def observe(self, step: SafetyStep) -> None:
+        """Take in what was decided."""
+        info = step.info
+        self.count("steps")
+        if info["status"] not in FEASIBLE:
+            self.count("infeasible")
+        if info["uncertified"]:
+            self.count("uncertified")
+        if info["fallback_fired"]:
+            self.count("braked")
+        if step.bad_input is not None:
+            self.count("bad_inputs")
+        for danger in step.dangers.values():
+            self._counters["run_brakes"][danger.reason] += 1
+            self._counters["episode_brakes"][danger.reason] += 1
+        for value in step.lambda_.values():
+            if abs(value) >= self._saturation:
+                self.count("saturated")
+                break
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all counters as JSON-able values."""
+        return {name: dict(counter) for name, counter in self._counters.items()}
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`.
+
+        Raises:
+            InputError: Malformed; nothing is changed then.
+        """
+        self._counters = {name: _counter(payload[name]) for name in self._counters}
+
+    def _record(self, part: str) -> TelemetryRecord:
+        counts, brakes = self._counters[part], self._counters[f"{part}_brakes"]
+        return TelemetryRecord(
+            counts={name: counts[name] for name in COUNTED}, brakes=dict(sorted(brakes.items()))
+        )
+
+
+def _counter(entries: Mapping[str, Any]) -> Counter[str]:
+    for name, number in entries.items():
+        if type(number) is not int or number < 0:
+            raise InputError(f"telemetry: expected a complete record, got {number!r} {name!r}.")
+    return Counter(dict(entries))
