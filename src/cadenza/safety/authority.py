@@ -85,6 +85,18 @@ class EgoAuthority:
             return True
         return self.every_direction >= self.capacity * (1.0 - _ROUNDING)
 
+    def row(self, normal: Sequence[float], sign: float = -1.0) -> list[float]:
+        """Return ``sign`` n^T J: how the action enters a row along ``normal``."""
+        if self.jacobian is None:
+            return [sign * n_k for n_k in normal]
+        return (sign * (self.jacobian.T @ normal)).tolist()
+
+    def drift(self, normal: Sequence[float]) -> float:
+        """Return n @ bias, m/s^2."""
+        if self.bias is None:
+            return 0.0
+        return sum([n_k * b_k for n_k, b_k in zip(normal, self.bias, strict=True)])
+
 
 def read_action_map(
     model: AgentControlModel, snapshot: AgentSnapshot

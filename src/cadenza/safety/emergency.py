@@ -16,14 +16,12 @@ Units:     rows in m/s^2 per action unit, offsets in m/s^2.
 """
 
 import importlib
-import math
 from typing import Any, Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
-from cadenza.core.checks import is_real, require_kinds, shown
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.checks import require_kinds
 from cadenza.safety.authority import read_action_map
 from cadenza.safety.contracts import AgentControlModel, Bounds
 from cadenza.safety.contracts import EmergencyController as EmergencyController
@@ -33,7 +31,7 @@ from cadenza.safety.snapshot import AgentSnapshot
 _CANCELLED: Final = 1e-12
 #: Time constant of the stop when repulsions cancel, s. Full braking of a slow agent would reverse
 #: it within one control step and swing; v / 0.1 s does not for steps up to 0.1 s.
-DEFAULT_STOP_TIME_S: Final = 0.1
+STOP_TIME_S: Final = 0.1
 #: Price of moving a component from ``start``, as a share of the largest entry of the rows. Far
 #: below any push worth having, far above the solver's tolerance of 1e-7.
 _TIE_PRICE: Final = 1e-5
@@ -62,10 +60,10 @@ def stretch(vector: FloatArray, length: float) -> FloatArray:
     return vector * (length / float(np.linalg.norm(vector)))
 
 
-def braking_accel(agent_state: AgentSnapshot, capacity: float, stop_time_s: float) -> FloatArray:
-    """Return the acceleration that stops the agent, shape (d,), m/s^2: -v / stop_time_s."""
+def braking_accel(agent_state: AgentSnapshot, capacity: float) -> FloatArray:
+    """Return the acceleration that stops the agent, shape (d,), m/s^2: -v / `STOP_TIME_S`."""
     speed = float(np.linalg.norm(agent_state.velocity))
-    gain = min(1.0 / stop_time_s, capacity / speed) if speed > 0.0 else 0.0
+    gain = min(1.0 / STOP_TIME_S, capacity / speed) if speed > 0.0 else 0.0
     return -gain * agent_state.velocity
 
 
@@ -75,30 +73,8 @@ def scale_into_box(action: FloatArray, c: float) -> FloatArray:
     return action * (c / largest) if largest > c else action
 
 
-def require_stop_time(owner: str, stop_time_s: float) -> None:
-    """Raise unless the stop time is a positive finite number.
-
-    Raises:
-        ConfigurationError: It is not.
-    """
-    if not (is_real(stop_time_s) and 0.0 < stop_time_s < math.inf):
-        raise ConfigurationError(f"{owner}: expected stop_time_s > 0, got {shown(stop_time_s)}.")
-
-
 class CartesianAccelEmergencyController:
-    """Sums the repulsion vectors and pushes that way; for agents whose action is acceleration.
-
-    Args:
-        stop_time_s: Time constant of braking along -v when the vectors cancel, s, > 0; at least
-            the control step.
-
-    Raises:
-        ConfigurationError: ``stop_time_s`` is not a positive finite number.
-    """
-
-    def __init__(self, *, stop_time_s: float = DEFAULT_STOP_TIME_S) -> None:
-        require_stop_time("CartesianAccelEmergencyController", stop_time_s)
-        self._stop_time_s = stop_time_s
+    """Sums the repulsion vectors and pushes that way; for agents whose action is acceleration."""
 
     def compute_override(
         self,
@@ -118,7 +94,7 @@ class CartesianAccelEmergencyController:
         repulsion = net_repulsion(agent_state, pairwise_repulsion_vectors)
         capacity = bounds.cartesian_accel_capacity
         if repulsion is None:
-            push = braking_accel(agent_state, capacity, self._stop_time_s)
+            push = braking_accel(agent_state, capacity)
         else:
             push = stretch(repulsion, capacity)
         return scale_into_box(push, bounds.action_linf_component)
@@ -182,22 +158,17 @@ class JacobianEmergencyController:
 
     Args:
         control_model: Maps the agent's action to its acceleration.
-        stop_time_s: Time constant of braking along -v, s, > 0; at least the control step.
 
     Raises:
-        ConfigurationError: ``stop_time_s`` is not a positive finite number, or the model is none.
+        ConfigurationError: The model is none.
     """
 
-    def __init__(
-        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
-    ) -> None:
-        require_stop_time("JacobianEmergencyController", stop_time_s)
+    def __init__(self, *, control_model: AgentControlModel) -> None:
         require_kinds(
             "JacobianEmergencyController", control_model=(control_model, AgentControlModel)
         )
         load_linear_programming()
         self._model = control_model
-        self._stop_time_s = stop_time_s
 
     def compute_override(
         self,
@@ -216,7 +187,7 @@ class JacobianEmergencyController:
         capacity = bounds.cartesian_accel_capacity
         repulsion = net_repulsion(agent_state, pairwise_repulsion_vectors)
         if repulsion is None:
-            target = braking_accel(agent_state, capacity, self._stop_time_s)
+            target = braking_accel(agent_state, capacity)
             directions = target[None]
         else:
             target = stretch(repulsion, capacity)

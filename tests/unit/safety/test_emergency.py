@@ -6,7 +6,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.safety.contracts import Bounds, EmergencyController
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.emergency import (
@@ -20,8 +20,8 @@ from tests.unit.safety.scenes import agent, box
 X, Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
 
 
-def override(vectors, velocity=(0.0, 0.0), bounds=None, **options):
-    controller = CartesianAccelEmergencyController(**options)
+def override(vectors, velocity=(0.0, 0.0), bounds=None):
+    controller = CartesianAccelEmergencyController()
     assert isinstance(controller, EmergencyController)
     return controller.compute_override(agent([0, 0], velocity), vectors, bounds or box(5.0))
 
@@ -38,7 +38,6 @@ WIDE = box(2.0, capacity=2.0 * math.sqrt(2.0))
         # also in a wide box.
         ([X, -X], {"velocity": (0.3, 0.0)}, [-3.0, 0.0]),
         ([X, -X], {"velocity": (0.0, -4.0)}, [0.0, 5.0]),
-        ([X, -X], {"velocity": (0.3, 0.0), "stop_time_s": 0.3}, [-1.0, 0.0]),
         ([X, -X], {"velocity": (3.0, -4.0), "bounds": box(100.0, capacity=5.0)}, [-3.0, 4.0]),
         # Capacity sqrt(2) * 2 along x leaves the box of 2; along the diagonal it fits.
         ([X], {"bounds": WIDE}, [2.0, 0.0]),
@@ -71,8 +70,8 @@ def limits(c, capacity=5.0):
     return Bounds(c, capacity, 1.0, 0.0, 0.0)
 
 
-def push_of(model, vectors, c=100.0, state=REST_3D, **options):
-    controller = JacobianEmergencyController(control_model=model, **options)
+def push_of(model, vectors, c=100.0, state=REST_3D):
+    controller = JacobianEmergencyController(control_model=model)
     assert isinstance(controller, EmergencyController)
     return controller.compute_override(state, vectors, limits(c))
 
@@ -113,8 +112,6 @@ def test_jacobian_emergency_of_cancelled_vectors_brakes_along_the_velocity():
     moving = agent([0, 0, 0], [0.3, 0.0, -0.1])
     action = push_of(arm(matrix), [RIGHT, -RIGHT], state=moving)
     assert matrix @ action == pytest.approx([-3.0, 0.0, 1.0], abs=1e-4)
-    slower = push_of(arm(matrix), [], state=moving, stop_time_s=1.0)
-    assert matrix @ slower == pytest.approx([-0.3, 0.0, 0.1], abs=1e-4)
     # In a small box it still decelerates as hard as the box can.
     c = 0.1
     direction = np.array([-3.0, 0.0, 1.0]) / math.sqrt(10.0)
@@ -151,9 +148,6 @@ def test_jacobian_emergency_of_a_velocity_driven_arm_stops_it():
     ],
 )
 def test_emergency_malformed_is_refused(kind, model, dim):
-    for stop_time in (0.0, math.nan):
-        with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: expected stop_time_s > 0"):
-            kind(**model, stop_time_s=stop_time)
     told = rf"repulsion vector: expected shape \({dim},\), got \({5 - dim},\)"
     with pytest.raises(InputError, match=told):
         kind(**model).compute_override(agent(np.zeros(dim)), [np.zeros(5 - dim)], limits(5.0))

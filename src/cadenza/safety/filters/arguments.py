@@ -49,14 +49,7 @@ def require_call(
         raise TypeError(
             f"filter: proposed_action must be an array, got {type(proposed_action).__name__}."
         )
-    holder: Any = obs
-    agents: object = holder.get("agent_states") if isinstance(obs, Mapping) else obs
-    if not isinstance(agents, Mapping):
-        raise InputError(
-            'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
-            f"got {type(agents).__name__}."
-        )
-    snapshots = cast("dict[str, AgentSnapshot]", agents)
+    snapshots = agent_states(obs)
     if not isinstance(ego_uid, str):
         raise InputError(
             f"filter: ego_uid: expected the id of an agent, got {type(ego_uid).__name__}."
@@ -66,6 +59,22 @@ def require_call(
             f'filter: expected the ego {ego_uid!r} in obs["agent_states"], got {sorted(snapshots)}.'
         )
     return snapshots
+
+
+def agent_states(obs: object) -> dict[str, AgentSnapshot]:
+    """Return the agents of an observation by id, whatever they are.
+
+    Raises:
+        InputError: It holds none.
+    """
+    holder: Any = obs
+    agents: object = holder.get("agent_states") if isinstance(obs, Mapping) else obs
+    if not isinstance(agents, Mapping):
+        raise InputError(
+            'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
+            f"got {type(agents).__name__}."
+        )
+    return cast("dict[str, AgentSnapshot]", agents)
 
 
 def require_kind(name: str, value: object, kind: type) -> None:

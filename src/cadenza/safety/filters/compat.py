@@ -38,7 +38,7 @@ from cadenza.safety.cbf import (
 from cadenza.safety.contracts import MAX_BOUND, MIN_BOUND, AgentControlModel, Bounds
 from cadenza.safety.filter_options import CbfPower, EgoOnlyKeywords, EgoOnlyOptions
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
-from cadenza.safety.filters.ego_rows import EgoRows
+from cadenza.safety.filters.ego_rows import EgoRows, forecast_push
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver
 
@@ -205,16 +205,8 @@ class CompatFilter(EgoOnlyCBFQP):
             if h < 0.0 or distance < contact:
                 rows.violated = True
             if authority.bias is not None:
-                level += sum([n_k * b_k for n_k, b_k in zip(normal, authority.bias, strict=True)])
-            if authority.jacobian is None:
-                planar = len(normal) == 2
-                rows.a.append([-normal[0], -normal[1]] if planar else [-n_k for n_k in normal])
-            else:
-                rows.a.append((-(authority.jacobian.T @ normal)).tolist())
-            rows.level.append(level)
-            rows.h.append(h)
-            rows.margin.append(distance - contact)
-            rows.closing.append(closing)
+                level += authority.drift(normal)
+            rows.add(authority.row(normal), level, h, distance - contact, closing)
         return rows
 
     def _turned(self, pair: PairParameters) -> float:
@@ -249,14 +241,9 @@ class CompatFilter(EgoOnlyCBFQP):
         pair: PairParameters,
     ) -> float:
         """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
-        now, ahead = partner.velocity_numbers, forecast.velocity_numbers
-        push = 0.0
-        if now != ahead:
-            for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
-                push += n_k * (v_ahead - v_now)
         if self._options.upstream:
-            return push / pair.dt
-        push /= pair.dt + partner.age_s
+            return forecast_push(normal, partner, forecast, pair.dt)
+        push = forecast_push(normal, partner, forecast, pair.dt + partner.age_s)
         if self._options.prediction_error is not None:
             return push + self._options.prediction_error
         return max(push, pair.partner_accel)

@@ -160,12 +160,9 @@ def choose(
         found: list[tuple[float, Offer, list[float], float]] = []
         for offer in of_partner:
             k, level = offer.direction, offer.level
-            if authority.jacobian is None:
-                row = [-k_i for k_i in k]
-            else:
-                row = (-(authority.jacobian.T @ k)).tolist()
+            row = authority.row(k)
             if authority.bias is not None:
-                level += sum([k_i * b_i for k_i, b_i in zip(k, authority.bias, strict=True)])
+                level += authority.drift(k)
             found.append((max(0.0, residual(row, level, action)), offer, row, level))
         _, offer, row, level = min(found, key=lambda entry: entry[0])
         chosen.append(offer)
@@ -216,15 +213,9 @@ def build_ego_rows(
     ``shares`` are the ego's shares of the rows; None if the partners do not cooperate.
     ``remembered`` are their directions where errors of measurement are stated.
     """
-    a: list[list[float]] = []
-    levels: list[float] = []
-    barriers: list[float] = []
-    margins: list[float] = []
-    closings: list[float] = []
-    rows = EgoRows(a, levels, barriers, margins, closings, ego.age_s > 0.0)
+    rows = EgoRows([], [], [], [], [], ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
     radius = ego.radius + options.margin_m
-    jacobian, bias, planar = authority.jacobian, authority.bias, len(p_ego) == 2
     worst_push, measures = shares is None and options.prediction_error is None, options.measures
     for j, partner in enumerate(partners):
         pair = pairs[j]
@@ -241,33 +232,20 @@ def build_ego_rows(
             push = 0.0 if shares else _push(rows, normal, partner, predicted[j], pair, options)
         if measures:
             level, h = 0.0, barrier_value(margin, closing, pair.alpha, pair.dt, pair.gamma)
+            direction = remembered[j] if remembered else None
+            scene = (p_ego, v_ego, p_partner, v_partner)
+            age_s, credit = partner.age_s, authority.every_direction
             found, contradiction = offers_of(
-                (p_ego, v_ego, p_partner, v_partner),
-                normal,
-                contact,
-                partner.age_s,
-                pair,
-                push,
-                authority.every_direction,
-                options,
-                remembered[j] if remembered else None,
+                scene, normal, contact, age_s, pair, push, credit, options, direction
             )
             rows.offers = (*rows.offers, found)
-            too_old = partner.age_s > options.max_age_s * (1.0 + AGE_ROUNDING)
+            too_old = age_s > options.max_age_s * (1.0 + AGE_ROUNDING)
             rows.uncovered |= too_old or contradiction or not found[0].proved
         elif stale:
             geometry = (distance, contact, closing, tangential)
-            share = shares[j] if shares else 1.0
+            share, lone = shares[j] if shares else 1.0, len(partners) == 1
             level, h = _stale_level(
-                rows,
-                geometry,
-                partner.age_s,
-                pair,
-                authority,
-                options,
-                share=share,
-                push=push,
-                lone=len(partners) == 1,
+                rows, geometry, partner.age_s, pair, authority, options, share, push, lone
             )
         else:
             level, h = row_level(distance, contact, closing, tangential, pair)
@@ -278,16 +256,9 @@ def build_ego_rows(
                 h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE
             ):
                 rows.outside = True
-        if bias is not None:
-            level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
-        if jacobian is not None:
-            a.append((-(jacobian.T @ normal)).tolist())
-        else:
-            a.append([-normal[0], -normal[1]] if planar else [-n_k for n_k in normal])
-        levels.append(level)
-        barriers.append(h)
-        margins.append(margin)
-        closings.append(closing)
+        if authority.bias is not None:
+            level += authority.drift(normal)
+        rows.add(authority.row(normal), level, h, margin, closing)
     if ego.age_s > 0.0:  # what bounds an old measurement of the ego is not known
         rows.offers = [[o._replace(proved=False) for o in found] for found in rows.offers]
     return rows
@@ -308,6 +279,19 @@ def pair_barrier(
     return barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
 
 
+def forecast_push(
+    normal: list[float], partner: AgentSnapshot, forecast: AgentSnapshot, time_s: float
+) -> float:
+    """Return the mean acceleration along the normal within a time, as forecast, m/s^2."""
+    now, ahead = partner.velocity_numbers, forecast.velocity_numbers
+    gained = 0.0
+    if now == ahead:
+        return gained
+    for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
+        gained += n_k * (v_ahead - v_now)
+    return gained / time_s
+
+
 def _push(
     rows: EgoRows,
     normal: list[float],
@@ -317,12 +301,7 @@ def _push(
     options: EgoOnlyOptions,
 ) -> float:
     """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
-    now, ahead = partner.velocity_numbers, forecast.velocity_numbers
-    push = 0.0
-    if now != ahead:
-        for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
-            push += n_k * (v_ahead - v_now)
-        push /= pair.dt + partner.age_s
+    push = forecast_push(normal, partner, forecast, pair.dt + partner.age_s)
     if options.prediction_error is not None:
         return push + options.prediction_error
     if push > pair.partner_accel:
@@ -338,7 +317,6 @@ def _stale_level(
     pair: PairParameters,
     authority: EgoAuthority,
     options: EgoOnlyOptions,
-    *,
     share: float,
     push: float,
     lone: bool,

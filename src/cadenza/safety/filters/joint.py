@@ -58,6 +58,7 @@ from cadenza.safety.filter_options import (
     OnInfeasible,
 )
 from cadenza.safety.filters.arguments import (
+    agent_states,
     checked_timestep,
     require_action,
     require_kind,
@@ -126,34 +127,17 @@ class JointAgent:
         return slice(self.start, self.start + len(self.action))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointRule:
-    """How rows are built, the same for every pair and step.
-
-    Attributes:
-        level: Function behind every row.
-        gamma: Rate at which overlap is undone, 1/s, or gain of the classical row.
-        plant: How the plant integrates one control step.
-        margin_m: Distance kept in addition to the radii, m.
-        dt: Control step, s.
-        declared_alpha: Credit agents with what they declare, whatever their box reaches.
-    """
-
-    level: LevelFunction
-    gamma: float
-    plant: Plant
-    margin_m: float
-    dt: float
-    declared_alpha: bool  # credit agents with what they declare, whatever their box reaches
-
-
-def joint_parameters(first: JointAgent, second: JointAgent, rule: JointRule) -> PairParameters:
+def joint_parameters(
+    first: JointAgent, second: JointAgent, options: EgoOnlyOptions, dt: float
+) -> PairParameters:
     """Return the constants of the row of two agents that both obey.
+
+    With ``compat`` agents are credited with what they declare, whatever their box reaches.
 
     Raises:
         ConfigurationError: Neither agent has any authority, so nothing keeps them apart.
     """
-    if rule.declared_alpha:
+    if options.upstream:
         alpha = first.authority.capacity + second.authority.capacity
     else:
         alpha = first.authority.every_direction + second.authority.every_direction
@@ -166,14 +150,18 @@ def joint_parameters(first: JointAgent, second: JointAgent, rule: JointRule) -> 
         alpha=alpha,
         partner_accel=0.0,  # nobody in the pair is a disturbance
         relative_accel=first.authority.reach + second.authority.reach,
-        dt=rule.dt,
-        gamma=rule.gamma,
-        plant=rule.plant,
+        dt=dt,
+        gamma=options.cbf_gamma,
+        plant=options.plant,
     )
 
 
-def build_joint_rows(agents: Sequence[JointAgent], rule: JointRule) -> PairRows:
+def build_joint_rows(
+    agents: Sequence[JointAgent], level_of: LevelFunction, options: EgoOnlyOptions, dt: float
+) -> PairRows:
     """Return the rows of all pairs of agents, in string order of their ids, outer agent first.
+
+    ``level_of`` is the function behind every row.
 
     Raises:
         ConfigurationError: A pair without authority.
@@ -182,35 +170,16 @@ def build_joint_rows(agents: Sequence[JointAgent], rule: JointRule) -> PairRows:
     size = sum(len(agent.action) for agent in agents)
     for first, second in itertools.combinations(agents, 2):
         one, other = first.snapshot, second.snapshot
-        pair = joint_parameters(first, second, rule)
+        pair = joint_parameters(first, second, options, dt)
         normal, distance, closing, tangential = geometry_of(one, other)
-        contact = one.radius + other.radius + rule.margin_m
-        level, h = rule.level(distance, contact, closing, tangential, pair)
+        contact = one.radius + other.radius + options.margin_m
+        level, h = level_of(distance, contact, closing, tangential, pair)
         row = [0.0] * size
-        row[first.slot] = _slot(normal, first.authority, -1.0)
-        row[second.slot] = _slot(normal, second.authority, 1.0)
-        rows.a.append(row)
-        rows.level.append(
-            level + _along(normal, first.authority.bias) - _along(normal, second.authority.bias)
-        )
-        rows.h.append(h)
-        rows.margin.append(distance - contact)
-        rows.closing.append(closing)
+        row[first.slot] = first.authority.row(normal)
+        row[second.slot] = second.authority.row(normal, sign=1.0)
+        level = level + first.authority.drift(normal) - second.authority.drift(normal)
+        rows.add(row, level, h, distance - contact, closing)
     return rows
-
-
-def _slot(normal: list[float], authority: EgoAuthority, sign: float) -> list[float]:
-    """Return sign n^T J, one number per action component."""
-    if authority.jacobian is None:
-        return [sign * n_k for n_k in normal]
-    return (sign * (authority.jacobian.T @ normal)).tolist()
-
-
-def _along(normal: list[float], bias: Sequence[float] | None) -> float:
-    """Return n @ bias, m/s^2."""
-    if bias is None:
-        return 0.0
-    return sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,28 +247,51 @@ class _JointCBFQP:
         self._own_bounds = _checked_own_bounds(bounds_by_uid, control_models.keys())
         self._solver = as_solver(solver)
         self._options = options
-        self._rule = JointRule(
-            level=row_level if barrier == "sampled" else wae_row_level(cbf_power),
-            gamma=cbf_gamma,
-            plant=plant,
-            margin_m=margin_m,
-            dt=_checked_dt(dt, barrier),
-            declared_alpha=options.upstream,
-        )
+        self._level: LevelFunction = row_level if barrier == "sampled" else wae_row_level(cbf_power)
+        self._dt = _checked_dt(dt, barrier)
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start an episode. There is nothing to forget: no draws, and every solve starts cold."""
         del seed
 
-    def _filter(
+    def filter(
         self,
-        proposed_action: Mapping[str, FloatArray],
-        agents: list[JointAgent],
+        proposed_action: dict[str, FloatArray],
+        obs: Mapping[str, Any],
         state: SafetyState,
-        box: _Box,
+        bounds: Bounds,
+        *,
+        ego_uid: str | None = None,
+        partner_action_bound: float | None = None,
     ) -> tuple[dict[str, FloatArray], FilterInfo]:
-        """Return the actions and the record of one checked call."""
-        rows, keys = build_joint_rows(agents, self._rule), make_pair_keys(a.uid for a in agents)
+        """Return the actions closest to the proposed ones that keep every pair apart.
+
+        Args:
+            proposed_action: Action by agent id, each of shape (action_dim,).
+            obs: ``obs["agent_states"]`` holds the snapshots by id; agents that propose no action
+                are ignored, and nothing else is read.
+            state: Slack of every pair of proposing agents; read, never changed.
+            bounds: Box of every action and shared capacity.
+            ego_uid: The agent whose whole box is available where control is shared; of no meaning,
+                as the next, where every agent obeys.
+            partner_action_bound: Largest change of each component of another agent's action,
+                action unit, > 0.
+
+        Returns:
+            Fresh float64 actions under the same ids, each with the proposed bits when it did not
+            change; and the record of the step, one entry per pair in canonical order.
+
+        Raises:
+            InputError: An argument is malformed or not finite, or a snapshot or slack missing.
+            TypeError: ``proposed_action`` is not a dict of arrays.
+            UnknownNameError: An agent has no control model.
+            ConfigurationError: Two agents have no authority together.
+            ConcertoSafetyInfeasible: No actions meet every row and ``on_infeasible="raise"``.
+        """
+        agents = self._read(proposed_action, obs, state, bounds)
+        box = self._box(agents, bounds, *self._share(ego_uid, partner_action_bound, agents))
+        rows = build_joint_rows(agents, self._level, self._options, self._dt)
+        keys = make_pair_keys(agent.uid for agent in agents)
         u = [number for agent in agents for number in agent.action]
         wanted = [state.lambda_[key] for key in keys]
         started = time.perf_counter()
@@ -342,13 +334,7 @@ class _JointCBFQP:
         """
         require_kind("state", state, SafetyState)
         require_kind("bounds", bounds, Bounds)
-        holder = cast("Mapping[str, Any]", obs)
-        agents = holder.get("agent_states") if isinstance(obs, Mapping) else obs
-        if not isinstance(agents, dict):
-            raise InputError(
-                'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
-                f"got {type(agents).__name__}."
-            )
+        states = agent_states(obs)
         if not isinstance(proposed_action, dict):
             raise TypeError(
                 "filter: proposed_action must be a dict of arrays by agent id, "
@@ -357,7 +343,7 @@ class _JointCBFQP:
         proposed = cast("dict[str, object]", proposed_action)
         if not proposed:
             raise InputError("filter: proposed_action: expected at least one agent, got none.")
-        states, models = cast("dict[str, object]", agents), self._models
+        models = self._models
         uids = sorted(proposed)
         for uid in uids:
             require_member(uid, models, "control_models")
@@ -383,13 +369,15 @@ class _JointCBFQP:
     def _bounds_of(self, uid: str, bounds: Bounds) -> Bounds:
         return self._own_bounds.get(uid, bounds)
 
+    def _share(
+        self, ego_uid: object, partner_action_bound: object, agents: Sequence[JointAgent]
+    ) -> tuple[str | None, float]:
+        """Return the ego, and how much of a partner's action is shared: all of it."""
+        del ego_uid, partner_action_bound, agents
+        return None, math.inf
+
     def _box(
-        self,
-        agents: Sequence[JointAgent],
-        bounds: Bounds,
-        *,
-        ego_uid: str | None = None,
-        share: float = math.inf,
+        self, agents: Sequence[JointAgent], bounds: Bounds, ego_uid: str | None, share: float
     ) -> _Box:
         """Return the boxes of all agents; everyone but the ego stays near its proposed action.
 
@@ -420,42 +408,6 @@ class CentralizedCBFQP(_JointCBFQP):
         """Whose actions may change."""
         return SafetyMode.CENTRALIZED
 
-    def filter(
-        self,
-        proposed_action: dict[str, FloatArray],
-        obs: Mapping[str, Any],
-        state: SafetyState,
-        bounds: Bounds,
-        *,
-        ego_uid: str | None = None,
-        partner_action_bound: float | None = None,
-    ) -> tuple[dict[str, FloatArray], FilterInfo]:
-        """Return the actions closest to the proposed ones that keep every pair apart.
-
-        Args:
-            proposed_action: Action by agent id, each of shape (action_dim,).
-            obs: ``obs["agent_states"]`` holds the snapshots by id; agents that propose no action
-                are ignored, and nothing else is read.
-            state: Slack of every pair of proposing agents; read, never changed.
-            bounds: Box of every action and shared capacity.
-            ego_uid: Not used in this mode; there for one signature of both.
-            partner_action_bound: Not used in this mode.
-
-        Returns:
-            Fresh float64 actions under the same ids, each with the proposed bits when it did not
-            change; and the record of the step, one entry per pair in canonical order.
-
-        Raises:
-            InputError: An argument is malformed or not finite, or a snapshot or slack missing.
-            TypeError: ``proposed_action`` is not a dict of arrays.
-            UnknownNameError: An agent has no control model.
-            ConfigurationError: Two agents have no authority together.
-            ConcertoSafetyInfeasible: No actions meet every row and ``on_infeasible="raise"``.
-        """
-        del ego_uid, partner_action_bound
-        agents = self._read(proposed_action, obs, state, bounds)
-        return self._filter(proposed_action, agents, state, self._box(agents, bounds))
-
 
 class SharedControlCBFQP(_JointCBFQP):
     """Decides every agent's action, but a partner's only near the one it proposed.
@@ -468,26 +420,10 @@ class SharedControlCBFQP(_JointCBFQP):
         """Whose actions may change."""
         return SafetyMode.SHARED_CONTROL
 
-    def filter(
-        self,
-        proposed_action: dict[str, FloatArray],
-        obs: Mapping[str, Any],
-        state: SafetyState,
-        bounds: Bounds,
-        *,
-        ego_uid: str | None = None,
-        partner_action_bound: float | None = None,
-    ) -> tuple[dict[str, FloatArray], FilterInfo]:
-        """Return the actions closest to the proposed ones that keep every pair apart.
-
-        Arguments, results and errors as of `CentralizedCBFQP.filter`, but required are ``ego_uid``,
-        the agent whose whole box is available, and ``partner_action_bound``, the largest change of
-        each component of another agent's action, action unit, > 0.
-        """
-        agents = self._read(proposed_action, obs, state, bounds)
-        ego, share = require_share(ego_uid, partner_action_bound, [a.uid for a in agents])
-        box = self._box(agents, bounds, ego_uid=ego, share=share)
-        return self._filter(proposed_action, agents, state, box)
+    def _share(
+        self, ego_uid: object, partner_action_bound: object, agents: Sequence[JointAgent]
+    ) -> tuple[str | None, float]:
+        return require_share(ego_uid, partner_action_bound, [agent.uid for agent in agents])
 
 
 def _report(

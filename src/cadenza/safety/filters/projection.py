@@ -252,6 +252,14 @@ class PairRows:
     margin: list[float]
     closing: list[float]
 
+    def add(self, a: list[float], level: float, h: float, margin: float, closing: float) -> None:
+        """Append the row of one more pair."""
+        self.a.append(a)
+        self.level.append(level)
+        self.h.append(h)
+        self.margin.append(margin)
+        self.closing.append(closing)
+
     @property
     def time_left(self) -> list[float]:
         """Time until each margin is used up at today's closing speed, s; inf if never."""

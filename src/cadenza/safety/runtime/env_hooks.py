@@ -7,7 +7,7 @@ Optional:  ``build_contact_forces()``: force per partner id or per pair of ids, 
 Batches:   ``build_agent_batch()`` and ``num_envs`` in place of the first and the last.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
@@ -99,15 +99,25 @@ def require_untouched_actions(env: object) -> None:
     """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
     from gymnasium import ActionWrapper
 
+    _require_untouched("SafetyDriver", env, ActionWrapper)
+
+
+def _require_untouched(owner: str, env: object, rewriting: type) -> None:
+    for layer in _layers(env):
+        kind = type(layer)
+        if issubclass(kind, rewriting):
+            raise ConfigurationError(
+                f"{owner}: expected the filtered action to reach the plant unchanged, got an env "
+                f"wrapped in {kind.__name__}, which changes actions after the filter; change the "
+                "action before it is filtered, in the policy."
+            )
+
+
+def _layers(env: object) -> Iterator[object]:
+    """Yield the wrappers around an env, outermost first, and the env."""
     layer: object | None = env
     while layer is not None:
-        kind = type(layer)
-        if issubclass(kind, ActionWrapper):
-            raise ConfigurationError(
-                "SafetyDriver: expected the filtered action to reach the plant unchanged, got an "
-                f"env wrapped in {kind.__name__}, which changes actions after the filter; change "
-                "the action before it is filtered, in the policy."
-            )
+        yield layer
         layer = getattr(layer, "env", None)
 
 
@@ -144,11 +154,9 @@ class BatchEnvHooks:
 
 def batch_hook(env: object, name: str) -> Any:
     """Return an attribute of the batch, looked up through its wrappers, which do not forward."""
-    layer: object | None = env
-    while layer is not None:
+    for layer in _layers(env):
         if hasattr(layer, name):
             return getattr(layer, name)
-        layer = getattr(layer, "env", None)
     raise ConfigurationError(
         f"BatchedSafetyDriver: expected a batch with {name}, got {type(env).__name__} without it; "
         f"{REMEDY}."
@@ -159,13 +167,4 @@ def require_untouched_batch_actions(env: object) -> None:
     """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
     from gymnasium.vector import VectorActionWrapper
 
-    layer: object | None = env
-    while layer is not None:
-        kind = type(layer)
-        if issubclass(kind, VectorActionWrapper):
-            raise ConfigurationError(
-                "BatchedSafetyDriver: expected the filtered actions to reach the plant as they "
-                f"are, got a batch wrapped in {kind.__name__}, which changes actions after the "
-                "filter; change them before they are filtered, in the policy."
-            )
-        layer = getattr(layer, "env", None)
+    _require_untouched("BatchedSafetyDriver", env, VectorActionWrapper)

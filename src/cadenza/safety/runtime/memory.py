@@ -14,8 +14,8 @@
 Last seen: the ego moves by the actions it executes, p + v dt + a dt^2 / 2, the model's bias
            included; partners keep their last packet, which grows older by dt per step, so the rows
            widen with it.
-Stop:      acceleration -v / `DEFAULT_STOP_TIME_S`, at most the capacity, mapped to an action and
-           scaled as a whole into its box, so that its direction stays.
+Stop:      `cadenza.safety.emergency.braking_accel`, mapped to an action and scaled as a whole into
+           its box, so that its direction stays.
 Loading:   every part reads its record into a copy of itself; only when all succeeded do the parts
            take over what was read. ``load_state_dict`` therefore assigns whole attributes.
 """
@@ -48,7 +48,7 @@ from cadenza.safety.contracts import (
     SafetyState,
     StateDependentControlModel,
 )
-from cadenza.safety.emergency import DEFAULT_STOP_TIME_S, braking_accel, scale_into_box
+from cadenza.safety.emergency import braking_accel, scale_into_box
 from cadenza.safety.filters.arguments import require_action, require_snapshot
 from cadenza.safety.filters.ego_rows import DirectionMemory
 from cadenza.safety.runtime.observation import Breach, MotionWatch, PacketAges, require_array
@@ -70,7 +70,7 @@ from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 def stop_action(model: AgentControlModel, ego: AgentSnapshot, bounds: Bounds) -> FloatArray:
     """Return the action that slows the ego down along its velocity, shape (action_dim,)."""
-    accel = braking_accel(ego, bounds.cartesian_accel_capacity, DEFAULT_STOP_TIME_S)
+    accel = braking_accel(ego, bounds.cartesian_accel_capacity)
     accel = accel - _bias(model, ego)
     action = np.array(model.cartesian_accel_to_action(ego, accel), dtype=np.float64)
     return scale_into_box(action, bounds.action_linf_component)
