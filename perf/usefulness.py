@@ -15,7 +15,7 @@ Filters:   none     the policy's command.
                     violation where not all can be met. This is `AffineCBFFilter`; its gain of 2/s
                     is what 1 m/s and 2 m/s^2 allow.
            escape, passive   `BackupFilter` with this guarantee; alone they are the same.
-Episode:   ends at the goal (0.2 m near), at the first contact, or after 20 s. Gaps are taken 32
+Episode:   ends at the goal (0.25 m near), at the first contact, or after 20 s. Gaps are taken 32
            times per step. All filters play the same starts and draws.
 Own speed: of the robot at the contact, the largest of all episodes.
 
@@ -53,7 +53,7 @@ from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
 from cadenza.safety.verifier.plants import PURSUITS, Chase, Pursuer, UnicyclePlant, VelocityPlant
 from perf.record import measured_with
 
-RADIUS, DT, TIME_S, GOAL_M = 0.2, 0.1, 20.0, 0.2
+RADIUS, DT, TIME_S, GOAL_M = 0.2, 0.1, 20.0, 0.25
 TOP, RATE, TURN, TURN_RATE, LOOK_AHEAD_M = 1.0, 2.0, 2.0, 6.0, 0.1
 PERSON: Final = PartnerBound("person", 0.8 * TOP)
 #: A gap below this is a contact, m.

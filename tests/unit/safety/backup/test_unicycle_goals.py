@@ -1,46 +1,42 @@
 """Wheeled bases reach goals behind a disc, where turning is weighed as the point ahead moves."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from cadenza.safety.backup import unicycle
-from cadenza.safety.control_models import UnicycleModel
-from cadenza.safety.geometry import Ball
+from perf.usefulness import Scene, Wheeled, measure
 from tests.campaigns import size
-from tests.unit.safety.backup.attacks import RADIUS
-from tests.unit.safety.backup.wheels import (
-    GOAL_NOMINALS,
-    goals_behind_a_disc,
-    pull_at_the_point_ahead,
-    slow_in_turns,
-)
 
-DISC, EPISODES = Ball((1.5, 0.0), 0.5), size(4, 120)
+EPISODES = size(4, 120)
 
 
-def base(accel=2.0, yaw_accel=6.0, look_ahead_m=0.1):
-    return UnicycleModel("ego", 1.0, 1.0, 2.0, accel, yaw_accel, RADIUS, look_ahead_m=look_ahead_m)
+def behind_a_disc(policy, kind="passive", **limits):
+    """Return what became of bases on their way to a goal behind a disc."""
+
+    class Base(Wheeled):
+        model = replace(Wheeled.model, **limits)
+
+    return measure(Scene(Base, "disc", policy=policy), kind, EPISODES)
 
 
-@pytest.mark.parametrize("policy", GOAL_NOMINALS, ids=lambda policy: policy.__name__)
+@pytest.mark.parametrize("policy", ["straight", "turning", "pulling"])
 def test_goal_behind_a_disc_is_reached_without_touching_it(policy):
-    arrived, least = goals_behind_a_disc(base(), DISC, policy, episodes=EPISODES)
-    assert arrived == EPISODES
-    assert least > 0.0
-    _, hit = goals_behind_a_disc(base(), DISC, policy, episodes=EPISODES, guarded=False)
-    assert hit < -0.1
+    counts = behind_a_disc(policy)
+    assert counts.reached == EPISODES
+    assert counts.nearest_m > 0.0
+    assert behind_a_disc(policy, "none").wall_contacts == EPISODES
 
 
 def test_base_that_follows_at_once_reaches_it_too():
-    model = base(math.inf, math.inf)
-    arrived, least = goals_behind_a_disc(model, DISC, slow_in_turns, episodes=EPISODES)
-    assert (arrived, least > 0.0) == (EPISODES, True)
+    counts = behind_a_disc("straight", accel=math.inf, yaw_accel=math.inf)
+    assert counts.reached == EPISODES
+    assert counts.nearest_m > 0.0
 
 
 def test_less_room_ahead_parks_a_slow_braking_base_on_the_disc(monkeypatch):
-    model = base(0.5, 2.0, 0.2)
-    policy = pull_at_the_point_ahead
-    assert goals_behind_a_disc(model, DISC, policy, episodes=EPISODES)[0] == EPISODES
+    limits = {"accel": 0.5, "yaw_accel": 2.0, "look_ahead_m": 0.2}
+    assert behind_a_disc("pulling", **limits).reached == EPISODES
     monkeypatch.setattr(unicycle, "CANDIDATE_ROOM", 0.25)
-    assert goals_behind_a_disc(model, DISC, policy, episodes=EPISODES)[0] <= EPISODES // 4
+    assert behind_a_disc("pulling", **limits).reached <= EPISODES // 4

@@ -1,4 +1,4 @@
-"""Episodes of wheeled bases: goals behind a disc, and attacks by partners that move second."""
+"""Episodes in which partners and nominal actions attack wheeled bases; partners move second."""
 
 import math
 
@@ -169,46 +169,3 @@ def attack(
                 break
         tally.contacts += touched
     return tally
-
-
-def slow_in_turns(model, pull, distance, error):
-    return min(distance, model.max_speed) * max(0.0, math.cos(error)), 2.0 * error
-
-
-def turn_while_driving(model, pull, distance, error):
-    return min(distance, model.max_speed), 2.0 * error
-
-
-def pull_at_the_point_ahead(model, pull, distance, error):
-    return pull[0], pull[1] / model.look_ahead_m
-
-
-GOAL_NOMINALS = (slow_in_turns, turn_while_driving, pull_at_the_point_ahead)
-
-
-def goals_behind_a_disc(model, disc, policy, *, episodes, dt=0.1, time_s=20.0, guarded=True):
-    """Return how many robots arrive at a goal behind a disc, and their smallest gap to it, m."""
-    rng = derive_substream("tests.wheels.goals", root_seed=0).default_rng()
-    (cx, cy), goal, arrived, least = disc.center, (3.0, 0.0), 0, math.inf
-    for _ in range(episodes):
-        start = (0.0, rng.uniform(-0.15, 0.15))
-        plant = plant_of(model, start, rng.uniform(-0.3, 0.3))
-        flter = BackupFilter(model, dt=dt, obstacles=[disc])
-        for _ in range(round(time_s / dt)):
-            e = (math.cos(plant.heading), math.sin(plant.heading))
-            dx, dy = goal[0] - plant.position[0], goal[1] - plant.position[1]
-            px, py = dx - model.look_ahead_m * e[0], dy - model.look_ahead_m * e[1]
-            scale = 1.0 / max(1.0, math.hypot(px, py) / model.max_speed)
-            pull = (scale * (px * e[0] + py * e[1]), scale * (py * e[0] - px * e[1]))
-            error = wrapped(math.atan2(dy, dx) - plant.heading)
-            nominal = np.array(policy(model, pull, math.hypot(dx, dy), error))
-            limit = np.array([model.max_speed, model.max_yaw_rate])
-            nominal = np.clip(nominal, -limit, limit)
-            command = flter.filter(nominal, {"ego": seen(plant)}).action if guarded else nominal
-            path = plant.step(command.tolist(), dt)
-            gaps = [math.hypot(x - cx, y - cy) - disc.radius - RADIUS for x, y in path]
-            least = min(least, *gaps)
-            if math.dist(plant.position, goal) < 0.25:
-                arrived += 1
-                break
-    return arrived, least
