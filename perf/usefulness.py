@@ -37,6 +37,13 @@ import torch
 
 from cadenza.core.files import finite_or_none
 from cadenza.core.seeding import derive_substream
+from cadenza.safety import (
+    AgentSnapshot,
+    PartnerBound,
+    UnicycleModel,
+    VelocityModel,
+    WheeledSnapshot,
+)
 from cadenza.safety.affine import (
     AffineCBFFilter,
     DoubleIntegrator,
@@ -47,9 +54,7 @@ from cadenza.safety.affine import (
     minimum_separation,
 )
 from cadenza.safety.backup import BackupFilter
-from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Ball, HalfSpace, Obstacles, Shape
-from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
 from cadenza.safety.verifier.plants import PURSUITS, Chase, Pursuer, UnicyclePlant, VelocityPlant
 from perf.record import measured_with
 

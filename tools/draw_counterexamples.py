@@ -20,14 +20,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from cadenza.core.seeding import derive_substream
-from cadenza.safety import Bounds, DoubleIntegratorControlModel, ExpCBFQP, SafetyOptions
+from cadenza.safety import (
+    AgentSnapshot,
+    Bounds,
+    DoubleIntegratorControlModel,
+    ExpCBFQP,
+    PartnerBound,
+    SafetyOptions,
+    SafetyRuntime,
+    SafetyState,
+    UnicycleModel,
+    VelocityModel,
+    WheeledSnapshot,
+)
 from cadenza.safety.backup import BackupFilter, unicycle
-from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Ball, HalfSpace, Obstacles, Shape
 from cadenza.safety.maps import draw_obstacles
-from cadenza.safety.runtime import SafetyRuntime
-from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
-from cadenza.safety.state import SafetyState
 from cadenza.safety.verifier.plants import (
     PURSUITS,
     SAMPLES,
@@ -327,7 +335,7 @@ def faster_partner() -> Example:
     ]
     return Example(
         "A hunter of 1.2 m/s behind a base of 1 m/s",
-        "flee, safe for the next 2 s",
+        "flee, safe for the next second",
         "passive: rest before it arrives",
         *runs,
         (-1.4, 2.0, -0.8, 0.8),
