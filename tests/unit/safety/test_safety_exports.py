@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -23,9 +23,15 @@ from cadenza.safety import (
 from cadenza.safety.wrappers import (
     RobotFilterWrapper,
     SafetyFilterWrapper,
+    VectorRobotFilterWrapper,
     VectorSafetyFilterWrapper,
 )
-from cadenza.safety.wrappers.guard import RobotKeywords, SingleKeywords, VectorKeywords
+from cadenza.safety.wrappers.guard import (
+    SingleKeywords,
+    SingleRobotKeywords,
+    VectorKeywords,
+    VectorRobotKeywords,
+)
 
 PACKAGES = [
     *(cadenza.safety, affine, arms, batched, conformal, emergency),
@@ -76,9 +82,13 @@ def test_packages_and_filters_load_no_library_they_do_not_use():
     [
         (SingleKeywords, SafetyFilterWrapper),
         (VectorKeywords, VectorSafetyFilterWrapper),
-        (RobotKeywords, RobotFilterWrapper),
+        (SingleRobotKeywords, RobotFilterWrapper),
+        (VectorRobotKeywords, VectorRobotFilterWrapper),
     ],
 )
 def test_guard_types_what_its_wrappers_take(typed, wrapper):
     taken = get_type_hints(wrapper.__init__)
+    (more,) = {"task", "robot"} & taken.keys()  # **task: Unpack[TaskKeywords]
+    (keywords,) = get_args(taken.pop(more))
+    taken |= get_type_hints(keywords)
     assert get_type_hints(typed) == {name: taken[name] for name in taken.keys() - {"env", "return"}}

@@ -17,6 +17,7 @@ from cadenza.safety.backup import BackupKeywords, BatchedBackupFilter
 from cadenza.safety.batched.driver import SafetyBatchStep
 from cadenza.safety.runtime.env_hooks import (
     batch_hook,
+    optional_batch_hook,
     require_untouched_batch_actions,
     unwrapped,
 )
@@ -89,7 +90,7 @@ class BatchedRobotDriver:
         require_untouched_batch_actions(env)
         return cls(
             env,
-            RobotTask.of(env, batch_hook, ego_uid=ego_uid),
+            RobotTask.of(env, optional_batch_hook, ego_uid=ego_uid),
             batch_hook(env, "build_agent_batch"),
             int(batch_hook(env, "num_envs")),
             together=together,

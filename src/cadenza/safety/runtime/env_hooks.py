@@ -19,8 +19,11 @@ from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 #: What to do where an environment lacks a hook.
 REMEDY: Final = (
     "let the environment offer it, or pass cadenza.guard what it lacks: ego_uid=, snapshots= "
-    "(agents= for a batch), control_models=, bounds=, control_timestep=, plant="
+    "(agents= for a batch), control_models=, bounds=, control_timestep=, plant=; or, for a robot "
+    "that takes velocities, robot=, partner=, obstacles="
 )
+#: Returns a hook of an environment, or of a batch; None where nobody has it.
+Find: TypeAlias = Callable[[object, str], Any | None]
 #: Measured force, N, per partner id (against the ego) or per pair of ids.
 ContactForces: TypeAlias = Mapping[str | tuple[str, str], float]
 
@@ -80,6 +83,21 @@ def hook(env: object, name: str) -> Any:
             f"SafetyDriver: expected an env with {name}, got {type(unwrapped(env)).__name__} "
             f"without it; {REMEDY}."
         ) from error
+
+
+def needed_hook(env: object, name: str, find: Find) -> Any:
+    """Return what ``find`` finds.
+
+    Raises:
+        ConfigurationError: It is nothing.
+    """
+    found = find(env, name)
+    if found is None:
+        raise ConfigurationError(
+            f"guard: expected an environment with {name}, got {type(unwrapped(env)).__name__} "
+            f"without it; {REMEDY}."
+        )
+    return found
 
 
 def optional_hook(env: object, name: str) -> Any | None:
@@ -153,14 +171,26 @@ class BatchEnvHooks:
 
 
 def batch_hook(env: object, name: str) -> Any:
-    """Return an attribute of the batch, looked up through its wrappers, which do not forward."""
+    """Return an attribute of the batch, looked up through its wrappers, which do not forward.
+
+    Raises:
+        ConfigurationError: Nothing of the stack has it.
+    """
+    found = optional_batch_hook(env, name)
+    if found is None:
+        raise ConfigurationError(
+            f"BatchedSafetyDriver: expected a batch with {name}, got {type(env).__name__} without "
+            f"it; {REMEDY}."
+        )
+    return found
+
+
+def optional_batch_hook(env: object, name: str) -> Any | None:
+    """Return an attribute of the batch, looked up in the same way; None if nobody has it."""
     for layer in _layers(env):
         if hasattr(layer, name):
             return getattr(layer, name)
-    raise ConfigurationError(
-        f"BatchedSafetyDriver: expected a batch with {name}, got {type(env).__name__} without it; "
-        f"{REMEDY}."
-    )
+    return None
 
 
 def require_untouched_batch_actions(env: object) -> None:

@@ -23,14 +23,15 @@ from typing import Any, Final, Unpack
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checks import require_kinds
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.backup import BackupFilter, BackupKeywords, RobotModel
 from cadenza.safety.contracts import FilterInfo, LambdaDict, canonical_pair_key
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import (
+    Find,
     hook,
+    needed_hook,
     optional_hook,
     require_untouched_actions,
     unwrapped,
@@ -58,7 +59,7 @@ class RobotTask:
     """
 
     robot: RobotModel
-    partners: tuple[PartnerBound, ...]
+    partners: Sequence[PartnerBound]
     obstacles: Sequence[Shape] | Obstacles
     control_timestep: float
 
@@ -66,7 +67,7 @@ class RobotTask:
     def of(
         cls,
         env: object,
-        look_up: Callable[[object, str], Any] = hook,
+        find: Find = optional_hook,
         *,
         ego_uid: str | None = None,
         robot: RobotModel | None = None,
@@ -76,28 +77,41 @@ class RobotTask:
     ) -> "RobotTask":
         """Return the task of ``env``; what is None is looked up in the environment.
 
+        Args:
+            env: The environment, or the batch.
+            find: Returns a hook of it, None where nobody has it.
+            ego_uid: The robot to guard, where ``robot`` is not given.
+            robot: Its model.
+            partner: Bound of its partner, or of each of several; () for nobody.
+            obstacles: Shapes; () for none.
+            control_timestep: Time one ``step`` takes, s.
+
         Raises:
             ConfigurationError: Something is neither given nor offered by the environment, or it has
                 no model of the ego.
         """
+
+        def offered(name: str) -> Any:
+            build = find(env, name)
+            return () if build is None else build()
+
         if robot is None:
-            models: Mapping[str, RobotModel] = look_up(env, MODELS_HOOK)()
-            uid = look_up(env, "ego_uid") if ego_uid is None else ego_uid
+            models: Mapping[str, RobotModel] = needed_hook(env, MODELS_HOOK, find)()
+            uid = needed_hook(env, "ego_uid", find) if ego_uid is None else ego_uid
             if uid not in models:
                 raise ConfigurationError(
-                    f"{MODELS_HOOK}: expected a model of the ego {uid!r}, got {sorted(models)}."
+                    f"guard: {MODELS_HOOK}: expected a model of the ego {uid!r}, got "
+                    f"{sorted(models)}."
                 )
             robot = models[uid]
-        bounds = offered(env, "build_partner_bound", look_up) if partner is None else partner
-        bounds = (bounds,) if isinstance(bounds, PartnerBound) else bounds
-        require_kinds("RobotTask", partner=(bounds, Sequence))
+        bounds = offered("build_partner_bound") if partner is None else partner
+        dt = control_timestep
+        dt = needed_hook(env, "control_timestep", find) if dt is None else dt
         return cls(
             robot=robot,
-            partners=tuple(bounds),
-            obstacles=offered(env, "build_obstacles", look_up) if obstacles is None else obstacles,
-            control_timestep=look_up(env, "control_timestep")
-            if control_timestep is None
-            else control_timestep,
+            partners=(bounds,) if isinstance(bounds, PartnerBound) else bounds,
+            obstacles=offered("build_obstacles") if obstacles is None else obstacles,
+            control_timestep=dt,
         )
 
     def build_filter(self, **settings: Unpack[BackupKeywords]) -> BackupFilter:
@@ -115,21 +129,9 @@ class RobotTask:
         )
 
 
-def takes_velocities(env: object, look_up: Callable[[object, str], Any] = hook) -> bool:
+def takes_velocities(env: object, find: Find = optional_hook) -> bool:
     """Return whether ``env`` says that its robots take velocities."""
-    try:
-        return callable(look_up(env, MODELS_HOOK))
-    except ConfigurationError:
-        return False
-
-
-def offered(env: object, name: str, look_up: Callable[[object, str], Any] = hook) -> Any:
-    """Return what an optional hook says; nothing at all, (), where nobody has it."""
-    try:
-        build: Callable[[], Any] = look_up(env, name)
-    except ConfigurationError:
-        return ()
-    return build()
+    return find(env, MODELS_HOOK) is not None
 
 
 class RobotDriver:

@@ -14,8 +14,8 @@ from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .robot import RobotFilterWrapper as RobotFilterWrapper
+    from .robot import VectorRobotFilterWrapper as VectorRobotFilterWrapper
     from .single import SafetyFilterWrapper as SafetyFilterWrapper
     from .vector import VectorSafetyFilterWrapper as VectorSafetyFilterWrapper
-    from .vector_robot import VectorRobotFilterWrapper as VectorRobotFilterWrapper
 else:
     __dir__, __getattr__ = lazy_names(__name__)

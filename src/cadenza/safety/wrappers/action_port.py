@@ -8,8 +8,8 @@ action, shape (n,), or a batch of them, shape (B, n).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import real_array
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.cbf import Plant
 from cadenza.safety.contracts import AgentControlModel, Bounds, LambdaDict
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import hook
+from cadenza.safety.runtime.env_hooks import Find, needed_hook
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Maps an action to another unit, component by component or as a whole; batches included.
@@ -183,9 +183,27 @@ ForceSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], LambdaDict]
 ObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], Sequence[Shape] | Obstacles]
 
 
+class TaskKeywords(TypedDict, total=False):
+    """What a wrapper must know about robots that take accelerations; None is looked up.
+
+    Attributes:
+        ego_uid: The agent whose action is filtered.
+        control_models: Model of every agent by id.
+        bounds: Envelope; its ``action_linf_component`` is in the control model's unit.
+        control_timestep: Time one ``step`` takes, s.
+        plant: How the environment integrates one step.
+    """
+
+    ego_uid: str | None
+    control_models: Mapping[str, AgentControlModel] | None
+    bounds: Bounds | None
+    control_timestep: float | None
+    plant: Plant | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a wrapper must know about the task, once."""
+    """The same, known."""
 
     ego_uid: str
     control_models: Mapping[str, AgentControlModel]
@@ -194,33 +212,57 @@ class Task:
     plant: Plant
 
     @classmethod
-    def of(
-        cls,
-        env: object,
-        look_up: Callable[[object, str], Any] = hook,
-        *,
-        ego_uid: str | None,
-        control_models: Mapping[str, AgentControlModel] | None,
-        bounds: Bounds | None,
-        control_timestep: float | None,
-        plant: Plant | None,
-    ) -> "Task":
-        """Return the task of ``env``; what is None is looked up in the environment.
+    def of(cls, env: object, find: Find, **given: Unpack[TaskKeywords]) -> "Task":
+        """Return the task of ``env``; what is not given is looked up in the environment.
 
         Raises:
             ConfigurationError: Something is neither given nor offered by the environment.
         """
-        return cls(
-            ego_uid=look_up(env, "ego_uid") if ego_uid is None else ego_uid,
-            control_models=look_up(env, "build_control_models")()
-            if control_models is None
-            else control_models,
-            bounds=look_up(env, "build_bounds")() if bounds is None else bounds,
-            control_timestep=look_up(env, "control_timestep")
-            if control_timestep is None
-            else control_timestep,
-            plant=look_up(env, "plant") if plant is None else plant,
+        known: dict[str, Any] = {**given}
+        for field in fields(cls):
+            if known.get(field.name) is not None:
+                continue
+            built = field.name in ("control_models", "bounds")
+            found = needed_hook(env, f"build_{field.name}" if built else field.name, find)
+            known[field.name] = found() if built else found
+        return cls(**known)
+
+    def port(
+        self, space: Space[Any], to_control: ActionMap | None, from_control: ActionMap | None
+    ) -> ActionPort:
+        """Return the way of the ego's action in and out.
+
+        Raises:
+            ConfigurationError: See `ActionPort`.
+        """
+        return ActionPort(
+            space,
+            ego_uid=self.ego_uid,
+            action_dim=self.control_models[self.ego_uid].action_dim,
+            c=self.bounds.action_linf_component,
+            to_control=to_control,
+            from_control=from_control,
         )
+
+
+class InEpisode:
+    """Where the wrapped environment is: what sources of scenes and shapes are called with."""
+
+    env: Any
+    _port: ActionPort
+    _last: tuple[Any, dict[str, Any]] | None = None
+
+    def _sources(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Return environment, last observation and last info.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
+        if self._last is None:
+            raise NotReadyError(
+                f"{type(self).__name__}.step: expected an episode in progress; call reset()."
+            )
+        return (self.env, *self._last)
 
 
 def checked_scene(snapshots: object) -> dict[str, AgentSnapshot]:

@@ -1,8 +1,7 @@
 """The safety filter around an environment, in one line."""
 
-import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Required, TypedDict, Unpack, overload
+from typing import Any, Final, Unpack, cast, overload
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -10,37 +9,38 @@ from gymnasium.vector import VectorEnv
 from cadenza.core.checks import shown
 from cadenza.core.environments import advice_on, made_by_id
 from cadenza.core.errors import ConfigurationError, did_you_mean
-from cadenza.safety.backup import Guarantee, RobotModel
-from cadenza.safety.cbf import Plant
-from cadenza.safety.contracts import AgentControlModel, Bounds, EmergencyController
-from cadenza.safety.control_models import PartnerBound
+from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.geometry import Obstacles, Shape
+from cadenza.safety.runtime.env_hooks import optional_hook
 from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.robot_driver import takes_velocities
 from cadenza.safety.wrappers.action_port import (
     ActionMap,
     ForceSource,
     ObstacleSource,
     PartnerSource,
     SnapshotSource,
+    TaskKeywords,
 )
-from cadenza.safety.wrappers.robot import RobotFilterWrapper
-from cadenza.safety.wrappers.single import Fallback, SafetyFilterWrapper
+from cadenza.safety.wrappers.robot import (
+    BatchObstacleSource,
+    RobotFilterWrapper,
+    RobotKeywords,
+    VectorRobotFilterWrapper,
+)
+from cadenza.safety.wrappers.single import Fallback, GuardedEnv, SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import (
     BatchPartnerSource,
     BatchSource,
+    GuardedBatch,
     VectorSafetyFilterWrapper,
+    find,
 )
-from cadenza.safety.wrappers.vector_robot import BatchObstacleSource, VectorRobotFilterWrapper
 
 
-class GuardKeywords(TypedDict, total=False):
-    """Options of both wrappers."""
+class GuardKeywords(TaskKeywords, total=False):
+    """Options of both wrappers of robots that take accelerations."""
 
-    ego_uid: str | None
-    control_models: Mapping[str, AgentControlModel] | None
-    bounds: Bounds | None
-    control_timestep: float | None
-    plant: Plant | None
     options: SafetyOptions | None
     action_to_control: ActionMap | None
     action_from_control: ActionMap | None
@@ -65,38 +65,29 @@ class VectorKeywords(GuardKeywords, total=False):
     partner_id: BatchPartnerSource | None
 
 
-class RobotKeywords(TypedDict, total=False):
+class SingleRobotKeywords(RobotKeywords, total=False):
     """Keywords of `RobotFilterWrapper`."""
 
-    robot: Required[RobotModel]
-    partner: PartnerBound | Sequence[PartnerBound]
-    obstacles: Sequence[Shape] | Obstacles | ObstacleSource
+    obstacles: Sequence[Shape] | Obstacles | ObstacleSource | None
     snapshots: SnapshotSource | None
-    control_timestep: float | None
-    guarantee: Guarantee | None
-    margin_m: float
-    position_error_m: float
-    velocity_error: float
-    contact_speed: float
-    action_to_control: ActionMap | None
-    action_from_control: ActionMap | None
 
 
-class VectorRobotKeywords(TypedDict, total=False):
+class VectorRobotKeywords(RobotKeywords, total=False):
     """Keywords of `VectorRobotFilterWrapper`."""
 
-    robot: Required[RobotModel]
-    partner: PartnerBound | Sequence[PartnerBound]
-    obstacles: Sequence[Shape] | Obstacles | BatchObstacleSource
+    obstacles: Sequence[Shape] | Obstacles | BatchObstacleSource | None
     agents: BatchSource | None
-    control_timestep: float | None
-    guarantee: Guarantee | None
-    margin_m: float
-    position_error_m: float
-    velocity_error: float
-    contact_speed: float
-    action_to_control: ActionMap | None
-    action_from_control: ActionMap | None
+
+
+#: Wrapper and keywords, by whether the robots take velocities and whether there are many.
+_WRAPPERS: Final[dict[tuple[bool, bool], tuple[type[Any], type[Any]]]] = {
+    (False, False): (SafetyFilterWrapper, SingleKeywords),
+    (False, True): (VectorSafetyFilterWrapper, VectorKeywords),
+    (True, False): (RobotFilterWrapper, SingleRobotKeywords),
+    (True, True): (VectorRobotFilterWrapper, VectorRobotKeywords),
+}
+#: The keyword of each kind of environment that the other one does not have.
+_SOURCES: Final = {False: "snapshots", True: "agents"}
 
 
 @overload
@@ -109,7 +100,7 @@ def guard(
 ) -> VectorEnv[Any, Any, Any]: ...
 @overload
 def guard(
-    env: str | gymnasium.Env[Any, Any], **task: Unpack[RobotKeywords]
+    env: str | gymnasium.Env[Any, Any], **task: Unpack[SingleRobotKeywords]
 ) -> gymnasium.Env[Any, Any]: ...
 @overload
 def guard(
@@ -124,9 +115,10 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
     Args:
         env: Gymnasium id, environment or vector environment.
         **task: What the environment does not offer by itself: where everybody is, how actions move
-            them, the bounds; see `SafetyFilterWrapper`, or `VectorSafetyFilterWrapper`. With
-            ``robot=``, the model of a robot that takes velocities, its partner's bound and the
-            obstacles; see `RobotFilterWrapper`, or `VectorRobotFilterWrapper`.
+            them, the bounds; see `SafetyFilterWrapper`, or `VectorSafetyFilterWrapper`. Of a robot
+            that takes velocities, which the environment or ``robot=`` says, its model, its
+            partner's bound and the obstacles; see `RobotFilterWrapper`, or
+            `VectorRobotFilterWrapper`.
 
     Raises:
         ConfigurationError: The filter lacks something, or cannot be put there; the message names
@@ -146,34 +138,26 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
         raise ConfigurationError(
             "guard: expected an environment without a filter, got one that is guarded already."
         )
-    kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
-    if "robot" in task:
-        batch = isinstance(made, VectorEnv)
-        kind = VectorRobotFilterWrapper if batch else RobotFilterWrapper
-        wrong, right = ("snapshots", "agents") if batch else ("agents", "snapshots")
-        if wrong in task:
-            what = "a vector environment" if batch else "one environment"
-            raise ConfigurationError(
-                f"guard: {wrong}: expected the option {right} for {what}, which returns the states "
-                f"of {'all its environments' if batch else 'its agents'}."
-            )
-    known = inspect.signature(kind).parameters
+    batch = isinstance(made, VectorEnv)
+    velocities = "robot" in task or takes_velocities(
+        cast("object", made), find if batch else optional_hook
+    )
+    kind, keywords = _WRAPPERS[velocities, batch]
+    if velocities and _SOURCES[not batch] in task:
+        what = "a vector environment" if batch else "one environment"
+        raise ConfigurationError(
+            f"guard: {_SOURCES[not batch]}: expected the option {_SOURCES[batch]} for {what}, "
+            f"which returns the states of {'all its environments' if batch else 'its agents'}."
+        )
+    known = keywords.__annotations__
     for name in task.keys() - known.keys():
         raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")
     return kind(made, **task)
 
 
-_FILTERS = (
-    SafetyFilterWrapper,
-    VectorSafetyFilterWrapper,
-    RobotFilterWrapper,
-    VectorRobotFilterWrapper,
-)
-
-
 def _is_guarded(env: Any) -> bool:
     """Return whether a wrapper of ``env`` is the filter's."""
-    if isinstance(env, _FILTERS):
+    if isinstance(env, GuardedEnv | GuardedBatch):
         return True
     inner: Any = getattr(env, "env", None)
     return inner is not None and _is_guarded(inner)

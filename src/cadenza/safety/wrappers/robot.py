@@ -1,18 +1,32 @@
-"""A Gymnasium wrapper that guards a robot which takes velocities, beside walls and people."""
+"""Gymnasium wrappers that guard robots which take velocities, beside walls and people.
+
+`RobotFilterWrapper` has one environment, `VectorRobotFilterWrapper` a batch. What is not given is
+looked up in the environment, by the hooks of `cadenza.safety.runtime.robot_driver`.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, Unpack
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
+from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import require_kinds
-from cadenza.core.environments import values_of
-from cadenza.core.errors import NotReadyError
-from cadenza.safety.backup import BackupFilter, BackupStep, Guarantee, RobotModel
+from cadenza.safety.backup import (
+    BackupFilter,
+    BackupKeywords,
+    BackupStep,
+    BatchedBackupFilter,
+    BatchedBackupStep,
+    RobotModel,
+)
+from cadenza.safety.backup.batched import BatchedObstacles
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
+from cadenza.safety.runtime.env_hooks import optional_hook
+from cadenza.safety.runtime.robot_driver import RobotTask
 from cadenza.safety.wrappers.action_port import (
     ActionMap,
     ActionPort,
@@ -20,9 +34,35 @@ from cadenza.safety.wrappers.action_port import (
     SnapshotSource,
     checked_scene,
 )
+from cadenza.safety.wrappers.single import GuardedEnv, Tell
+from cadenza.safety.wrappers.vector import BatchSource, BatchTell, GuardedBatch, find
+
+#: Returns the shapes of one step, of all environments or of each, from environment, last
+#: observation and last info.
+BatchObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], BatchedObstacles]
 
 
-class RobotFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
+class RobotKeywords(BackupKeywords, total=False):
+    """Options of both wrappers, with those of `BackupFilter`.
+
+    Attributes:
+        ego_uid: The robot whose action is filtered, where ``robot`` is not given.
+        robot: Its model.
+        partner: Bound of its partner, or of each of several; () for nobody.
+        control_timestep: Time one ``step`` takes, s.
+        action_to_control: From the environment's action unit to the model's.
+        action_from_control: The inverse of ``action_to_control``.
+    """
+
+    ego_uid: str | None
+    robot: RobotModel | None
+    partner: PartnerBound | Sequence[PartnerBound] | None
+    control_timestep: float | None
+    action_to_control: ActionMap | None
+    action_from_control: ActionMap | None
+
+
+class RobotFilterWrapper(GuardedEnv):
     """Keeps a backup command possible in every step; reports in ``info["safety"]``.
 
     Keys: ``intervened`` (the executed action differs from the given one), ``nominal_action`` and
@@ -30,88 +70,40 @@ class RobotFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
     unit), ``backup`` (where the action came from), ``uncertified`` and ``static_uncertified``
     (partners, or obstacles, that the promise does not cover in this step), ``margin`` (free
     distance by partner, m), ``static_margin`` (the same to every obstacle, less the margin, m).
-    An action that needs no change is handed on as the caller's own object.
 
-    What is not given is looked up in the environment: ``build_agent_snapshots()`` and
-    ``control_timestep``.
+    What is not given is looked up in the environment: ``build_robot_models()`` and ``ego_uid``,
+    ``build_partner_bound()``, ``build_obstacles()``, ``build_agent_snapshots()`` and
+    ``control_timestep``. An environment without the second or third has nobody, or nothing, beside
+    the robot.
     """
 
     def __init__(
         self,
         env: gym.Env[Any, Any],
         *,
-        robot: RobotModel,
-        partner: PartnerBound | Sequence[PartnerBound] = (),
-        obstacles: Sequence[Shape] | Obstacles | ObstacleSource = (),
+        obstacles: Sequence[Shape] | Obstacles | ObstacleSource | None = None,
         snapshots: SnapshotSource | None = None,
-        control_timestep: float | None = None,
-        guarantee: Guarantee | None = None,
-        margin_m: float = 1e-3,
-        position_error_m: float = 0.0,
-        velocity_error: float = 0.0,
-        contact_speed: float = 0.0,
-        action_to_control: ActionMap | None = None,
-        action_from_control: ActionMap | None = None,
+        **robot: Unpack[RobotKeywords],
     ) -> None:
         """Wrap ``env``.
 
         Args:
             env: Environment whose action is a Box, or a Dict of Boxes by agent.
-            robot: Model of the robot whose action is filtered.
-            partner: Bound of its partner, or of each of several.
             obstacles: Shapes that stand still; or a function of (env, observation, info) that
                 returns the shapes of a step.
             snapshots: Called with (env, observation, info) before every step; returns the motion of
                 the robot and all partners by id.
-            control_timestep: Time one ``step`` takes, s.
-            guarantee: See `BackupFilter`, as for the following four.
-            margin_m: Distance kept beside the radii, m.
-            position_error_m: m.
-            velocity_error: m/s.
-            contact_speed: m/s.
-            action_to_control: From the environment's action unit to the model's.
-            action_from_control: The inverse of ``action_to_control``.
+            **robot: The robot and its partners, see `RobotKeywords`.
 
         Raises:
             ConfigurationError: The action space does not fit, a wrapper inside changes actions
                 after the filter, something is neither given nor offered, or the guarantee cannot
                 be given.
         """
-        super().__init__(env)
-        require_untouched_actions(env)
-        if snapshots is None:
-            build = hook(env, "build_agent_snapshots")
-            snapshots = lambda _env, _obs, _info: build()  # noqa: E731
-        require_kinds(
-            "RobotFilterWrapper",
-            robot=(robot, RobotModel),
-            snapshots=(snapshots, Callable),
-            action_to_control=(action_to_control, Callable | None),
-            action_from_control=(action_from_control, Callable | None),
-        )
-        self._snapshots: SnapshotSource = snapshots
+        super().__init__(env, snapshots=snapshots)
         self._scan = obstacles if callable(obstacles) else None
-        self._filter = BackupFilter(
-            robot,
-            (partner,) if isinstance(partner, PartnerBound) else partner,
-            dt=hook(env, "control_timestep") if control_timestep is None else control_timestep,
-            obstacles=() if callable(obstacles) else obstacles,
-            guarantee=guarantee,
-            margin_m=margin_m,
-            position_error_m=position_error_m,
-            velocity_error=velocity_error,
-            contact_speed=contact_speed,
-        )
-        low, high = robot.action_box()
-        self._port = ActionPort(
-            env.action_space,
-            ego_uid=robot.uid,
-            action_dim=robot.action_dim,
-            c=(np.array(low), np.array(high)),
-            to_control=action_to_control,
-            from_control=action_from_control,
-        )
-        self._last: tuple[Any, dict[str, Any]] | None = None
+        standing = () if callable(obstacles) else obstacles
+        self._filter, self._port = _parts(env, optional_hook, (), standing, **robot)
         self._last_step: BackupStep | None = None
 
     @property
@@ -124,48 +116,135 @@ class RobotFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         """The last decision; None before the first."""
         return self._last_step
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; nothing is remembered of the last one."""
-        observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
+    def _begin(self, seed: int | None) -> None:
+        del seed  # nothing is remembered of the last episode, with a seed or without
         self._filter.reset()
-        self._last = (observation, info)
-        return observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Filter the robot's action, step, and add the record to the info.
-
-        Raises:
-            NotReadyError: `reset` was never called.
-            InputError: The action or the scene is malformed.
-        """
-        if self._last is None:
-            raise NotReadyError(
-                "RobotFilterWrapper.step: expected an episode in progress; call reset()."
-            )
-        given = self._port.ego_action(action)
-        nominal = self._port.nominal(given)
-        sources = (self.env, *self._last)
+    def _decide(self, nominal: FloatArray) -> tuple[FloatArray, Tell]:
+        sources = self._sources()
         scene = checked_scene(self._snapshots(*sources))
         shapes = None if self._scan is None else self._scan(*sources)
         self._last_step = step = self._filter.filter(nominal, scene, obstacles=shapes)
-        untouched = step.action is nominal
-        applied = given if untouched else self._port.applied(step.action)
-        executed = action if untouched else self._port.put(action, applied)
-        answer = values_of(self.env, "step", self.env.step(executed))
-        observation, reward, terminated, truncated, info = answer
-        info = dict(info)
-        info["safety"] = {
-            "intervened": not untouched,
-            "nominal_action": given.copy(),
-            "applied_action": applied.copy(),
-            "intervention": float(np.linalg.norm(step.action - nominal)),
-            "backup": step.backup,
-            "uncertified": step.uncertified,
-            "static_uncertified": step.static_uncertified,
-            "margin": step.margin,
-            "static_margin": step.static_margin,
+        change = float(np.linalg.norm(step.action - nominal))
+        return step.action, lambda given, applied: {
+            "intervened": bool(np.any(applied != given)),
+            **_record(step, given, applied, change),
         }
-        self._last = (observation, info)
-        return observation, reward, bool(terminated), bool(truncated), info
+
+
+class VectorRobotFilterWrapper(GuardedBatch):
+    """Keeps a backup command possible in every environment; reports in ``info["safety"]``.
+
+    The keys are those of `RobotFilterWrapper`, arrays over the environments: ``margin`` has one
+    column per partner in the order of their bounds, ``static_margin`` one per obstacle (infinite
+    where an environment has fewer than another); ``info["_safety"]`` says where the action was
+    executed. A plan is forgotten where an episode ends and where the next one begins.
+
+    What is not given is looked up in the batch (``build_agent_batch()`` and the hooks of
+    `RobotFilterWrapper`) or, for batches of single environments such as `SyncVectorEnv`, in the
+    environments themselves (``build_agent_snapshots()`` and the same hooks).
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        obstacles: Sequence[Shape] | Obstacles | BatchObstacleSource | None = None,
+        agents: BatchSource | None = None,
+        **robot: Unpack[RobotKeywords],
+    ) -> None:
+        """Wrap ``env``, a batch whose action is a Box, or a Dict of Boxes by agent.
+
+        ``agents`` is called with (env, observation, info) before every step and returns an
+        `AgentBatch`, a `WheeledBatch` for robots with a heading. All else is as of
+        `RobotFilterWrapper`; maps of actions take batches of them, and a function for ``obstacles``
+        returns the shapes of all environments, or one `Obstacles` for each.
+
+        Raises:
+            ConfigurationError: As `RobotFilterWrapper`.
+        """
+        super().__init__(env, agents=agents)
+        self._scan = obstacles if callable(obstacles) else None
+        standing = () if callable(obstacles) else obstacles
+        single, self._port = _parts(env, find, (env.num_envs,), standing, **robot)
+        self._filter = BatchedBackupFilter(single, env.num_envs)
+
+    @property
+    def backup_filter(self) -> BatchedBackupFilter:
+        """The filter that decides: its guarantee and resumable state."""
+        return self._filter
+
+    def _begin(self, seed: Any, rows: list[int] | None) -> None:
+        del seed
+        self._filter.reset(rows)
+
+    def _end(self, rows: list[int]) -> None:
+        self._filter.reset(rows)
+
+    def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
+        sources = self._sources()
+        shapes = None if self._scan is None else self._scan(*sources)
+        step = self._filter.filter(nominal, self._agents(*sources), obstacles=shapes)
+        change = np.linalg.norm(step.action - nominal, axis=1)
+        return step.action, lambda given, applied, untouched: {
+            "intervened": ~untouched,
+            **_record(step, given, applied, change),
+        }
+
+
+def _parts(
+    env: Any,
+    find: Callable[[object, str], Any | None],
+    rows: tuple[int, ...],
+    obstacles: Sequence[Shape] | Obstacles | None,
+    *,
+    ego_uid: str | None = None,
+    robot: RobotModel | None = None,
+    partner: PartnerBound | Sequence[PartnerBound] | None = None,
+    control_timestep: float | None = None,
+    action_to_control: ActionMap | None = None,
+    action_from_control: ActionMap | None = None,
+    **settings: Unpack[BackupKeywords],
+) -> tuple[BackupFilter, ActionPort]:
+    """Return the filter of one environment, and the port of ``rows`` of them."""
+    require_kinds(
+        "guard",
+        action_to_control=(action_to_control, Callable | None),
+        action_from_control=(action_from_control, Callable | None),
+    )
+    task = RobotTask.of(
+        env,
+        find,
+        ego_uid=ego_uid,
+        robot=robot,
+        partner=partner,
+        obstacles=obstacles,
+        control_timestep=control_timestep,
+    )
+    backup = task.build_filter(**settings)
+    low, high = (np.broadcast_to(one, (*rows, len(one))) for one in task.robot.action_box())
+    port = ActionPort(
+        env.action_space,
+        ego_uid=task.robot.uid,
+        action_dim=task.robot.action_dim,
+        c=(low, high),
+        to_control=action_to_control,
+        from_control=action_from_control,
+    )
+    return backup, port
+
+
+def _record(
+    step: BackupStep | BatchedBackupStep,
+    given: NDArray[Any],
+    applied: NDArray[Any],
+    change: Any,
+) -> dict[str, Any]:
+    """Return what both kinds of steps tell under the same names."""
+    names = ("backup", "uncertified", "static_uncertified", "margin", "static_margin")
+    return {
+        "nominal_action": given,
+        "applied_action": applied,
+        "intervention": change,
+        **{name: getattr(step, name) for name in names},
+    }

@@ -1,9 +1,14 @@
-"""A Gymnasium wrapper that filters the ego's action in every step."""
+"""A Gymnasium wrapper that filters the ego's action in every step.
+
+`GuardedEnv` is what every such wrapper does around its filter; `SafetyFilterWrapper` has the filter
+of robots that take accelerations inside.
+"""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -12,17 +17,15 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import real_array, require_kinds
 from cadenza.core.environments import values_of
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.safety.cbf import Plant
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.contracts import (
-    AgentControlModel,
     Bounds,
     EmergencyController,
     LambdaDict,
     canonical_pair_key,
 )
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
+from cadenza.safety.runtime.env_hooks import hook, optional_hook, require_untouched_actions
 from cadenza.safety.runtime.memory import stop_action
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
@@ -30,14 +33,76 @@ from cadenza.safety.runtime.safety_step import SafetyStep
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers.action_port import (
     ActionMap,
-    ActionPort,
     ForceSource,
+    InEpisode,
     ObstacleSource,
     PartnerSource,
     SnapshotSource,
     Task,
+    TaskKeywords,
     checked_scene,
 )
+
+#: Record of a step from the given and the applied action, both in the environment's unit.
+Tell: TypeAlias = Callable[[NDArray[Any], NDArray[Any]], dict[str, Any]]
+
+
+class GuardedEnv(InEpisode, gym.Wrapper[Any, Any, Any, Any], ABC):
+    """Base of the wrappers of one environment: the episode, and an action's way in and out.
+
+    An action that needs no change is handed on as the caller's own object.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], *, snapshots: SnapshotSource | None) -> None:
+        """Wrap ``env``; without ``snapshots`` its own hook tells where everybody is.
+
+        Raises:
+            ConfigurationError: A wrapper inside changes actions after the filter, or there is no
+                such hook.
+        """
+        super().__init__(env)
+        require_untouched_actions(env)
+        if snapshots is None:
+            build = hook(env, "build_agent_snapshots")
+            snapshots = lambda _env, _obs, _info: build()  # noqa: E731
+        require_kinds(type(self).__name__, snapshots=(snapshots, Callable))
+        self._snapshots: SnapshotSource = snapshots
+
+    @abstractmethod
+    def _begin(self, seed: int | None) -> None:
+        """Tell the filter that an episode begins."""
+
+    @abstractmethod
+    def _decide(self, nominal: FloatArray) -> tuple[FloatArray, Tell]:
+        """Return the action to execute, in the model's unit, and what tells of the step."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; with a seed, forget what was learnt about the partner too."""
+        observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
+        self._begin(seed)
+        self._last = (observation, info)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Filter the ego's action, step, and add the record to the info.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: The action is malformed, or the scene is and the options do not say "brake".
+        """
+        given = self._port.ego_action(action)
+        nominal = self._port.nominal(given)
+        decided, tell = self._decide(nominal)
+        untouched = np.array_equal(decided, nominal)
+        applied = given if untouched else self._port.applied(decided)
+        executed = action if untouched else self._port.put(action, applied)
+        answer = values_of(self.env, "step", self.env.step(executed))
+        observation, reward, terminated, truncated, info = answer
+        info = {**info, "safety": tell(given.copy(), applied.copy())}
+        self._last = (observation, info)
+        return observation, reward, bool(terminated), bool(truncated), info
 
 
 def safety_record(
@@ -137,12 +202,11 @@ class FallbackRequest:
 Fallback: TypeAlias = Literal["retreat", "stop"] | Callable[[FallbackRequest], FloatArray]
 
 
-class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
+class SafetyFilterWrapper(GuardedEnv):
     """Filters the ego's action and reports in ``info["safety"]``; see `safety_record` for its keys.
 
     What is not given is looked up in the environment: ``build_agent_snapshots()``,
     ``build_control_models()``, ``build_bounds()``, ``control_timestep``, ``plant``, ``ego_uid``.
-    An action that needs no change is handed on as the caller's own object.
 
     ``reset(seed=k)`` starts everything over, so that equal seeds give equal episodes; ``reset()``
     keeps what was learnt about the partner.
@@ -152,12 +216,7 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         self,
         env: gym.Env[Any, Any],
         *,
-        ego_uid: str | None = None,
         snapshots: SnapshotSource | None = None,
-        control_models: Mapping[str, AgentControlModel] | None = None,
-        bounds: Bounds | None = None,
-        control_timestep: float | None = None,
-        plant: Plant | None = None,
         options: SafetyOptions | None = None,
         emergency_controllers: Mapping[str, EmergencyController] | None = None,
         fallback: Fallback = "retreat",
@@ -166,17 +225,13 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         partner_id: PartnerSource | None = None,
         contact_forces: ForceSource | None = None,
         obstacles: Sequence[Shape] | Obstacles | ObstacleSource = (),
+        **task: Unpack[TaskKeywords],
     ) -> None:
         """Wrap ``env``.
 
         Args:
             env: Environment whose action is a Box, or a Dict of Boxes by agent.
-            ego_uid: The agent whose action is filtered.
             snapshots: Called with (env, observation, info) before every step.
-            control_models: Model of every agent by id.
-            bounds: Envelope; its ``action_linf_component`` is in the control model's unit.
-            control_timestep: Time one ``step`` takes, s.
-            plant: How the environment integrates one step.
             options: Configuration of the runtime; None means the defaults.
             emergency_controllers: See `SafetyRuntime`.
             fallback: What is executed when no action meets every row.
@@ -186,35 +241,23 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             contact_forces: Called like ``snapshots``; None means no measurements.
             obstacles: Shapes that stand still, besides those of ``options``; or called like
                 ``snapshots`` for the shapes of a step, of a scan for example.
+            **task: See `TaskKeywords`.
 
         Raises:
             ConfigurationError: The action space does not fit, a wrapper inside changes actions
                 after the filter, something is neither given nor offered, or the fallback does not
                 go with the options.
         """
-        super().__init__(env)
-        require_untouched_actions(env)
-        self._task = task = Task.of(
-            env,
-            ego_uid=ego_uid,
-            control_models=control_models,
-            bounds=bounds,
-            control_timestep=control_timestep,
-            plant=plant,
-        )
-        if snapshots is None:
-            build = hook(env, "build_agent_snapshots")
-            snapshots = lambda _env, _obs, _info: build()  # noqa: E731
+        super().__init__(env, snapshots=snapshots)
+        self._task = known = Task.of(env, optional_hook, **task)
         require_kinds(
             "SafetyFilterWrapper",
-            snapshots=(snapshots, Callable),
             partner_id=(partner_id, Callable | None),
             contact_forces=(contact_forces, Callable | None),
             obstacles=(obstacles, Sequence | Obstacles | Callable),
             action_to_control=(action_to_control, Callable | None),
             action_from_control=(action_from_control, Callable | None),
         )
-        self._snapshots: SnapshotSource = snapshots
         self._partner_id, self._forces = partner_id, contact_forces
         self._options = SafetyOptions() if options is None else options
         self._scan = obstacles if callable(obstacles) else None
@@ -226,23 +269,15 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             raise _fallback_refused(fallback)
         self._fallback = _checked_fallback(fallback, self._options)
         self._runtime = SafetyRuntime(
-            ego_uid=task.ego_uid,
-            control_models=task.control_models,
-            bounds=task.bounds,
-            control_timestep=task.control_timestep,
-            plant=task.plant,
+            ego_uid=known.ego_uid,
+            control_models=known.control_models,
+            bounds=known.bounds,
+            control_timestep=known.control_timestep,
+            plant=known.plant,
             options=self._options,
             emergency_controllers=emergency_controllers,
         )
-        self._port = ActionPort(
-            env.action_space,
-            ego_uid=task.ego_uid,
-            action_dim=task.control_models[task.ego_uid].action_dim,
-            c=task.bounds.action_linf_component,
-            to_control=action_to_control,
-            from_control=action_from_control,
-        )
-        self._last: tuple[Any, dict[str, Any]] | None = None
+        self._port = known.port(env.action_space, action_to_control, action_from_control)
         self._last_step: SafetyStep | None = None
 
     @property
@@ -255,53 +290,31 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         """The runtime that decides: its telemetry, slack and resumable state."""
         return self._runtime
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; with a seed, forget what was learnt about the partner too."""
-        observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
+    def _begin(self, seed: int | None) -> None:
         if seed is None:
             self._runtime.begin_episode()
         else:
             self._runtime.begin_run(seed)
-        self._last = (observation, info)
-        return observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Filter the ego's action, step, and add the record to the info.
-
-        Raises:
-            NotReadyError: `reset` was never called.
-            InputError: The action is malformed, or the scene is and the options say "raise".
-        """
-        given = self._port.ego_action(action)
-        nominal = self._port.nominal(given)
-        step, barrier, fell_back = self._decide(nominal)
+    def _decide(self, nominal: FloatArray) -> tuple[FloatArray, Tell]:
+        step, barrier, fell_back = self._filtered(nominal)
         self._last_step = step
-        untouched = np.array_equal(step.action, nominal)
-        applied = given if untouched else self._port.applied(step.action)
-        executed = action if untouched else self._port.put(action, applied)
-        answer = values_of(self.env, "step", self.env.step(executed))
-        observation, reward, terminated, truncated, info = answer
-        info = dict(info)
-        info["safety"] = safety_record(
-            step,
-            ego_uid=self._task.ego_uid,
-            barrier=barrier,
-            nominal=given.copy(),
-            applied=applied.copy(),
-            fallback=fell_back,
-        )
-        self._last = (observation, info)
-        return observation, reward, bool(terminated), bool(truncated), info
 
-    def _decide(self, nominal: FloatArray) -> tuple[SafetyStep, LambdaDict, bool]:
-        """Return the step to take, h per pair, and whether the fallback decided."""
-        if self._last is None:
-            raise NotReadyError(
-                "SafetyFilterWrapper.step: expected an episode in progress; call reset()."
+        def tell(nominal: NDArray[Any], applied: NDArray[Any]) -> dict[str, Any]:
+            return safety_record(
+                step,
+                ego_uid=self._task.ego_uid,
+                barrier=barrier,
+                nominal=nominal,
+                applied=applied,
+                fallback=fell_back,
             )
-        sources = (self.env, *self._last)
+
+        return step.action, tell
+
+    def _filtered(self, nominal: FloatArray) -> tuple[SafetyStep, LambdaDict, bool]:
+        """Return the step to take, h per pair, and whether the fallback decided."""
+        sources = self._sources()
         try:
             snapshots = checked_scene(self._snapshots(*sources))
             forces = None if self._forces is None else self._forces(*sources)

@@ -7,8 +7,10 @@ Automatic resets: a forecast is never scored across a reset, whatever the mode.
     disabled:    ``reset(options={"reset_mask": ...})`` starts the episodes the mask names.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from functools import partial
+from typing import Any, TypeAlias, Unpack, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
@@ -17,20 +19,27 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import require_kinds
 from cadenza.core.environments import values_of
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.batched.driver import BatchedSafetyDriver, SafetyBatchStep
-from cadenza.safety.cbf import Plant
-from cadenza.safety.contracts import AgentControlModel, Bounds, EmergencyController
+from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.runtime.env_hooks import (
     BatchEnvHooks,
     batch_hook,
     hook,
+    optional_batch_hook,
     require_untouched_actions,
     require_untouched_batch_actions,
+    unwrapped,
 )
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch, WheeledSnapshot
-from cadenza.safety.wrappers.action_port import ActionMap, ActionPort, Task, checked_scene
+from cadenza.safety.wrappers.action_port import (
+    ActionMap,
+    InEpisode,
+    Task,
+    TaskKeywords,
+    checked_scene,
+)
 
 #: Returns the motion of all agents of all environments from environment, last observation and info.
 BatchSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], AgentBatch]
@@ -42,7 +51,88 @@ BatchPartnerSource: TypeAlias = Callable[
 ]
 
 
-class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
+#: Record of a step from the given and the applied actions, both in the environment's unit, and from
+#: where nothing was changed, (B,).
+BatchTell: TypeAlias = Callable[
+    [NDArray[Any], NDArray[Any], NDArray[np.bool_]], dict[str, NDArray[Any]]
+]
+
+
+class GuardedBatch(InEpisode, VectorWrapper[Any, Any, Any, Any, Any], ABC):
+    """Base of the wrappers of a batch: episodes and resets, and the actions' way in and out."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], *, agents: BatchSource | None) -> None:
+        """Wrap ``env``; without ``agents`` its own hook tells where everybody is.
+
+        Raises:
+            ConfigurationError: A wrapper inside changes actions after the filter, or there is no
+                such hook.
+        """
+        super().__init__(env)
+        require_untouched_batch_actions(env)
+        for single in cast("Sequence[object]", getattr(env.unwrapped, "envs", ())):
+            require_untouched_actions(single)
+        require_kinds(type(self).__name__, agents=(agents, Callable | None))
+        self._agents: BatchSource = agents_of(env) if agents is None else agents
+        self._mode = cast("Any", env.metadata).get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._done: NDArray[np.bool_] = np.zeros(env.num_envs, dtype=np.bool_)
+
+    @abstractmethod
+    def _begin(self, seed: Any, rows: list[int] | None) -> None:
+        """Tell the filter that episodes begin, in the environments ``rows`` or in all."""
+
+    @abstractmethod
+    def _end(self, rows: list[int]) -> None:
+        """Tell the filter where the last state does not lead to the next."""
+
+    @abstractmethod
+    def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
+        """Return the actions to execute, in the model's unit, and what tells of the step."""
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes; with a seed, forget what was learnt about the partners too.
+
+        ``options["reset_mask"]``, shape (B,), starts only the episodes it names.
+        """
+        mask = (options or {}).get("reset_mask")  # read first: batches take it out
+        observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
+        self._begin(seed, None if mask is None else np.flatnonzero(mask).tolist())
+        started = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask)
+        self._done = self._done & ~started
+        self._last = (observation, info)
+        return observation, info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Filter the egos' actions, step, and add the record to the info.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: The actions are malformed, or the scene is and the options do not say
+                "brake".
+        """
+        given = self._port.ego_action(actions)
+        nominal = self._port.nominal(given)
+        decided, tell = self._decide(nominal)
+        untouched = (decided == nominal).all(axis=1)
+        applied = self._port.applied(decided)
+        if untouched.any():  # rounding to the space's dtype must not touch them
+            applied[untouched] = given[untouched]
+        executed = actions if untouched.all() else self._port.put(actions, applied)
+        resets = self._done if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(self._done)
+        answer = values_of(self.env, "step", self.env.step(executed))
+        observation, reward, terminated, truncated, info = answer
+        record = tell(given.copy(), applied.copy(), untouched)
+        info = {**info, "safety": record, "_safety": ~resets}
+        self._done = np.asarray(terminated) | np.asarray(truncated)
+        # Neither the last state of an episode nor the first of the next says more.
+        self._end(np.flatnonzero(resets | self._done).tolist())
+        self._last = (observation, info)
+        return observation, reward, terminated, truncated, info
+
+
+class VectorSafetyFilterWrapper(GuardedBatch):
     """Filters the egos' actions and reports in ``info["safety"]``, arrays over the environments.
 
     What is not given is looked up in the batch (``build_agent_batch()`` and the hooks of
@@ -66,17 +156,13 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         self,
         env: VectorEnv[Any, Any, Any],
         *,
-        ego_uid: str | None = None,
         agents: BatchSource | None = None,
-        control_models: Mapping[str, AgentControlModel] | None = None,
-        bounds: Bounds | None = None,
-        control_timestep: float | None = None,
-        plant: Plant | None = None,
         options: SafetyOptions | None = None,
         emergency_controller: EmergencyController | None = None,
         action_to_control: ActionMap | None = None,
         action_from_control: ActionMap | None = None,
         partner_id: BatchPartnerSource | None = None,
+        **task: Unpack[TaskKeywords],
     ) -> None:
         """Wrap ``env``, a batch whose action is a Box, or a Dict of Boxes by agent.
 
@@ -87,126 +173,57 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
             ConfigurationError: The action space does not fit, a wrapper inside changes actions
                 after the filter, or something is neither given nor offered.
         """
-        super().__init__(env)
-        require_untouched_batch_actions(env)
-        for single in cast("Sequence[object]", getattr(env.unwrapped, "envs", ())):
-            require_untouched_actions(single)
-        task = Task.of(
-            env,
-            look_up,
-            ego_uid=ego_uid,
-            control_models=control_models,
-            bounds=bounds,
-            control_timestep=control_timestep,
-            plant=plant,
-        )
+        super().__init__(env, agents=agents)
+        known = Task.of(env, find, **task)
         require_kinds(
             "VectorSafetyFilterWrapper",
-            agents=(agents, Callable | None),
             partner_id=(partner_id, Callable | None),
             action_to_control=(action_to_control, Callable | None),
             action_from_control=(action_from_control, Callable | None),
         )
-        self._agents = agents_of(env) if agents is None else agents
         options = SafetyOptions() if options is None else options
         self._rows = rows_of(env) if agents is None and options.on_bad_input == "brake" else None
         self._partner_id = partner_id
         self._driver = BatchedSafetyDriver(
             env,
             BatchEnvHooks(
-                agents=self._scene,
-                control_models=task.control_models,
-                bounds=task.bounds,
-                control_timestep=task.control_timestep,
-                plant=task.plant,
+                agents=lambda: self._agents(*self._sources()),
+                control_models=known.control_models,
+                bounds=known.bounds,
+                control_timestep=known.control_timestep,
+                plant=known.plant,
                 num_envs=env.num_envs,
             ),
-            ego_uid=task.ego_uid,
+            ego_uid=known.ego_uid,
             options=options,
             emergency_controller=emergency_controller,
         )
-        self._port = ActionPort(
-            cast("Any", env).action_space,
-            ego_uid=task.ego_uid,
-            action_dim=task.control_models[task.ego_uid].action_dim,
-            c=task.bounds.action_linf_component,
-            to_control=action_to_control,
-            from_control=action_from_control,
-        )
-        self._mode = cast("Any", env.metadata).get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._done: NDArray[np.bool_] = np.zeros(env.num_envs, dtype=np.bool_)
-        self._last: tuple[Any, dict[str, Any]] | None = None
+        space = cast("Any", env).action_space
+        self._port = known.port(space, action_to_control, action_from_control)
 
     @property
     def driver(self) -> BatchedSafetyDriver:
         """The driver that decides: its slack, swaps and resumable state."""
         return self._driver
 
-    def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes; with a seed, forget what was learnt about the partners too.
-
-        ``options["reset_mask"]``, shape (B,), starts only the episodes it names.
-        """
-        mask = (options or {}).get("reset_mask")  # read first: batches take it out
-        observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
-        started = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask)
-        if seed is None or mask is not None:
-            self._driver.begin_rows(np.flatnonzero(started).tolist())
+    def _begin(self, seed: Any, rows: list[int] | None) -> None:
+        if seed is None or rows is not None:
+            self._driver.begin_rows(range(self.num_envs) if rows is None else rows)
         else:
             self._driver.begin_run(int(np.ravel(seed)[0] or 0))
-        self._done = self._done & ~started
-        self._last = (observation, info)
-        return observation, info
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Filter the egos' actions, step, and add the record to the info.
+    def _end(self, rows: list[int]) -> None:
+        self._driver.begin_rows(rows)
 
-        Raises:
-            NotReadyError: `reset` was never called.
-            InputError: The actions are malformed, or the scene is and the options say "raise".
-        """
-        given = self._port.ego_action(actions)
-        nominal = self._port.nominal(given)
-        step = self._decide(nominal)
-        untouched = (step.action == nominal).all(axis=1)
-        applied = self._port.applied(step.action)
-        if untouched.any():  # rounding to the space's dtype must not touch them
-            applied[untouched] = given[untouched]
-        executed = actions if untouched.all() else self._port.put(actions, applied)
-        resets = self._done if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(self._done)
-        answer = values_of(self.env, "step", self.env.step(executed))
-        observation, reward, terminated, truncated, info = answer
-        info = dict(info)
-        info["safety"] = _record(step, given.copy(), applied, untouched)
-        info["_safety"] = ~resets
-        self._done = np.asarray(terminated) | np.asarray(truncated)
-        # Neither the last state of an episode nor the first of the next is scored.
-        self._driver.begin_rows(np.flatnonzero(resets | self._done).tolist())
-        self._last = (observation, info)
-        return observation, reward, terminated, truncated, info
-
-    def _decide(self, nominal: FloatArray) -> SafetyBatchStep:
-        """Return the driver's decision; with options that brake, one bad scene stops its own."""
-        partners = self._partners()
+    def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
+        """See the base; with options that brake, one bad scene stops its own environment."""
+        sources = self._sources()
+        partners = None if self._partner_id is None else self._partner_id(*sources)
         if self._rows is None:
-            return self._driver.step(nominal, partners)
-        return self._driver.step_rows(nominal, self._rows(), partners)
-
-    def _scene(self) -> AgentBatch:
-        return self._agents(self.env, *self._state())
-
-    def _partners(self) -> str | Sequence[str | None] | None:
-        state = self._state()
-        return None if self._partner_id is None else self._partner_id(self.env, *state)
-
-    def _state(self) -> tuple[Any, dict[str, Any]]:
-        if self._last is None:
-            raise NotReadyError(
-                "VectorSafetyFilterWrapper.step: expected episodes in progress; call reset()."
-            )
-        return self._last
+            step = self._driver.step(nominal, partners)
+        else:
+            step = self._driver.step_rows(nominal, self._rows(), partners)
+        return step.action, partial(_record, step)
 
 
 def stack_snapshots(snapshots: Sequence[Mapping[str, AgentSnapshot]]) -> AgentBatch:
@@ -250,48 +267,35 @@ def agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
     """Return the source that reads the batch, or each of its environments.
 
     Raises:
-        ConfigurationError: The batch has no hook and does not reach its environments.
+        ConfigurationError: Neither offers where everybody is.
     """
-    try:
-        build: Callable[[], AgentBatch] = batch_hook(env, "build_agent_batch")
-    except ConfigurationError:
-        if not hasattr(env.unwrapped, "call"):
-            raise
-        return lambda env, _obs, _info: stack_snapshots(
-            [checked_scene(scene) for scene in _ask(env, "build_agent_snapshots")]
-        )
-    return lambda _env, _obs, _info: build()
+    build: Callable[[], AgentBatch] | None = optional_batch_hook(env, "build_agent_batch")
+    if build is not None:
+        return lambda _env, _obs, _info: build()
+    name = "build_agent_snapshots"
+    if not _all_have(env, name):
+        return batch_hook(env, "build_agent_batch")  # which says what is missing
+    ask: Any = cast("Any", env.unwrapped).call
+    return lambda _env, _obs, _info: stack_snapshots([checked_scene(one) for one in ask(name)])
 
 
-def look_up(env: object, name: str) -> Any:
-    """Return a hook of the batch, or of its first environment.
-
-    Raises:
-        ConfigurationError: Neither has it.
-    """
-    try:
-        return batch_hook(env, name)
-    except ConfigurationError:
-        if not hasattr(cast("Any", env).unwrapped, "call"):
-            raise
-    value = _ask(env, name)[0]
+def find(env: object, name: str) -> Any | None:
+    """Return a hook of the batch, or of its first environment; None where nobody has it."""
+    found = optional_batch_hook(env, name)
+    if found is not None or not _all_have(env, name):
+        return found
+    value = cast("Any", unwrapped(env)).call(name)[0]
     # The environments have called their own hook already: it may live in another process.
     return (lambda: value) if name.startswith("build_") else value
 
 
-def _ask(env: object, name: str) -> Sequence[Any]:
-    """Return what a hook of every single environment says.
+def _all_have(env: object, name: str) -> bool:
+    """Return whether a batch reaches environments with a hook.
 
-    Raises:
-        ConfigurationError: They have no such hook.
+    They are asked first, since a process that holds an environment ends with an error.
     """
-    try:
-        return cast("Any", env).unwrapped.call(name)
-    except AttributeError as error:
-        raise ConfigurationError(
-            f"VectorSafetyFilterWrapper: expected {name}, got neither an argument nor a batch or "
-            "environments that offer it."
-        ) from error
+    ask: Callable[..., Sequence[bool]] | None = getattr(unwrapped(env), "call", None)
+    return ask is not None and all(ask("has_wrapper_attr", name))
 
 
 def rows_of(env: VectorEnv[Any, Any, Any]) -> RowSource | None:
@@ -319,7 +323,7 @@ def _record(
     return {
         "intervened": ~untouched & (applied != nominal).any(axis=1),
         "nominal_action": nominal,
-        "applied_action": applied.copy(),
+        "applied_action": applied,
         "intervention": step.intervention,
         "infeasible": step.infeasible,
         "braked": step.braked,

@@ -7,7 +7,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import cadenza
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety import PartnerBound, UnicycleModel
+from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel
 from cadenza.safety.geometry import HalfSpace, Points
 from cadenza.safety.verifier.plants import UnicyclePlant
 
@@ -67,3 +67,85 @@ def test_options_of_another_kind_and_missing_parts_are_refused():
         cadenza.guard(CartEnv(), robot=CART, snapshots=scene)
     with pytest.raises(ConfigurationError, match="it catches up"):
         cadenza.guard(CartEnv(), partner=PartnerBound("dog", 3.0), guarantee="escape", **parts)
+
+
+class HookedCartEnv(CartEnv):
+    """The cart, with a wall and a dog that stands before it, all told by hooks."""
+
+    ego_uid = "cart"
+    control_timestep = DT
+
+    def build_robot_models(self):
+        return {"cart": CART}
+
+    def build_obstacles(self):
+        return [HalfSpace((-1.0, 0.0), -1.0)]
+
+    def build_partner_bound(self):
+        return PartnerBound("dog", 0.0)
+
+    def build_agent_snapshots(self):
+        cart = self.cart
+        own = CART.snapshot(*cart.position, cart.heading, cart.speed, cart.yaw_rate)
+        return {"cart": own, "dog": AgentSnapshot((-2.0, 0.0), (0.0, 0.0), RADIUS)}
+
+
+@pytest.mark.parametrize("given", [{}, {"robot": CART}, {"margin_m": 0.1}])
+def test_environment_offers_its_robot_partner_and_walls_by_itself(given):
+    env = cadenza.guard(HookedCartEnv(), **given)
+    env.reset(seed=0)
+    gaps = []
+    for _ in range(40):
+        *_, info = env.step(np.array([1.0, 0.0]))
+        gaps.append(min(info["safety"]["static_margin"]))
+        assert set(info["safety"]["margin"]) == {"dog"}
+    assert min(gaps) >= 0.0
+    assert max(x for x, _ in env.unwrapped.path) <= 1.0 - RADIUS - given.get("margin_m", 0.0) + 1e-9
+
+
+def test_what_is_given_stands_in_for_what_is_offered():
+    env = cadenza.guard(HookedCartEnv(), obstacles=(), snapshots=scene, partner=())
+    env.reset(seed=0)
+    for _ in range(40):
+        *_, info = env.step(np.array([1.0, 0.0]))
+        assert (info["safety"]["margin"], info["safety"]["static_margin"]) == ({}, ())
+    assert env.unwrapped.cart.position[0] > 1.0
+
+
+class Robotless(HookedCartEnv):
+    def build_robot_models(self):
+        return {"other": CART}
+
+
+class Untimed(HookedCartEnv):
+    control_timestep = None
+
+
+@pytest.mark.parametrize(
+    ("env", "given", "told"),
+    [
+        (Robotless, {}, r"build_robot_models: expected a model of the ego 'cart', got \['other'"),
+        (Untimed, {}, "expected an environment with control_timestep"),
+        (HookedCartEnv, {"bounds": None}, "bounds: unknown option"),
+        (HookedCartEnv, {"agents": None}, "agents: expected the option snapshots for one env"),
+        (HookedCartEnv, {"margin": 0.1}, "margin: unknown option.*margin_m"),
+    ],
+)
+def test_hooks_that_do_not_fit_and_options_of_others_are_refused(env, given, told):
+    with pytest.raises(ConfigurationError, match=told):
+        cadenza.guard(env(), **given)
+
+
+@pytest.mark.parametrize("name", ["cadenza/Doorway-v1", "cadenza/DoorwayDiffDrive-v1"])
+def test_task_at_the_door_is_guarded_by_its_name(name):
+    env = cadenza.guard(name)
+    env.reset(seed=0)
+    over = False
+    while not over:
+        _, _, terminated, truncated, info = env.step(np.array([1.0, 0.0], np.float32))
+        over = terminated or truncated
+        assert not info["contact"]
+        assert not info["wall_contact"]
+        assert not info["safety"]["static_uncertified"]
+    with pytest.raises(ConfigurationError, match="guarded already"):
+        cadenza.guard(env)

@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import cadenza
 from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel, VelocityModel
@@ -11,6 +11,7 @@ from cadenza.safety.geometry import HalfSpace, Sphere
 
 DT, RADIUS, ENVS = 0.1, 0.2, 10
 WALLS = [HalfSpace((1, 0), -1.5), HalfSpace((-1, 0), -1.5), Sphere((0.0, 1.0), 0.2)]
+AROUND = {"partner": PartnerBound("person", 0.6), "obstacles": WALLS}
 
 
 class Room(gym.Env):
@@ -111,3 +112,53 @@ def test_policy_trained_through_a_guarded_batch_touches_no_wall():
     cadenza.PPO(guarded(batch, Room), seed=0).learn(400)
     assert sum(env.met for env in batch.envs) >= 300
     assert min(env.gap for env in batch.envs) >= 0.0
+
+
+class HookedRoom(Room):
+    """The room tells everything by itself."""
+
+    ego_uid = "robot"
+
+    def build_robot_models(self):
+        return {"robot": self.model}
+
+    def build_partner_bound(self):
+        return PartnerBound("person", 0.6)
+
+    def build_obstacles(self):
+        return WALLS
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_environments_of_a_batch_offer_everything_by_themselves(kind):
+    batch = kind([HookedRoom] * 3)
+    told = cadenza.guard(SyncVectorEnv([Room] * 3), robot=Room.model, **AROUND)
+    silent = cadenza.guard(batch)
+    for env in (told, silent):
+        env.reset(seed=5)
+    for _ in range(20):
+        action = np.tile([0.9, 0.4], (3, 1))
+        (_, _, _, _, ours), (_, _, _, _, theirs) = silent.step(action), told.step(action)
+        assert (ours["safety"]["applied_action"] == theirs["safety"]["applied_action"]).all()
+        assert (ours["safety"]["static_margin"] == theirs["safety"]["static_margin"]).all()
+    silent.close()
+
+
+def test_asking_environments_in_processes_for_robots_leaves_them_alive():
+    from tests.unit.safety.wrappers.plane_env import HookedPlaneEnv
+
+    batch = cadenza.guard(AsyncVectorEnv([HookedPlaneEnv] * 2))
+    batch.reset(seed=0)
+    *_, info = batch.step(np.zeros((2, 2), np.float32))
+    assert "lambda" in info["safety"]
+    batch.close()
+
+
+def test_batch_of_the_task_at_the_door_is_guarded_by_its_hooks():
+    batch = cadenza.guard(gym.make_vec("cadenza/DoorwayDiffDrive-v1", num_envs=3))
+    batch.reset(seed=0)
+    for _ in range(60):
+        *_, info = batch.step(np.tile(np.float32([1.0, 0.0]), (3, 1)))
+        assert info["safety"]["margin"].shape == (3, 1)
+        assert info["safety"]["static_margin"].shape == (3, 6)
+        assert not info["contact"].any()
