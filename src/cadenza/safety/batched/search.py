@@ -23,6 +23,7 @@ Capture:   no branch depends on data.
 """
 
 import itertools
+from collections.abc import Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -132,61 +133,70 @@ def project_on_faces(
     low, high = lower.expand_as(u), upper.expand_as(u)
     sides = torch.eye(n, dtype=u.dtype, device=u.device).unsqueeze(2).expand(n, n, size)
     normals = torch.cat((A, sides, sides))  # rows, upper bounds, lower bounds: (m + 2n, n, B)
-    parts: list[Tensor] = []
+    parts: list[list[Tensor]] = []
     for k in range(1, n + 1):
         # A vertex is wherever it is; from inside the box it is found with the least rounding.
         start = u if k < n else torch.minimum(torch.maximum(u, low), high)
         excess = torch.cat(((A * start).sum(1) - b, start - high, start - low))
-        chosen = _choices(m, n, k, u.device)
-        parts.append(start - _steps(normals[chosen], excess[chosen].unsqueeze(2)))
-    x = torch.cat(parts)  # (K, n, B)
-    missed, distance = torch.full_like(x[:, 0], -torch.inf), torch.zeros_like(x[:, 0])
+        planes = torch.cat((normals, excess.unsqueeze(1)), 1)[_choices(m, n, k, u.device)]
+        steps = _steps([plane.unbind(1) for plane in planes])
+        parts.append([start_k - step for start_k, step in zip(start, steps, strict=True)])
+    x = [torch.cat(column) for column in zip(*parts, strict=True)]  # n components, (K, B)
+    missed, distance = torch.full_like(x[0], -torch.inf), torch.zeros_like(x[0])
     for a_j, b_j in zip(A, b + ROUNDING[u.dtype] * (1.0 + b.abs()), strict=True):
         residual = -b_j
-        for k in range(n):
-            residual = torch.addcmul(residual, x[:, k], a_j[k])
+        for a_jk, x_k in zip(a_j, x, strict=True):
+            residual = torch.addcmul(residual, a_jk, x_k)
         missed = torch.maximum(missed, residual)
     below, above = (ROUNDING[u.dtype] * (1.0 + 2.0 * end.abs()) for end in (low, high))
-    for k, x_k in enumerate(x.unbind(1)):
-        outside = torch.maximum(x_k - (high[k] + above[k]), (low[k] - below[k]) - x_k)
-        missed = torch.maximum(missed, outside)
-        distance = torch.addcmul(distance, x_k - u[k], x_k - u[k])
+    for x_k, u_k, least, most in zip(x, u, low - below, high + above, strict=True):
+        missed = torch.maximum(missed, torch.maximum(x_k - most, least - x_k))
+        distance = torch.addcmul(distance, x_k - u_k, x_k - u_k)
     # No candidate, a division by zero, meets nothing.
     distance = torch.where(missed <= 0.0, distance, torch.inf)
-    index, environment = first_smallest(distance), torch.arange(size, device=u.device)
+    index = first_smallest(distance).unsqueeze(0)
     feasible = distance.amin(0) < torch.inf
-    answer = torch.where(feasible, x[index, :, environment].T, u)
+    nearest = torch.cat([x_k.gather(0, index) for x_k in x])
+    answer = torch.where(feasible, nearest, u)
     return torch.minimum(torch.maximum(answer, low), high), feasible
 
 
-def _steps(a: Tensor, excess: Tensor) -> Tensor:
-    """Return the shortest steps to take back so that k constraints are tight, (K, n, B).
+def _steps(planes: list[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Return the shortest steps, to be taken back, that make k constraints tight: n of (K, B).
 
-    Args:
-        a: Their normals, shape (k, K, n, B), k <= n, n in `MAX_FACE_ROWS`.
-        excess: By how much they are exceeded, shape (k, K, 1, B).
+    Each of ``planes``, at most n of n in `MAX_FACE_ROWS`, has the components of its normal and by
+    how much it is exceeded, (K, B).
     """
-    k, _, n, _ = a.shape
-    if k == 1:
-        return excess[0] * a[0] / a[0].square().sum(1, keepdim=True)
-    if n == 2:
-        (p_x, p_y), (q_x, q_y) = a[0].unbind(1), a[1].unbind(1)
-        (p,), (q,) = excess[0].unbind(1), excess[1].unbind(1)
-        step = torch.stack((p * q_y - q * p_y, q * p_x - p * q_x), 1)
-        return step / (p_x * q_y - p_y * q_x).unsqueeze(1)
-    # Of two planes' line the third direction is free: its own plane is met already.
-    third = a[2] if k == 3 else _cross(a[0], a[1])
-    normal = _cross(a[1], third)
-    step = excess[0] * normal + excess[1] * _cross(third, a[0])
-    if k == 3:
-        step = step + excess[2] * _cross(a[0], a[1])
-    return step / (a[0] * normal).sum(1, keepdim=True)
+    *a, p = planes[0]
+    if len(planes) == 1:
+        scale = p / _dot(a, a)
+        return [scale * a_k for a_k in a]
+    *c, q = planes[1]
+    if len(a) == 2:
+        determinant = a[0] * c[1] - a[1] * c[0]
+        return [(p * c[1] - q * a[1]) / determinant, (q * a[0] - p * c[0]) / determinant]
+    line = _cross(a, c)  # of two planes the third direction is free
+    e = line if len(planes) == 2 else planes[2][:3]
+    normal, turned = _cross(c, e), _cross(e, a)
+    steps = [p * x + q * y for x, y in zip(normal, turned, strict=True)]
+    if len(planes) == 3:
+        steps = [step + planes[2][3] * x for step, x in zip(steps, line, strict=True)]
+    volume = _dot(a, normal)
+    return [step / volume for step in steps]
 
 
-def _cross(a: Tensor, c: Tensor) -> Tensor:
-    """Return the cross products over axis 1: (K, 3, B)."""
-    (a0, a1, a2), (c0, c1, c2) = a.unbind(1), c.unbind(1)
-    return torch.stack((a1 * c2 - a2 * c1, a2 * c0 - a0 * c2, a0 * c1 - a1 * c0), 1)
+def _dot(a: Sequence[Tensor], c: Sequence[Tensor]) -> Tensor:
+    """Return the products of vectors given by their components."""
+    total = a[0] * c[0]
+    for a_k, c_k in zip(a[1:], c[1:], strict=True):
+        total = torch.addcmul(total, a_k, c_k)
+    return total
+
+
+def _cross(a: Sequence[Tensor], c: Sequence[Tensor]) -> list[Tensor]:
+    """Return the cross products of vectors given by their components."""
+    (a_0, a_1, a_2), (c_0, c_1, c_2) = a, c
+    return [a_1 * c_2 - a_2 * c_1, a_2 * c_0 - a_0 * c_2, a_0 * c_1 - a_1 * c_0]
 
 
 @cache
