@@ -48,12 +48,12 @@ from cadenza.safety.batched.projection import (
     OPTIMAL,
     chunk_size,
     code_of,
+    first_largest,
     numbers_of,
     project_ranked,
     require_tensor,
     tensor_like,
 )
-from cadenza.safety.batched.search import first_largest
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     LEAST_CREDIT,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.safety.batched import search
+from cadenza.safety.batched import projection
 from cadenza.safety.batched.projection import (
     BAD_INPUT,
     NOT_CONVERGED,
@@ -60,7 +60,7 @@ def last_is_none(*shape):
     [
         ({"u_hat": torch.ones(3, 2)}, "all float64 or all float32"),
         ({"u_hat": torch.ones(2).double()}, r"expected u_hat \(B, n\)"),
-        ({"b": torch.ones(4, 1).double()}, "expected b of 3 rows"),
+        ({"b": torch.ones(4, 1).double()}, r"expected u_hat \(B, n\), .* \(4, 1\)"),
         ({"active_mask": torch.ones(3, 2, dtype=torch.bool)}, "active_mask"),
         ({"lo": torch.ones(5)}, "lo: expected a number"),
         ({"lo": 1.0, "hi": -1.0}, "lo <= hi"),
@@ -81,7 +81,7 @@ def test_malformed_arguments_are_refused(change, message):
 
 
 def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypatch):
-    monkeypatch.setattr(search, "STEPS_PER_CONSTRAINT", 0)  # nothing is iterated
+    monkeypatch.setattr(projection, "STEPS_PER_CONSTRAINT", 0)  # nothing is iterated
     u = tensor([3.0, 3.0, 0.0, 0.0])
     A = torch.eye(4, dtype=F)[:2].view(1, 2, 4)
     b = tensor([1.0, 2.0])
