@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .api import FloatArray as FloatArray
+    from cadenza.core.arrays import FloatArray as FloatArray
+
     from .backup import BackupFilter as BackupFilter
     from .batched.driver import BatchedSafetyDriver as BatchedSafetyDriver
     from .batched.filter import BatchedEgoFilter as BatchedEgoFilter

@@ -46,9 +46,10 @@ Limits:     epsilon <= 0 lowers lambda in every step whatever happens, down to t
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
@@ -433,21 +434,28 @@ class RuleSettings:
         return self.lambda_bound / self.gamma
 
 
-@runtime_checkable
-class ConformalRule(Protocol):
-    """Moves the slack of pairs by how wrong the forecasts were."""
+class ConformalRule(ABC):
+    """Moves the slack of pairs by how wrong the forecasts were.
+
+    It keeps a memory per pair where lambda is not all of it.
+    """
 
     #: Name under which `make_rule` finds it.
     name: ClassVar[str]
 
+    def __init__(self, settings: RuleSettings) -> None:
+        self._settings = settings
+        self._memory: dict[Pair, Any] = {}
+
     def begin(self, lambda_: LambdaDict) -> None:
         """Forget every pair; these start over at the given slack, m/s^2."""
-        ...
+        del lambda_  # the whole memory
 
     def restart(self) -> None:
         """Take what comes for new: decaying steps begin at their full size; the rest stays."""
-        ...
+        return  # nothing decays
 
+    @abstractmethod
     def update(self, state: SafetyState, scores: LambdaDict) -> None:
         """Move the slack of the scored pairs, in place; pairs without a score keep theirs.
 
@@ -458,38 +466,9 @@ class ConformalRule(Protocol):
         Raises:
             InputError: An unknown pair or a score that is not finite; nothing is changed then.
         """
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule's memory as JSON-able values."""
-        ...
-
-    def load_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue from `to_dict`.
-
-        Raises:
-            InputError: Of another rule or version, or malformed; the rule is then unchanged.
-        """
-        ...
-
-
-class _Rule:
-    """What the rules share: settings, and a memory per pair where lambda is not all of it."""
-
-    name: ClassVar[str]
-
-    def __init__(self, settings: RuleSettings) -> None:
-        self._settings = settings
-        self._memory: dict[Pair, Any] = {}
-
-    def begin(self, lambda_: LambdaDict) -> None:
-        """Forget every pair; lambda itself is the whole memory."""
-
-    def restart(self) -> None:
-        """Nothing decays."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """See `ConformalRule.to_dict`."""
         pairs = sorted(self._memory.items())
         return {
             "schema_version": RULE_SCHEMA_VERSION,
@@ -498,7 +477,11 @@ class _Rule:
         }
 
     def load_dict(self, payload: Mapping[str, Any]) -> None:
-        """See `ConformalRule.load_dict`."""
+        """Continue from `to_dict`.
+
+        Raises:
+            InputError: Of another rule or version, or malformed; the rule is then unchanged.
+        """
         owner = f"conformal rule {self.name}"
         found = (payload.get("rule"), payload.get("schema_version"))
         if found != (self.name, RULE_SCHEMA_VERSION):
@@ -549,7 +532,7 @@ class _Rule:
             state.warmup_steps_remaining -= 1
 
 
-class TwoSidedRule(_Rule):
+class TwoSidedRule(ConformalRule):
     """Adaptive conformal inference on a margin; the memory counts the updates of decaying steps."""
 
     name: ClassVar[str] = "two_sided"
@@ -587,7 +570,7 @@ class TwoSidedRule(_Rule):
         return count
 
 
-class DtaciRule(_Rule):
+class DtaciRule(ConformalRule):
     """Several step sizes weighed against each other; the memory holds the experts of each pair."""
 
     name: ClassVar[str] = "dtaci"
@@ -627,7 +610,7 @@ class DtaciRule(_Rule):
         return tracker
 
 
-class HuriotSibaiRule(_Rule):
+class HuriotSibaiRule(ConformalRule):
     """The one-sided rule, clamped to [-lambda_bound, lambda_max]."""
 
     name: ClassVar[str] = "huriot_sibai"

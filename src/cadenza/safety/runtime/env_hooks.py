@@ -117,15 +117,15 @@ def require_untouched_actions(env: object) -> None:
     """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
     from gymnasium import ActionWrapper
 
-    _require_untouched("SafetyDriver", env, ActionWrapper)
+    _require_untouched("SafetyDriver", env, "an env", ActionWrapper)
 
 
-def _require_untouched(owner: str, env: object, rewriting: type) -> None:
+def _require_untouched(owner: str, env: object, what: str, rewriting: type) -> None:
     for layer in _layers(env):
         kind = type(layer)
         if issubclass(kind, rewriting):
             raise ConfigurationError(
-                f"{owner}: expected the filtered action to reach the plant unchanged, got an env "
+                f"{owner}: expected the filtered action to reach the plant unchanged, got {what} "
                 f"wrapped in {kind.__name__}, which changes actions after the filter; change the "
                 "action before it is filtered, in the policy."
             )
@@ -197,4 +197,4 @@ def require_untouched_batch_actions(env: object) -> None:
     """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
     from gymnasium.vector import VectorActionWrapper
 
-    _require_untouched("BatchedSafetyDriver", env, VectorActionWrapper)
+    _require_untouched("BatchedSafetyDriver", env, "a batch", VectorActionWrapper)

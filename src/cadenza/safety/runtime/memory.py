@@ -295,17 +295,14 @@ class SlackAdaptation:
                 f"adaptation state: expected version {ADAPTATION_STATE_VERSION}, "
                 f"got {payload.get('version')!r}."
             )
-        try:
-            partner_id = payload["partner_id"]
-            if not (partner_id is None or isinstance(partner_id, str)):
-                raise InputError(f"adaptation state: expected a partner id, got {partner_id!r}.")
-            seat = self._read_seat(payload["seat"])
-            kept = {
-                str(entry["partner_id"]): self._read_seat(entry["seat"])
-                for entry in cast("list[Mapping[str, Any]]", payload["kept"])
-            }
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"adaptation state: expected a complete record: {error!r}") from error
+        partner_id = payload["partner_id"]
+        if not (partner_id is None or isinstance(partner_id, str)):
+            raise InputError(f"adaptation state: expected a partner id, got {partner_id!r}.")
+        seat = self._read_seat(payload["seat"])
+        kept = {
+            str(entry["partner_id"]): self._read_seat(entry["seat"])
+            for entry in cast("list[Mapping[str, Any]]", payload["kept"])
+        }
         self._partner_id, self._seat, self._kept = partner_id, seat, kept
 
     def _read_seat(self, payload: Mapping[str, Any]) -> _Seat:
