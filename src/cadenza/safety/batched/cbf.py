@@ -29,7 +29,7 @@ _TINY: Final = {torch.float64: 1e-300, torch.float32: 1e-37}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairTensors:
-    """Constants of pairs: `cadenza.safety.cbf.PairParameters` with tensors."""
+    """Constants of pairs, (N,) or (B, N): `cadenza.safety.cbf.PairParameters` with tensors."""
 
     alpha: Tensor  # Braking authority left against the worst partner, m/s^2, > 0
     partner_accel: Tensor  # a_p, bound on the partner's acceleration, m/s^2, >= 0
@@ -37,8 +37,19 @@ class PairTensors:
     dt: float  # Control step, s
     gamma: float  # Rate at which overlap is undone, 1/s
     plant: Plant  # How the plant integrates one step
-    #: Bound on the acceleration that may change within a step, m/s^2
-    unheld_accel: Tensor | float = 0.0
+    unheld_accel: Tensor  # Bound on the acceleration that may change within a step, m/s^2
+    #: The ego's share of each row, shape (N,); None if the partners do not cooperate
+    shares: Tensor | None
+    covered: Tensor  # Where the invariance certificate may hold, broadcasting to (B,)
+
+    @property
+    def push(self) -> Tensor:
+        """What partners add to the closing acceleration, m/s^2; none that share the row."""
+        return self.partner_accel if self.shares is None else torch.zeros_like(self.partner_accel)
+
+    def shared(self, level: Tensor) -> Tensor:
+        """Return the ego's share of a level."""
+        return level if self.shares is None else self.shares * level
 
 
 def sampled_level(

@@ -15,7 +15,7 @@ Numbers:  looked at in every call, but naming a bad one waits for the device; wi
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Final, NamedTuple, Unpack
 
@@ -194,20 +194,6 @@ class EgoRowsBatch(NamedTuple):
     directions: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EgoConstants:
-    """What the rows need besides the motion, the same in every environment and step."""
-
-    pair: PairTensors  # Constants of the pairs, shape (N,)
-    #: The ego's share of each row, shape (N,); None if the partners do not cooperate
-    shares: Tensor | None
-    covered: Tensor  # Where the invariance certificate may hold, broadcasting to (B,)
-
-    def shared(self, level: Tensor) -> Tensor:
-        """Return the ego's share of a level."""
-        return level if self.shares is None else self.shares * level
-
-
 class BatchedStep(NamedTuple):
     """What the filter decided in every environment.
 
@@ -345,7 +331,7 @@ class BatchedEgoFilter:
             replace(self._options, max_age_s=0.0),
             dt=dt,
         )
-        self._kept: dict[tuple[torch.dtype, torch.device], EgoConstants] = {}
+        self._kept: dict[tuple[torch.dtype, torch.device], PairTensors] = {}
 
     @property
     def options(self) -> EgoOnlyOptions:
@@ -444,13 +430,13 @@ class BatchedEgoFilter:
         _, distance, closing, _ = pair_geometry_batch(
             ego[0].unsqueeze(1) - partners[0], ego[1].unsqueeze(1) - partners[1]
         )
-        constants = self._constants(ego[0])
+        pair = self._pairs(ego[0])
         if self._options.max_age_s > 0.0 and not self._options.measures:
-            constants = self._covering(constants, contact.expand(distance.shape[-2:]))
-        pair = self._as_seen(constants, partner_accel).pair
+            pair = self._covering(pair, contact.expand(distance.shape[-2:]))
+        pair = self._as_seen(pair, partner_accel)
         return barrier_values(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
 
-    def _constants(self, like: Tensor) -> EgoConstants:
+    def _pairs(self, like: Tensor) -> PairTensors:
         """Return the constants in the dtype and on the device of ``like``.
 
         They are moved to the device once: a graph capture allows no copy.
@@ -462,16 +448,14 @@ class BatchedEgoFilter:
                 return torch.tensor(values, dtype=like.dtype, device=like.device)
 
             known = self._known
-            self._kept[key] = EgoConstants(
-                pair=PairTensors(
-                    alpha=row([pair.alpha for pair in known.parameters]),
-                    partner_accel=row([pair.partner_accel for pair in known.parameters]),
-                    relative_accel=row([pair.relative_accel for pair in known.parameters]),
-                    dt=self._dt,
-                    gamma=self._options.cbf_gamma,
-                    plant=self._options.plant,
-                    unheld_accel=row([pair.unheld_accel for pair in known.parameters]),
-                ),
+            self._kept[key] = PairTensors(
+                alpha=row([pair.alpha for pair in known.parameters]),
+                partner_accel=row([pair.partner_accel for pair in known.parameters]),
+                relative_accel=row([pair.relative_accel for pair in known.parameters]),
+                dt=self._dt,
+                gamma=self._options.cbf_gamma,
+                plant=self._options.plant,
+                unheld_accel=row([pair.unheld_accel for pair in known.parameters]),
                 shares=None if known.shares is None else row(known.shares),
                 covered=torch.tensor([known.covered], device=like.device),
             )
@@ -511,30 +495,27 @@ class BatchedEgoFilter:
     def _rows(self, step: StepInput) -> EgoRowsBatch:
         """Return the rows against all partners in every environment, at lambda = 0."""
         contact = step.ego_radius + self._options.margin_m + step.partner_radii
-        constants = self._covering(self._constants(step.nominal), contact)
-        constants = self._as_seen(constants, step.partner_accel)
+        pair = self._covering(self._pairs(step.nominal), contact)
+        pair = self._as_seen(pair, step.partner_accel)
         age = step.age_s
         positions = step.partner_positions
         if age is not None:
             positions = positions + step.partner_velocities * age.unsqueeze(-1)
-        geometry = pair_geometry_batch(
+        motion = (
             step.ego_position.unsqueeze(1) - positions,
             step.ego_velocity.unsqueeze(1) - step.partner_velocities,
         )
-        normal, distance, closing, tangential = geometry
-        pair = constants.pair
+        geometry = pair_geometry_batch(*motion)
         if self._options.measures:
-            return self._measured_rows(step, positions, geometry, contact, constants)
-        # Partners that share the row do not push.
-        shared = constants.shares is not None
-        push = torch.zeros_like(pair.partner_accel) if shared else pair.partner_accel
+            return self._measured_rows(step, motion, geometry, contact, pair)
+        normal, distance, closing, tangential = geometry
         level, h = sampled_level(distance, contact, closing, tangential, pair)
-        level = constants.shared(level) - push
+        level = pair.shared(level) - pair.push
         margin = distance - contact
         outside = (h < -CERTIFICATE_TOLERANCE) | (margin < -OVERLAP_TOLERANCE)
-        lost = ~constants.covered
+        lost = ~pair.covered
         if age is not None:
-            old_level, old_h, old_uncovered = self._stale(geometry, age, contact, push, constants)
+            old_level, old_h, old_uncovered = self._stale(geometry, age, contact, pair)
             old = age > 0.0
             level, h = torch.where(old, old_level, level), torch.where(old, old_h, h)
             outside, lost = outside & ~old, (old & old_uncovered).any(1) | lost
@@ -544,19 +525,15 @@ class BatchedEgoFilter:
     def _measured_rows(
         self,
         step: StepInput,
-        positions: Tensor,
+        motion: tuple[Tensor, Tensor],
         geometry: PairGeometry,
         contact: Tensor,
-        constants: EgoConstants,
+        pair: PairTensors,
     ) -> EgoRowsBatch:
-        """Return the rows along remembered directions; partners are at ``positions`` by now."""
+        """Return the rows along remembered directions."""
         normal, distance, closing, _ = geometry
-        pair, options, c = constants.pair, self._options, self._bounds.action_linf_component
+        options, c = self._options, self._bounds.action_linf_component
         age = torch.zeros_like(distance) if step.age_s is None else step.age_s
-        motion = (
-            step.ego_position.unsqueeze(1) - positions,
-            step.ego_velocity.unsqueeze(1) - step.partner_velocities,
-        )
         offers = offers_batch(
             motion,
             normal,
@@ -570,7 +547,7 @@ class BatchedEgoFilter:
             step.nominal.clamp(-c, c),
         )
         too_old = age > options.max_age_s * (1.0 + AGE_ROUNDING)
-        covered = constants.covered.expand(distance.shape[:1])
+        covered = pair.covered.expand(distance.shape[:1])
         margin = distance - contact
         return EgoRowsBatch(
             -offers.direction,
@@ -585,30 +562,30 @@ class BatchedEgoFilter:
             ),
         )
 
-    def _as_seen(self, constants: EgoConstants, accel: Tensor | None) -> EgoConstants:
+    def _as_seen(self, pair: PairTensors, accel: Tensor | None) -> PairTensors:
         """Return the constants for what partners showed: `cadenza.safety.cbf.expecting`."""
         if accel is None:
-            return constants
-        pair, credit = constants.pair, self._authority.every_direction
+            return pair
+        credit = self._authority.every_direction
         more = (accel - pair.partner_accel).clamp_min(0.0)
-        covered = constants.covered & (more == 0.0).all(-1)
-        if constants.shares is not None:
-            return replace(constants, covered=covered)
+        covered = pair.covered & (more == 0.0).all(-1)
+        if pair.shares is not None:
+            return replace(pair, covered=covered)
         alpha = torch.minimum(pair.alpha, (credit - accel).clamp_min(LEAST_CREDIT * credit))
-        pair = replace(
+        return replace(
             pair,
             alpha=torch.where(more > 0.0, alpha, pair.alpha),
             partner_accel=pair.partner_accel + more,
             relative_accel=pair.relative_accel + more,
             unheld_accel=pair.unheld_accel + more,
+            covered=covered,
         )
-        return replace(constants, pair=pair, covered=covered)
 
-    def _covering(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
+    def _covering(self, pair: PairTensors, contact: Tensor) -> PairTensors:
         """Return the constants less what the declared packet age costs, and where they hold."""
-        pair, covered, options = constants.pair, constants.covered, self._options
+        covered, options = pair.covered, self._options
         if options.measures:  # as `cadenza.safety.authority.pair_constants`
-            return constants
+            return pair
         if options.max_age_s > 0.0:
             reach = torch.full_like(pair.alpha[:1], self._authority.reach)
             pair, left = derated_batch(pair, reach, contact, options.max_age_s)
@@ -628,24 +605,23 @@ class BatchedEgoFilter:
                     "shorten the control step."
                 )
             covered = covered & short
-        return replace(constants, pair=pair, covered=covered)
+        return replace(pair, covered=covered)
 
     def _stale(
         self,
         geometry: PairGeometry,
         age: Tensor,
         contact: Tensor,
-        push: Tensor,
-        constants: EgoConstants,
+        pair: PairTensors,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return level less push, h and what is uncovered for partners known from the past."""
         _, distance, closing, tangential = geometry
-        pair, every_direction = constants.pair, self._authority.every_direction
+        every_direction = self._authority.every_direction
         open_ = staleness_batch(age, pair.partner_accel, pair.dt, distance, contact)
         # The ego accelerates along the true normal; the worst push needs no correction.
-        loss = push + self._authority.reach * open_.tilt
+        loss = pair.push + self._authority.reach * open_.tilt
         level, h, h_best = stale_levels(distance, contact, closing, tangential, pair, open_)
-        level = constants.shared(level) - loss
+        level = pair.shared(level) - loss
         too_old = age > self._options.max_age_s * (1.0 + AGE_ROUNDING)
         overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
         outside = too_old | (h_best < -CERTIFICATE_TOLERANCE) | overlapping
@@ -743,7 +719,7 @@ class BatchedEgoFilter:
 
     def _passively(self, step: StepInput, solution: _Solution, rows: EgoRowsBatch) -> _Solution:
         """Return the solution where it keeps passive safety, and elsewhere what does."""
-        pair = self._as_seen(self._constants(step.nominal), step.partner_accel).pair
+        pair = self._as_seen(self._pairs(step.nominal), step.partner_accel)
         scene = PassiveScene(
             step.ego_position.unsqueeze(1) - step.partner_positions,
             step.ego_velocity,
