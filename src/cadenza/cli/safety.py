@@ -22,8 +22,12 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
-    from cadenza.safety.verifier.attacks import AttackReport
-    from cadenza.safety.verifier.report import Counts, ScenarioResult, VerificationReport
+    from cadenza.safety.verifier.report import (
+        AttackReport,
+        Counts,
+        ScenarioResult,
+        VerificationReport,
+    )
 
 #: Columns of the scenarios' tables, and of the totals over several partners.
 _SCENARIO_COLUMNS: Final = (

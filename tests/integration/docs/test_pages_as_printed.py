@@ -19,8 +19,7 @@ from cadenza.benchmark.evaluation_run import EvaluationConfig
 from cadenza.benchmark.policies import trained_with
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.partners.registry import isolated_registry
-from cadenza.safety.verifier.attacks import AttackConfig
-from cadenza.safety.verifier.config import VerifierConfig, configured
+from cadenza.safety.verifier.config import AttackConfig, VerifierConfig, configured
 from tests.campaigns import nightly, size
 from tests.e2e.commands import warm
 from tests.integration.docs.pages import ROOT, blocks, execute, text

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cadenza.safety.cbf import PairParameters, barrier_value, derated, row_level
-from cadenza.safety.filters.compat import wae_level
 from cadenza.safety.verifier.adversaries import (
     ADVERSARIES,
     EGO_NOMINALS,
@@ -104,9 +103,8 @@ def test_nominal_actions_stay_inside_the_open_box(name, data, limit):
     assert np.abs(action).max() < limit
 
 
-def condition(plant, *, barrier="sampled", dt=0.05, power=1):
+def condition(plant, *, dt=0.05):
     return Condition(
-        barrier=barrier,
         plant=plant,
         dt=dt,
         alpha=1.5,
@@ -114,7 +112,6 @@ def condition(plant, *, barrier="sampled", dt=0.05, power=1):
         relative_accel=2.0 * np.sqrt(2.0) + 0.5,
         contact_m=0.4,
         gamma=5.0,
-        power=power,
         box=2.0,
     )
 
@@ -159,33 +156,14 @@ def test_action_on_the_filters_row_meets_the_condition(
 
 
 @given(
-    excess=st.floats(-0.3, 2.0),
-    closing=st.floats(-3.0, 3.0),
-    tangential=st.floats(0.0, 2.0),
-    power=st.sampled_from([1, 3]),
-    along=st.floats(-2.0, 2.0),
-)
-def test_condition_of_the_original_is_its_row(excess, closing, tangential, power, along):
-    rule = condition("zoh", barrier="wae", power=power)
-    level, h = wae_level(0.4 + excess, 0.4, closing, tangential, alpha=1.5, gamma=5.0, power=power)
-    offset, velocity = np.array([[0.4 + excess, 0.0]]), np.array([[-closing, tangential]])
-    short, least = rule.shortfall(offset, velocity, np.array([[-along, 0.7]]))
-    scale = 1.0 + abs(level - 0.5)
-    assert short[0] == pytest.approx((along - level + 0.5) / scale, abs=1e-9)
-    assert least[0] == pytest.approx((-2.0 - level + 0.5) / scale, abs=1e-9)
-    assert rule.barrier_values(offset, velocity)[0] == pytest.approx(h, abs=1e-9)
-
-
-@given(
     action=arrays(np.float64, 3, elements=st.floats(-2.0, 2.0)),
     motion=motions(),
-    barrier=st.sampled_from(["sampled", "wae"]),
     plant=plants,
 )
-def test_no_action_of_the_box_misses_by_less_than_the_least(action, motion, barrier, plant):
+def test_no_action_of_the_box_misses_by_less_than_the_least(action, motion, plant):
     offset, velocity, _ = motion
     offset = offset + 1e-3
-    rule = condition(plant, barrier=barrier)
+    rule = condition(plant)
     short, least = rule.shortfall(offset, velocity, action[None, : offset.shape[1]])
     assert short[0] >= least[0] - 1e-9
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.backup import BackupFilter
-from cadenza.safety.verifier.attacks import AttackConfig, attack, draw_attack
-from cadenza.safety.verifier.robots import SCHEMES
-from cadenza.safety.verifier.worlds import WORLDS, draw_world
+from cadenza.safety.verifier import AttackConfig, attack
+from cadenza.safety.verifier.episodes import draw_episode
+from cadenza.safety.verifier.robots import SCHEMES, WORLDS, draw_world
 from tests.campaigns import size
 
 SMALL = AttackConfig(
@@ -127,13 +127,13 @@ def test_robot_without_a_filter_is_found_out():
 def test_equal_configurations_give_equal_bytes_and_another_seed_others():
     first, second = attack(SMALL), attack(SMALL)
     assert first.to_bytes() == second.to_bytes()
-    assert draw_attack(first.worst) == draw_attack(second.worst)
+    assert draw_episode(first.worst) == draw_episode(second.worst)
     other = attack(dataclasses.replace(SMALL, seed=1))
     assert other.to_jsonable()["rows"] != first.to_jsonable()["rows"]
 
 
 def test_picture_of_the_worst_episode_is_drawn():
-    with Image.open(io.BytesIO(draw_attack(attack(SMALL).worst))) as image:
+    with Image.open(io.BytesIO(draw_episode(attack(SMALL).worst))) as image:
         assert image.format == "PNG"
         assert image.size == (1440, 840)
 

@@ -7,9 +7,10 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.safety.verifier import run
+from cadenza.safety.verifier.adversaries import Motion
 from cadenza.safety.verifier.config import Scenario
 from cadenza.safety.verifier.guards import Answer, Sight, batched_guard, scenario_condition
-from cadenza.safety.verifier.motion import Motion, PacketLink
+from cadenza.safety.verifier.motion import PacketLink
 from cadenza.safety.verifier.report import Counts
 from cadenza.safety.verifier.run import verify
 from tests.unit.safety.verifications import ONE, verified
@@ -62,7 +63,7 @@ def reusing_its_buffer(scenario, config):
 
 def test_worst_episode_shows_the_actions_of_their_own_steps():
     reused, own = verify(NOW, make_guard=reusing_its_buffer), verified(NOW)
-    assert np.array_equal(reused.worst.action, own.worst.action)
+    assert np.array_equal(reused.worst.curves["executed"], own.worst.curves["executed"])
 
 
 def without_a_number(scenario, config, value=np.nan):

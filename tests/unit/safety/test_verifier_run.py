@@ -378,7 +378,6 @@ def test_saved_report_carries_its_hash_origin_and_picture(tmp_path):
     assert stored["origin"]["seed"] == 0
     assert stored["origin"]["config_fingerprint"] == report.config.fingerprint()
     assert stored["totals"]["one_partner_adversarial"]["steps"] == 4000
-    assert stored["worst_episode"]["min_distance_m"] == report.worst.min_distance
-    assert sum(played for _, played in stored["scenarios"][0]["by_adversary"].values()) == 20
+    assert stored["worst_episode"]["min_distance_m"] == report.worst.nearest.min()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, picture.name}

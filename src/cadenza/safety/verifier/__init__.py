@@ -15,11 +15,11 @@ from cadenza.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .adversaries import ADVERSARIES as ADVERSARIES
     from .adversaries import EGO_NOMINALS as EGO_NOMINALS
-    from .attacks import AttackConfig as AttackConfig
-    from .attacks import AttackReport as AttackReport
     from .attacks import attack as attack
+    from .config import AttackConfig as AttackConfig
     from .config import VerifierConfig as VerifierConfig
     from .config import load_verifier_config as load_verifier_config
+    from .report import AttackReport as AttackReport
     from .report import VerificationReport as VerificationReport
     from .run import verify as verify
 else:

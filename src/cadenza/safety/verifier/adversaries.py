@@ -1,16 +1,17 @@
 """Opponents and nominal controllers: who makes contact, and what the filter has to correct.
 
-Opponent:  a pure function from the true scene to an acceleration, as a share of the bound: rows
-           longer than one are shortened to one, so no opponent can break its declaration. It knows
-           the ego's true state and what the filter believes about it.
+Opponent:  a pure function from the true scene to a command, as a share of the largest one: rows
+           longer than one are shortened to one, so no opponent can break its declaration. The
+           command is an acceleration, or of a partner with a limited speed a velocity. An opponent
+           knows the ego's true state and what the filter believes about it.
 Nominal:   a pure function from the scene to an action. `nominal_action` keeps it inside the open
            box: an action the filter computed for a row that cannot be met touches the box, so it
            can never be taken for the nominal one.
-Axes:      M pairs of one ego and one partner, B episodes, d Cartesian dimensions.
+Axes:      M = B N pairs of one ego and one of N partners, B episodes, d Cartesian dimensions.
 Units:     m, m/s, m/s^2, s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypeAlias
 
@@ -24,6 +25,26 @@ BoolArray = NDArray[np.bool_]
 
 #: Lengths below this have no direction; far below anything that happens in a scene.
 _TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Motion:
+    """Positions and velocities of a batch of episodes."""
+
+    ego_position: FloatArray  # Shape (B, d), m
+    ego_velocity: FloatArray  # Shape (B, d), m/s
+    positions: FloatArray  # Partners' centres, shape (B, N, d), m
+    velocities: FloatArray  # Partners' velocities, shape (B, N, d), m/s
+
+    @property
+    def offset(self) -> FloatArray:
+        """Ego's centre less the partners', shape (B, N, d), m."""
+        return self.ego_position[:, None] - self.positions
+
+    @property
+    def relative(self) -> FloatArray:
+        """Ego's velocity less the partners', shape (B, N, d), m/s."""
+        return self.ego_velocity[:, None] - self.velocities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,8 +73,8 @@ class PartnerView(_View):
     phase: FloatArray  # Number in [0, 1) that stays the same during an episode, shape (M,)
     draw: FloatArray  # Fresh standard normal numbers, shape (M, d)
     step: float  # Steps since the episode began; the part of it is how much of this one has passed
-    dt: float  # Control step, s
-    bound: float  # Largest acceleration of a partner, m/s^2
+    dt: FloatArray | float  # Control step, s
+    bound: FloatArray | float  # Largest command of a partner, m/s^2 or m/s
 
     @property
     def tangential(self) -> FloatArray:
@@ -99,7 +120,7 @@ def unit(vectors: FloatArray, fallback: FloatArray | None = None) -> FloatArray:
     return np.where(lengths > _TINY, vectors / np.maximum(lengths, _TINY), instead)
 
 
-#: Returns accelerations in units of the bound, shape (M, d).
+#: Returns commands in units of the bound, shape (M, d).
 Adversary: TypeAlias = Callable[[PartnerView], FloatArray]
 
 
@@ -172,13 +193,14 @@ def turning(view: PartnerView) -> FloatArray:
 
 def stand_still(view: PartnerView) -> FloatArray:
     """Brake to rest and stay there."""
-    return -view.own_velocity / (view.bound * view.dt) if view.bound > 0.0 else 0.0 * view.toward
+    change = np.asarray(view.bound * view.dt)[..., None]
+    return -view.own_velocity / np.where(change > 0.0, change, np.inf)
 
 
 def late_brake(view: PartnerView) -> FloatArray:
     """Charge at the ego and brake at the last moment, or a little later."""
     closing = np.maximum(-dot(view.velocity, view.toward), 0.0)
-    stop_m = 0.5 * closing * closing / max(view.bound, 1e-9)
+    stop_m = 0.5 * closing * closing / np.maximum(view.bound, 1e-9)
     charges = view.excess > (0.2 + 0.8 * view.phase) * stop_m
     return np.where(charges[:, None], view.toward, -view.toward)
 
@@ -207,10 +229,15 @@ ADVERSARIES: Final[dict[str, Adversary]] = {
 }
 
 
+#: Those that make sense for a partner whose command is its velocity.
+PURSUITS: Final = tuple(name for name in ADVERSARIES if name not in ("stand_still", "late_brake"))
+
+
 def bounded_push(view: PartnerView, adversary: Adversary) -> FloatArray:
-    """Return the accelerations that ``adversary`` asks for, within the bound, (M, d), m/s^2."""
+    """Return the commands that ``adversary`` gives, within the bound, (M, d), m/s^2 or m/s."""
     share = adversary(view)
-    return view.bound * share / np.maximum(length(share), 1.0)[:, None]
+    bound = np.asarray(view.bound)[..., None]
+    return bound * share / np.maximum(length(share), 1.0)[:, None]
 
 
 #: Ways in which measurements mislead an ego; see `misleading`.
@@ -241,6 +268,99 @@ def misleading(
     velocity = np.stack((back, unit(back - flip * aside), back, flip * back, -slow * back))
     rows = np.arange(len(ways))
     return position[ways, rows], velocity[ways, rows]
+
+
+class Opponents:
+    """The partners of a batch: who plays which strategy, and what they keep during an episode.
+
+    Args:
+        names: Strategies, of `ADVERSARIES`.
+        chosen: Index of each partner's strategy, shape (B, N).
+        dim: Cartesian dimension d.
+        contact_m: Distance of the centres at contact, m.
+        rng: Draws what they keep.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        chosen: IndexArray,
+        *,
+        dim: int,
+        contact_m: float,
+        rng: np.random.Generator,
+    ) -> None:
+        self._names, self._chosen, self._contact_m = names, chosen, contact_m
+        self._phase: FloatArray = rng.uniform(size=chosen.size)
+        self._taste = unit(rng.normal(size=(chosen.size, dim)))
+        self._ways: IndexArray = rng.integers(MISLEADING, size=chosen.size)
+        #: Pairs of each strategy, by name, (M,) in all.
+        self.pairs_of: dict[str, IndexArray] = {
+            name: np.flatnonzero(chosen.reshape(-1) == k) for k, name in enumerate(names)
+        }
+
+    def names(self, episode: int) -> list[str]:
+        """Return the strategies of an episode's partners."""
+        return [self._names[int(k)] for k in self._chosen[episode]]
+
+    def commands(
+        self,
+        motion: Motion,
+        believed: FloatArray,
+        ages_s: FloatArray,
+        step: float,
+        draws: np.random.Generator,
+        *,
+        dt: FloatArray | float,
+        bound: FloatArray | float,
+    ) -> FloatArray:
+        """Return what the partners command, shape (B, N, d), m/s^2 or m/s.
+
+        Args:
+            motion: Where everybody is.
+            believed: Where the filter last saw the partners, shape (B, N, d), m.
+            ages_s: How old that is, shape (B, N), s.
+            step: Steps since the episode began; see `PartnerView`.
+            draws: Only source of randomness.
+            dt: Control step, s, or those of the pairs, shape (M,).
+            bound: Largest command, m/s^2 or m/s, or those of the pairs, shape (M,).
+        """
+        shape = motion.positions.shape
+        flat = (-1, shape[2])
+        offset = motion.offset.reshape(flat)
+        ego_velocity = np.repeat(motion.ego_velocity, shape[1], axis=0)
+        own_velocity = motion.velocities.reshape(flat)
+        toward = unit(offset, self._taste)
+        view = PartnerView(
+            toward=toward,
+            excess=length(offset) - self._contact_m,
+            velocity=ego_velocity - own_velocity,
+            own_velocity=own_velocity,
+            ego_velocity=ego_velocity,
+            believed_toward=unit((motion.ego_position[:, None] - believed).reshape(flat), toward),
+            age_s=ages_s.reshape(-1),
+            taste=self._taste,
+            phase=self._phase,
+            draw=draws.normal(size=offset.shape),
+            step=step,
+            dt=dt,
+            bound=bound,
+        )
+        commands = np.zeros_like(offset)
+        for name, rows in self.pairs_of.items():
+            if rows.size:
+                commands[rows] = bounded_push(view.take(rows), ADVERSARIES[name])
+        return commands.reshape(shape)
+
+    def errors(self, motion: Motion, step: int) -> tuple[FloatArray, FloatArray]:
+        """Return in which directions measured positions and velocities are wrong, (B, N, d) each.
+
+        Unit vectors, or zero; see `misleading`.
+        """
+        shape = motion.positions.shape
+        toward = unit(motion.offset.reshape(-1, shape[2]), self._taste)
+        position, velocity = misleading(self._ways, toward, self._taste, step)
+        return position.reshape(shape), velocity.reshape(shape)
 
 
 #: Returns nominal actions, shape (B, d), m/s^2.

@@ -1,47 +1,35 @@
 """Does an action meet the safety condition? Computed without the filter's code.
 
-sampled:  After the step, against the worst push, the pair must be stoppable. With w the closing
+Met:      After the step, against the worst push, the pair must be stoppable. With w the closing
           speed, c = w + (-n.u + a_p) dt the one after the step along today's normal, tau the
           allowance for a turn of the tangential velocity, and g = max(c + tau, 0),
               zoh            g^2 / (2 alpha) + g dt / 2 + max(g, (w + g) / 2) dt <= e
               semi_implicit  g^2 / (2 alpha) + g dt / 2 + g dt                   <= e
           and c <= gamma e while the balls are closer than the margin. The filter solves this for
           the largest c and bounds the distance in tau from below, so its row implies it.
-wae:      -n.u <= (alpha / psi) nu + |v_t|^2 / r + gamma h^power - push, h = psi + nu, nu = -w,
-          psi = max(sqrt(2 alpha e), 1e-3); without the first term when e <= 0. The row of
-          doi:10.1109/TRO.2017.2659727.
-Shortfall:  how far the condition is missed, m (sampled) or relative to 1 m/s^2 + |level| (wae);
-          <= 0 when met. "Least" is the smallest shortfall that any action of the box has: what an
-          infeasible step cannot avoid.
+Shortfall:  how far the condition is missed, m; <= 0 when met. "Least" is the smallest shortfall
+          that any action of the box has: what an infeasible step cannot avoid.
 Axes:     M pairs, d Cartesian dimensions.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.cbf import COINCIDENT_DISTANCE, Plant
+from cadenza.safety.cbf import Plant
 from cadenza.safety.verifier.adversaries import dot, length, unit
 
 #: Shortfalls below this are rounding: rows are accepted to 1e-9 m/s^2, relative to their level.
 SHORTFALL_TOLERANCE: Final = 1e-8
-#: Floor of sqrt(2 alpha e) in the row of the original, m/s.
-_PSI_FLOOR: Final = 1e-3
-#: Acceleration that row asks for when the centres coincide, m/s^2: more than any box has.
-_COINCIDENT_DEMAND: Final = 1e3
-
-#: Barriers of the filter.
-Barrier: TypeAlias = Literal["sampled", "wae"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """What the filter promises in every step with respect to one partner."""
 
-    barrier: Barrier  # Which condition
     plant: Plant  # How the filter assumes the plant to integrate
     dt: float  # Control step, s
     alpha: float  # Braking authority that is counted on, m/s^2, > 0
@@ -49,7 +37,6 @@ class Condition:
     relative_accel: float  # Bound on the relative acceleration, m/s^2
     contact_m: float  # Contact distance of the centres and the filter's margin, m
     gamma: float  # Rate of the filter, 1/s
-    power: int  # Power of h in the row of the original
     box: float  # Half width of the action box, m/s^2
 
     def shortfall(
@@ -72,35 +59,27 @@ class Condition:
         least = -self.box * np.abs(normal).sum(axis=1)
         excess = distance - self.contact_m
         tangential = length(velocity + w[:, None] * normal)
-        if self.barrier == "wae":
-            level = self._wae_level(distance, excess, w, tangential)
-            scale = 1.0 + np.abs(level)
-            return (along - level) / scale, (least - level) / scale
         return (
             self._stopping_shortfall(distance, excess, w, tangential, along),
             self._stopping_shortfall(distance, excess, w, tangential, least),
         )
 
     def barrier_values(self, offset: FloatArray, velocity: FloatArray) -> FloatArray:
-        """Return h, shape (M,), m/s: at least 0 in the safe set of the barrier."""
+        """Return h, shape (M,), m/s: at least 0 in the safe set."""
         distance = length(offset)
         w = -dot(offset, velocity) / np.maximum(distance, 1e-12)
         excess = distance - self.contact_m
-        if self.barrier == "wae":
-            psi = np.maximum(np.sqrt(2.0 * self.alpha * np.maximum(excess, 0.0)), _PSI_FLOOR)
-            return np.where(excess > 0.0, psi, 0.0) - w
         return np.where(excess < 0.0, self.gamma * excess, self.safe_speed(excess)) - w
 
     def safe_speed(self, excess: FloatArray) -> FloatArray:
         """Return the largest closing speed at a free distance ``excess``, shape (M,), m/s."""
-        reach = self.alpha * self.dt if self.barrier == "sampled" else 0.0
+        reach = self.alpha * self.dt
         return 0.5 * (np.sqrt(reach**2 + 8.0 * self.alpha * np.maximum(excess, 0.0)) - reach)
 
     def bound_m(self, closing: FloatArray) -> FloatArray:
         """Return the distance of the centres that a closing speed needs, m, same shape."""
         w = np.maximum(closing, 0.0)
-        sampling = 0.5 * w * self.dt if self.barrier == "sampled" else 0.0
-        return self.contact_m + w * w / (2.0 * self.alpha) + sampling
+        return self.contact_m + w * w / (2.0 * self.alpha) + 0.5 * w * self.dt
 
     def _stopping_shortfall(
         self,
@@ -131,18 +110,6 @@ class Condition:
         gain = np.minimum(q * (tangential - kappa * q), most**2 / 8.0)
         nearest = np.maximum(distance - 0.5 * self.dt * (w + c), self.contact_m)
         return 0.5 * self.dt * gain / nearest
-
-    def _wae_level(
-        self, distance: FloatArray, excess: FloatArray, w: FloatArray, tangential: FloatArray
-    ) -> FloatArray:
-        """Return the right-hand side of the row of the original, m/s^2, shape (M,)."""
-        psi = np.maximum(np.sqrt(2.0 * self.alpha * np.maximum(excess, 0.0)), _PSI_FLOOR)
-        apart = excess > 0.0
-        h = np.where(apart, psi, 0.0) - w
-        drift = np.where(apart, -self.alpha / psi * w, 0.0)
-        turning = tangential**2 / np.maximum(distance, 1e-12)
-        level = drift + turning + self.gamma * h**self.power - self.push
-        return np.where(distance < COINCIDENT_DISTANCE, -_COINCIDENT_DEMAND, level)
 
 
 def authority_left(

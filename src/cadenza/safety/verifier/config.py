@@ -1,27 +1,24 @@
-"""What one verification runs: filter options, opponents, size, and its table's rows: scenarios."""
+"""What one verification runs: settings with defaults and ranges, and the scenarios they make."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
-from cadenza.core.checks import checked_flag, is_real
+from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.key_values import apply_settings
 from cadenza.core.yaml_files import read_yaml
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, Plant
-from cadenza.safety.verifier.adversaries import ADVERSARIES, EGO_NOMINALS
+from cadenza.safety.verifier.adversaries import EGO_NOMINALS
+from cadenza.safety.verifier.robots import DIMS, SCHEMES, WORLDS
 
 #: How old the partner's numbers are: always fresh, always ``max_age_s``, or anything in between.
 DELAYS: Final = ("none", "fixed", "varying")
 #: Plants that are simulated.
 PLANTS: Final = ("zoh", "semi_implicit")
-#: Rows the filter may be built with; "same" takes the simulated plant's.
-FILTER_PLANTS: Final = ("same", *PLANTS)
-#: Barriers of the filter.
-BARRIERS: Final = ("sampled", "wae")
 #: What messages call the kinds of values.
 _KINDS: Final[Mapping[type, str]] = {
     bool: "true or false",
@@ -30,20 +27,20 @@ _KINDS: Final[Mapping[type, str]] = {
     str: "a name",
     type(None): "a name or null",
 }
-#: Largest number of steps one verification may ask for.
+#: Largest number of steps one run may ask for.
 MAX_STEPS: Final = 10**10
-#: Most decisions of a partner within one control step.
-MAX_PIECES: Final = 1024
-#: Most partners in one episode.
-MAX_PARTNERS: Final = 16
 #: A configuration of this folder: a dataclass whose fields all have defaults.
 Config = TypeVar("Config")
 #: What is played: opponents that do their worst, or one that stands still.
 Kind: TypeAlias = Literal["adversarial", "stationary"]
 
-#: Steps of an episode, whatever its length in seconds: enough to meet, few enough for many starts.
+#: Length of an episode, s, and its steps, whatever that makes: enough to meet, few enough for many
+#: starts.
+EPISODE_S: Final = 5.0
 MIN_HORIZON: Final = 80
 MAX_HORIZON: Final = 300
+#: Control step of the scenarios with several partners, s.
+SEVERAL_DT: Final = 0.05
 #: The standing partner: the case in which the original filter drives through it. Box and capacity
 #: of the ego, m/s^2; its nominal, m/s^2; distance at the start, m; length, s; how many starts.
 STATIONARY_ACCEL: Final = 5.0
@@ -56,6 +53,16 @@ STATIONARY_MAX_DT: Final = 0.05
 STATIONARY_FREE_STEPS: Final = 1200
 
 
+def _within(default: object, low: float, high: float) -> Any:
+    """Return a setting whose number, or every one of whose numbers, lies in [low, high]."""
+    return field(default=default, metadata={"range": (low, high)})
+
+
+def _among(default: object, *choices: object) -> Any:
+    """Return a setting that is one of the choices, or lists some of them."""
+    return field(default=default, metadata={"choices": choices})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierConfig:
     """One verification; every field changes what is run or reported.
@@ -66,8 +73,7 @@ class VerifierConfig:
         several_steps: Adversarial steps with two or more partners, in all.
         dims: Cartesian dimensions, of 2 and 3.
         plants: Simulated plants.
-        dts: Control steps with one partner, s.
-        several_dts: Control steps with two or more partners, s.
+        dts: Control steps with one partner, s; 0.05 s with several.
         delays: Ages of the partner's numbers with one partner; of `DELAYS`.
         several_delays: The same with two or more partners.
         partners: Numbers of partners.
@@ -75,11 +81,9 @@ class VerifierConfig:
             5 m/s^2, for every ``dt`` of at most 0.05 s; 16 starts each, fewer where they would
             take more steps together than the adversarial ones; none where one start would (and
             more than 1200).
-        adversaries: Names of the partners' strategies.
         ego_nominals: Names of the ego's nominal controllers.
         pieces: How often partners decide within one control step, under zero-order hold and
             with fresh numbers; elsewhere they hold their acceleration.
-        episode_s: Length of an episode, s; at least 80 and at most 300 steps are played.
         ego_accel: Half width of the ego's action box and its capacity, m/s^2.
         partner_accel: Bound on each partner's acceleration, m/s^2, used and declared.
         ego_radius: Radius of the ego, m.
@@ -90,7 +94,6 @@ class VerifierConfig:
         barrier: Row of the filter: "sampled" or "wae".
         compat: None, or "upstream" for the filter as the original has it, with the nominal
             action passed when no action meets the rows.
-        cbf_power: Power of the class-K function of the "wae" row, 1 or 3.
         cbf_gamma: Rate of the filter, 1/s.
         margin_m: Distance the filter keeps beside the radii, m.
         filter_plant: Plant the filter assumes; "same" takes the simulated one.
@@ -103,59 +106,60 @@ class VerifierConfig:
         ConfigurationError: A value is out of range, or two values do not fit together.
     """
 
-    seed: int = 0
-    steps: int = 2_000_000
-    several_steps: int = 200_000
-    dims: tuple[int, ...] = (2, 3)
-    plants: tuple[str, ...] = PLANTS
-    dts: tuple[float, ...] = (0.1, 0.05, 0.02, 0.005)
-    several_dts: tuple[float, ...] = (0.05,)
-    delays: tuple[str, ...] = DELAYS
-    several_delays: tuple[str, ...] = ("none",)
-    partners: tuple[int, ...] = (1, 2, 3, 4, 5)
+    seed: int = _within(0, 0, 2**63 - 1)
+    steps: int = _within(2_000_000, 1, MAX_STEPS)
+    several_steps: int = _within(200_000, 1, MAX_STEPS)
+    dims: tuple[int, ...] = _among((2, 3), 2, 3)
+    plants: tuple[str, ...] = _among(PLANTS, *PLANTS)
+    dts: tuple[float, ...] = _within((0.1, 0.05, 0.02, 0.005), 1e-4, 1.0)
+    delays: tuple[str, ...] = _among(DELAYS, *DELAYS)
+    several_delays: tuple[str, ...] = _among(("none",), *DELAYS)
+    partners: tuple[int, ...] = _among((1, 2, 3, 4, 5), *range(1, 17))
     stationary: bool = True
-    adversaries: tuple[str, ...] = tuple(ADVERSARIES)
-    ego_nominals: tuple[str, ...] = tuple(EGO_NOMINALS)
-    pieces: int = 16
-    episode_s: float = 5.0
-    ego_accel: float = 2.0
-    partner_accel: float = 0.5
-    ego_radius: float = 0.2
-    partner_radius: float = 0.2
-    max_age_s: float = 0.1
-    position_error: float = 0.0
-    velocity_error: float = 0.0
-    barrier: str = "sampled"
-    compat: str | None = None
-    cbf_power: int = 1
-    cbf_gamma: float = DEFAULT_CBF_GAMMA
-    margin_m: float = 0.0
-    filter_plant: str = "same"
-    multi_partner: str = "rows"
-    contact_speed: float = 0.0
-    compared_share: float = 0.01
+    ego_nominals: tuple[str, ...] = _among(tuple(EGO_NOMINALS), *EGO_NOMINALS)
+    pieces: int = _within(16, 1, 1024)
+    ego_accel: float = _within(2.0, 1e-3, 1e3)
+    partner_accel: float = _within(0.5, 0.0, 1e3)
+    ego_radius: float = _within(0.2, 1e-3, 1e3)
+    partner_radius: float = _within(0.2, 1e-3, 1e3)
+    max_age_s: float = _within(0.1, 0.0, 1e3)
+    position_error: float = _within(0.0, 0.0, 1.0)
+    velocity_error: float = _within(0.0, 0.0, 1.0)
+    barrier: str = _among("sampled", "sampled", "wae")
+    compat: str | None = _among(None, None, "upstream")
+    cbf_gamma: float = _within(DEFAULT_CBF_GAMMA, 1e-3, 1e3)
+    margin_m: float = _within(0.0, 0.0, 1e3)
+    filter_plant: str = _among("same", "same", *PLANTS)
+    multi_partner: str = _among("rows", "rows", "passive")
+    contact_speed: float = _within(0.0, 0.0, 1e3)
+    compared_share: float = _within(0.01, 0.0, 1.0)
 
     def __post_init__(self) -> None:
-        self._check_choices()
-        self._check_ranges()
+        _check(self)
         if not self.partner_accel < self.ego_accel:
             raise ConfigurationError(
                 "verifier: partner_accel: expected a partner weaker than the ego "
                 f"(ego_accel = {self.ego_accel:g} m/s^2), got {self.partner_accel:g} m/s^2; "
                 "nothing can be guaranteed against a stronger one."
             )
+        names = [f"{value:g}" for value in self.dts]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(
+                f"verifier: dts: expected numbers that differ in six digits, got {list(self.dts)}; "
+                "scenarios are named by them."
+            )
         contact = self.contact_m + self.margin_m
-        for dt in () if self.barrier == "wae" else (*self.dts, *self.several_dts):
+        for dt in () if self.barrier == "wae" else (*self.dts, SEVERAL_DT):
             if self.partner_accel * dt * dt > 6.0 * contact:
                 raise ConfigurationError(
                     "verifier: dts: expected partner_accel dt^2 <= 6 (ego_radius + partner_radius "
                     f"+ margin_m), got dt = {dt:g} s with {self.partner_accel:g} m/s^2 and "
                     f"{contact:g} m; within such a step a partner outturns the ego."
                 )
-        if self.barrier != "wae" and (self.compat is not None or self.cbf_power != 1):
+        if self.barrier != "wae" and self.compat is not None:
             raise ConfigurationError(
-                "verifier: compat and cbf_power belong to the row of the original, got barrier = "
-                f"{self.barrier!r}; set barrier=wae with them."
+                "verifier: compat belongs to the row of the original, got barrier = "
+                f"{self.barrier!r}; set barrier=wae with it."
             )
         if self.measures and (self.barrier != "sampled" or self.multi_partner == "passive"):
             raise ConfigurationError(
@@ -170,52 +174,6 @@ class VerifierConfig:
                 f"packets, got plants = {list(self.plants)} and several_delays = "
                 f"{list(self.several_delays)}; set plants=[zoh] several_delays=[none]."
             )
-
-    def _check_choices(self) -> None:
-        checked_flag("verifier: stationary", self.stationary)
-        for name, choices in (
-            ("barrier", BARRIERS),
-            ("compat", (None, "upstream")),
-            ("cbf_power", (1, 3)),
-            ("filter_plant", FILTER_PLANTS),
-            ("multi_partner", ("rows", "passive")),
-            ("dims", (2, 3)),
-            ("plants", PLANTS),
-            ("delays", DELAYS),
-            ("several_delays", DELAYS),
-            ("adversaries", tuple(ADVERSARIES)),
-            ("ego_nominals", tuple(EGO_NOMINALS)),
-            ("partners", tuple(range(1, MAX_PARTNERS + 1))),
-            ("dts", None),
-            ("several_dts", None),
-        ):
-            require_choices(name, getattr(self, name), choices)
-
-    def _check_ranges(self) -> None:
-        for name, low, high in (
-            ("seed", 0, 2**63 - 1),
-            ("steps", 1, MAX_STEPS),
-            ("several_steps", 1, MAX_STEPS),
-            ("pieces", 1, MAX_PIECES),
-            ("dts", 1e-4, 1.0),
-            ("several_dts", 1e-4, 1.0),
-            ("episode_s", 0.1, 1e3),
-            *((name, 1e-3, 1e3) for name in ("ego_accel", "ego_radius", "partner_radius")),
-            ("cbf_gamma", 1e-3, 1e3),
-            *((name, 0.0, 1e3) for name in ("partner_accel", "max_age_s", "margin_m")),
-            ("position_error", 0.0, 1.0),
-            ("velocity_error", 0.0, 1.0),
-            ("contact_speed", 0.0, 1e3),
-            ("compared_share", 0.0, 1.0),
-        ):
-            require_range(name, getattr(self, name), low, high)
-        for name in ("dts", "several_dts"):
-            names = [f"{value:g}" for value in getattr(self, name)]
-            if len(set(names)) != len(names):
-                raise ConfigurationError(
-                    f"verifier: {name}: expected numbers that differ in six digits, got "
-                    f"{list(getattr(self, name))}; scenarios are named by them."
-                )
 
     @property
     def measures(self) -> bool:
@@ -235,64 +193,65 @@ class VerifierConfig:
         """Return the SHA-256 of every field: equal configurations, equal fingerprints."""
         return sha256_bytes(canonical_json(self.to_jsonable()))
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "VerifierConfig":
-        """Return the configuration that ``values`` describe, defaults for what they leave out.
 
-        Raises:
-            ConfigurationError: Unknown key, wrong kind of value, or out of range.
-        """
-        return configured(cls, values)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackConfig:
+    """One attack on robots beside obstacles; every field changes what is run.
 
-
-def configured(kind: type[Config], values: Mapping[str, Any]) -> Config:
-    """Return the configuration of a ``kind`` that ``values`` describe; see `VerifierConfig`."""
-    known: dict[str, Any] = {f.name: f.default for f in fields(cast("Any", kind))}
-    unknown = sorted(str(key) for key in values if key not in known)
-    if unknown:
-        raise ConfigurationError(
-            f"verifier: unknown key {unknown[0]}{did_you_mean(unknown[0], known)}; expected "
-            f"some of {', '.join(known)}."
-        )
-    return kind(**{key: _convert(key, value, known[key]) for key, value in values.items()})
-
-
-def jsonable_config(config: object) -> dict[str, Any]:
-    """Return every field of a configuration as JSON values."""
-    return {
-        key: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
-        for key, value in asdict(cast("Any", config)).items()
-    }
-
-
-def load_verifier_config(
-    path: Path | None, overrides: Mapping[str, Any], settings: Sequence[str] = ()
-) -> VerifierConfig:
-    """Return the configuration in ``path`` (None: the defaults), changed.
-
-    ``KEY=VALUE`` settings win over the file, and ``overrides`` over both.
+    Attributes:
+        robot: "velocity", "unicycle" or "acceleration".
+        schemes: Which responses and claims are attacked, e.g. "norm-escape"; empty for all.
+        seed: Root seed of every draw, >= 0.
+        steps: Steps per scheme, at least.
+        episode_steps: Steps of one episode.
+        worlds: Kinds of worlds, which take turns; of `WORLDS`.
+        map: File of shapes to attack in instead; None for drawn worlds.
+        dims: Cartesian dimensions of drawn worlds, of 2 and 3; empty for all that the robot moves
+            in, which are 2 for a unicycle.
+        dts: Control steps, s.
+        radius: Radius of every ball, m.
+        position_error: Error of every measured position relative to the robot, of partners and of
+            obstacles, m, made and declared.
+        velocity_error: Error of every measured velocity of a partner, m/s, made and declared.
+        max_age_steps: Largest age of what is measured of partners, control steps.
+        delay_steps: Delay of every command, control steps, made and declared.
 
     Raises:
-        ConfigurationError: The file is missing, unreadable or no mapping, or a value is wrong.
+        ConfigurationError: A value is out of range, or two values do not fit together.
     """
-    return load_config(VerifierConfig, path, overrides, settings)
 
+    robot: str = _among("velocity", *SCHEMES)
+    schemes: tuple[str, ...] = ()
+    seed: int = _within(0, 0, 2**63 - 1)
+    steps: int = _within(20_000, 1, MAX_STEPS)
+    episode_steps: int = _within(120, 1, 10**5)
+    worlds: tuple[str, ...] = _among(WORLDS, *WORLDS)
+    map: str | None = None
+    dims: tuple[int, ...] = ()
+    dts: tuple[float, ...] = _within((0.02, 0.05, 0.1), 1e-3, 1.0)
+    radius: float = _within(0.2, 0.01, 10.0)
+    position_error: float = _within(0.0, 0.0, 1.0)
+    velocity_error: float = _within(0.0, 0.0, 10.0)
+    max_age_steps: int = _within(0, 0, 100)
+    delay_steps: float = _within(0.0, 0.0, 100.0)
 
-def load_config(
-    kind: type[Config], path: Path | None, overrides: Mapping[str, Any], settings: Sequence[str]
-) -> Config:
-    """Return a configuration of a ``kind``; see `load_verifier_config`."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        content = read_yaml(path)
-        if content is None:
-            content = {}
-        if not isinstance(content, dict):
-            raise ConfigurationTypeError(
-                f"{path}: expected a mapping of settings, got {type(content).__name__}."
-            )
-        values.update(cast("dict[str, Any]", content))
-    return configured(kind, {**apply_settings(values, settings), **overrides})
+    def __post_init__(self) -> None:
+        _check(self)
+        require_choices("schemes", self.schemes or ("",), ("", *SCHEMES[self.robot]))
+        require_choices("dims", self.dims or (2,), DIMS[self.robot])
+        doubts = ("position_error", "velocity_error", "max_age_steps", "delay_steps")
+        allowed = {"velocity": doubts, "unicycle": doubts[:3], "acceleration": ()}[self.robot]
+        for name in doubts:
+            if getattr(self, name) and name not in allowed:
+                raise ConfigurationError(
+                    f"verifier: {name}: expected 0 with robot={self.robot}, got "
+                    f"{getattr(self, name):g}; `cadenza safety verify` without --robot attacks "
+                    "accelerations with errors and ages."
+                )
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Return every field as JSON values."""
+        return jsonable_config(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +290,7 @@ def plan_scenarios(config: VerifierConfig) -> list[Scenario]:
     one = [n for n in config.partners if n == 1]
     more = [n for n in config.partners if n > 1]
     single: list[_Cell] = list(product(one, *space, config.dts, config.delays))
-    several: list[_Cell] = list(product(more, *space, config.several_dts, config.several_delays))
+    several: list[_Cell] = list(product(more, *space, [SEVERAL_DT], config.several_delays))
     scenarios = [
         # As equal as they can be, the shares add up to the total.
         _adversarial(config, cell, total // len(cells) + (k < total % len(cells)))
@@ -347,7 +306,7 @@ _Cell: TypeAlias = tuple[int, int, str, float, str]
 
 def _adversarial(config: VerifierConfig, cell: _Cell, steps: int) -> Scenario:
     partners, dim, plant, dt, delay = cell
-    horizon = min(max(round(config.episode_s / dt), MIN_HORIZON), MAX_HORIZON)
+    horizon = min(max(round(EPISODE_S / dt), MIN_HORIZON), MAX_HORIZON)
     return Scenario(
         kind="adversarial",
         dim=dim,
@@ -401,6 +360,71 @@ def _filter_plant(config: VerifierConfig, plant: str) -> Plant:
     return cast("Plant", plant if config.filter_plant == "same" else config.filter_plant)
 
 
+def jsonable_config(config: object) -> dict[str, Any]:
+    """Return every field of a configuration as JSON values."""
+    return {
+        key: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+        for key, value in asdict(cast("Any", config)).items()
+    }
+
+
+def load_verifier_config(
+    path: Path | None, overrides: Mapping[str, Any], settings: Sequence[str] = ()
+) -> VerifierConfig:
+    """Return the configuration in ``path`` (None: the defaults), changed.
+
+    ``KEY=VALUE`` settings win over the file, and ``overrides`` over both.
+
+    Raises:
+        ConfigurationError: The file is missing, unreadable or no mapping, or a value is wrong.
+    """
+    return load_config(VerifierConfig, path, overrides, settings)
+
+
+def load_config(
+    kind: type[Config], path: Path | None, overrides: Mapping[str, Any], settings: Sequence[str]
+) -> Config:
+    """Return a configuration of a ``kind``; see `load_verifier_config`."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        content = read_yaml(path)
+        if content is None:
+            content = {}
+        if not isinstance(content, dict):
+            raise ConfigurationTypeError(
+                f"{path}: expected a mapping of settings, got {type(content).__name__}."
+            )
+        values.update(cast("dict[str, Any]", content))
+    return configured(kind, {**apply_settings(values, settings), **overrides})
+
+
+def configured(kind: type[Config], values: Mapping[str, Any]) -> Config:
+    """Return the configuration of a ``kind`` that ``values`` describe, defaults for the rest.
+
+    Raises:
+        ConfigurationError: Unknown key, wrong kind of value, or out of range.
+    """
+    known = [each.name for each in fields(cast("Any", kind))]
+    unknown = sorted(str(key) for key in values if key not in known)
+    if unknown:
+        raise ConfigurationError(
+            f"verifier: unknown key {unknown[0]}{did_you_mean(unknown[0], known)}; expected "
+            f"some of {', '.join(known)}."
+        )
+    return kind(**values)
+
+
+def _check(config: object) -> None:
+    """Give every setting the type of its default, and refuse values that it does not allow."""
+    for each in fields(cast("Any", config)):
+        value = _convert(each.name, getattr(config, each.name), each.default)
+        object.__setattr__(config, each.name, value)
+        if "choices" in each.metadata:
+            require_choices(each.name, value, each.metadata["choices"])
+        elif "range" in each.metadata:
+            require_range(each.name, value, *each.metadata["range"])
+
+
 def _convert(key: str, value: object, default: object) -> Any:
     """Return ``value`` in the type of ``default``; no guessing beyond int to float."""
     if isinstance(default, tuple):
@@ -416,8 +440,8 @@ def _convert(key: str, value: object, default: object) -> Any:
     return value
 
 
-def require_choices(name: str, given: Any, choices: Sequence[object] | None) -> None:
-    """Refuse a value, or an entry of a tuple, that is no choice; None only looks for repetitions.
+def require_choices(name: str, given: Any, choices: Sequence[object]) -> None:
+    """Refuse a value, or an entry of a tuple, that is no choice.
 
     Raises:
         ConfigurationError: It is none, or a tuple is empty or holds a value twice.
@@ -427,11 +451,10 @@ def require_choices(name: str, given: Any, choices: Sequence[object] | None) -> 
         raise ConfigurationError(
             f"verifier: {name}: expected at least one value and none twice, got {list(values)}."
         )
-    for value in values if choices is not None else ():
-        if not any(type(value) is type(choice) and value == choice for choice in choices or ()):
+    for value in values:
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
             raise ConfigurationError(
-                f"verifier: {name}: expected one of {', '.join(map(str, choices or ()))}, got "
-                f"{value!r}."
+                f"verifier: {name}: expected one of {', '.join(map(str, choices))}, got {value!r}."
             )
 
 
@@ -439,9 +462,12 @@ def require_range(name: str, given: Any, low: float, high: float) -> None:
     """Refuse a number, or an entry of a tuple, outside [``low``, ``high``].
 
     Raises:
-        ConfigurationError: It is outside, or no number.
+        ConfigurationError: It is outside, or no number, or a tuple is empty.
     """
-    for value in cast("tuple[Any, ...]", given if isinstance(given, tuple) else (given,)):
+    values = cast("tuple[Any, ...]", given if isinstance(given, tuple) else (given,))
+    if not values:
+        raise ConfigurationError(f"verifier: {name}: expected at least one value, got [].")
+    for value in values:
         if not (is_real(value) and low <= value <= high):
             raise ConfigurationError(
                 f"verifier: {name}: expected a number in [{low:g}, {high:g}], got {value!r}."

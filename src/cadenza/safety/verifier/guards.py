@@ -6,7 +6,7 @@ Units: m, m/s, m/s^2, s.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.verifier.adversaries import BoolArray
-from cadenza.safety.verifier.conditions import Barrier, Condition, authority_left
+from cadenza.safety.verifier.conditions import Condition, authority_left
 from cadenza.safety.verifier.config import Scenario, VerifierConfig
 
 #: Largest change of the action between two steps, m/s^2: none is asked for.
@@ -86,7 +86,6 @@ def filter_options(scenario: Scenario, config: VerifierConfig) -> dict[str, Any]
         "margin_m": config.margin_m,
         "barrier": config.barrier,
         "compat": config.compat,
-        "cbf_power": config.cbf_power,
         # The row of the original has no guarantee that an age could extend.
         "max_age_s": scenario.max_age_s if config.barrier == "sampled" else 0.0,
         "position_error": config.position_error,
@@ -104,21 +103,16 @@ def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:
     Raises:
         ConfigurationError: The declared age leaves the ego no authority.
     """
-    contact = config.contact_m + config.margin_m
-    reach = float(np.sqrt(scenario.dim)) * scenario.ego_accel
-    if config.compat == "upstream":
-        alpha, push = 2.0 * scenario.ego_accel, 0.0
-    else:
-        push = scenario.partner_accel
-        alpha = authority_left(
-            ego_accel=scenario.ego_accel,
-            partner_accel=push,
-            dim=scenario.dim,
-            contact_m=contact,
-            dt=scenario.dt,
-            # Along a remembered direction an age costs no authority.
-            max_age_s=0.0 if config.barrier == "wae" or config.measures else scenario.max_age_s,
-        )
+    contact, push = config.contact_m + config.margin_m, scenario.partner_accel
+    alpha = authority_left(
+        ego_accel=scenario.ego_accel,
+        partner_accel=push,
+        dim=scenario.dim,
+        contact_m=contact,
+        dt=scenario.dt,
+        # Along a remembered direction an age costs no authority.
+        max_age_s=0.0 if config.measures else scenario.max_age_s,
+    )
     if not alpha >= MIN_BOUND:
         raise ConfigurationError(
             f"verifier: max_age_s: expected packets fresh enough to leave the ego authority, got "
@@ -126,15 +120,13 @@ def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:
             f"against a partner of {push:g} m/s^2; lower max_age_s or partner_accel."
         )
     return Condition(
-        barrier=cast("Barrier", config.barrier),
         plant=scenario.filter_plant,
         dt=scenario.dt,
         alpha=alpha,
         push=push,
-        relative_accel=reach + push,
+        relative_accel=float(np.sqrt(scenario.dim)) * scenario.ego_accel + push,
         contact_m=contact,
         gamma=config.cbf_gamma,
-        power=config.cbf_power,
         box=scenario.ego_accel,
     )
 

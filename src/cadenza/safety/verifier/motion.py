@@ -21,14 +21,13 @@ Units:    m, m/s, m/s^2, s.
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.cbf import Plant
-from cadenza.safety.verifier.adversaries import IndexArray, dot, length, unit
+from cadenza.safety.verifier.adversaries import IndexArray, Motion, dot, length, unit
 from cadenza.safety.verifier.conditions import Condition
 from cadenza.safety.verifier.config import STATIONARY_START_M, Scenario
 
@@ -44,26 +43,6 @@ _STATIONARY_ASIDE_M: Final = 0.3
 #: known to 2^-30 of a step fixes the distance to 2^-60 of its curvature: below rounding. (Where
 #: the centres meet, to 2^-30 of the way.)
 _BISECTIONS: Final = 30
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Motion:
-    """Positions and velocities of a batch of episodes."""
-
-    ego_position: FloatArray  # Shape (B, d), m
-    ego_velocity: FloatArray  # Shape (B, d), m/s
-    positions: FloatArray  # Partners' centres, shape (B, N, d), m
-    velocities: FloatArray  # Partners' velocities, shape (B, N, d), m/s
-
-    @property
-    def offset(self) -> FloatArray:
-        """Ego's centre less the partners', shape (B, N, d), m."""
-        return self.ego_position[:, None] - self.positions
-
-    @property
-    def relative(self) -> FloatArray:
-        """Ego's velocity less the partners', shape (B, N, d), m/s."""
-        return self.ego_velocity[:, None] - self.velocities
 
 
 def draw_starts(

@@ -8,17 +8,20 @@ File:                no times and no paths: the same configuration and code give
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from cadenza.core.files import atomic_write_bytes, canonical_json, finite_or_none, sha256_bytes
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.provenance import RunContext
 from cadenza.safety.record import Figures
-from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.config import AttackConfig, VerifierConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord, draw_episode
+from cadenza.safety.verifier.robots import Claim
 
 #: Coverage of the intervals.
 CONFIDENCE: Final = 0.95
@@ -27,6 +30,8 @@ SCHEMA_VERSION: Final = 1
 #: Names of the files in a result folder.
 REPORT_NAME: Final = "verification.json"
 PICTURE_NAME: Final = "worst_episode.png"
+#: What was run.
+Settings = TypeVar("Settings", VerifierConfig, AttackConfig)
 
 
 @dataclass(slots=True)
@@ -84,15 +89,46 @@ class Counts(Figures):
     def to_jsonable(self) -> dict[str, Any]:
         """Return counts, rates and bounds as JSON values."""
         low, high = self.episode_interval()
-        values = asdict(self)
-        for name in ("min_margin_m", "min_distance_m", "min_barrier", "largest_difference"):
-            values[name] = finite_or_none(values[name])
-        return values | {
+        return _finite(self) | {
             "penetrated_episode_interval": [low, high],
             "penetrated_step_bound": self.step_bound(self.penetrated_steps),
             "unfiltered_step_bound": self.step_bound(self.unfiltered_steps),
             "intervention_share": self.share(self.changed_steps),
         }
+
+
+@dataclass(slots=True)
+class AttackCounts(Figures):
+    """What happened in some episodes beside obstacles."""
+
+    episodes: int = 0  # Episodes played
+    steps: int = 0  # Control steps played
+    vain_starts: int = 0  # Starts that were drawn and not certified
+    touched_episodes: int = 0  # Episodes in which a partner touched the robot
+    goals: int = 0  # Goals reached
+    wall_contacts: int = 0  # Steps in which an obstacle was touched
+    static_uncertified: int = 0  # Steps for which the filter does not promise that
+    uncertified: int = 0  # Steps for which it promises nothing about partners
+    certified_contacts: int = 0  # Steps certified to escape in which it touched the robot
+    fast_contacts: int = 0  # Steps in which the robot moved while it was touched
+    #: Steps certified to escape that began or ended outside the safe set of the sampled row
+    exited_steps: int = 0
+    largest_contact_speed: float = 0.0  # Its speed then, m/s
+    min_wall_m: float = math.inf  # Smallest gap to an obstacle, m
+    min_gap_m: float = math.inf  # Smallest gap to a partner in steps certified to escape, m
+    sources: Counter[str] = field(default_factory=Counter[str])  # Steps by the action's source
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Return the counts as JSON values."""
+        return {**_finite(self), "sources": dict(sorted(self.sources.items()))}
+
+
+def _finite(counts: Counts | AttackCounts) -> dict[str, Any]:
+    """Return counts as JSON values; None for the least or largest of nothing."""
+    return {
+        name: finite_or_none(value) if isinstance(value, float) else value
+        for name, value in asdict(counts).items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,54 +179,167 @@ def failures(results: Sequence[ScenarioResult]) -> list[str]:
     """
     single = total([result for result in results if result.partners == 1])
     everything = total(results)
-    found: list[str] = []
-    if single.penetrated_steps:
-        found.append(
+    differs = (
+        f"by up to {everything.largest_difference:.3g} m/s^2"
+        if math.isfinite(everything.largest_difference)
+        else "some in whether the rows can be met"
+    )
+    return _said(
+        (
+            single.penetrated_steps,
             f"{single.penetrated_episodes} of {single.episodes} episodes with one partner had an "
-            f"overlap, {-single.min_margin_m:.3g} m at the deepest"
-        )
-    if single.exited_steps:
-        found.append(
+            f"overlap, {-single.min_margin_m:.3g} m at the deepest",
+        ),
+        (
+            single.exited_steps,
             f"{single.exited_steps} of {single.steps} steps with one partner led out of the safe "
-            f"set, to a barrier of {single.min_barrier:.3g} m/s"
-        )
-    if everything.fast_steps:
-        found.append(
+            f"set, to a barrier of {single.min_barrier:.3g} m/s",
+        ),
+        (
+            everything.fast_steps,
             f"the ego was faster in a contact than tolerated in {everything.fast_steps} steps, "
-            f"{everything.largest_contact_speed:.3g} m/s at most"
-        )
-    if everything.malformed_steps:
-        found.append(
+            f"{everything.largest_contact_speed:.3g} m/s at most",
+        ),
+        (
+            everything.malformed_steps,
             f"the filter returned no finite action in {everything.malformed_steps} of "
-            f"{everything.steps} steps"
-        )
-    if everything.unfiltered_steps:
-        found.append(
+            f"{everything.steps} steps",
+        ),
+        (
+            everything.unfiltered_steps,
             f"the unfiltered action was executed in {everything.unfiltered_steps} of "
-            f"{everything.steps} steps although it misses the safety condition"
-        )
-    if everything.missed_steps:
-        found.append(
+            f"{everything.steps} steps although it misses the safety condition",
+        ),
+        (
+            everything.missed_steps,
             f"{everything.missed_steps} of {everything.steps} actions miss the condition of the "
-            "most urgent partner although the box holds one that meets it"
-        )
-    if everything.disagreements:
-        found.append(
+            "most urgent partner although the box holds one that meets it",
+        ),
+        (
+            everything.disagreements,
             f"{everything.disagreements} of {everything.compared_steps} compared actions differ "
-            "from the single-environment filter, "
-            + (
-                f"by up to {everything.largest_difference:.3g} m/s^2"
-                if math.isfinite(everything.largest_difference)
-                else "some in whether the rows can be met"
-            )
+            f"from the single-environment filter, {differs}",
+        ),
+    )
+
+
+def _said(*events: tuple[int, str]) -> list[str]:
+    """Return the sentences of what happened at all."""
+    return [sentence for count, sentence in events if count]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackResult:
+    """One row of the table: one scheme in free space, or among obstacles."""
+
+    scheme: str  # Its name
+    claim: Claim
+    world: str  # Kind of world, or name of the map
+    counts: AttackCounts
+    errors: bool = False  # Whether obstacles are measured wrongly
+
+    def failures(self) -> list[str]:
+        """Return what contradicts the claim, one sentence each."""
+        counts, where = self.counts, f"{self.scheme} in {self.world}"
+        escapes, passive = self.claim == "escape", self.claim == "passive"
+        return _said(
+            (
+                counts.wall_contacts,
+                f"{where}: an obstacle was touched in {counts.wall_contacts} of {counts.steps} "
+                f"steps, {-counts.min_wall_m:.3g} m at the deepest",
+            ),
+            # An obstacle that is measured too near is not promised in that step, and not touched.
+            (
+                0 if self.errors else counts.static_uncertified,
+                f"{where}: obstacles were not promised in {counts.static_uncertified} of "
+                f"{counts.steps} steps, although the first one was certified",
+            ),
+            (
+                escapes * counts.certified_contacts,
+                f"{where}: a partner touched the robot in {counts.certified_contacts} certified "
+                f"steps, {-counts.min_gap_m:.3g} m at the deepest",
+            ),
+            (
+                counts.exited_steps,
+                f"{where}: {counts.exited_steps} certified steps began or ended outside the safe "
+                "set",
+            ),
+            (
+                (escapes and self.world == "free") * counts.uncertified,
+                f"{where}: {counts.uncertified} of {counts.steps} steps were uncertified, although "
+                "the first one was certified and nothing stood in the way",
+            ),
+            (
+                passive * counts.fast_contacts,
+                f"{where}: the robot moved in {counts.fast_contacts} contacts, with up to "
+                f"{counts.largest_contact_speed:.3g} m/s",
+            ),
         )
-    return found
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Return the row as JSON values."""
+        row = {"scheme": self.scheme, "claim": self.claim, "world": self.world}
+        return {**row, **self.counts.to_jsonable()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class VerificationReport:
+class Report(ABC, Generic[Settings]):
+    """Outcome of one run: what was played, what was found, and its most telling episode."""
+
+    kind: ClassVar[str]  # What the file calls itself
+    config: Settings
+    origin: RunContext
+    worst: EpisodeRecord
+
+    @property
+    @abstractmethod
+    def failures(self) -> list[str]:
+        """What contradicts the claim, one sentence each."""
+
+    @abstractmethod
+    def found(self) -> dict[str, Any]:
+        """Return rows and totals as JSON values, by name."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the claim holds."""
+        return not self.failures
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Return the report as JSON values, without its hash."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self.kind,
+            "holds": self.holds,
+            "failures": self.failures,
+            "config": self.config.to_jsonable(),
+            "origin": {**self.origin.log_fields(), **self.origin.origin_fields()},
+            **self.found(),
+            "worst_episode": self.worst.summary,
+        }
+
+    def to_bytes(self) -> bytes:
+        """Return the file: canonical JSON with the SHA-256 of the rest as ``content_hash``."""
+        values = self.to_jsonable()
+        digest = sha256_bytes(canonical_json(values))
+        return canonical_json({**values, "content_hash": digest}) + b"\n"
+
+    def save(self, folder: Path) -> tuple[Path, Path]:
+        """Write report and picture below ``folder``, each in one durable step; return their paths.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        paths = folder / REPORT_NAME, folder / PICTURE_NAME
+        atomic_write_bytes(paths[1], draw_episode(self.worst))
+        atomic_write_bytes(paths[0], self.to_bytes())
+        return paths
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VerificationReport(Report[VerifierConfig]):
     """Outcome of one verification."""
 
+    kind = "safety_verification"
     config: VerifierConfig  # What was run
     origin: RunContext  # Code, dependencies and seed
     results: list[ScenarioResult]  # One row per scenario
@@ -201,11 +350,6 @@ class VerificationReport:
     def failures(self) -> list[str]:
         """What contradicts the claim, one sentence each."""
         return failures(self.results)
-
-    @property
-    def holds(self) -> bool:
-        """Whether the claim holds."""
-        return not self.failures
 
     def single_adversarial(self) -> Counts:
         """Return the total of the adversarial scenarios with one partner."""
@@ -223,47 +367,56 @@ class VerificationReport:
         """Return the total of the scenarios with ``partners`` partners; None: with two or more."""
         return total([r for r in self.results if r.partners > 1 and partners in (None, r.partners)])
 
-    def to_jsonable(self) -> dict[str, Any]:
-        """Return the report as JSON values, without its hash."""
+    def found(self) -> dict[str, Any]:
+        """Return rows and totals as JSON values, by name."""
         return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "safety_verification",
-            "holds": self.holds,
-            "failures": self.failures,
             "confidence": CONFIDENCE,
-            "config": self.config.to_jsonable(),
-            "origin": {**self.origin.log_fields(), **self.origin.origin_fields()},
             "scenarios": [result.to_jsonable() for result in self.results],
             "totals": {
                 "one_partner_adversarial": self.single_adversarial().to_jsonable(),
                 "one_partner_stationary": self.stationary().to_jsonable(),
                 "several_partners": self.several().to_jsonable(),
             },
-            "worst_episode": self.worst.summary(),
         }
 
-    def to_bytes(self) -> bytes:
-        """Return the file: canonical JSON with the SHA-256 of the rest as ``content_hash``."""
-        return sealed(self.to_jsonable())
 
-    def save(self, folder: Path) -> tuple[Path, Path]:
-        """Write report and picture below ``folder``, each in one durable step; return their paths.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttackReport(Report[AttackConfig]):
+    """Outcome of one attack on robots beside obstacles."""
 
-        Raises:
-            StorageError: The file system refused.
-        """
-        return save_report(folder, self.to_bytes(), draw_episode(self.worst, self.config))
+    kind = "safety_attack"
+    config: AttackConfig  # What was run
+    origin: RunContext  # Code, dependencies and seed
+    results: list[AttackResult]  # One row per scheme and kind of world
+    worst: EpisodeRecord  # One that broke a claim, or came nearest
 
+    @property
+    def failures(self) -> list[str]:
+        """What contradicts the claims, one sentence each."""
+        return [failure for result in self.results for failure in result.failures()]
 
-def sealed(values: dict[str, Any]) -> bytes:
-    """Return canonical JSON with the SHA-256 of ``values`` as ``content_hash``, and a newline."""
-    digest = sha256_bytes(canonical_json(values))
-    return canonical_json({**values, "content_hash": digest}) + b"\n"
+    def totals(self) -> dict[str, dict[str, AttackCounts]]:
+        """Return the counts by scheme, in free space ("free") and among obstacles ("walls")."""
+        totals: dict[str, dict[str, AttackCounts]] = {}
+        for result in self.results:
+            where = "free" if result.world == "free" else "walls"
+            of_scheme = totals.setdefault(result.scheme, {})
+            of_scheme.setdefault(where, AttackCounts()).add(result.counts)
+        return totals
 
+    def everything(self) -> AttackCounts:
+        """Return the total of all rows."""
+        counts = AttackCounts()
+        for result in self.results:
+            counts.add(result.counts)
+        return counts
 
-def save_report(folder: Path, report: bytes, picture: bytes) -> tuple[Path, Path]:
-    """Write a report and its picture, the picture first; return their paths."""
-    paths = folder / REPORT_NAME, folder / PICTURE_NAME
-    atomic_write_bytes(paths[1], picture)
-    atomic_write_bytes(paths[0], report)
-    return paths
+    def found(self) -> dict[str, Any]:
+        """Return rows and totals as JSON values, by name."""
+        return {
+            "rows": [result.to_jsonable() for result in self.results],
+            "totals": {
+                scheme: {where: counts.to_jsonable() for where, counts in parts.items()}
+                for scheme, parts in self.totals().items()
+            },
+        }

@@ -1,137 +1,411 @@
-"""Robots that are attacked: models with drawn limits, exact motion, and the filter around them.
+"""Robots that are attacked: drawn limits, exact motion, filters, and the worlds around them.
 
-Schemes:  a response of a robot and a claim. Velocity bases follow with a rate of the norm, of each
-          axis, at once, or with a lag; wheeled ones with rates, with the disc ahead of the axle
-          ("offset"), or at once; of an acceleration-commanded robot each component is bounded.
-Units:    m, m/s, m/s^2, rad, s.
+Robots:     a command is held for a step; `SAMPLES` positions within it are returned.
+                acceleration   x + v s + u s (s + share dt) / 2: zero-order hold (share 0), the
+                               semi-implicit plant (1), or that in 4 parts (1/4)
+                velocity       the four responses of `VelocityModel`, in closed form, and its delay
+                unicycle       speed and yaw rate go to the command at their rates; the heading is
+                               in closed form, the position by Gauss's rule of three points between
+                               samples (exact to rounding for turns of less than a radian there).
+Schemes:    a response of a robot and a claim. Velocity bases follow with a rate of the norm, of
+            each axis, at once, or with a lag; wheeled ones with rates, with the disc ahead of the
+            axle ("offset"), or at once; of an acceleration-commanded robot each component is
+            bounded.
+Worlds:     free          nothing stands anywhere.
+            corridor      two parallel walls with 0.3 to 2 m of play for the robot's ball.
+            corner        two walls that meet at 40 to 150 degrees, turned anyhow.
+            funnel        two walls that meet at 9 to 34 degrees, or two balls as large as walls:
+                          braking rows conflict in it.
+            room          walls on all sides, 3 to 6 m apart.
+            boxes, clutter   a room with boxes, or with balls, capsules and a scan in it, in the
+                          plane also a polygon.
+Source:     the formulas are the models' own, written again on purpose: a test of a filter must not
+            share its mistakes.
+Axes:       any leading axes "...", for many robots at once; S samples; d Cartesian dimensions: 2 or
+            3; in 3-D walls are planes and a corner is an edge.
+Units:      m, m/s, m/s^2, rad, s.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import ConfigurationError
 from cadenza.safety.backup import BackupFilter, BackupStep
 from cadenza.safety.backup.acceleration import AccelerationBase
 from cadenza.safety.backup.base import BaseSettings, Partner, Scene
 from cadenza.safety.backup.filter import choose
-from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
-from cadenza.safety.geometry import Obstacles
+from cadenza.safety.control_models import UnicycleModel
+from cadenza.safety.control_models import PartnerBound, VelocityModel
+from cadenza.safety.geometry import (
+    Ball,
+    Box,
+    Capsule,
+    HalfSpace,
+    Obstacles,
+    Points,
+    Polygon,
+    Shape,
+)
+from cadenza.safety.maps import load_map, map_extent
 from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
-from cadenza.safety.verifier.plants import AccelerationPlant, UnicyclePlant, VelocityPlant
+from cadenza.safety.verifier.adversaries import length
 
-#: What is claimed about partners: that there are none, or see `attacks`.
-Claim: TypeAlias = Literal["walls", "escape", "passive"]
-#: Speed that hunters of an acceleration-commanded robot reach, which nothing is told about, m/s.
-_FASTEST_HUNTER: Final = 4.0
+#: Positions per step, the last at its end, as shares of the step.
+SAMPLES: Final = 32
+_SHARES: Final = np.arange(1, SAMPLES + 1) / SAMPLES
+#: Shares of a step that are the same up to rounding.
+_SAME: Final = 1e-12
+#: Points and weights of Gauss's rule on [0, 1].
+_GAUSS: Final = (
+    (0.5 - math.sqrt(0.15), 5.0 / 18.0),
+    (0.5, 8.0 / 18.0),
+    (0.5 + math.sqrt(0.15), 5.0 / 18.0),
+)
+#: A rate at which everything is followed at once, as a finite number.
+_AT_ONCE: Final = 1e300
+#: A number, or one of each robot, shape (...).
+Numbers: TypeAlias = FloatArray | float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Robot:
-    """One robot of an episode: its model, how it moves, and how a wish becomes its action.
+class AccelerationPlant:
+    """Balls that the action accelerates; ``share`` says how their plant integrates."""
 
-    Attributes:
-        model: What the filter is told.
-        speed: Speed it is to move with, m/s.
-        flight: Speed that it can flee with, m/s.
-        pushes: Least and largest bound on the acceleration of its partners, m/s^2; 3 in 10 of
-            those of a robot that does not care have none.
-        plant: Exact motion.
-        look: Returns its snapshot.
-        act: Returns the action that pursues a wished velocity, shape (d,), m/s.
+    def __init__(self, position: Any, velocity: Any, *, share: Numbers = 0.0) -> None:
+        self.position: FloatArray = np.asarray(position, dtype=np.float64)
+        self.velocity: FloatArray = np.asarray(velocity, dtype=np.float64)
+        self._share = np.asarray(share)
+
+    def step(self, command: Any, dt: Numbers) -> FloatArray:
+        """Return the positions of one step under a constant acceleration, shape (S, ..., d)."""
+        times, step_s, u = _times(_SHARES, dt), np.asarray(dt)[..., None], np.asarray(command)
+        drift = 0.5 * u * times * (times + self._share[..., None] * step_s)
+        path = self.position + self.velocity * times + drift
+        self.position, self.velocity = path[-1], self.velocity + u * step_s
+        return path
+
+
+class VelocityPlant:
+    """Bases that follow commanded velocities as `VelocityModel` says; see there for arguments.
+
+    ``delay_steps`` is the delay of commands in control steps, the same for all.
     """
 
-    model: Any
-    speed: float
-    flight: float
-    plant: Any
-    look: Callable[[], AgentSnapshot]
-    act: Callable[[FloatArray], FloatArray]
-    pushes: tuple[float, float] | None = None
+    def __init__(
+        self,
+        position: Any,
+        velocity: Any,
+        *,
+        limit: str = "norm",
+        max_accel: Numbers = math.inf,
+        lag_s: Numbers | None = None,
+        delay_steps: float = 0.0,
+    ) -> None:
+        self.position: FloatArray = np.asarray(position, dtype=np.float64)
+        self.velocity: FloatArray = np.asarray(velocity, dtype=np.float64)
+        self._limit, self._rate = limit, np.asarray(max_accel)[..., None]
+        self._lag_s = None if lag_s is None else np.asarray(lag_s)[..., None]
+        self._delay_steps = delay_steps
+        self._acting = np.zeros_like(self.position)
+        self._pending: list[tuple[float, FloatArray]] = []
+
+    def step(self, command: Any, dt: Numbers) -> FloatArray:
+        """Return the positions of a step in which ``command`` is given, shape (S, ..., d)."""
+        self._pending.append((self._delay_steps, np.asarray(command, dtype=np.float64)))
+        path: list[FloatArray] = []
+        now = 0.0
+        while now < 1.0:
+            if self._pending and self._pending[0][0] <= now + _SAME:
+                self._acting = self._pending.pop(0)[1]
+                continue
+            until = min(self._pending[0][0], 1.0) if self._pending else 1.0
+            inside = _SHARES[(now < _SHARES) & (until >= _SHARES)]
+            way, after = self._followed(_times(np.append(inside, until) - now, dt))
+            path.append(self.position + way[:-1])
+            self.position, self.velocity = self.position + way[-1], after[-1]
+            now = until
+        self._pending = [(change - 1.0, later) for change, later in self._pending]
+        return np.concatenate(path)
+
+    def _followed(self, times: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return ways and velocities at some times under the acting command."""
+        begin, goal = self.velocity, self._acting
+        gap = goal - begin
+        if self._lag_s is not None:
+            kept = np.exp(-times / self._lag_s)
+            return goal * times - gap * self._lag_s * (1.0 - kept), goal - gap * kept
+        if self._limit == "none":
+            return goal * times, goal + 0.0 * times
+        rates = self._rate + 0.0 * gap
+        if self._limit == "norm":
+            rates = rates * np.abs(gap) / np.maximum(length(gap), 1e-300)[..., None]
+        ramp_s = np.minimum(np.abs(gap) / np.maximum(rates, 1e-300), times)
+        after = np.where(ramp_s < times, goal, begin + np.copysign(rates, gap) * ramp_s)
+        return 0.5 * (begin + after) * ramp_s + goal * (times - ramp_s), after
+
+
+class UnicyclePlant:
+    """Wheeled bases; a disc is centered ``offset_m`` ahead of the axle.
+
+    Args:
+        position: Center of the disc, shape (..., 2), m.
+        heading: rad.
+        speed: m/s.
+        yaw_rate: rad/s.
+        accel: Rate at which the speed follows, m/s^2; infinite for at once.
+        yaw_accel: Rate at which the yaw rate follows, rad/s^2; infinite for at once.
+        offset_m: m.
+    """
+
+    def __init__(
+        self,
+        position: Any,
+        heading: Numbers,
+        *,
+        speed: Numbers = 0.0,
+        yaw_rate: Numbers = 0.0,
+        accel: Numbers = math.inf,
+        yaw_accel: Numbers = math.inf,
+        offset_m: Numbers = 0.0,
+    ) -> None:
+        self.heading: FloatArray = np.asarray(heading, dtype=np.float64)
+        self.speed: FloatArray = np.asarray(speed, dtype=np.float64)
+        self.yaw_rate: FloatArray = np.asarray(yaw_rate, dtype=np.float64)
+        self._accel, self._yaw_accel = np.minimum(accel, _AT_ONCE), np.minimum(yaw_accel, _AT_ONCE)
+        self._offset = np.asarray(offset_m)[..., None]
+        self._axle = np.asarray(position) - self._offset * _ahead(self.heading)
+
+    @property
+    def position(self) -> FloatArray:
+        """Centers of the discs, shape (..., 2), m."""
+        return self._axle + self._offset * _ahead(self.heading)
+
+    @property
+    def velocity(self) -> FloatArray:
+        """Velocities of the discs' centers, shape (..., 2), m/s."""
+        side = self._offset * self.yaw_rate[..., None] * _ahead(self.heading + 0.5 * math.pi)
+        return self.speed[..., None] * _ahead(self.heading) + side
+
+    def step(self, command: Any, dt: Numbers) -> FloatArray:
+        """Return the discs' positions of one step under (speed, yaw rate), shape (S, ..., 2)."""
+        goal, turn = np.moveaxis(np.asarray(command, dtype=np.float64), -1, 0)
+        span = np.asarray(dt) / SAMPLES
+        begins = np.multiply.outer(np.arange(SAMPLES), span)
+        heading, way = self.heading, np.zeros((SAMPLES, *self.position.shape))
+        for share, weight in _GAUSS:
+            at = begins + share * span
+            theta = heading + _ramp_way(self.yaw_rate, turn, self._yaw_accel, at)
+            speed = _ramp(self.speed, goal, self._accel, at)
+            way += (weight * span * speed)[..., None] * _ahead(theta)
+        axles = self._axle + np.cumsum(way, axis=0)
+        headings = heading + _ramp_way(self.yaw_rate, turn, self._yaw_accel, begins + span)
+        self._axle, self.heading = axles[-1], headings[-1]
+        self.speed = _ramp(self.speed, goal, self._accel, dt)
+        self.yaw_rate = _ramp(self.yaw_rate, turn, self._yaw_accel, dt)
+        return axles + self._offset * _ahead(headings)
+
+
+def _times(shares: FloatArray, dt: Numbers) -> FloatArray:
+    """Return times within a step, with an axis for dimensions, shape (S, ..., 1), s."""
+    return np.multiply.outer(shares, np.asarray(dt))[..., None]
+
+
+def _ahead(heading: FloatArray) -> FloatArray:
+    """Return unit vectors along headings, shape (..., 2)."""
+    return np.stack((np.cos(heading), np.sin(heading)), axis=-1)
+
+
+def _ramp(begin: FloatArray, goal: FloatArray, rate: FloatArray, time_s: Numbers) -> FloatArray:
+    """Return quantities that go from ``begin`` to ``goal`` at a rate, after some time."""
+    most = rate * np.asarray(time_s)
+    return begin + np.clip(goal - begin, -most, most)
+
+
+def _ramp_way(begin: FloatArray, goal: FloatArray, rate: FloatArray, time_s: FloatArray) -> Any:
+    """Return the integrals of `_ramp` over [0, time_s]."""
+    ramp_s = np.minimum(np.abs(goal - begin) / rate, time_s)
+    end = np.where(ramp_s < time_s, goal, _ramp(begin, goal, rate, ramp_s))
+    return 0.5 * (begin + end) * ramp_s + goal * (time_s - ramp_s)
 
 
 class Start(NamedTuple):
-    """Where a robot starts, and what it is made with."""
+    """One robot when its episode begins."""
+
+    model: Any  # What the filter is told
+    position: FloatArray  # Shape (d,), m
+    motion: FloatArray  # Velocity, shape (d,), m/s; of a wheeled robot speed and yaw rate
+    heading: float = 0.0  # Of a wheeled robot, rad
+    share: float = 0.0  # Of an acceleration-commanded one; see `AccelerationPlant`
+
+
+class Draw(NamedTuple):
+    """What a robot is drawn from."""
 
     response: str  # How it follows its action
     position: FloatArray  # Shape (d,), m
-    velocity: FloatArray  # As a share of its largest speed, shape (d,)
+    motion: FloatArray  # As a share of the fastest it can, shape (d,)
     radius: float  # m
-    dt: float  # Control step, s
-    rng: np.random.Generator  # Draws the numbers of its model
+    delay_s: float  # Of its commands, s
+    rng: np.random.Generator
 
 
-#: Makes the robot of an episode.
-RobotMaker: TypeAlias = Callable[[Start], Robot]
+class Robots(Protocol):
+    """Robots of a batch, B of them, that are moved one step at a time."""
+
+    position: FloatArray
+    velocity: FloatArray
+
+    def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
+        """Return the actions that pursue wished velocities, shape (B, A)."""
+        ...
+
+    def step(self, command: FloatArray, dt: FloatArray) -> FloatArray:
+        """Return `SAMPLES` positions of each within the step, (S, B, d), and be at its end."""
+        ...
+
+    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
+        """Return what is known of robot ``k``, at the ``position`` it is believed to have."""
+        ...
 
 
-def velocity_robot(start: Start) -> Robot:
-    """Return a base of a random speed limit that follows velocities as the response says."""
-    response, position, velocity, radius, _, rng = start
-    speed = float(rng.uniform(0.5, 2.0))
-    kind: dict[str, Any] = {"limit": "none"}
-    if response == "lag":
-        kind = {"limit": "none", "lag_s": float(rng.uniform(0.05, 0.5))}
-    elif response != "ideal":
-        kind = {"limit": response, "max_accel": float(rng.uniform(0.5, 4.0))}
-    model = VelocityModel("ego", len(position), speed, **kind)
-    plant = VelocityPlant(model, tuple(position.tolist()), tuple((speed * velocity).tolist()))
-    return Robot(
-        model=model,
-        speed=speed,
-        flight=speed,
-        plant=plant,
-        look=lambda: AgentSnapshot(plant.position, plant.velocity, radius),
-        act=lambda wish: wish,
-    )
+class VelocityRobots(VelocityPlant):
+    """Bases of random limits that follow velocities as the response says."""
+
+    @staticmethod
+    def draw(draw: Draw) -> Start:
+        """Return one when its episode begins."""
+        speed, rng = float(draw.rng.uniform(0.5, 2.0)), draw.rng
+        kind: dict[str, Any] = {"limit": "none"}
+        if draw.response == "lag":
+            kind = {"limit": "none", "lag_s": float(rng.uniform(0.05, 0.5))}
+        elif draw.response != "ideal":
+            kind = {"limit": draw.response, "max_accel": float(rng.uniform(0.5, 4.0))}
+        dim, delay_s = len(draw.position), draw.delay_s
+        model = VelocityModel("ego", dim, speed, **kind, delay_s=delay_s)
+        return Start(model, draw.position, speed * draw.motion)
+
+    def __init__(self, starts: Sequence[Start], delay_steps: float) -> None:
+        models = [start.model for start in starts]
+        lags = None if models[0].lag_s is None else np.array([model.lag_s for model in models])
+        super().__init__(
+            np.stack([start.position for start in starts]),
+            np.stack([start.motion for start in starts]),
+            limit=models[0].limit,
+            max_accel=np.array([model.max_accel for model in models]),
+            lag_s=lags,
+            delay_steps=delay_steps,
+        )
+
+    def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
+        """Return the wishes themselves."""
+        del dt
+        return wish
+
+    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
+        """Return what is known of a robot."""
+        return AgentSnapshot(position, self.velocity[k], radius)
 
 
-def unicycle_robot(start: Start) -> Robot:
-    """Return a wheeled base of random limits; "offset" has its disc ahead of the axle."""
-    response, position, velocity, radius, dt, rng = start
-    speed = float(rng.uniform(0.5, 2.0))
-    rates = {"accel": float(rng.uniform(0.5, 4.0)), "yaw_accel": float(rng.uniform(2.0, 10.0))}
-    if response == "ideal":
-        rates = {"accel": math.inf, "yaw_accel": math.inf}
-    offset = float(rng.uniform(-0.1, 0.1)) if response == "offset" else 0.0
-    turn = float(rng.uniform(0.5, 3.0))
-    model = UnicycleModel(
-        "ego",
-        max_speed=speed,
-        max_reverse=speed * float(rng.uniform(0.5, 1.0)),
-        max_yaw_rate=turn,
-        radius=radius,
-        center_offset_m=offset,
-        **rates,
-    )
-    heading = float(rng.uniform(-math.pi, math.pi))
-    plant = UnicyclePlant(tuple(position.tolist()), heading, offset_m=offset, **rates)
-    plant.speed = model.max_reverse * float(velocity[0])
-    plant.yaw_rate = turn * float(velocity[1])
+class UnicycleRobots(UnicyclePlant):
+    """Wheeled bases of random limits; "offset" has its disc ahead of the axle, or behind it."""
 
-    def act(wish: FloatArray) -> FloatArray:
-        ahead = np.array((math.cos(plant.heading), math.sin(plant.heading)))
-        side = float(ahead[0] * wish[1] - ahead[1] * wish[0])
-        along = float(ahead @ wish)
-        w = 3.0 * math.atan2(side, along) if side or along else 0.0
-        return np.array((np.clip(along, -model.max_reverse, speed), np.clip(w, -turn, turn)))
+    @staticmethod
+    def draw(draw: Draw) -> Start:
+        """Return one when its episode begins."""
+        rng, ideal = draw.rng, draw.response == "ideal"
+        speed = float(rng.uniform(0.5, 2.0))
+        model = UnicycleModel(
+            "ego",
+            max_speed=speed,
+            max_reverse=speed * float(rng.uniform(0.5, 1.0)),
+            max_yaw_rate=float(rng.uniform(0.5, 3.0)),
+            accel=math.inf if ideal else float(rng.uniform(0.5, 4.0)),
+            yaw_accel=math.inf if ideal else float(rng.uniform(1.0, 10.0)),
+            radius=draw.radius,
+            center_offset_m=float(rng.uniform(-0.1, 0.1)) if draw.response == "offset" else 0.0,
+            look_ahead_m=float(rng.uniform(0.05, 0.3)),
+        )
+        limits = np.array((model.max_reverse, model.max_yaw_rate))
+        heading = float(rng.uniform(-math.pi, math.pi))
+        return Start(model, draw.position, limits * draw.motion, heading)
 
-    def look() -> AgentSnapshot:
-        motion = {"heading": plant.heading, "yaw_rate": plant.yaw_rate}
-        return WheeledSnapshot(plant.position, plant.velocity, radius, **motion)
+    def __init__(self, starts: Sequence[Start], delay_steps: float) -> None:
+        del delay_steps  # the filter knows none of a wheeled base
+        self._models: list[UnicycleModel] = [start.model for start in starts]
+        speed, yaw_rate = np.stack([start.motion for start in starts], axis=1)
+        super().__init__(
+            np.stack([start.position for start in starts]),
+            np.array([start.heading for start in starts]),
+            speed=speed,
+            yaw_rate=yaw_rate,
+            accel=np.array([model.accel for model in self._models]),
+            yaw_accel=np.array([model.yaw_accel for model in self._models]),
+            offset_m=np.array([model.center_offset_m for model in self._models]),
+        )
+        self._low, self._high = (
+            np.array([model.action_box()[k] for model in self._models]) for k in (0, 1)
+        )
 
-    flight = model.escape_speed(dt)
-    return Robot(model=model, speed=speed, flight=flight, plant=plant, look=look, act=act)
+    def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
+        """Return (speed, yaw rate): turn to the wish, and drive as far as it is ahead."""
+        del dt
+        ahead = _ahead(self.heading)
+        side = ahead[:, 0] * wish[:, 1] - ahead[:, 1] * wish[:, 0]
+        along = (ahead * wish).sum(axis=1)
+        action = np.stack((along, 3.0 * np.arctan2(side, along)), axis=1)
+        return np.clip(action, self._low, self._high)
+
+    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
+        """Return what is known of a robot."""
+        motion = {"heading": float(self.heading[k]), "yaw_rate": float(self.yaw_rate[k])}
+        return WheeledSnapshot(position, self.velocity[k], radius, **motion)
 
 
 class AccelerationModel(NamedTuple):
     """An acceleration-commanded robot: each component of its action is at most ``limit``, m/s^2."""
 
     uid: str
+    max_speed: float  # That it is to move with, m/s; nothing limits it
     limit: float
+
+    def escape_speed(self, dt: float) -> float:
+        """Return the speed of the fastest hunters, of which nothing is told to the filter, m/s."""
+        del dt
+        return 4.0
+
+
+class AccelerationRobots(AccelerationPlant):
+    """Robots of a random limit on the components of their acceleration, on any of three plants."""
+
+    @staticmethod
+    def draw(draw: Draw) -> Start:
+        """Return one when its episode begins."""
+        rng = draw.rng
+        model = AccelerationModel("ego", float(rng.uniform(0.5, 2.0)), float(rng.uniform(1.0, 5.0)))
+        share = float(rng.choice((0.0, 1.0, 0.25)))
+        return Start(model, draw.position, model.max_speed * draw.motion, share=share)
+
+    def __init__(self, starts: Sequence[Start], delay_steps: float) -> None:
+        del delay_steps  # the filter knows none of accelerations
+        self._limits = np.array([start.model.limit for start in starts])[:, None]
+        super().__init__(
+            np.stack([start.position for start in starts]),
+            np.stack([start.motion for start in starts]),
+            share=np.array([start.share for start in starts]),
+        )
+
+    def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
+        """Return accelerations that reach the wishes within a step, as far as the limits allow."""
+        return np.clip((wish - self.velocity) / dt[:, None], -self._limits, self._limits)
+
+    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
+        """Return what is known of a robot."""
+        return AgentSnapshot(position, self.velocity[k], radius)
 
 
 class AccelerationGuard:
@@ -175,20 +449,8 @@ class AccelerationGuard:
         )
 
 
-def acceleration_robot(start: Start) -> Robot:
-    """Return a robot of a random limit on the components of its acceleration."""
-    _, position, velocity, radius, dt, rng = start
-    limit, speed = float(rng.uniform(1.0, 5.0)), float(rng.uniform(0.5, 2.0))
-    plant = AccelerationPlant(tuple(position.tolist()), tuple((speed * velocity).tolist()))
-    return Robot(
-        model=AccelerationModel("ego", limit),
-        speed=speed,
-        flight=_FASTEST_HUNTER / 0.95,
-        pushes=(0.1 * limit, 0.95 * limit),
-        plant=plant,
-        look=lambda: AgentSnapshot(plant.position, plant.velocity, radius),
-        act=lambda wish: np.clip((wish - np.array(plant.velocity)) / dt, -limit, limit),
-    )
+#: What is claimed about partners: that there are none, or see `attacks`.
+Claim: TypeAlias = Literal["walls", "escape", "passive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,79 +460,202 @@ class Scheme:
     Attributes:
         claim: What is claimed about partners.
         response: How the robot follows its action.
-        make: Makes the robot of an episode.
-        guard: Makes its filter, from the arguments of `BackupFilter`.
-        partners: Fewest and most partners.
+        robots: Makes the robots of a batch, and draws them one by one.
+        guard: Makes a robot's filter, from the arguments of `BackupFilter`.
+        partners: Most partners of an episode; they take turns, beginning with one.
         speeds: Partners' largest speeds as shares of what the robot flees with.
         contact_speed: Own speed that is tolerated at a contact, m/s.
     """
 
     claim: Claim
     response: str
-    make: RobotMaker
-    guard: Callable[..., Any] = BackupFilter
-    partners: tuple[int, int] = (0, 0)
-    speeds: tuple[float, float] = (0.0, 0.0)
-    contact_speed: float = 0.0
+    robots: Any
+    guard: Callable[..., Any]
+    partners: int
+    speeds: tuple[float, float]
+    contact_speed: float
 
 
 def _schemes(
-    make: RobotMaker,
-    claims: dict[Claim, tuple[str, ...]],
-    *,
-    fastest: float,
-    guard: Callable[..., Any] = BackupFilter,
+    robots: Any, guard: Callable[..., Any], fastest: float, **claims: tuple[str, ...]
 ) -> dict[str, Scheme]:
     """Return the schemes of a robot by name; escapes are from partners of up to ``fastest``."""
-    others: dict[Claim, dict[str, Any]] = {
-        "walls": {},
-        "escape": {"partners": (1, 1), "speeds": (0.3, fastest)},
-        "passive": {"partners": (1, 3), "speeds": (0.3, 3.0)},
-    }
+    others = {"walls": (0, 0.0), "escape": (1, fastest), "passive": (3, 3.0)}
     return {
         f"{response}-{claim}": Scheme(
             claim=claim,
             response=response,
-            make=make,
+            robots=robots,
             guard=guard,
+            partners=others[claim][0],
+            speeds=(0.3, max(1.0, others[claim][1]) if response == "ideal" else others[claim][1]),
             # A base with a lag never rests exactly.
             contact_speed=0.05 if (claim, response) == ("passive", "lag") else 0.0,
-            **others[claim],
         )
-        for claim, responses in claims.items()
-        for response in responses
+        for claim in ("walls", "escape", "passive")
+        for response in claims[claim]
     }
 
 
+_FOLLOWING: Final = ("norm", "axis", "ideal", "lag")
 #: Every scheme, by robot and name.
 SCHEMES: Final[dict[str, dict[str, Scheme]]] = {
     "velocity": _schemes(
-        velocity_robot,
-        dict.fromkeys(("walls", "escape", "passive"), ("norm", "axis", "ideal", "lag")),
-        fastest=1.0,
+        VelocityRobots, BackupFilter, 1.0, walls=_FOLLOWING, escape=_FOLLOWING, passive=_FOLLOWING
     ),
+    # A wheeled base may flee at an angle, and then with less than its speed.
     "unicycle": _schemes(
-        unicycle_robot,
-        {
-            "walls": ("rates", "offset", "ideal"),
-            "escape": ("rates", "ideal"),
-            "passive": ("rates", "offset"),
-        },
-        # A wheeled base may flee at an angle, and then with less than its speed.
-        fastest=0.8,
+        UnicycleRobots,
+        BackupFilter,
+        0.8,
+        walls=("rates", "offset", "ideal"),
+        escape=("rates", "ideal"),
+        passive=("rates", "offset"),
     ),
     "acceleration": _schemes(
-        acceleration_robot,
-        dict.fromkeys(("walls", "escape", "passive"), ("box",)),
-        fastest=0.95,
-        guard=AccelerationGuard,
+        AccelerationRobots,
+        AccelerationGuard,
+        1.0,
+        walls=("box",),
+        escape=("box",),
+        passive=("box",),
     ),
 }
-
-
 #: Dimensions that every robot moves in.
 DIMS: Final[dict[str, tuple[int, ...]]] = {
     "velocity": (2, 3),
     "unicycle": (2,),
     "acceleration": (2, 3),
 }
+
+
+#: Half the width of the region in which robots start where no wall ends it, m.
+_REGION_M: Final = 3.0
+#: Radius of balls that are as large as walls, m.
+_LARGE_M: Final = 100.0
+#: How often a place is drawn before a world counts as full.
+_TRIES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """What stands around the robots.
+
+    Attributes:
+        name: What it is called in reports.
+        obstacles: Its shapes.
+        low: Corner of the region in which robots start, shape (d,), m.
+        high: The opposite corner, shape (d,), m.
+    """
+
+    name: str
+    obstacles: Obstacles
+    low: FloatArray
+    high: FloatArray
+
+    def gap(self, points: FloatArray) -> FloatArray:
+        """Return the distances of ``points``, (N, d), to the nearest shape, (N,), m."""
+        distances, _ = self.obstacles.gaps(points)
+        return distances.min(axis=1, initial=math.inf)
+
+    def nearest(self, point: FloatArray) -> FloatArray:
+        """Return the unit vector from ``point``, (d,), to the nearest shape; zero without any."""
+        distances, normals = self.obstacles.gaps(point)
+        return -normals[distances.argmin()] if distances.size else np.zeros(len(point))
+
+    def place(self, clearance_m: float, rng: np.random.Generator) -> FloatArray:
+        """Return a point of the region that is ``clearance_m`` away from every shape, (d,).
+
+        Raises:
+            ConfigurationError: None was found.
+        """
+        for _ in range(_TRIES):
+            point = rng.uniform(self.low, self.high)
+            if self.gap(point[None])[0] >= clearance_m:
+                return point
+        raise ConfigurationError(
+            f"world {self.name}: expected room for a ball of radius {clearance_m:g} m between "
+            f"{self.low.tolist()} and {self.high.tolist()}, found none; is the map closed?"
+        )
+
+
+#: Kinds of worlds.
+WORLDS: Final = ("free", "corridor", "corner", "funnel", "room", "boxes", "clutter")
+#: Angles at which the walls of a corner and of a funnel meet, rad.
+_ANGLES: Final = {"corner": (0.7, 2.6), "funnel": (0.16, 0.6)}
+
+
+def draw_world(kind: str, dim: int, radius_m: float, rng: np.random.Generator) -> World:
+    """Return a world of one of `WORLDS` in which a ball of ``radius_m`` finds room."""
+    region = np.full(dim, _REGION_M)
+    if kind == "free":
+        return World(kind, Obstacles(()), -region, region)
+    if kind == "corridor":
+        half = radius_m + 0.5 * rng.uniform(0.3, 2.0)
+        normal = _rotation(dim, rng)[0]
+        walls = [HalfSpace(normal, -half), HalfSpace(-normal, -half)]
+        return World(kind, Obstacles(walls), -region, region)
+    if kind in _ANGLES:
+        half = 0.5 * float(rng.uniform(*_ANGLES[kind]))
+        along, across = _rotation(dim, rng)[:2]
+        walls = [
+            HalfSpace(math.sin(half) * along + side * math.cos(half) * across, 0.0)
+            for side in (1.0, -1.0)
+        ]
+        if kind == "funnel" and rng.random() < 0.5:
+            walls = [Ball(-_LARGE_M * wall.normal, _LARGE_M) for wall in walls]
+        # The ball is as wide as the wedge at radius / sin(half) from the edge.
+        middle = along * (1.5 + 2.0 * radius_m / math.sin(half))
+        return World(kind, Obstacles(walls), middle - region, middle + region)
+    size = rng.uniform(1.5 if kind == "room" else 1.8, 3.0, size=dim)
+    walls = [
+        HalfSpace(side * axis, -half)
+        for axis, half in zip(np.eye(dim), size.tolist(), strict=True)
+        for side in (1.0, -1.0)
+    ]
+    shapes = Obstacles([*walls, *_furniture(kind, size, rng)])
+    return World(kind, shapes, -size, size)
+
+
+def _furniture(kind: str, size: FloatArray, rng: np.random.Generator) -> list[Shape]:
+    """Return what stands in a room of half widths ``size``."""
+    dim = len(size)
+    inside: list[Shape] = []
+    for _ in range(int(rng.integers(2, 5)) if kind == "boxes" else 0):
+        turn: dict[str, Any] = {"rotation": _rotation(3, rng)}
+        if dim == 2:
+            turn = {"angle": float(rng.uniform(-math.pi, math.pi))}
+        inside.append(Box(rng.uniform(-size, size), rng.uniform(0.1, 0.5, size=dim), **turn))
+    balls = int(rng.integers(2, 4)) if kind == "clutter" else 0
+    inside += [Ball(rng.uniform(-size, size), float(rng.uniform(0.1, 0.5))) for _ in range(balls)]
+    for _ in range(int(rng.integers(1, 3)) if kind == "clutter" else 0):
+        start = rng.uniform(-size, size)
+        end = start + rng.uniform(0.2, 1.2) * _rotation(dim, rng)[0]
+        inside.append(Capsule(start, end, float(rng.uniform(0.05, 0.2))))
+    if kind == "clutter":
+        scan = rng.uniform(-size, size) + 0.2 * rng.normal(size=(20, dim))
+        inside.append(Points(scan, 0.06))
+        if dim == 2:
+            angles = np.array((0.1, 1.5, 2.4, 4.0)) + rng.uniform(0.0, 6.0)
+            corners = np.stack((np.cos(angles), np.sin(angles)), axis=1)
+            inside.append(Polygon(rng.uniform(-size, size) + 0.3 * corners))
+    return inside
+
+
+def mapped(path: str) -> World:
+    """Return the world of a map file, in which robots start anywhere that is not solid.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or is no map.
+    """
+    obstacles = load_map(path)
+    low, high = map_extent(obstacles)
+    return World(Path(path).stem, obstacles, low, high)
+
+
+def _rotation(dim: int, rng: np.random.Generator) -> FloatArray:
+    """Return a random rotation, shape (d, d)."""
+    axes, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
+    if np.linalg.det(axes) < 0.0:
+        axes[:, 0] *= -1.0
+    return axes

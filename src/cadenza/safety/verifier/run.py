@@ -8,7 +8,7 @@ Units: m, m/s, m/s^2, s.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +18,27 @@ from cadenza.core.errors import InputError
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.safety.cbf import measurement_errors
-from cadenza.safety.verifier.adversaries import BoolArray, length, unit
-from cadenza.safety.verifier.casts import Cast, draw_cast
+from cadenza.safety.verifier.adversaries import (
+    ADVERSARIES,
+    EGO_NOMINALS,
+    BoolArray,
+    EgoView,
+    IndexArray,
+    Motion,
+    Opponents,
+    dot,
+    length,
+    nominal_action,
+    unit,
+)
 from cadenza.safety.verifier.conditions import SHORTFALL_TOLERANCE, Condition
-from cadenza.safety.verifier.config import Scenario, VerifierConfig, plan_scenarios
-from cadenza.safety.verifier.episodes import EpisodeRecord, StepRecord
+from cadenza.safety.verifier.config import (
+    STATIONARY_NOMINAL,
+    Scenario,
+    VerifierConfig,
+    plan_scenarios,
+)
+from cadenza.safety.verifier.episodes import EpisodeRecord
 from cadenza.safety.verifier.guards import (
     Answer,
     Guard,
@@ -33,11 +49,11 @@ from cadenza.safety.verifier.guards import (
     scenario_condition,
 )
 from cadenza.safety.verifier.motion import (
-    Motion,
     PacketLink,
     advance,
     draw_starts,
     smallest_distance,
+    standing_aim,
     standing_starts,
 )
 from cadenza.safety.verifier.report import Counts, ScenarioResult, VerificationReport
@@ -60,6 +76,12 @@ _SAFE_SET_EDGE: Final = 1e-6
 _EXIT: Final = -1e-9
 #: Difference of barrier values below which two partners are equally urgent, m/s.
 _SAME_URGENCY: Final = 1e-9
+#: How far behind the partner the ego's goal lies, relative to the partner's distance.
+_GOAL_BEYOND: Final = 2.5
+#: Spread of the goals, m.
+_GOAL_SPREAD_M: Final = 0.5
+#: Share of the episodes with several partners in which each of them has a strategy of its own.
+_MIXED_SHARE: Final = 0.5
 
 #: Called after every step with the number of steps it played.
 StepReport = Callable[[int], None]
@@ -85,7 +107,7 @@ def verify(
     """
     scenarios = playable_scenarios(config)
     steps_in_all = sum(scenario.steps for scenario in scenarios)
-    done, contact_m = 0, config.contact_m
+    done = 0
     results: list[ScenarioResult] = []
     worst: EpisodeRecord | None = None
     for scenario in scenarios:
@@ -98,7 +120,7 @@ def verify(
 
         result, episode = Stage.of(scenario, config, make_guard).play(report)
         results.append(result)
-        if worst is None or _rank(episode, contact_m) < _rank(worst, contact_m):
+        if worst is None or episode.rank < worst.rank:
             worst = episode
     if worst is None:
         raise AssertionError("a configuration has at least one scenario")
@@ -123,6 +145,110 @@ def playable_scenarios(config: VerifierConfig) -> list[Scenario]:
     return scenarios
 
 
+class Cast:
+    """Who plays in a batch: one nominal controller and N opponents per episode.
+
+    Opponents and controllers take turns through all pairings; ``first`` is the number of the
+    batch's first episode within its scenario, and ``motion`` where everybody starts.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        config: VerifierConfig,
+        motion: Motion,
+        first: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self._scenario, self._config = scenario, config
+        episodes, dim = motion.ego_position.shape
+        names, partners = tuple(ADVERSARIES), scenario.partners
+        numbers: IndexArray = first + np.arange(episodes, dtype=np.intp)
+        shared: IndexArray = (numbers % len(names))[:, None]
+        others: IndexArray = rng.integers(len(names), size=(episodes, partners))
+        mixed = rng.random((episodes, 1)) < (_MIXED_SHARE if partners > 1 else 0.0)
+        centre = motion.positions.mean(axis=1) - motion.ego_position
+        spread = _GOAL_SPREAD_M * rng.normal(size=(episodes, dim))
+        self._goals = motion.ego_position + _GOAL_BEYOND * centre + spread
+        self._nominals = (numbers // len(names)) % len(config.ego_nominals)
+        self._standing = scenario.kind == "stationary"
+        self._aim = standing_aim(motion) if self._standing else spread
+        self._opponents = Opponents(
+            names,
+            np.where(mixed, others, shared),
+            dim=dim,
+            contact_m=config.contact_m,
+            rng=rng,
+        )
+
+    def nominal(self, motion: Motion, draws: np.random.Generator) -> FloatArray:
+        """Return the nominal actions, shape (B, d), m/s^2."""
+        if self._standing:
+            return STATIONARY_NOMINAL * self._aim
+        offsets = motion.positions - motion.ego_position[:, None]
+        target = length(offsets).argmin(axis=1)
+        rows = np.arange(len(target))
+        ahead = unit(offsets[rows, target], np.eye(offsets.shape[2])[:1])
+        relative = motion.ego_velocity - motion.velocities[rows, target]
+        view = EgoView(
+            ahead=ahead,
+            velocity=motion.ego_velocity,
+            sideways=relative - dot(relative, ahead)[:, None] * ahead,
+            to_goal=self._goals - motion.ego_position,
+            draw=draws.uniform(-1.0, 1.0, size=motion.ego_position.shape),
+            chance=draws.random(size=len(target)),
+            dt=self._scenario.dt,
+            limit=self._scenario.ego_accel,
+        )
+        actions = np.zeros_like(motion.ego_position)
+        for k, name in enumerate(self._config.ego_nominals):
+            rows = np.flatnonzero(self._nominals == k)
+            if rows.size:
+                actions[rows] = nominal_action(view.take(rows), EGO_NOMINALS[name])
+        return actions
+
+    def push(
+        self, motion: Motion, sight: Sight, step: float, draws: np.random.Generator
+    ) -> FloatArray:
+        """Return the partners' accelerations, shape (B, N, d), m/s^2; ``step`` as in their view."""
+        if self._standing:
+            return np.zeros_like(motion.positions)
+        dt, bound = self._scenario.dt, self._scenario.partner_accel
+        return self._opponents.commands(
+            motion, sight.positions, sight.ages_s, step, draws, dt=dt, bound=bound
+        )
+
+    def measured(
+        self, motion: Motion, positions: FloatArray, velocities: FloatArray, step: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the partners' positions and velocities with errors chosen against the ego."""
+        if not self._config.measures:
+            return positions, velocities
+        errors = self._opponents.errors(motion, step)
+        return (
+            positions + self._config.position_error * errors[0],
+            velocities + self._config.velocity_error * errors[1],
+        )
+
+    def players(self, episode: int) -> tuple[str, list[str]]:
+        """Return the names of an episode's nominal controller and opponents."""
+        if self._standing:
+            return "straight_on", ["standing"]
+        nominal = self._config.ego_nominals[int(self._nominals[episode])]
+        return nominal, self._opponents.names(episode)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRecord:
+    """One step of a batch of B episodes."""
+
+    motion: Motion  # Where everyone is at its start
+    nominal: FloatArray  # Nominal actions, shape (B, d), m/s^2
+    action: FloatArray  # Executed actions, shape (B, d), m/s^2
+    nearest: FloatArray  # Smallest distance of the centres within it, shape (B, N), m
+    solved: BoolArray  # Whether the filter met every row, shape (B,)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stage:
     """One scenario, its filter, and what has happened so far."""
@@ -134,8 +260,6 @@ class Stage:
     #: The filter of one environment that it must agree with; None compares nothing
     single: SingleFilter | None
     counts: Counts = field(default_factory=Counts)  # What happened
-    #: Episodes with an overlap and episodes, by opponent
-    by_adversary: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     worst: EpisodeRecord | None = None  # The episode with the smallest free distance
 
     @classmethod
@@ -170,7 +294,6 @@ class Stage:
             dt=scenario.dt,
             delay=scenario.delay,
             counts=self.counts,
-            by_adversary=self.by_adversary,
         )
         return result, self.worst
 
@@ -198,7 +321,7 @@ class Stage:
             motion = standing_starts(scenario, episodes, starts)
         else:
             motion = draw_starts(scenario, self.condition, episodes, starts, self._lost())
-        cast = draw_cast(scenario, self.config, motion, first, casting)
+        cast = Cast(scenario, self.config, motion, first, casting)
         link = PacketLink(scenario, motion.positions, motion.velocities, links)
         records: list[StepRecord] = []
         for step in range(scenario.horizon):
@@ -281,8 +404,7 @@ class Stage:
 
     def _count_exits(self, before: Motion, after: Motion) -> None:
         """Count the steps that led a lone pair out of the safe set in which it began."""
-        lone = self.condition.barrier == "sampled" and self.scenario.partners == 1
-        if not lone or self.config.measures:
+        if self.scenario.partners > 1 or self.config.measures:
             return
         h, h_after = (
             self.condition.barrier_values(motion.offset[:, 0], motion.relative[:, 0])
@@ -308,31 +430,30 @@ class Stage:
         """
         shape, counts = motion.positions.shape, self.counts
         condition = self.condition
-        # True states count, however old the packets are. Only the filter as the original has it
-        # takes every packet for current, and is held to what it takes for true.
-        if self.config.compat == "upstream":
-            motion = replace(motion, positions=sight.positions, velocities=sight.velocities)
         offset, velocity = (x.reshape(-1, shape[2]) for x in (motion.offset, motion.relative))
         repeated = np.repeat(action, shape[1], axis=0)
         short, least = (
             part.reshape(shape[:2]) for part in condition.shortfall(offset, velocity, repeated)
         )
         h = condition.barrier_values(offset, velocity).reshape(shape[:2])
-        held = self._held_to(sight, h)
+        # True states count, however old the packets are; but from outside the safe set, where a
+        # conflict of several rows may lead, the filter cannot know what an old packet does not say.
+        fresh = sight.ages_s == 0.0
+        held = fresh | (h >= -_SAFE_SET_EDGE)
         unchanged = np.abs(action - sight.nominal).max(axis=1) <= _SAME_ACTION
         unfiltered = unchanged & (held & (short > SHORTFALL_TOLERANCE)).any(axis=1)
         urgent = h <= h.min(axis=1, keepdims=True) + _SAME_URGENCY
         # Of several equally urgent partners, the condition of one has to be met.
         forced = np.maximum(least, 0.0) + SHORTFALL_TOLERANCE
         misses = ((short > forced) | ~urgent).all(axis=1) & held.all(axis=1)
-        if shape[1] == 1 and condition.barrier == "sampled":
+        if shape[1] == 1:
             # A push straight away keeps a lone partner's safe set, whether it meets the row or not.
             astray = np.abs(action - condition.box * unit(offset)).max(axis=1)
             misses &= (astray > _SAME_ACTION) | (h[:, 0] < -_SAFE_SET_EDGE)
         if self.scenario.passive or self.config.measures:  # the claim is another one
             unfiltered, misses = unfiltered & False, misses & False
-        if shape[1] > 1 and self.config.compat is None:
-            judged = (sight.ages_s == 0.0).all(axis=1)  # else urgency is a matter of what one knows
+        if shape[1] > 1:
+            judged = fresh.all(axis=1)  # else urgency is a matter of what one knows
             misses &= judged
             counts.unjudged_steps += _count(~judged)
         misses |= np.abs(action).max(axis=1) > condition.box * (1.0 + _SAME_ACTION)
@@ -342,19 +463,6 @@ class Stage:
         counts.infeasible_steps += _count(~answer.solved)
         counts.uncertified_steps += _count(answer.uncertified)
         return urgent
-
-    def _held_to(self, sight: Sight, h: FloatArray) -> BoolArray:
-        """Return which partners' conditions the filter promises to meet, shape (B, N).
-
-        With an old packet: those of true states in the safe set, as long as the row has a
-        guarantee. From outside, where a conflict of several rows may lead, it cannot know.
-        """
-        if self.config.compat == "upstream":
-            return np.ones(h.shape, bool)
-        fresh = sight.ages_s == 0.0
-        if self.condition.barrier == "wae":
-            return fresh
-        return fresh | (h >= -_SAFE_SET_EDGE)
 
     def compare(
         self,
@@ -396,13 +504,64 @@ class Stage:
         counts.penetrated_episodes += _count(overlapped)
         worst = int(nearest.argmin())
         if nearest[worst] < counts.min_distance_m:
-            self.worst = EpisodeRecord.of(scenario, self.condition, cast, records, end, worst)
+            self.worst = self._record(cast, records, end, worst)
         counts.min_distance_m = min(counts.min_distance_m, float(nearest[worst]))
         counts.min_margin_m = counts.min_distance_m - contact
-        for name, rows in cast.episodes_by_adversary().items():
-            hits, played = self.by_adversary.get(name, (0, 0))
-            hits += _count(overlapped[rows])
-            self.by_adversary[name] = (hits, played + len(rows))
+
+    def _record(
+        self, cast: Cast, records: list[StepRecord], end: Motion, index: int
+    ) -> EpisodeRecord:
+        """Return one episode of a batch, which ended in ``end``."""
+        scenario, config = self.scenario, self.config
+        motions = [*(record.motion for record in records), end]
+        ego_path, paths, offset, relative = (
+            np.stack([getattr(motion, name)[index] for motion in motions])
+            for name in ("ego_position", "positions", "offset", "relative")
+        )
+        wanted, done, nearest, solved = (
+            np.stack([getattr(record, name)[index] for record in records])
+            for name in ("nominal", "action", "nearest", "solved")
+        )
+        nominal_name, adversary_names = cast.players(index)
+        step, partner = np.unravel_index(int(nearest.argmin()), nearest.shape)
+        overlaps = nearest.min() < config.contact_m - ROUNDING_M
+        closing = -dot(offset, relative) / np.maximum(length(offset), 1e-12)
+        ahead = unit(paths[:-1, partner] - ego_path[:-1])
+        towards = {"nominal": dot(ahead, wanted), "executed": dot(ahead, done)}
+        rows = config.barrier + ("" if config.compat is None else f", compat={config.compat}")
+        return EpisodeRecord(
+            summary={
+                "scenario": scenario.name,
+                "nominal": nominal_name,
+                "adversaries": adversary_names,
+                "closest_partner": int(partner),
+                "closest_at_s": float(step * scenario.dt),
+                "min_distance_m": float(nearest.min()),
+            },
+            # The claim is about one partner; and an ego that stops in front of a standing partner
+            # always ends at contact distance, which says nothing unless it goes on.
+            rank=(
+                scenario.partners > 1,
+                scenario.kind == "stationary" and not overlaps,
+                float(nearest.min()),
+            ),
+            scene=f"{scenario.dim}-D, plant {scenario.plant}, control step {scenario.dt:g} s, "
+            f"packet age {scenario.delay}, row {rows}",
+            nominal_name=nominal_name,
+            adversary_names=adversary_names,
+            dt=scenario.dt,
+            radii=(config.ego_radius, config.partner_radius),
+            ego_path=ego_path,
+            partner_paths=paths,
+            nearest=nearest,
+            bound=self.condition.bound_m(closing),
+            curves=towards,
+            quantity="acceleration / (m/s²)",
+            shades={
+                "filter changed it": np.abs(towards["nominal"] - towards["executed"]) > 1e-9,
+                "no action meets every row": ~solved,
+            },
+        )
 
 
 def _count(flags: BoolArray) -> int:
@@ -437,14 +596,3 @@ def _array(name: str, value: object, shape: tuple[int, ...], kinds: str) -> np.n
             f"{array.shape}."
         )
     return array
-
-
-def _rank(episode: EpisodeRecord, contact_m: float) -> tuple[bool, bool, float]:
-    """Order episodes, the most telling first.
-
-    The claim is about one partner; and an ego that stops in front of a standing partner always
-    ends at contact distance, which says nothing unless it goes on.
-    """
-    overlaps = episode.min_distance < contact_m - ROUNDING_M
-    calm = episode.scenario.kind == "stationary" and not overlaps
-    return episode.scenario.partners > 1, calm, episode.min_distance
