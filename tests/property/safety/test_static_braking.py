@@ -1,7 +1,7 @@
 """An acceleration-commanded robot beside obstacles: braking, paths, theorems under attack."""
 
+import dataclasses
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ from cadenza.core.seeding import derive_substream
 from cadenza.safety.backup.acceleration import AccelerationBase, brake_distance
 from cadenza.safety.backup.base import BaseSettings, Partner, Scene
 from cadenza.safety.backup.filter import choose
-from cadenza.safety.geometry import Ball, Box, Capsule, HalfSpace, Obstacles, Points, Polygon
+from cadenza.safety.geometry import Ball, HalfSpace, Obstacles
+from cadenza.safety.verifier import AttackConfig, attack
+from cadenza.safety.verifier.robots import WORLDS, AccelerationGuard
 from tests.campaigns import size
 from tests.unit.safety.scenes import agent, box, call, ego_filter, slack
 
 RADIUS = 0.2
-#: A gap below this is a contact, m.
-CONTACT_M = -1e-6
 #: Sub-steps of a plant: exact zero-order hold, semi-implicit, and between.
 PLANTS = {"exact": 0.0, "semi-implicit": 1.0, "4 sub-steps": 0.25}
 speeds = st.floats(0.0, 3.0)
@@ -202,180 +202,42 @@ def test_rows_of_walls_contradict_each_other_in_a_funnel_and_braking_does_not():
 # Attacks: exact and sub-stepped plants, partners that choose 16 times within each step.
 
 
-def world(kind, dim, rng):
-    """Obstacles around the origin, with room for a robot there."""
-
-    def facing(angle, far):
-        n = np.zeros(dim)
-        n[:2] = math.cos(angle), math.sin(angle)
-        return HalfSpace(n, -far)
-
-    turn = rng.uniform(0.0, 2.0 * math.pi)
-    if kind == "corridor":
-        half = RADIUS + rng.uniform(0.1, 0.8)
-        return [facing(turn, half), facing(turn + math.pi, half), facing(turn + 1.5, 2.0)]
-    if kind in ("corner", "funnel"):
-        opening = rng.uniform(0.5, 2.5) if kind == "corner" else rng.uniform(0.15, 0.6)
-        sides = [facing(turn + sign * (math.pi - opening) / 2.0, 0.6) for sign in (1.0, -1.0)]
-        if kind == "funnel" and rng.random() < 0.5:  # walls as large balls
-            return [Ball((side.offset - 100.0) * side.normal, 100.0) for side in sides]
-        return sides
-    axes = np.eye(dim)
-    shapes = [HalfSpace(sign * axis, -2.0) for axis in axes for sign in (1.0, -1.0)]
-    for _ in range(3):
-        center = rng.normal(size=dim)
-        center *= rng.uniform(1.0, 2.0) / np.linalg.norm(center)
-        kind = str(rng.choice(["box", "ball", "capsule", "points", "polygon"]))
-        if kind == "box":
-            tilt = {"angle": rng.uniform(-3.0, 3.0)} if dim == 2 else {}
-            shapes.append(Box(center, rng.uniform(0.05, 0.4, dim), **tilt))
-        elif kind == "capsule":
-            shapes.append(Capsule(center, center + rng.normal(size=dim), 0.1))
-        elif kind == "points":
-            shapes.append(Points(center + 0.2 * rng.normal(size=(20, dim)), 0.06))
-        elif kind == "polygon" and dim == 2:
-            around = [(math.cos(a), math.sin(a)) for a in (0.1, 1.5, 2.4, 4.0)]
-            shapes.append(Polygon(center + 0.3 * np.array(around)))
-        else:
-            shapes.append(Ball(center, rng.uniform(0.1, 0.4)))
-    return shapes
-
-
-WORLDS = ("corridor", "corner", "funnel", "room")
-
-
-def wanted(kind, x, v, c, goal, partner, obstacles, rng):
-    """Return the nominal action."""
-    if kind == "random":
-        return rng.uniform(-2.0 * c, 2.0 * c, len(x))
-    distances, normals = obstacles.gaps(x)
-    nearest = normals[int(distances.argmin())]
-    if kind == "wall":
-        return -2.0 * c * nearest
-    if kind == "along":
-        side = np.zeros(len(x))
-        side[:2] = -nearest[1], nearest[0]
-        return c * side - 0.3 * c * nearest
-    if kind == "partner" and partner is not None:
-        return 3.0 * c * (partner[0] - x)
-    return 3.0 * (goal - x) - 2.0 * v
-
-
-def push(kind, x, v, partner, part, step, rng):
-    """Return the direction of a partner's push."""
-    p, v_p = partner
-    line = x - p
-    if kind == "cut off":
-        return line + 0.5 * v
-    if kind == "intercept":
-        return line + v - v_p
-    if kind == "bang-bang":
-        return line if (part < 0.5) == (step % 2 == 0) else -line
-    if kind == "turning":
-        side = np.zeros(len(x))
-        side[:2] = -line[1], line[0]
-        return line + (1.2 * part - 0.6) * side
-    return rng.normal(size=len(x)) if kind == "random" else line
-
-
-def play(decide, steps, seed, *, lone_partner):
-    """Play episodes and return what must not happen, and how often steps were uncertified."""
-    rng = derive_substream("tests.static_braking", root_seed=seed).default_rng()
-    tally = dict.fromkeys(("steps", "walls", "certified contacts", "exits", "broken", "open"), 0)
-    while tally["steps"] < steps:
-        dim, dt = int(rng.choice((2, 3))), float(rng.choice((0.02, 0.05, 0.1)))
-        c, share = float(rng.choice((1.0, 2.0, 5.0))), float(rng.choice(list(PLANTS.values())))
-        obstacles = Obstacles(world(str(rng.choice(WORLDS)), dim, rng))
-        a_p = c * float(rng.choice((0.3, 0.7, 0.95)))
-        x, v = 0.5 * rng.normal(size=dim), rng.normal(size=dim) * float(rng.choice((0.0, 1.0)))
-        partner = None
-        if lone_partner:
-            partner = x + rng.normal(size=dim), 0.3 * rng.normal(size=dim)
-        decision = decide(x, v, np.zeros(dim), c, dt, partner, a_p, obstacles)
-        if not decision.safe_start:
-            continue
-        kind = str(rng.choice(("random", "wall", "along", "partner", "goal")))
-        hunt = str(rng.choice(("chase", "cut off", "intercept", "bang-bang", "turning", "random")))
-        goal = rng.uniform(-2.0, 2.0, dim)
-        for step in range(150):
-            nominal = wanted(kind, x, v, c, goal, partner, obstacles, rng)
-            decision = decide(x, v, nominal, c, dt, partner, a_p, obstacles)
-            u = np.array(decision.action)
-            tally["steps"] += 1
-            tally["broken"] += decision.static_uncertified or np.abs(u).max() > c + 1e-12
-            tally["open"] += not decision.certified
-            # The state of a certified step was in S, and so is the one it leads to.
-            tally["exits"] += decision.certified and not decision.sound
-            path = np.array([x + way(v, u, dt * (k + 1) / 16, dt, share) for k in range(16)])
-            tally["walls"] += float(obstacles.gaps(path)[0].min()) - RADIUS < CONTACT_M
-            if partner is not None:
-                h, least = dt / 16, math.inf
-                for k in range(16):
-                    here = x if k == 0 else path[k - 1]
-                    way_ = push(hunt, here, v + u * (k * h), partner, k / 16, step, rng)
-                    accel = a_p * way_ / max(float(np.linalg.norm(way_)), 1e-12)
-                    p, v_p = partner
-                    partner = p + v_p * h + 0.5 * accel * h * h, v_p + accel * h
-                    least = min(least, float(np.linalg.norm(path[k] - partner[0])))
-                tally["certified contacts"] += decision.certified and least - 0.4 < CONTACT_M
-                if least < 0.4:
-                    break
-            x, v = path[-1], v + u * dt
-            if decision.certified and partner is not None:
-                after = decide(x, v, nominal, c, dt, partner, a_p, obstacles)
-                tally["exits"] += not after.sound
-            if np.abs(x).max() > 20.0:
-                break
-    return tally
-
-
-class Decision(NamedTuple):
-    action: tuple
-    certified: bool
-    sound: bool  # the state is in S
-    safe_start: bool
-    static_uncertified: bool
-
-
-def in_safe_set(x, v, partner, alpha, dt):
-    """Return whether a pair in contact at 0.4 m is in S, but for rounding."""
-    offset, velocity = x - partner[0], v - partner[1]
-    distance = float(np.linalg.norm(offset))
-    w = max(0.0, -float(offset @ velocity) / distance)
-    return w * w / (2.0 * alpha) + 0.5 * w * dt <= distance - 0.4 + 1e-6
-
-
-def by_base(x, v, nominal, c, dt, partner, a_p, obstacles):
-    partners, sound = (), True
-    if partner is not None:
-        p, v_p = (tuple(part.tolist()) for part in partner)
-        partners = (Partner(p, v_p, 0.4, math.inf, a_p, 0.0),)
-        sound = in_safe_set(x, v, partner, c - a_p, dt)
-    base = base_at(x, v, obstacles.shapes, c=c, dt=dt, partners=partners)
-    action, _, plan, static_uncertified = choose(base, tuple(nominal.tolist()), None)
-    safe = sound and not base.too_close() and base.static_clear(base.stop())
-    return Decision(action, plan is not None, sound, safe, static_uncertified)
+def attacked(claim, steps, make_guard=None, **changes):
+    """Return what happened to robots in furnished worlds."""
+    settings = {"robot": "acceleration", "schemes": (f"box-{claim}",), "steps": steps}
+    settings |= {"episode_steps": 150, "worlds": WORLDS[1:]}
+    report = attack(AttackConfig(**settings | changes), make_guard=make_guard)
+    if make_guard is None:
+        assert report.failures == []
+    return report.everything()
 
 
 def test_no_wall_is_touched_whatever_is_wanted():
-    tally = play(by_base, size(5_000, 1_000_000), seed=1, lone_partner=False)
-    assert {name: tally[name] for name in ("walls", "broken", "open")} == {
-        "walls": 0,
-        "broken": 0,
-        "open": 0,
-    }
+    tally = attacked("walls", size(5_000, 1_000_000), seed=1)
+    assert (tally.wall_contacts, tally.static_uncertified, tally.excessive_steps) == (0, 0, 0)
+    assert tally.uncertified == 0
+    assert tally.min_wall_m < 1e-3  # and they come all the way
 
 
 def test_no_wall_is_touched_beside_a_hunter_and_no_certified_step_is():
-    tally = play(by_base, size(5_000, 1_000_000), seed=2, lone_partner=True)
-    for name in ("walls", "broken", "certified contacts", "exits"):
-        assert tally[name] == 0, tally
-    assert tally["open"] < 0.2 * tally["steps"]  # most steps are certified
+    tally = attacked("escape", size(5_000, 1_000_000), seed=2)
+    assert (tally.wall_contacts, tally.static_uncertified, tally.excessive_steps) == (0, 0, 0)
+    assert (tally.certified_contacts, tally.exited_steps) == (0, 0)
+    assert tally.touched_episodes > 0  # hunters pin them
+    assert tally.uncertified < 0.2 * tally.steps  # most steps are certified
+
+
+class Boastful:
+    """Brakes worse than it declares."""
+
+    def __init__(self, robot, partners, **options):
+        self.limit = robot.limit
+        self.guard = AccelerationGuard(robot._replace(limit=4.0 * robot.limit), partners, **options)
+
+    def filter(self, nominal, agents):
+        step = self.guard.filter(nominal, agents)
+        return dataclasses.replace(step, action=np.clip(step.action, -self.limit, self.limit))
 
 
 def test_robot_that_brakes_worse_than_declared_touches_walls():
-    def boastful(x, v, nominal, c, dt, partner, a_p, obstacles):
-        declared = by_base(x, v, nominal, 4.0 * c, dt, partner, a_p, obstacles)
-        return declared._replace(action=np.clip(declared.action, -c, c))
-
-    assert play(boastful, 1_000, seed=1, lone_partner=False)["walls"] > 0
+    assert attacked("walls", 1_000, Boastful, seed=1).wall_contacts > 0

@@ -16,7 +16,7 @@ from cadenza.envs.doorway import (
 )
 from cadenza.safety.backup import BackupFilter
 from cadenza.safety.geometry import Obstacles
-from cadenza.safety.verifier.plants import UnicyclePlant, VelocityPlant
+from cadenza.safety.verifier.robots import UnicyclePlant, VelocityPlant
 
 ENVS = [DoorwayEnv, DoorwayDiffDriveEnv]
 BATCHES = [VectorDoorwayEnv, VectorDoorwayDiffDriveEnv]
@@ -42,7 +42,7 @@ def step(env, ego=(0.0, 0.0), partner=(0.0, 0.0)):
 def test_velocity_follows_the_ramp_of_the_verifiers_own_plant():
     env, rng = placed(VectorDoorwayEnv, (-1.5, 0.5)), np.random.default_rng(0)
     plants = [
-        VelocityPlant(model, tuple(env.robot_positions()[uid][0]), (0.0, 0.0))
+        VelocityPlant(env.robot_positions()[uid][0], (0.0, 0.0), max_accel=model.max_accel)
         for uid, model in env.build_robot_models().items()
     ]
     for _ in range(60):
@@ -51,7 +51,7 @@ def test_velocity_follows_the_ramp_of_the_verifiers_own_plant():
         for (uid, place), plant, command in zip(
             env.robot_positions().items(), plants, commands, strict=True
         ):
-            plant.step(command.tolist(), doorway.CONTROL_TIMESTEP)
+            plant.step(command, doorway.CONTROL_TIMESTEP)
             np.testing.assert_allclose(place[0], plant.position, atol=1e-12)
             moving = env.snapshots(0)[uid]
             np.testing.assert_allclose(moving.velocity, plant.velocity, atol=1e-12)
@@ -61,7 +61,7 @@ def test_wheels_follow_the_ramps_of_the_verifiers_own_plant():
     env, rng = placed(VectorDoorwayDiffDriveEnv, (-1.5, 0.5)), np.random.default_rng(1)
     plants = [
         UnicyclePlant(
-            tuple(env.robot_positions()[uid][0]),
+            env.robot_positions()[uid][0],
             heading,
             accel=doorway.ACCELERATION,
             yaw_accel=doorway.YAW_ACCELERATION,
@@ -72,7 +72,7 @@ def test_wheels_follow_the_ramps_of_the_verifiers_own_plant():
         commands = [[speed, 2.0] * rng.uniform(-1, 1, 2) for speed in doorway.SPEEDS]
         step(env, *commands)
         for one, plant, command in zip(env.snapshots(0).values(), plants, commands, strict=True):
-            plant.step(command.tolist(), doorway.CONTROL_TIMESTEP)
+            plant.step(command, doorway.CONTROL_TIMESTEP)
             # The plant's rule ignores where ramps end: up to a h^2 / 12 = 4e-7 m a step.
             np.testing.assert_allclose(one.position, plant.position, atol=2e-5)
             np.testing.assert_allclose(one.velocity, plant.velocity, atol=1e-9)

@@ -180,6 +180,80 @@ class _Sight(NamedTuple):
     ages_s: FloatArray  # Shape (B, N), s
 
 
+class Pursuers:
+    """Partners that move second, within their bounds at every instant.
+
+    Args:
+        opponents: What they want.
+        positions: Where they are, shape (B, N, d), m.
+        velocities: Shape (B, N, d), m/s; no faster than they may.
+        max_speed: Bounds, shape (B, N), m/s.
+        max_accel: The same, m/s^2; infinite for partners that change their velocity at once.
+        rng: Only source of randomness.
+    """
+
+    def __init__(
+        self,
+        opponents: Opponents,
+        positions: FloatArray,
+        velocities: FloatArray,
+        max_speed: FloatArray,
+        max_accel: FloatArray,
+        rng: np.random.Generator,
+    ) -> None:
+        self.positions: FloatArray = positions
+        self.velocities: FloatArray = velocities
+        self._opponents, self._rng, self._steps = opponents, rng, 0
+        self._max_speed, self._max_accel = max_speed.reshape(-1), max_accel[..., None]
+
+    def step(
+        self,
+        start: FloatArray,
+        path: FloatArray,
+        dt: FloatArray,
+        believed: FloatArray | None = None,
+        ages_s: FloatArray | None = None,
+    ) -> FloatArray:
+        """Return `SAMPLES` positions of each within the step, (S, B, N, d), and be at its end.
+
+        Args:
+            start: Where the robots were, shape (B, d), m.
+            path: Where they will be within the step, shape (S, B, d), m.
+            dt: Control steps, shape (B,), s.
+            believed: Where filters believe them to be, shape (B, N, d), m; None: where they are.
+            ages_s: How old that belief is, shape (B, N), s; None: 0.
+        """
+        shape = self.positions.shape
+        if not shape[1]:
+            return np.broadcast_to(self.positions, (SAMPLES, *shape))
+        believed = self.positions if believed is None else believed
+        ages_s = np.zeros(shape[:2]) if ages_s is None else ages_s
+        stride, span = SAMPLES // CHOICES, (dt / CHOICES)[:, None, None]
+        mean = (path[-1] - start) / dt[:, None]
+        mine: list[FloatArray] = []
+        for choice in range(CHOICES):
+            here = start if choice == 0 else path[choice * stride - 1]
+            wanted = self._opponents.commands(
+                Motion(here, mean, self.positions, self.velocities),
+                believed,
+                ages_s,
+                self._steps + choice / CHOICES,
+                self._rng,
+                dt=np.repeat(dt, shape[1]),
+                bound=self._max_speed,
+            )
+            change = wanted - self.velocities
+            size = np.maximum(length(change), 1e-300)[..., None]
+            end = self.velocities + change * np.minimum(1.0, self._max_accel * span / size)
+            begin = np.where(np.isinf(self._max_accel), end, self.velocities)
+            for part in range(1, stride + 1):
+                s = span * part / stride
+                mine.append(self.positions + s * (begin + (0.5 * part / stride) * (end - begin)))
+            self.positions, self.velocities = mine[-1], end
+        self._steps += 1
+        return np.stack(mine)
+
+
 class _Batch:
     """Episodes of a scheme that are played beside each other."""
 
@@ -201,42 +275,35 @@ class _Batch:
         )
         self._nominals: list[str] = starts.choice(NOMINALS, size=len(cells)).tolist()
         self._counts = [AttackCounts(episodes=1, steps=config.episode_steps) for _ in cells]
-        self._packets: list[tuple[FloatArray, FloatArray]] = []
-        self._lots, self._robots = self._draw_starts(starts)
+        self._lots = [self._lot(k, starts) for k in range(len(cells))]
+        self._robots = self._certified(starts)
         self._guards = [self._guard(k) for k in range(len(cells))]
-        bounds = [lot.bounds for lot in self._lots]
-        shape = chosen.shape
-        self._max_speed = np.array([[one.max_speed for one in k] for k in bounds]).reshape(shape)
-        self._max_accel = np.array([[one.max_accel for one in k] for k in bounds]).reshape(shape)
+        self._partners = self._pursuers(self._rng)
         self._goals = np.stack([lot.world.place(config.radius, self._rng) for lot in self._lots])
-        #: Robots and partners at every instant, first at the start: (B, d) and (B, N, d) each.
-        self._path, self._others = [self._robots.position], [self._positions]
-        #: Velocities at the begin of every step, and decisions in it.
+        self._packets: list[tuple[FloatArray, FloatArray]] = []
+        #: Robots and partners at every instant, first at the start: (1 or S, B, d) and so on.
+        self._path = [self._robots.position[None]]
+        self._others = [self._partners.positions[None]]
+        #: Where everybody is at the begin of every step, and the decisions in it.
         self._motions: list[Motion] = []
         self._decisions: list[list[Any]] = []
 
-    def _draw_starts(self, rng: np.random.Generator) -> tuple[list[_Lot], Robots]:
-        """Return starts that the filters certify, and the robots there.
+    def _certified(self, rng: np.random.Generator) -> Robots:
+        """Draw the starts anew that the filters do not certify, and return the robots.
 
         Raises:
             ConfigurationError: None is found for one of the episodes.
         """
         waiting = list(range(len(self._cells)))
-        self._lots = [self._lot(k, rng) for k in waiting]
         for _ in range(_STARTS):
-            robots: Robots = self._scheme.robots(
-                [lot.start for lot in self._lots], self._config.delay_steps
-            )
-            self._positions = np.stack([lot.positions for lot in self._lots])
-            self._velocities = np.stack([lot.velocities for lot in self._lots])
-            self._packets.clear()
-            sight = self._look(robots, 0)
+            starts = [lot.start for lot in self._lots]
+            robots: Robots = self._scheme.robots(starts, self._config.delay_steps)
+            sight = self._look(robots, self._pursuers(rng), [], 0, rng)
             rest = robots.act(np.zeros_like(robots.position), self._dt)
             decided = {k: self._ask(self._guard(k), k, rest[k], robots, sight) for k in waiting}
             waiting = [k for k, d in decided.items() if d.uncertified or d.static_uncertified]
             if not waiting:
-                self._packets.clear()
-                return self._lots, robots
+                return robots
             for k in waiting:
                 self._counts[k].vain_starts += 1
                 self._lots[k] = self._lot(k, rng)
@@ -244,6 +311,19 @@ class _Batch:
         raise ConfigurationError(
             f"attack: {self._name} in {where}: expected a start that the filter certifies, found "
             f"none in {_STARTS}; give it more room or smaller errors."
+        )
+
+    def _pursuers(self, rng: np.random.Generator) -> Pursuers:
+        """Return the partners where they start."""
+        bounds = [lot.bounds for lot in self._lots]
+        shape = len(bounds), len(bounds[0])
+        return Pursuers(
+            self._opponents,
+            np.stack([lot.positions for lot in self._lots]),
+            np.stack([lot.velocities for lot in self._lots]),
+            np.array([[one.max_speed for one in k] for k in bounds]).reshape(shape),
+            np.array([[one.max_accel for one in k] for k in bounds]).reshape(shape),
+            rng,
         )
 
     def _lot(self, k: int, rng: np.random.Generator) -> _Lot:
@@ -287,20 +367,27 @@ class _Batch:
             contact_speed=scheme.contact_speed,
         )
 
-    def _look(self, robots: Robots, step: int) -> _Sight:
-        """Return packets of some age, wrong by the declared errors."""
+    def _look(
+        self,
+        robots: Robots,
+        partners: Pursuers,
+        packets: list[tuple[FloatArray, FloatArray]],
+        step: int,
+        rng: np.random.Generator,
+    ) -> _Sight:
+        """Add a packet and return those of some age, wrong by the declared errors."""
         config, x = self._config, robots.position
-        self._packets.append((self._positions, self._velocities))
-        del self._packets[: -1 - config.max_age_steps]
-        ages = self._rng.integers(len(self._packets), size=self._positions.shape[:2])
+        packets.append((partners.positions, partners.velocities))
+        del packets[: -1 - config.max_age_steps]
+        ages = rng.integers(len(packets), size=partners.positions.shape[:2])
         rows, columns = np.indices(ages.shape)
         positions, velocities = (
-            np.stack(part)[-1 - ages, rows, columns] for part in zip(*self._packets, strict=True)
+            np.stack(part)[-1 - ages, rows, columns] for part in zip(*packets, strict=True)
         )
         wrong = self._opponents.errors(Motion(x, robots.velocity, positions, velocities), step)
         shift = np.zeros_like(x)
         if config.position_error > 0.0:
-            turns = 1.0 - 2.0 * (step % 2 * np.arange(len(x)) % 2)  # every second one keeps it
+            turns = 1.0 - 2.0 * (step * np.arange(len(x)) % 2)  # every second one keeps its error
             away = [-lot.world.nearest(at) for lot, at in zip(self._lots, x, strict=True)]
             shift = config.position_error * turns[:, None] * np.stack(away)
         return _Sight(
@@ -328,23 +415,29 @@ class _Batch:
             self._goals[k] = self._lots[k].world.place(self._config.radius, self._rng)
         wishes = np.stack([self._wish(k, start[k], step) for k in range(len(start))])
         nominal = robots.act(wishes, self._dt)
-        sight = self._look(robots, step)
-        self._motions.append(Motion(start, robots.velocity, self._positions, self._velocities))
+        partners = self._partners
+        sight = self._look(robots, partners, self._packets, step, self._rng)
+        self._motions.append(self._motion())
         decisions = [
             self._ask(guard, k, nominal[k], robots, sight) for k, guard in enumerate(self._guards)
         ]
         self._decisions.append(decisions)
         path = robots.step(np.stack([one.action for one in decisions]), self._dt)
-        self._path += list(path)
-        self._move_partners(start, path, sight, step)
+        self._path.append(path)
+        self._others.append(partners.step(start, path, self._dt, sight.positions, sight.ages_s))
+
+    def _motion(self) -> Motion:
+        """Return where everybody is now."""
+        robots, partners = self._robots, self._partners
+        return Motion(robots.position, robots.velocity, partners.positions, partners.velocities)
 
     def _wish(self, k: int, x: FloatArray, step: int) -> FloatArray:
         """Return the velocity that a robot wants, shape (d,), m/s."""
         kind, way = self._nominals[k], self._goals[k] - x
         if kind == "random":
             way = self._rng.normal(size=len(x))
-        elif kind == "partner" and self._positions.shape[1]:
-            way = self._positions[k, 0] - x
+        elif kind == "partner" and self._cells[k].partners:
+            way = self._partners.positions[k, 0] - x
         elif kind == "wall" and len(self._lots[k].world.obstacles):
             way = self._lots[k].world.nearest(x)
         elif kind == "circle":
@@ -352,41 +445,9 @@ class _Batch:
             way[:2] = math.cos(0.15 * step), math.sin(0.15 * step)
         return self._lots[k].start.model.max_speed * unit(way)
 
-    def _move_partners(self, start: FloatArray, path: FloatArray, sight: _Sight, step: int) -> None:
-        """Move the partners through one step: robots move from ``start`` along ``path``."""
-        if not self._positions.shape[1]:
-            self._others += [self._positions] * SAMPLES
-            return
-        stride, span = SAMPLES // CHOICES, (self._dt / CHOICES)[:, None, None]
-        mean = (path[-1] - start) / self._dt[:, None]
-        pairs_dt = np.repeat(self._dt, self._positions.shape[1])
-        at_once = np.isinf(self._max_accel)[..., None]
-        for choice in range(CHOICES):
-            here = start if choice == 0 else path[choice * stride - 1]
-            wanted = self._opponents.commands(
-                Motion(here, mean, self._positions, self._velocities),
-                sight.positions,
-                sight.ages_s,
-                step + choice / CHOICES,
-                self._rng,
-                dt=pairs_dt,
-                bound=self._max_speed.reshape(-1),
-            )
-            change = wanted - self._velocities
-            most = self._max_accel[..., None] * span
-            end = self._velocities + change * np.minimum(
-                1.0, most / np.maximum(length(change), 1e-300)[..., None]
-            )
-            begin = np.where(at_once, end, self._velocities)
-            for part in range(1, stride + 1):
-                s = part / stride
-                way = begin * span * s + (end - begin) * (0.5 * span * s * s)
-                self._others.append(self._positions + way)
-            self._positions, self._velocities = self._others[-1], end
-
     def judged(self) -> list[tuple[EpisodeRecord, AttackCounts]]:
         """Return every episode and what happened in it, judged by the exact motion."""
-        path, others = np.stack(self._path), np.stack(self._others)
+        path, others = np.concatenate(self._path), np.concatenate(self._others)
         return [self._judged(k, path[:, k], others[:, k]) for k in range(len(self._cells))]
 
     def _judged(
@@ -400,6 +461,10 @@ class _Batch:
         counts.uncertified = int(uncertified.sum())
         counts.static_uncertified = sum(bool(one.static_uncertified) for one in decisions)
         counts.sources.update(one.backup for one in decisions)
+        low, high = np.array(lot.start.model.action_box())
+        actions = np.stack([one.action for one in decisions])  # (T, A)
+        beyond = (actions < low - REST) | (actions > high + REST)
+        counts.excessive_steps = int(beyond.any(axis=1).sum())
         walls = (lot.world.gap(path[1:]) - radius).reshape(-1, SAMPLES).min(axis=1)  # (T,)
         counts.min_wall_m = float(walls.min())
         counts.wall_contacts = int((walls < CONTACT_M).sum())
@@ -471,8 +536,7 @@ class _Batch:
             gamma=1.0,
             box=model.limit,
         )
-        end = Motion(self._path[-1], self._robots.velocity, self._positions, self._velocities)
-        motions = [*self._motions, end]
+        motions = [*self._motions, self._motion()]
         offset = np.stack([motion.offset[k, 0] for motion in motions])
         relative = np.stack([motion.relative[k, 0] for motion in motions])
         distance = length(offset)

@@ -111,6 +111,7 @@ class AttackCounts(Figures):
     uncertified: int = 0  # Steps for which it promises nothing about partners
     certified_contacts: int = 0  # Steps certified to escape in which it touched the robot
     fast_contacts: int = 0  # Steps in which the robot moved while it was touched
+    excessive_steps: int = 0  # Steps whose action is beyond the limits of the robot
     #: Steps certified to escape that began or ended outside the safe set of the sampled row
     exited_steps: int = 0
     largest_contact_speed: float = 0.0  # Its speed then, m/s
@@ -143,8 +144,6 @@ class ScenarioResult:
     dt: float  # Control step, s
     delay: str  # Age of the partners' numbers
     counts: Counts  # What happened
-    #: One partner: episodes with an overlap and episodes, by opponent
-    by_adversary: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def to_jsonable(self) -> dict[str, Any]:
         """Return the row as JSON values."""
@@ -156,7 +155,6 @@ class ScenarioResult:
             "plant": self.plant,
             "dt_s": self.dt,
             "delay": self.delay,
-            "by_adversary": {name: list(pair) for name, pair in self.by_adversary.items()},
             **self.counts.to_jsonable(),
         }
 
@@ -253,6 +251,10 @@ class AttackResult:
                 0 if self.errors else counts.static_uncertified,
                 f"{where}: obstacles were not promised in {counts.static_uncertified} of "
                 f"{counts.steps} steps, although the first one was certified",
+            ),
+            (
+                counts.excessive_steps,
+                f"{where}: {counts.excessive_steps} actions are beyond the limits of the robot",
             ),
             (
                 escapes * counts.certified_contacts,

@@ -83,7 +83,8 @@ class AccelerationPlant:
 
     def step(self, command: Any, dt: Numbers) -> FloatArray:
         """Return the positions of one step under a constant acceleration, shape (S, ..., d)."""
-        times, step_s, u = _times(_SHARES, dt), np.asarray(dt)[..., None], np.asarray(command)
+        step_s, u = np.broadcast_to(dt, self.position.shape[:-1])[..., None], np.asarray(command)
+        times = np.multiply.outer(_SHARES, step_s)
         drift = 0.5 * u * times * (times + self._share[..., None] * step_s)
         path = self.position + self.velocity * times + drift
         self.position, self.velocity = path[-1], self.velocity + u * step_s
@@ -117,6 +118,7 @@ class VelocityPlant:
     def step(self, command: Any, dt: Numbers) -> FloatArray:
         """Return the positions of a step in which ``command`` is given, shape (S, ..., d)."""
         self._pending.append((self._delay_steps, np.asarray(command, dtype=np.float64)))
+        step_s = np.broadcast_to(dt, self.position.shape[:-1])[..., None]
         path: list[FloatArray] = []
         now = 0.0
         while now < 1.0:
@@ -125,7 +127,8 @@ class VelocityPlant:
                 continue
             until = min(self._pending[0][0], 1.0) if self._pending else 1.0
             inside = _SHARES[(now < _SHARES) & (until >= _SHARES)]
-            way, after = self._followed(_times(np.append(inside, until) - now, dt))
+            times = np.multiply.outer(np.append(inside, until) - now, step_s)
+            way, after = self._followed(times)
             path.append(self.position + way[:-1])
             self.position, self.velocity = self.position + way[-1], after[-1]
             now = until
@@ -194,7 +197,7 @@ class UnicyclePlant:
     def step(self, command: Any, dt: Numbers) -> FloatArray:
         """Return the discs' positions of one step under (speed, yaw rate), shape (S, ..., 2)."""
         goal, turn = np.moveaxis(np.asarray(command, dtype=np.float64), -1, 0)
-        span = np.asarray(dt) / SAMPLES
+        span = np.broadcast_to(dt, self.heading.shape) / SAMPLES
         begins = np.multiply.outer(np.arange(SAMPLES), span)
         heading, way = self.heading, np.zeros((SAMPLES, *self.position.shape))
         for share, weight in _GAUSS:
@@ -208,11 +211,6 @@ class UnicyclePlant:
         self.speed = _ramp(self.speed, goal, self._accel, dt)
         self.yaw_rate = _ramp(self.yaw_rate, turn, self._yaw_accel, dt)
         return axles + self._offset * _ahead(headings)
-
-
-def _times(shares: FloatArray, dt: Numbers) -> FloatArray:
-    """Return times within a step, with an axis for dimensions, shape (S, ..., 1), s."""
-    return np.multiply.outer(shares, np.asarray(dt))[..., None]
 
 
 def _ahead(heading: FloatArray) -> FloatArray:
@@ -378,6 +376,10 @@ class AccelerationModel(NamedTuple):
         del dt
         return 4.0
 
+    def action_box(self) -> tuple[float, float]:
+        """Return the least and the largest component of an action, m/s^2."""
+        return -self.limit, self.limit
+
 
 class AccelerationRobots(AccelerationPlant):
     """Robots of a random limit on the components of their acceleration, on any of three plants."""
@@ -477,49 +479,36 @@ class Scheme:
 
 
 def _schemes(
-    robots: Any, guard: Callable[..., Any], fastest: float, **claims: tuple[str, ...]
+    robots: Any, guard: Callable[..., Any], responses: tuple[str, ...], fastest: float = 1.0
 ) -> dict[str, Scheme]:
     """Return the schemes of a robot by name; escapes are from partners of up to ``fastest``."""
-    others = {"walls": (0, 0.0), "escape": (1, fastest), "passive": (3, 3.0)}
+    others: dict[Claim, tuple[int, float]] = {
+        "walls": (0, 1.0),
+        "escape": (1, fastest),
+        "passive": (3, 3.0),
+    }
     return {
         f"{response}-{claim}": Scheme(
             claim=claim,
             response=response,
             robots=robots,
             guard=guard,
-            partners=others[claim][0],
-            speeds=(0.3, max(1.0, others[claim][1]) if response == "ideal" else others[claim][1]),
+            partners=most,
+            speeds=(0.5, max(1.0, share) if response == "ideal" else share),
             # A base with a lag never rests exactly.
             contact_speed=0.05 if (claim, response) == ("passive", "lag") else 0.0,
         )
-        for claim in ("walls", "escape", "passive")
-        for response in claims[claim]
+        for claim, (most, share) in others.items()
+        for response in responses
     }
 
 
-_FOLLOWING: Final = ("norm", "axis", "ideal", "lag")
 #: Every scheme, by robot and name.
 SCHEMES: Final[dict[str, dict[str, Scheme]]] = {
-    "velocity": _schemes(
-        VelocityRobots, BackupFilter, 1.0, walls=_FOLLOWING, escape=_FOLLOWING, passive=_FOLLOWING
-    ),
+    "velocity": _schemes(VelocityRobots, BackupFilter, ("norm", "axis", "ideal", "lag")),
     # A wheeled base may flee at an angle, and then with less than its speed.
-    "unicycle": _schemes(
-        UnicycleRobots,
-        BackupFilter,
-        0.8,
-        walls=("rates", "offset", "ideal"),
-        escape=("rates", "ideal"),
-        passive=("rates", "offset"),
-    ),
-    "acceleration": _schemes(
-        AccelerationRobots,
-        AccelerationGuard,
-        1.0,
-        walls=("box",),
-        escape=("box",),
-        passive=("box",),
-    ),
+    "unicycle": _schemes(UnicycleRobots, BackupFilter, ("rates", "offset", "ideal"), 0.8),
+    "acceleration": _schemes(AccelerationRobots, AccelerationGuard, ("box",)),
 }
 #: Dimensions that every robot moves in.
 DIMS: Final[dict[str, tuple[int, ...]]] = {

@@ -1,29 +1,55 @@
 """What must not be built: each naive way touches something, the filter with a backup does not."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.seeding import derive_substream
 from cadenza.safety import Bounds, DoubleIntegratorControlModel, ExpCBFQP, SafetyState
 from cadenza.safety.backup import BackupFilter
 from cadenza.safety.control_models import PartnerBound, VelocityModel
 from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.verifier.plants import PURSUITS, Pursuer, VelocityPlant
-from tests.unit.safety.backup.attacks import RADIUS, attack
+from cadenza.safety.verifier import AttackConfig, attack
+from cadenza.safety.verifier.adversaries import PURSUITS, Opponents
+from cadenza.safety.verifier.attacks import Pursuers
+from cadenza.safety.verifier.robots import VelocityPlant
 
-TOP, RATE = 1.0, 2.0
-
-
-def base(limit="norm"):
-    return VelocityModel("ego", 2, TOP, RATE if limit == "norm" else math.inf, limit=limit)
+TOP, RATE, RADIUS = 1.0, 2.0, 0.2
 
 
-def plant(model, position):
-    del model  # whatever a filter believes, the plant has a rate
-    return VelocityPlant(base(), position, (0.0, 0.0))
+def base():
+    return VelocityModel("ego", 2, TOP, RATE)
+
+
+def plant():
+    return VelocityPlant(np.zeros((1, 2)), np.zeros((1, 2)), max_accel=RATE)
+
+
+def hunter(strategy, position, rng, *, speed=TOP, accel=math.inf):
+    """Return a partner that starts at rest."""
+    opponents = Opponents([strategy], np.zeros((1, 1), int), dim=2, contact_m=2.0 * RADIUS, rng=rng)
+    place, bounds = np.reshape(position, (1, 1, 2)), (np.array([[speed]]), np.array([[accel]]))
+    return Pursuers(opponents, place, np.zeros((1, 1, 2)), *bounds, rng)
+
+
+def run(robot, partner, policy, dt=0.1, steps=200):
+    """Return the smallest gap in each step; stop where the robot is touched."""
+    gaps = []
+    for _ in range(steps):
+        scene = {
+            "ego": AgentSnapshot(robot.position[0], robot.velocity[0], RADIUS),
+            "p0": AgentSnapshot(partner.positions[0, 0], partner.velocities[0, 0], RADIUS),
+        }
+        start, path = robot.position, robot.step(np.array([policy(scene)]), dt)
+        theirs = partner.step(start, path, np.array([dt]))[:, :, 0]
+        gaps.append(float(np.linalg.norm(path - theirs, axis=-1).min()) - 2.0 * RADIUS)
+        if gaps[-1] < -0.01:
+            break
+    return gaps
 
 
 def clipped_acceleration(accel):
@@ -35,8 +61,8 @@ def clipped_acceleration(accel):
     }
     guard = ExpCBFQP.ego_only(control_models=models)
 
-    def command(nominal, scene, dt, robot):
-        velocity = np.array(robot.velocity)
+    def command(nominal, scene, dt):
+        velocity = np.array(scene["ego"].velocity)
         action, _ = guard.filter(
             np.clip((nominal - velocity) / dt, -box, box),
             {"agent_states": scene},
@@ -54,20 +80,50 @@ def clipped_acceleration(accel):
 
 @pytest.mark.slow
 def test_row_of_an_acceleration_robot_fails_behind_a_speed_limit():
-    world = {"steps": 6_000, "seed": 12, "speeds": (1.0, 1.0), "accels": (1.0,), "dts": (0.05,)}
-    naive = attack(plant, base(), guard=clipped_acceleration(1.0), **world)
-    assert naive.contacts > 0
-    built = attack(plant, base(), **world)
-    assert (built.contacts, built.uncertified) == (0, 0), built
+    dt, naive, built = 0.05, [], []
+    for episode in range(40):
+        rng = derive_substream("tests.speed_limit", root_seed=episode).default_rng()
+        away, strategy = rng.normal(size=2), str(rng.choice(PURSUITS))
+        away *= rng.uniform(4.5 * RADIUS, 2.0) / np.linalg.norm(away)
+        goals = rng.uniform(-2.0, 2.0, size=(4, 2))
+
+        def wish(scene, goals=goals, kind=episode % 3, rng=rng):
+            ego, way = scene["ego"].position, rng.normal(size=2)
+            if kind == 1:
+                way = scene["p0"].position - ego
+            elif kind == 2:  # there and back
+                way = goals[int(np.linalg.norm(goals - ego, axis=1).argmax())] - ego
+            return TOP * way / max(float(np.linalg.norm(way)), 1e-9)
+
+        naively = clipped_acceleration(1.0)
+        flter = BackupFilter(base(), [PartnerBound("p0", TOP, 1.0)], dt=dt, margin_m=0.0)
+
+        def guarded(scene, flter=flter, wish=wish):
+            step = flter.filter(wish(scene), scene)
+            assert not step.uncertified
+            return step.action
+
+        for gaps, policy in (
+            (naive, lambda scene, wish=wish, do=naively: do(wish(scene), scene, dt)),
+            (built, guarded),
+        ):
+            partner = hunter(strategy, away, np.random.default_rng(episode), accel=1.0)
+            gaps += run(plant(), partner, policy, dt, 150)
+    assert min(naive) < -1e-6
+    assert min(built) >= -1e-6
+    assert len(built) == 6_000
 
 
 def test_base_with_a_rate_that_is_taken_for_an_ideal_one_hits_walls():
-    world = {"steps": 2_000, "seed": 13, "partners": 0, "walls": True}
-    naive = attack(plant, base("none"), **world)
-    assert naive.wall_contacts > 0
-    assert naive.worst_wall < -0.01
-    built = attack(plant, base(), **world)
-    assert (built.wall_contacts, built.static_uncertified) == (0, 0), built
+    def naive(robot, partners, **options):
+        ideal = dataclasses.replace(robot, limit="none", max_accel=math.inf)
+        return BackupFilter(ideal, partners, **options)
+
+    config = AttackConfig(schemes=("norm-walls",), steps=2_000, seed=13, dims=(2,))
+    hit = attack(config, make_guard=naive)
+    assert any("an obstacle was touched" in failure for failure in hit.failures)
+    assert hit.everything().min_wall_m < -0.01
+    assert attack(config).failures == []
 
 
 def test_nobody_escapes_from_a_faster_partner():
@@ -75,16 +131,13 @@ def test_nobody_escapes_from_a_faster_partner():
     with pytest.raises(ConfigurationError, match="it catches up, whatever the robot does"):
         BackupFilter(base(), [bound], dt=0.1, guarantee="escape")
     # The naive way: flee as fast as possible, safe for the next 2 s. It is caught and run over.
-    robot = plant(base(), (0.0, 0.0))
-    rng = np.random.default_rng(0)
-    hunter = Pursuer(bound, PURSUITS["chase"], (-1.5, 0.0), (0.0, 0.0), rng)
-    gaps = run(robot, hunter, lambda _: (TOP, 0.0))
+    robot, rng = plant(), np.random.default_rng(0)
+    gaps = run(robot, hunter("chase", (-1.5, 0.0), rng, speed=1.2 * TOP), lambda _: (TOP, 0.0))
     assert min(gaps[:20]) > 0.3
     assert min(gaps) < -0.01
-    assert robot.velocity == (TOP, 0.0)
+    assert robot.velocity.tolist() == [[TOP, 0.0]]
     # The built one does not promise to get away, but to stand still when it is caught.
-    robot = plant(base(), (0.0, 0.0))
-    hunter = Pursuer(bound, PURSUITS["chase"], (-1.5, 0.0), (0.0, 0.0), rng)
+    robot = plant()
     guard = BackupFilter(base(), [bound], dt=0.1, margin_m=0.0)
 
     def passive(scene):
@@ -92,25 +145,9 @@ def test_nobody_escapes_from_a_faster_partner():
         assert not step.uncertified
         return step.action
 
-    gaps = run(robot, hunter, passive)
+    gaps = run(robot, hunter("chase", (-1.5, 0.0), rng, speed=1.2 * TOP), passive)
     assert min(gaps) < -0.01
-    assert robot.velocity == (0.0, 0.0)
-
-
-def run(robot, hunter, policy):
-    """Return the gap after each of 200 steps; stop where the robot is touched."""
-    gaps = []
-    for _ in range(200):
-        scene = {
-            "ego": AgentSnapshot(robot.position, robot.velocity, RADIUS),
-            "p0": AgentSnapshot(hunter.position, hunter.velocity, RADIUS),
-        }
-        before = robot.position
-        path = robot.step(policy(scene), 0.1)
-        gaps.append(math.dist(path[-1], hunter.step(before, path, 0.1)[-1]) - 2.0 * RADIUS)
-        if gaps[-1] < -0.01:
-            break
-    return gaps
+    assert robot.velocity.tolist() == [[0.0, 0.0]]
 
 
 def test_partner_and_wall_have_no_common_backup_and_the_wall_comes_first():
@@ -118,10 +155,7 @@ def test_partner_and_wall_have_no_common_backup_and_the_wall_comes_first():
     guard = BackupFilter(
         base(), [PartnerBound("p0", TOP)], dt=0.1, margin_m=0.0, obstacles=[HalfSpace((1, 0), -0.3)]
     )
-    robot = plant(base(), (0.0, 0.0))
-    hunter = Pursuer(
-        PartnerBound("p0", TOP), PURSUITS["chase"], (1.0, 0.0), (0.0, 0.0), np.random.default_rng(0)
-    )
+    robot, partner = plant(), hunter("chase", (1.0, 0.0), np.random.default_rng(0))
     uncertified = False
 
     def guarded(scene):
@@ -131,7 +165,7 @@ def test_partner_and_wall_have_no_common_backup_and_the_wall_comes_first():
         assert not step.static_uncertified
         return step.action
 
-    gaps = run(robot, hunter, guarded)
+    gaps = run(robot, partner, guarded)
     assert min(gaps) < 0.0
     assert uncertified
-    assert robot.position[0] >= -0.3 + RADIUS - 1e-6
+    assert robot.position[0, 0] >= -0.3 + RADIUS - 1e-6

@@ -1,82 +1,102 @@
 """Theorems C and C' under attack: exact plants, partners that move second, walls."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
+from cadenza.safety.verifier import AttackConfig, attack
+from cadenza.safety.verifier.attacks import REST
 from tests.campaigns import size
-from tests.unit.safety.backup.attacks import REST, nearest_wall
-from tests.unit.safety.backup.wheels import attack
 
 #: Steps of the main campaigns.
 STEPS = size(10_000, 1_000_000)
-KINDS = {
-    "axle": {},
-    "ahead": {"offset_m": 0.1},
-    "behind": {"offset_m": -0.1},
-    "ideal": {"ideal": True},
-}
+RESPONSES = ("rates", "offset", "ideal")
+FURNISHED = ("corridor", "corner", "funnel", "room", "boxes", "clutter")
 
 
-def steps_of(kind):
-    """Return the steps of another campaign: a theorem's own base is attacked longest."""
-    return size(1_500, 1_000_000 if kind in ("axle", "ideal") else 200_000)
+def attacked(response, claim, steps=None, make_guard=None, **changes):
+    """Attack a wheeled base; every claim holds unless it has another filter than its own.
+
+    A theorem's own base is attacked longest.
+    """
+    steps = steps or size(1_500, 200_000 if response == "offset" else 1_000_000)
+    settings = {"robot": "unicycle", "schemes": (f"{response}-{claim}",), "steps": steps}
+    settings |= {"episode_steps": 150, "worlds": FURNISHED}
+    report = attack(AttackConfig(**settings | changes), make_guard=make_guard)
+    if make_guard is None:
+        assert report.failures == []
+    return report.everything()
 
 
 @pytest.mark.slow
 def test_walls_are_never_touched_by_a_disc_about_its_axle():
-    tally = attack(steps=STEPS, seed=1)
+    tally = attacked("rates", "walls", STEPS, seed=1)
     assert (tally.wall_contacts, tally.static_uncertified) == (0, 0), tally
-    assert tally.worst_wall < 1e-3, "no robot ever came near: the attack has no teeth"
+    assert tally.min_wall_m < 1e-3, "no robot ever came near: the attack has no teeth"
 
 
-@pytest.mark.parametrize("kind", ["ahead", "behind", "ideal"])
-def test_walls_are_never_touched_by_other_bases_either(kind):
-    tally = attack(steps=steps_of(kind), seed=2, **KINDS[kind])
+@pytest.mark.parametrize("response", ["offset", "ideal"])
+def test_walls_are_never_touched_by_other_bases_either(response):
+    tally = attacked(response, "walls", seed=22)
     assert (tally.wall_contacts, tally.static_uncertified) == (0, 0), tally
-    assert tally.worst_wall < 0.01
+    assert tally.min_wall_m < 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_passive_base_rests_wherever_it_is_touched(kind):
-    tally = attack(steps=steps_of(kind), seed=3, guarantee="passive", partners=2, **KINDS[kind])
-    assert tally.contacts > 0
-    assert tally.contact_speed <= REST, tally
+@pytest.mark.parametrize("response", RESPONSES)
+def test_passive_base_rests_wherever_it_is_touched(response):
+    tally = attacked(response, "passive", seed=3)
+    assert tally.touched_episodes > 0
+    assert tally.largest_contact_speed <= REST, tally
     assert (tally.wall_contacts, tally.static_uncertified, tally.uncertified) == (0, 0, 0), tally
 
 
 @pytest.mark.slow
 def test_lone_partner_never_touches_a_base_that_faces_it_or_turned_away():
-    tally = attack(steps=STEPS, seed=4, guarantee="escape", partners=1, walls=False)
-    assert (tally.contacts, tally.uncertified) == (0, 0), tally
-    assert tally.worst_gap < 0.01, "no partner ever came near: the attack has no teeth"
+    tally = attacked("rates", "escape", STEPS, seed=4, worlds=("free",))
+    assert (tally.touched_episodes, tally.uncertified) == (0, 0), tally
+    assert tally.min_gap_m < 0.01, "no partner ever came near: the attack has no teeth"
 
 
-@pytest.mark.parametrize("kind", ["ahead", "behind", "ideal"])
-def test_lone_partner_never_touches_other_bases_either(kind):
-    tally = attack(
-        steps=steps_of(kind), seed=5, guarantee="escape", partners=1, walls=False, **KINDS[kind]
-    )
-    assert (tally.contacts, tally.uncertified) == (0, 0), tally
-    assert tally.worst_gap < 0.01
+@pytest.mark.parametrize("response", ["offset", "ideal"])
+def test_lone_partner_never_touches_other_bases_either(response):
+    tally = attacked(response, "escape", seed=25, worlds=("free",))
+    assert (tally.touched_episodes, tally.uncertified) == (0, 0), tally
+    assert tally.min_gap_m < 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_beside_walls_no_contact_falls_into_a_certified_step(kind):
-    tally = attack(steps=steps_of(kind), seed=6, guarantee="escape", partners=1, **KINDS[kind])
+@pytest.mark.parametrize("response", RESPONSES)
+def test_beside_walls_no_contact_falls_into_a_certified_step(response):
+    tally = attacked(response, "escape", seed=6)
     assert (tally.wall_contacts, tally.static_uncertified) == (0, 0), tally
     assert tally.certified_contacts == 0, tally
     assert tally.uncertified > 0, "no robot was ever pinned: the attack has no teeth"
 
 
-def test_base_with_rates_that_is_taken_for_an_ideal_one_hits_walls():
-    def taken_for_ideal(nominal, model, plant, obstacles, dt):
-        """Meet the row of the nearest wall as if speeds were followed at once."""
-        gap, into = nearest_wall(obstacles, np.array(plant.position))
-        ahead = float(into @ [np.cos(plant.heading), np.sin(plant.heading)])
-        room = max(0.0, gap - 0.2) / dt
-        v, w = nominal
-        return np.array([v * min(1.0, room / (v * ahead)) if v * ahead > room else v, w])
+class Step(NamedTuple):
+    action: np.ndarray
+    backup: str = "none"
+    uncertified: bool = False
+    static_uncertified: bool = False
 
-    tally = attack(steps=2_000, seed=1, guard=taken_for_ideal)
+
+class TakenForIdeal:
+    """Meets the row of the nearest wall as if speeds were followed at once."""
+
+    def __init__(self, robot, partners, *, dt, obstacles, **_):
+        self.dt, self.obstacles = dt, obstacles
+
+    def filter(self, nominal, agents):
+        ego = agents["ego"]
+        distances, normals = self.obstacles.gaps(ego.position)
+        nearest = distances.argmin()
+        room = max(0.0, distances[nearest] - ego.radius) / self.dt
+        ahead = -float(normals[nearest] @ [np.cos(ego.heading), np.sin(ego.heading)])
+        v, w = nominal
+        return Step(np.array([v * min(1.0, room / (v * ahead)) if v * ahead > room else v, w]))
+
+
+def test_base_with_rates_that_is_taken_for_an_ideal_one_hits_walls():
+    tally = attacked("rates", "walls", 2_000, TakenForIdeal, seed=1)
     assert tally.wall_contacts > 50
-    assert tally.worst_wall < -0.02
+    assert tally.min_wall_m < -0.02

@@ -2,82 +2,87 @@
 
 import pytest
 
-from cadenza.safety.control_models import VelocityModel
-from cadenza.safety.verifier.plants import VelocityPlant
+from cadenza.safety.backup import BackupFilter
+from cadenza.safety.verifier import AttackConfig, attack
+from cadenza.safety.verifier.attacks import REST
 from tests.campaigns import size
-from tests.unit.safety.backup.attacks import REST, attack
 
-LIMITS = ("norm", "axis", "none", "lag")
+RESPONSES = ("norm", "axis", "ideal", "lag")
+FURNISHED = ("corridor", "corner", "funnel", "room", "boxes", "clutter")
 #: Steps of the main campaign of each kind of base, and of the others.
 STEPS, FEWER = size(10_000, 1_000_000), size(1_000, 100_000)
 
 
-def base(limit, dim=2, **settings):
-    if limit == "lag":
-        return VelocityModel("ego", dim, 1.0, lag_s=0.3, **settings)
-    rate = {} if limit == "none" else {"max_accel": 1.5}
-    return VelocityModel("ego", dim, 1.0, limit=limit, **rate, **settings)
-
-
-def plant(model, position):
-    return VelocityPlant(model, position, (0.0,) * model.dim)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", LIMITS)
-def test_lone_partner_as_fast_as_the_base_never_touches_it_in_free_space(limit):
-    tally = attack(plant, base(limit), steps=STEPS, seed=1)
-    assert (tally.contacts, tally.uncertified) == (0, 0), tally
-    assert tally.worst_gap < 0.01, "no partner ever came near: the attack has no teeth"
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_base_in_space_is_never_touched_either(limit):
-    tally = attack(plant, base(limit, dim=3), steps=FEWER, seed=2, dim=3)
-    assert (tally.contacts, tally.uncertified) == (0, 0), tally
+def attacked(scheme, make_guard=None, **changes):
+    """Attack a velocity base; every claim holds unless it has another filter than its own."""
+    settings = {"schemes": (scheme,), "steps": FEWER, "dims": (2,), "episode_steps": 150}
+    report = attack(AttackConfig(**settings | changes), make_guard=make_guard)
+    if make_guard is None:
+        assert report.failures == []
+    return report.everything()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", LIMITS)
-def test_walls_are_never_touched_and_partners_not_in_certified_steps(limit):
-    tally = attack(plant, base(limit), steps=STEPS, seed=3, walls=True)
+@pytest.mark.parametrize("response", RESPONSES)
+def test_lone_partner_as_fast_as_the_base_never_touches_it_in_free_space(response):
+    tally = attacked(f"{response}-escape", steps=STEPS, seed=1, worlds=("free",))
+    assert (tally.touched_episodes, tally.uncertified) == (0, 0), tally
+    assert tally.min_gap_m < 0.01, "no partner ever came near: the attack has no teeth"
+
+
+@pytest.mark.parametrize("response", RESPONSES)
+def test_base_in_space_is_never_touched_either(response):
+    tally = attacked(f"{response}-escape", seed=2, worlds=("free",), dims=(3,))
+    assert (tally.touched_episodes, tally.uncertified) == (0, 0), tally
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("response", RESPONSES)
+def test_walls_are_never_touched_and_partners_not_in_certified_steps(response):
+    tally = attacked(f"{response}-escape", steps=STEPS, seed=3, worlds=FURNISHED)
     assert (tally.wall_contacts, tally.static_uncertified) == (0, 0), tally
     assert tally.certified_contacts == 0, tally
-    assert tally.worst_wall < 0.01
+    assert tally.uncertified > 0, "no robot was ever pinned: the attack has no teeth"
+    assert tally.min_wall_m < 0.01
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_passive_base_rests_wherever_it_is_touched(limit):
-    tolerated = 0.05 if limit == "lag" else 0.0
-    tally = attack(
-        plant,
-        base(limit),
-        steps=FEWER,
-        seed=4,
-        walls=True,
-        partners=3,
-        speeds=(0.5, 3.0),
-        contact_speed=tolerated,
-    )
-    assert tally.contacts > 0
-    assert tally.contact_speed <= tolerated + REST, tally
+@pytest.mark.parametrize("response", RESPONSES)
+def test_passive_base_rests_wherever_it_is_touched(response):
+    tally = attacked(f"{response}-passive", seed=4, worlds=FURNISHED)
+    assert tally.touched_episodes > 0
+    assert tally.largest_contact_speed <= (0.05 if response == "lag" else 0.0) + REST, tally
     assert (tally.wall_contacts, tally.uncertified) == (0, 0), tally
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_errors_and_old_packets_are_counted(limit):
-    doubt = {"error_m": 0.005, "error_speed": 0.05, "age_steps": 2}
-    tally = attack(plant, base(limit), steps=FEWER, seed=5, **doubt)
-    assert (tally.contacts, tally.uncertified) == (0, 0), tally
-    ignored = attack(plant, base(limit), steps=FEWER, seed=5, counted=False, **doubt)
-    assert ignored.contacts > 0, "errors of this size do no harm: the test has no teeth"
+def deaf(robot, partners, *, position_error_m, velocity_error, **options):
+    """A filter that is not told of errors."""
+    return BackupFilter(robot, partners, **options)
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("delay_s", [0.1, 0.13])
-def test_known_delay_of_commands_is_counted(limit, delay_s):
-    late = base(limit, delay_s=delay_s)
-    tally = attack(plant, late, steps=FEWER, seed=6, walls=True)
+@pytest.mark.parametrize("response", RESPONSES)
+def test_errors_and_old_packets_are_counted(response):
+    doubt = {"position_error": 0.005, "velocity_error": 0.05, "max_age_steps": 2}
+    doubt |= {"seed": 5, "worlds": ("free",)}
+    tally = attacked(f"{response}-escape", **doubt)
+    assert (tally.touched_episodes, tally.uncertified) == (0, 0), tally
+    ignored = attacked(f"{response}-escape", deaf, **doubt)
+    assert ignored.certified_contacts > 0, "errors of this size do no harm: no teeth"
+
+
+@pytest.mark.parametrize("response", RESPONSES)
+def test_obstacles_that_are_measured_wrongly_are_not_touched_if_the_error_is_stated(response):
+    doubt = {"position_error": 0.01, "seed": 8, "worlds": FURNISHED}
+    tally = attacked(f"{response}-walls", **doubt)
+    assert tally.wall_contacts == 0, tally
+    ignored = attacked(f"{response}-walls", deaf, **doubt)
+    assert ignored.wall_contacts > 0, "errors of this size do no harm: no teeth"
+
+
+@pytest.mark.parametrize("response", RESPONSES)
+@pytest.mark.parametrize("delay_steps", [1.0, 2.6])
+def test_known_delay_of_commands_is_counted(response, delay_steps):
+    scheme = f"{response}-escape"
+    tally = attacked(scheme, seed=6, worlds=FURNISHED, delay_steps=delay_steps)
     assert (tally.wall_contacts, tally.certified_contacts) == (0, 0), tally
-    free = attack(plant, late, steps=FEWER, seed=7)
-    assert (free.contacts, free.uncertified) == (0, 0), free
+    free = attacked(scheme, seed=7, worlds=("free",), delay_steps=delay_steps)
+    assert (free.touched_episodes, free.uncertified) == (0, 0), free

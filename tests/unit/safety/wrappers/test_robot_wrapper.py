@@ -9,7 +9,7 @@ import cadenza
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel
 from cadenza.safety.geometry import HalfSpace, Points
-from cadenza.safety.verifier.plants import UnicyclePlant
+from cadenza.safety.verifier.robots import UnicyclePlant
 
 DT, RADIUS = 0.1, 0.2
 CART = UnicycleModel("cart", 1.0, 0.5, 2.0, 1.0, 4.0, RADIUS)
@@ -33,7 +33,11 @@ class CartEnv(gym.Env):
 
 def scene(env, _observation, _info):
     cart = env.unwrapped.cart
-    return {"cart": CART.snapshot(*cart.position, cart.heading, cart.speed, cart.yaw_rate)}
+    return {
+        "cart": CART.snapshot(
+            *map(float, (*cart.position, cart.heading, cart.speed, cart.yaw_rate))
+        )
+    }
 
 
 def rays(env, _observation, _info):
