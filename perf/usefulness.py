@@ -55,7 +55,9 @@ from cadenza.safety.affine import (
 )
 from cadenza.safety.backup import BackupFilter
 from cadenza.safety.geometry import Ball, HalfSpace, Obstacles, Shape
-from cadenza.safety.verifier.plants import PURSUITS, Chase, Pursuer, UnicyclePlant, VelocityPlant
+from cadenza.safety.verifier.adversaries import PURSUITS, PartnerView, unit
+from cadenza.safety.verifier.attacks import Pursuer
+from cadenza.safety.verifier.robots import UnicyclePlant, VelocityPlant
 from perf.record import measured_with
 
 RADIUS, DT, TIME_S, GOAL_M = 0.2, 0.1, 20.0, 0.25
@@ -96,7 +98,7 @@ class Holonomic:
     box, weights = (-TOP, TOP), None
 
     def __init__(self, place: tuple[float, float], _heading: float) -> None:
-        self.plant = VelocityPlant(self.model, place, (0.0, 0.0))
+        self.plant = VelocityPlant(place, (0.0, 0.0), max_accel=self.model.max_accel)
 
     def look(self) -> AgentSnapshot:
         return AgentSnapshot(self.plant.position, self.plant.velocity, RADIUS)
@@ -129,11 +131,11 @@ class Wheeled:
 
     def look(self) -> AgentSnapshot:
         plant = self.plant
-        turning = {"heading": plant.heading, "yaw_rate": plant.yaw_rate}
+        turning = {"heading": float(plant.heading), "yaw_rate": float(plant.yaw_rate)}
         return WheeledSnapshot(plant.position, plant.velocity, RADIUS, **turning)
 
     def state(self) -> list[float]:
-        return [*self.plant.position, self.plant.heading]
+        return [*self.plant.position, float(self.plant.heading)]
 
     def straight(self, way: np.ndarray) -> np.ndarray:
         """Return the command that turns to a way and drives it, slowly while it turns."""
@@ -259,12 +261,12 @@ class Strolling:
         self._goal = start
         self.walker: Any = None  # whose wish this is
 
-    def __call__(self, view: Chase) -> tuple[float, ...]:
+    def __call__(self, view: PartnerView) -> np.ndarray:
         del view
-        here = np.array(self.walker.position)
+        here = self.walker.position
         while np.linalg.norm(self._goal - here) < GOAL_M:
             self._goal = self._draw()
-        return tuple((self._goal - here).tolist())
+        return unit(self._goal - here)[None]
 
 
 @cache
@@ -316,8 +318,7 @@ class Episode:
                 start = place_in(self.obstacles, RADIUS, starts)
             strolls = Strolling(start, self.obstacles, starts)
             pursuit = strolls if scene.person == "walker" else PURSUITS["chase"]
-            still, here = (0.0, 0.0), tuple(start.tolist())
-            self.people.append(Pursuer(PERSON, pursuit, here, still, draws))
+            self.people.append(Pursuer(PERSON, pursuit, start, draws))
             strolls.walker = self.people[0]
         self.guard = BackupFilter(
             self.robot.model,
@@ -333,11 +334,11 @@ class Episode:
         policy: Callable[[np.ndarray], np.ndarray] = getattr(self.robot, self.scene.policy)
         for step in range(round(TIME_S / DT)):
             before = self.robot.plant.position
-            command = self._filtered(policy(self.goal - np.array(before)), counts)
-            path = self.robot.plant.step(command.tolist(), DT)
+            command = self._filtered(policy(self.goal - before), counts)
+            path = self.robot.plant.step(command, DT)
             people = [person.step(before, path, DT) for person in self.people]
             counts.steps += 1
-            if self._touches(np.array(path), people, counts):
+            if self._touches(path, people, counts):
                 return
             if math.dist(path[-1], self.goal) < GOAL_M:
                 counts.reached += 1
@@ -372,7 +373,7 @@ class Episode:
         walls = self.obstacles.gaps(path)[0].min(axis=1, initial=math.inf) - RADIUS
         persons = np.full(len(path), math.inf)
         for person in people:
-            apart = np.linalg.norm(np.array(person) - path, axis=1) - 2.0 * RADIUS
+            apart = np.linalg.norm(person - path, axis=1) - 2.0 * RADIUS
             persons = np.minimum(persons, apart)
         gaps = np.minimum(walls, persons)
         counts.nearest_m = min(counts.nearest_m, float(gaps.min()))

@@ -36,12 +36,11 @@ from cadenza.safety import (
 from cadenza.safety.backup import BackupFilter, unicycle
 from cadenza.safety.geometry import Ball, HalfSpace, Obstacles, Shape
 from cadenza.safety.maps import draw_obstacles
-from cadenza.safety.verifier.plants import (
-    PURSUITS,
+from cadenza.safety.verifier.adversaries import PURSUITS
+from cadenza.safety.verifier.attacks import Pursuer
+from cadenza.safety.verifier.robots import (
     SAMPLES,
     AccelerationPlant,
-    Plant,
-    Pursuer,
     UnicyclePlant,
     VelocityPlant,
 )
@@ -54,6 +53,8 @@ GHOSTS = 8
 #: Episodes among which the deepest contact of the clipped row is looked for.
 EPISODES = 120
 
+#: Robots that are driven here.
+Plant = AccelerationPlant | VelocityPlant | UnicyclePlant
 #: Returns the action of a step from the robot and its partners.
 Policy = Callable[[Any, Sequence[Pursuer]], Any]
 
@@ -113,10 +114,10 @@ def play(
     run = Run(dt, Obstacles(tuple(obstacles)))
     for _ in range(steps):
         before = robot.position
-        path = robot.step(list(policy(robot, partners)), dt)
+        path = robot.step(np.asarray(policy(robot, partners), float), dt)
         theirs = [partner.step(before, path, dt) for partner in partners]
         for k, point in enumerate(path):
-            gap = float(run.obstacles.gaps(np.array(point))[0].min(initial=math.inf)) - RADIUS
+            gap = float(run.obstacles.gaps(point)[0].min(initial=math.inf)) - RADIUS
             apart = [math.dist(point, other[k]) - 2.0 * RADIUS for other in theirs]
             last = run.path[-1] if run.path else before
             run.speeds.append(math.dist(point, last) * SAMPLES / dt)
@@ -133,7 +134,7 @@ def look(robot: Any, partners: Sequence[Pursuer]) -> dict[str, AgentSnapshot]:
     """Return what a filter is told."""
     scene = {"ego": AgentSnapshot(robot.position, robot.velocity, RADIUS)}
     if isinstance(robot, UnicyclePlant):
-        turning = {"heading": robot.heading, "yaw_rate": robot.yaw_rate}
+        turning = {"heading": float(robot.heading), "yaw_rate": float(robot.yaw_rate)}
         scene["ego"] = WheeledSnapshot(robot.position, robot.velocity, RADIUS, **turning)
     for one in partners:
         scene[one.bound.uid] = AgentSnapshot(one.position, one.velocity, RADIUS)
@@ -154,13 +155,13 @@ def base(limit: str = "norm") -> VelocityModel:
 
 def at(x: float, y: float = 0.0) -> VelocityPlant:
     """Return a base at rest; whatever a filter believes, it follows at a rate."""
-    return VelocityPlant(base(), (x, y), (0.0, 0.0))
+    return VelocityPlant((x, y), (0.0, 0.0), max_accel=RATE)
 
 
 def pursuer(bound: PartnerBound, kind: str, place: tuple[float, float], seed: int = 0) -> Pursuer:
     """Return a partner that stands still at first."""
     rng = derive_substream("tools.counterexamples", root_seed=seed).default_rng()
-    return Pursuer(bound, PURSUITS[kind], place, (0.0, 0.0), rng)
+    return Pursuer(bound, PURSUITS[kind], place, rng)
 
 
 def walls_as_partners() -> Example:
@@ -459,7 +460,7 @@ def scene(axes: Any, run: Run, example: Example) -> None:
     draw_obstacles(axes, run.obstacles, corners)
     ghosts = np.linspace(0, len(run.path) - 1, GHOSTS).astype(int)
     lines = [(np.array(run.path), ROBOT)]
-    if run.others[0]:
+    if len(run.others[0]):
         lines.append((np.array(run.others)[:, 0], PARTNER))
     for line, color in lines:
         axes.plot(line[:, 0], line[:, 1], color=color, lw=1.0)

@@ -11,7 +11,7 @@ Axes:      M = B N pairs of one ego and one of N partners, B episodes, d Cartesi
 Units:     m, m/s, m/s^2, s.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypeAlias
 
@@ -230,7 +230,9 @@ ADVERSARIES: Final[dict[str, Adversary]] = {
 
 
 #: Those that make sense for a partner whose command is its velocity.
-PURSUITS: Final = tuple(name for name in ADVERSARIES if name not in ("stand_still", "late_brake"))
+PURSUITS: Final[dict[str, Adversary]] = {
+    name: plays for name, plays in ADVERSARIES.items() if plays not in (stand_still, late_brake)
+}
 
 
 def bounded_push(view: PartnerView, adversary: Adversary) -> FloatArray:
@@ -274,7 +276,7 @@ class Opponents:
     """The partners of a batch: who plays which strategy, and what they keep during an episode.
 
     Args:
-        names: Strategies, of `ADVERSARIES`.
+        strategies: What they may play, by name.
         chosen: Index of each partner's strategy, shape (B, N).
         dim: Cartesian dimension d.
         contact_m: Distance of the centres at contact, m.
@@ -283,25 +285,24 @@ class Opponents:
 
     def __init__(
         self,
-        names: Sequence[str],
+        strategies: Mapping[str, Adversary],
         chosen: IndexArray,
         *,
         dim: int,
         contact_m: float,
         rng: np.random.Generator,
     ) -> None:
-        self._names, self._chosen, self._contact_m = names, chosen, contact_m
+        self._strategies, self._chosen, self._contact_m = strategies, chosen, contact_m
         self._phase: FloatArray = rng.uniform(size=chosen.size)
         self._taste = unit(rng.normal(size=(chosen.size, dim)))
         self._ways: IndexArray = rng.integers(MISLEADING, size=chosen.size)
-        #: Pairs of each strategy, by name, (M,) in all.
-        self.pairs_of: dict[str, IndexArray] = {
-            name: np.flatnonzero(chosen.reshape(-1) == k) for k, name in enumerate(names)
-        }
+        #: Pairs of each strategy, (M,) in all.
+        self._pairs_of = [np.flatnonzero(chosen.reshape(-1) == k) for k in range(len(strategies))]
 
     def names(self, episode: int) -> list[str]:
         """Return the strategies of an episode's partners."""
-        return [self._names[int(k)] for k in self._chosen[episode]]
+        names = list(self._strategies)
+        return [names[int(k)] for k in self._chosen[episode]]
 
     def commands(
         self,
@@ -347,9 +348,9 @@ class Opponents:
             bound=bound,
         )
         commands = np.zeros_like(offset)
-        for name, rows in self.pairs_of.items():
+        for strategy, rows in zip(self._strategies.values(), self._pairs_of, strict=True):
             if rows.size:
-                commands[rows] = bounded_push(view.take(rows), ADVERSARIES[name])
+                commands[rows] = bounded_push(view.take(rows), strategy)
         return commands.reshape(shape)
 
     def errors(self, motion: Motion, step: int) -> tuple[FloatArray, FloatArray]:

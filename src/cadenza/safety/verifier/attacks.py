@@ -33,7 +33,14 @@ from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.verifier.adversaries import PURSUITS, Motion, Opponents, length, unit
+from cadenza.safety.verifier.adversaries import (
+    PURSUITS,
+    Adversary,
+    Motion,
+    Opponents,
+    length,
+    unit,
+)
 from cadenza.safety.verifier.conditions import Condition
 from cadenza.safety.verifier.config import AttackConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord
@@ -252,6 +259,34 @@ class Pursuers:
             self.positions, self.velocities = mine[-1], end
         self._steps += 1
         return np.stack(mine)
+
+
+class Pursuer:
+    """One partner that moves second beside one robot; it begins at rest, for scripts and tests."""
+
+    def __init__(
+        self, bound: PartnerBound, strategy: Adversary, position: Any, rng: np.random.Generator
+    ) -> None:
+        self.bound: PartnerBound = bound
+        place = np.reshape(np.asarray(position, dtype=np.float64), (1, 1, -1))
+        chosen, dim = np.zeros((1, 1), dtype=np.intp), place.shape[2]
+        opponents = Opponents({"it": strategy}, chosen, dim=dim, contact_m=0.0, rng=rng)
+        limits = np.array([[bound.max_speed]]), np.array([[bound.max_accel]])
+        self._it = Pursuers(opponents, place, np.zeros_like(place), *limits, rng)
+
+    @property
+    def position(self) -> FloatArray:
+        """Where it is, shape (d,), m."""
+        return self._it.positions[0, 0]
+
+    @property
+    def velocity(self) -> FloatArray:
+        """Its velocity, shape (d,), m/s."""
+        return self._it.velocities[0, 0]
+
+    def step(self, start: FloatArray, path: FloatArray, dt: float) -> FloatArray:
+        """Return its positions in a step, (S, d), in which the robot goes from ``start``, (d,)."""
+        return self._it.step(start[None], path[:, None], np.array([dt]))[:, 0, 0]
 
 
 class _Batch:

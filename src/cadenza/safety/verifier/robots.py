@@ -40,8 +40,7 @@ from cadenza.safety.backup import BackupFilter, BackupStep
 from cadenza.safety.backup.acceleration import AccelerationBase
 from cadenza.safety.backup.base import BaseSettings, Partner, Scene
 from cadenza.safety.backup.filter import choose
-from cadenza.safety.control_models import UnicycleModel
-from cadenza.safety.control_models import PartnerBound, VelocityModel
+from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import (
     Ball,
     Box,

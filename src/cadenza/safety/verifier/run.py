@@ -162,19 +162,19 @@ class Cast:
     ) -> None:
         self._scenario, self._config = scenario, config
         episodes, dim = motion.ego_position.shape
-        names, partners = tuple(ADVERSARIES), scenario.partners
+        kinds, partners = len(ADVERSARIES), scenario.partners
         numbers: IndexArray = first + np.arange(episodes, dtype=np.intp)
-        shared: IndexArray = (numbers % len(names))[:, None]
-        others: IndexArray = rng.integers(len(names), size=(episodes, partners))
+        shared: IndexArray = (numbers % kinds)[:, None]
+        others: IndexArray = rng.integers(kinds, size=(episodes, partners))
         mixed = rng.random((episodes, 1)) < (_MIXED_SHARE if partners > 1 else 0.0)
         centre = motion.positions.mean(axis=1) - motion.ego_position
         spread = _GOAL_SPREAD_M * rng.normal(size=(episodes, dim))
         self._goals = motion.ego_position + _GOAL_BEYOND * centre + spread
-        self._nominals = (numbers // len(names)) % len(config.ego_nominals)
+        self._nominals = (numbers // kinds) % len(config.ego_nominals)
         self._standing = scenario.kind == "stationary"
         self._aim = standing_aim(motion) if self._standing else spread
         self._opponents = Opponents(
-            names,
+            ADVERSARIES,
             np.where(mixed, others, shared),
             dim=dim,
             contact_m=config.contact_m,

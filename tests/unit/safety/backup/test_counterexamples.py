@@ -14,8 +14,8 @@ from cadenza.safety.control_models import PartnerBound, VelocityModel
 from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.verifier import AttackConfig, attack
-from cadenza.safety.verifier.adversaries import PURSUITS, Opponents
-from cadenza.safety.verifier.attacks import Pursuers
+from cadenza.safety.verifier.adversaries import PURSUITS
+from cadenza.safety.verifier.attacks import Pursuer
 from cadenza.safety.verifier.robots import VelocityPlant
 
 TOP, RATE, RADIUS = 1.0, 2.0, 0.2
@@ -26,14 +26,11 @@ def base():
 
 
 def plant():
-    return VelocityPlant(np.zeros((1, 2)), np.zeros((1, 2)), max_accel=RATE)
+    return VelocityPlant((0.0, 0.0), (0.0, 0.0), max_accel=RATE)
 
 
 def hunter(strategy, position, rng, *, speed=TOP, accel=math.inf):
-    """Return a partner that starts at rest."""
-    opponents = Opponents([strategy], np.zeros((1, 1), int), dim=2, contact_m=2.0 * RADIUS, rng=rng)
-    place, bounds = np.reshape(position, (1, 1, 2)), (np.array([[speed]]), np.array([[accel]]))
-    return Pursuers(opponents, place, np.zeros((1, 1, 2)), *bounds, rng)
+    return Pursuer(PartnerBound("p0", speed, accel), PURSUITS[strategy], position, rng)
 
 
 def run(robot, partner, policy, dt=0.1, steps=200):
@@ -41,11 +38,11 @@ def run(robot, partner, policy, dt=0.1, steps=200):
     gaps = []
     for _ in range(steps):
         scene = {
-            "ego": AgentSnapshot(robot.position[0], robot.velocity[0], RADIUS),
-            "p0": AgentSnapshot(partner.positions[0, 0], partner.velocities[0, 0], RADIUS),
+            "ego": AgentSnapshot(robot.position, robot.velocity, RADIUS),
+            "p0": AgentSnapshot(partner.position, partner.velocity, RADIUS),
         }
-        start, path = robot.position, robot.step(np.array([policy(scene)]), dt)
-        theirs = partner.step(start, path, np.array([dt]))[:, :, 0]
+        start, path = robot.position, robot.step(policy(scene), dt)
+        theirs = partner.step(start, path, dt)
         gaps.append(float(np.linalg.norm(path - theirs, axis=-1).min()) - 2.0 * RADIUS)
         if gaps[-1] < -0.01:
             break
@@ -83,7 +80,7 @@ def test_row_of_an_acceleration_robot_fails_behind_a_speed_limit():
     dt, naive, built = 0.05, [], []
     for episode in range(40):
         rng = derive_substream("tests.speed_limit", root_seed=episode).default_rng()
-        away, strategy = rng.normal(size=2), str(rng.choice(PURSUITS))
+        away, strategy = rng.normal(size=2), str(rng.choice(list(PURSUITS)))
         away *= rng.uniform(4.5 * RADIUS, 2.0) / np.linalg.norm(away)
         goals = rng.uniform(-2.0, 2.0, size=(4, 2))
 
@@ -135,7 +132,7 @@ def test_nobody_escapes_from_a_faster_partner():
     gaps = run(robot, hunter("chase", (-1.5, 0.0), rng, speed=1.2 * TOP), lambda _: (TOP, 0.0))
     assert min(gaps[:20]) > 0.3
     assert min(gaps) < -0.01
-    assert robot.velocity.tolist() == [[TOP, 0.0]]
+    assert robot.velocity.tolist() == [TOP, 0.0]
     # The built one does not promise to get away, but to stand still when it is caught.
     robot = plant()
     guard = BackupFilter(base(), [bound], dt=0.1, margin_m=0.0)
@@ -147,7 +144,7 @@ def test_nobody_escapes_from_a_faster_partner():
 
     gaps = run(robot, hunter("chase", (-1.5, 0.0), rng, speed=1.2 * TOP), passive)
     assert min(gaps) < -0.01
-    assert robot.velocity.tolist() == [[0.0, 0.0]]
+    assert robot.velocity.tolist() == [0.0, 0.0]
 
 
 def test_partner_and_wall_have_no_common_backup_and_the_wall_comes_first():
@@ -168,4 +165,4 @@ def test_partner_and_wall_have_no_common_backup_and_the_wall_comes_first():
     gaps = run(robot, partner, guarded)
     assert min(gaps) < 0.0
     assert uncertified
-    assert robot.position[0, 0] >= -0.3 + RADIUS - 1e-6
+    assert robot.position[0] >= -0.3 + RADIUS - 1e-6

@@ -90,7 +90,7 @@ class HookedCartEnv(CartEnv):
 
     def build_agent_snapshots(self):
         cart = self.cart
-        own = CART.snapshot(*cart.position, cart.heading, cart.speed, cart.yaw_rate)
+        own = CART.snapshot(*map(float, (*cart.position, cart.heading, cart.speed, cart.yaw_rate)))
         return {"cart": own, "dog": AgentSnapshot((-2.0, 0.0), (0.0, 0.0), RADIUS)}
 
 
