@@ -299,6 +299,8 @@ class HandoverBlind(ReceivingEgo):
     nominal_grasp = True
 
 
+#: The ego's top speed at the door, m/s; `cadenza.envs.doorway` has the same.
+EGO_SPEED: Final = 1.0
 #: By how much the ego must be earlier at the door to go before a partner that comes, s.
 HEAD_START_S: Final = 0.5
 #: Progress from which on a partner that moves to the door counts as coming, m: nearer than where it
@@ -330,9 +332,7 @@ class DoorwayEgo(MemorylessPolicy, ABC):
         """Return the actions in N lanes, float32, (N, 2)."""
         view = doorway.View.of(states)
         going = doorway.through(view, self._speed, blind=self.blind)
-        waiting = doorway.aside(view, self._speed)
-        velocity = np.where(self.goes(view)[:, None], going, waiting)
-        return doorway.commands(view, velocity).astype(np.float32)
+        return _going_or_waiting(view, self.goes(view), going, self._speed).astype(np.float32)
 
     blind: ClassVar[bool] = True
 
@@ -349,13 +349,33 @@ class DoorwayReference(DoorwayEgo):
 
     def goes(self, view: doorway.View) -> NDArray[np.bool_]:
         """See `DoorwayEgo`."""
-        passed, inside = view.other_passed(), view.other_inside()
-        near, speed = COMING
-        comes = (view.other_progress > near) & (view.other_speed > speed)
-        lead = view.other_to_entry() / doorway.MAX_SPEED - view.to_entry() / self._speed
-        committed = (view.progress > doorway.INSIDE) | (lead > HEAD_START_S) | ~comes
-        deeper = view.progress > view.other_progress
-        return passed | (committed & ~inside) | (inside & deeper & (view.progress > doorway.INSIDE))
+        return has_the_turn(view, self._speed)
+
+
+def has_the_turn(view: doorway.View, speed: float) -> NDArray[np.bool_]:
+    """Return whether an ego that looks goes through the door, (N,)."""
+    passed, inside = view.other_passed(), view.other_inside()
+    near, moving = COMING
+    comes = (view.other_progress > near) & (view.other_speed > moving)
+    lead = view.other_to_entry() / doorway.MAX_SPEED - view.to_entry() / speed
+    committed = (view.progress > doorway.INSIDE) | (lead > HEAD_START_S) | ~comes
+    deeper = view.progress > view.other_progress
+    return passed | (committed & ~inside) | (inside & deeper & (view.progress > doorway.INSIDE))
+
+
+def take_turns(states: FloatArray) -> FloatArray:
+    """Return what `DoorwayReference` wants, (N, 2), as a law of the states."""
+    view = doorway.View.of(states)
+    going = doorway.through(view, EGO_SPEED)
+    return _going_or_waiting(view, has_the_turn(view, EGO_SPEED), going, EGO_SPEED)
+
+
+def _going_or_waiting(
+    view: doorway.View, goes: NDArray[np.bool_], going: FloatArray, speed: float
+) -> FloatArray:
+    """Return the commands, (N, 2), of egos that go through the door or wait aside."""
+    waiting = doorway.aside(view, speed)
+    return doorway.commands(view, np.where(goes[:, None], going, waiting))
 
 
 @register_policy("doorway_first")

@@ -12,6 +12,7 @@ swerve:   a = goal pull + sum over the other robots i of  g max(0, c - |m_i|) s_
 cover:    v = k (l - p) towards the landmark l of the cheaper pairing of the two robots with the
           two landmarks (sum of distances).
 carry:    co-carry's reference before it loses patience (`cadenza.benchmark.scripted_egos`).
+take_turns: the reference at the door, which sees whose turn it is (there, too).
 noise:    with a standard deviation > 0 every wanted action is disturbed before the filter sees
           it, so that episodes also show how to get back; a clone that never saw that drifts away.
           Source: noise injection, arXiv:1703.09327.
@@ -36,7 +37,7 @@ from cadenza.benchmark.builders import (
 from cadenza.benchmark.ego_vector_env import EgoVectorEnv, Variation, make_batch, open_seat
 from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.populations import Members
-from cadenza.benchmark.scripted_egos import carry
+from cadenza.benchmark.scripted_egos import carry, take_turns
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import (
@@ -199,6 +200,8 @@ EXPERTS: Final[Mapping[str, Expert]] = {
     "goal_pd": Expert(task="crossing", law=goal_pull),
     "cover": Expert(task="mpe_cooperative_push", law=cover),
     "carry": Expert(task="cocarry_mj", law=carry),
+    "take_turns": Expert(task="doorway", law=take_turns),
+    "take_turns_on_wheels": Expert(task="doorway_diffdrive", law=take_turns),
 }
 
 

@@ -14,6 +14,7 @@ from cadenza.benchmark.lanes import open_lanes, play_lanes
 from cadenza.benchmark.policies import load_policy
 from cadenza.benchmark.training import run_training
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.files import sha256_file
 
 TASKS = ["doorway", "doorway_diffdrive"]
 ON = SafetyConfig(enabled=True)
@@ -151,3 +152,24 @@ def test_training_inside_the_filter_keeps_its_record(tmp_path, task, copies):
     assert (final["lambda_mean"], final["n_loss"], final["n_uncertified"]) == (0.0, 0, 0)
     assert audit_run_log(result.outcome.log_path).passed
     assert result.curve.evaluations[-1].results["contact_rate"] == 0.0
+
+
+class StopError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_interrupted_training_inside_the_filter_ends_with_the_same_weights(tmp_path, task):
+    def stop(done, total, last):
+        if done >= 300:
+            raise StopError
+
+    digests = []
+    for folder in ("whole", "half"):
+        config = config_for(tmp_path / folder, env={"task": task, "num_envs": 4})
+        if folder == "half":
+            with pytest.raises(StopError):
+                run_training(config, repo_root=tmp_path, progress=stop)
+        result = run_training(config, repo_root=tmp_path, resume=folder == "half")
+        digests.append(sha256_file(result.curve.checkpoint_paths[-1]))
+    assert digests[0] == digests[1]
