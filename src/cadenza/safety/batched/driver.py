@@ -29,7 +29,7 @@ from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.projection import INFEASIBLE
 from cadenza.safety.braking import BrakeLayer
 from cadenza.safety.conformal import SCORE_TOLERANCE, WARMUP_FACTOR
-from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict, canonical_pair_key
+from cadenza.safety.contracts import EmergencyController, LambdaDict, canonical_pair_key
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.record import Decision
 from cadenza.safety.runtime.env_hooks import BatchEnvHooks, unwrapped
@@ -143,12 +143,9 @@ class RowwiseEngine:
         *,
         ego_uid: str,
         options: SafetyOptions,
-        emergency_controller: EmergencyController | None,
+        controllers: Mapping[str, EmergencyController] | None,
     ) -> None:
-        self._hooks, self._options = hooks, options
-        self._controllers = (
-            None if emergency_controller is None else {ego_uid: emergency_controller}
-        )
+        self._hooks, self._options, self._controllers = hooks, options, controllers
         self._runtimes = self._fresh(ego_uid)
         partners = sorted(uid for uid in hooks.control_models if uid != ego_uid)
         self._uids = (ego_uid, *partners)
@@ -726,6 +723,14 @@ class BatchedSafetyDriver:
             is its Cartesian acceleration.
         max_rows: Most environments decided in one pass, see `BatchedEgoFilter`.
 
+    Attributes:
+        env: As given.
+        num_envs: B.
+        bounds: Envelope the filter enforces.
+        partner_uids: Partners, in string order.
+        cartesian_accel_capacity: What lambda is compared with, m/s^2.
+        lambda_bound: Largest magnitude lambda may take, m/s^2.
+
     Raises:
         ConfigurationError: The ego has no control model or needs an emergency controller, or there
             is no partner.
@@ -743,9 +748,6 @@ class BatchedSafetyDriver:
     ) -> None:
         controllers = None if emergency_controller is None else {ego_uid: emergency_controller}
         require_parts(ego_uid, hooks.control_models, hooks.bounds, options, controllers)
-        self._env = env
-        self._hooks = hooks
-        self._options = options
         if ego_uid not in hooks.control_models or len(hooks.control_models) == 1:
             raise ConfigurationError(
                 f"BatchedSafetyDriver: expected control models of the ego {ego_uid!r} and of at "
@@ -754,12 +756,14 @@ class BatchedSafetyDriver:
         self.partner_uids: tuple[str, ...] = tuple(
             sorted(uid for uid in hooks.control_models if uid != ego_uid)
         )
-        self._action_dim = hooks.control_models[ego_uid].action_dim
-        self._ego_uid = ego_uid
-        self._controller = emergency_controller
+        self.env, self.num_envs, self.bounds = env, hooks.num_envs, hooks.bounds
+        self.cartesian_accel_capacity: float = hooks.bounds.cartesian_accel_capacity
+        self.lambda_bound: float = options.clamp_floor_ratio * self.cartesian_accel_capacity
+        self._hooks, self._options, self._controllers = hooks, options, controllers
+        self._ego_uid, self._action_dim = ego_uid, hooks.control_models[ego_uid].action_dim
         self._engine: VectorEngine | RowwiseEngine
         accelerates = isinstance(hooks.control_models[ego_uid], DoubleIntegratorControlModel)
-        if emergency_controller is None and accelerates and follows(options):
+        if controllers is None and accelerates and follows(options):
             self._engine = VectorEngine(hooks, ego_uid=ego_uid, options=options, max_rows=max_rows)
         else:
             self._engine = self._rowwise_engine()
@@ -800,39 +804,9 @@ class BatchedSafetyDriver:
         )
 
     @property
-    def env(self) -> object:
-        """The batch it was built from."""
-        return self._env
-
-    @property
-    def num_envs(self) -> int:
-        """Environments B."""
-        return self._hooks.num_envs
-
-    @property
-    def bounds(self) -> Bounds:
-        """Envelope the filter enforces."""
-        return self._hooks.bounds
-
-    def reachable(self, nominal: FloatArray) -> FloatArray:
-        """Return what the actions' own bounds leave of them without the filter."""
-        c = self.bounds.action_linf_component
-        return np.clip(nominal, -c, c)
-
-    @property
     def lambda_(self) -> FloatArray:
         """Copy of the slack per pair, shape (B, N), m/s^2."""
         return self._engine.lambda_
-
-    @property
-    def cartesian_accel_capacity(self) -> float:
-        """Capacity that lambda is compared with, m/s^2."""
-        return self._hooks.bounds.cartesian_accel_capacity
-
-    @property
-    def lambda_bound(self) -> float:
-        """Largest magnitude lambda may take, m/s^2."""
-        return self._options.clamp_floor_ratio * self.cartesian_accel_capacity
 
     @property
     def partner_swaps(self) -> NDArray[np.int64]:
@@ -846,7 +820,7 @@ class BatchedSafetyDriver:
 
     def drives(self, env: object) -> bool:
         """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
-        if unwrapped(env) is not unwrapped(self._env):
+        if unwrapped(env) is not unwrapped(self.env):
             return False
         return BatchEnvHooks.of(env).control_timestep == self._hooks.control_timestep
 
@@ -926,7 +900,7 @@ class BatchedSafetyDriver:
             self._hooks,
             ego_uid=self._ego_uid,
             options=self._options,
-            emergency_controller=self._controller,
+            controllers=self._controllers,
         )
 
     def _follow_ages(self) -> None:
