@@ -63,14 +63,16 @@ def normal_from(partner: Partner, point: Vector) -> Vector:
     distance = math.hypot(*offset)
     if distance < COINCIDENT:
         return (1.0, *(0.0 for _ in offset[1:]))
+    if len(offset) == 2:  # written out: every step asks for it
+        return offset[0] / distance, offset[1] / distance
     return tuple([offset_k / distance for offset_k in offset])
 
 
 def worst_bound(n: Vector, point: Vector, partner: Partner, settings: BaseSettings) -> Bound:
     """Return the partner along n as seen from ``point``, at the worst that it was measured."""
-    _, velocity, contact, cap, accel, age = partner
-    excess = dot(n, minus(point, partner.position)) - contact
-    speed = min(dot(n, velocity) + settings.velocity_error, cap)
+    position, velocity, contact, cap, accel, age = partner
+    excess, speed = dot(n, minus(point, position)) - contact, dot(n, velocity)
+    speed = min(speed + settings.velocity_error, cap)
     if age > 0.0:
         excess -= reach(speed, accel, cap, age)
         speed = speed_after(speed, accel, cap, age)

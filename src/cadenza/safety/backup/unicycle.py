@@ -32,7 +32,6 @@ from typing import Final, NamedTuple
 from cadenza.safety.backup.base import (
     Base,
     BaseSettings,
-    Partner,
     Plan,
     Row,
     Scene,
@@ -247,6 +246,8 @@ class UnicycleBase(Base):
         self._e: Vector = (1.0, 0.0)
         self._heading = self._v = self._w = 0.0
         self._bounds: list[Bound] = []
+        #: The same from the point ahead, once somebody asked for them.
+        self._bounds_ahead: list[Bound] | None = None
         #: The obstacles that the robot could reach before it stops, nearest first.
         self._near: list[Part] = []
         #: The last action looked at: both checks ask for its sweep.
@@ -265,11 +266,18 @@ class UnicycleBase(Base):
             self._statics = StaticScene(scene.obstacles, self._c, scene.clearance_m)
             self._near = sorted(self._statics.within(within), key=itemgetter(0))
         self._partners = scene.partners
-        self._bounds = [self._seen_from(self._c, partner) for partner in scene.partners]
+        self._bounds, self._bounds_ahead = self._seen_from(self._c), None
 
-    def _seen_from(self, point: Vector, partner: Partner) -> Bound:
-        """Return a partner along the normal at a point, as seen from there."""
-        return worst_bound(normal_from(partner, point), point, partner, self._settings)
+    def _seen_from(self, point: Vector) -> list[Bound]:
+        """Return all partners along the normals at a point, as seen from there."""
+        settings = self._settings
+        return [worst_bound(normal_from(p, point), point, p, settings) for p in self._partners]
+
+    def _seen_ahead(self) -> list[Bound]:
+        """Return all partners as seen from the point ahead."""
+        if self._bounds_ahead is None:
+            self._bounds_ahead = self._seen_from(self._point())
+        return self._bounds_ahead
 
     def admissible(self, nominal: Vector) -> Vector:
         """Return the command within its limits; the same object if it meets the rows, too.
@@ -381,7 +389,7 @@ class UnicycleBase(Base):
 
     def _point_stays_clear(self, action: Vector) -> bool:
         """Return whether the point ahead keeps its distance within the step, whatever is done."""
-        bound = self._seen_from(self._point(), self._partners[0])
+        bound = self._seen_ahead()[0]
         n, (v, w) = bound.normal, action
         moved = self._dt * (v * (n[0] * self._e[0] + n[1] * self._e[1]))
         moved += self._dt * self._l * w * (n[1] * self._e[0] - n[0] * self._e[1])
@@ -422,7 +430,7 @@ class UnicycleBase(Base):
             return _REST
         if held and held.normal:
             return held.command
-        n = normal_from(self._partners[0], self._point())
+        n = self._seen_ahead()[0].normal
         ahead = n[0] * self._e[0] + n[1] * self._e[1]
         aside = n[1] * self._e[0] - n[0] * self._e[1]
         if self._escapes_at_once:
@@ -464,8 +472,7 @@ class UnicycleBase(Base):
             distance, n = gap(p)
             add(n, -(distance - level - room) / (dt + brake_s))
         walls = len(rows)
-        for partner in self._partners:
-            bound = self._seen_from(p, partner)
+        for bound in self._seen_ahead():
             if self._escapes_at_once:
                 turn = self._model.max_yaw_rate
                 lost = 0.5 * dt * turn * math.hypot(self._top, self._l * turn)
