@@ -818,6 +818,11 @@ class BatchedSafetyDriver:
         """Whether all environments are decided together; packet ages end that at the first step."""
         return isinstance(self._engine, VectorEngine)
 
+    def reachable(self, nominal: FloatArray) -> FloatArray:
+        """Return what the actions' own bounds leave of them without the filter."""
+        c = self.bounds.action_linf_component
+        return np.clip(nominal, -c, c)
+
     def drives(self, env: object) -> bool:
         """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
         if unwrapped(env) is not unwrapped(self.env):
