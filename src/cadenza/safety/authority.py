@@ -16,7 +16,7 @@ Limits:      J and beta are those of this instant; the certificate takes alpha a
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -184,11 +184,9 @@ def measure_authority(
     Raises:
         InputError: The model returns a wrong shape or something that is not finite.
     """
-    c = bounds.action_linf_component
-    capacity = model.max_cartesian_accel(bounds)
     if isinstance(model, DoubleIntegratorControlModel):
-        reach = c * math.sqrt(model.action_dim)
-        return EgoAuthority(None, None, min(capacity, c), reach, capacity)
+        return _of_box(model, bounds)
+    c, capacity = bounds.action_linf_component, model.max_cartesian_accel(bounds)
     jacobian, bias = read_action_map(model, snapshot)
     weakest = max(0.0, weakest_support(jacobian, bias, c))
     return EgoAuthority(
@@ -198,6 +196,12 @@ def measure_authority(
         largest_reach(jacobian, bias, c),
         capacity,
     )
+
+
+def _of_box(model: DoubleIntegratorControlModel, bounds: Bounds) -> EgoAuthority:
+    """Return the authority of an agent whose action is its acceleration, in every state."""
+    c, capacity = bounds.action_linf_component, model.max_cartesian_accel(bounds)
+    return EgoAuthority(None, None, min(capacity, c), c * math.sqrt(model.action_dim), capacity)
 
 
 def pair_parameters(
@@ -243,7 +247,6 @@ def check_authority(
     bounds: Bounds,
     *,
     snapshot: AgentSnapshot | None = None,
-    partner_models: Iterable[AgentControlModel] = (),
 ) -> EgoAuthority | None:
     """Refuse a control model that declares what its action box cannot do; for constructors.
 
@@ -252,14 +255,12 @@ def check_authority(
         bounds: Its box.
         snapshot: A representative state, e.g. the first of an episode; None checks only what
             does not depend on the state.
-        partner_models: Agents that the ego must be able to out-brake.
 
     Returns:
         The authority at ``snapshot``; None without one, unless the map is the identity.
 
     Raises:
-        ConfigurationError: No action of the box reaches the declared capacity, or a partner
-            leaves the ego no authority.
+        ConfigurationError: No action of the box reaches the declared capacity.
         InputError: The model returns a wrong shape or something that is not finite.
     """
     capacity = model.max_cartesian_accel(bounds)
@@ -269,10 +270,7 @@ def check_authority(
             f"{capacity}; an agent without authority cannot be guarded."
         )
     if isinstance(model, DoubleIntegratorControlModel):
-        reach = bounds.action_linf_component * math.sqrt(model.action_dim)
-        authority = EgoAuthority(
-            None, None, min(capacity, bounds.action_linf_component), reach, capacity
-        )
+        authority = _of_box(model, bounds)
     elif snapshot is None:
         return None
     else:
@@ -286,10 +284,6 @@ def check_authority(
             f"{capacity:.4g} m/s^2 declared; check what the action is (acceleration, velocity or "
             "position), its control timestep and the unit of the box, or declare less."
         )
-    for partner in partner_models:
-        partner_accel = _partner_bound(partner, bounds)
-        if not authority.every_direction - partner_accel >= MIN_BOUND:
-            raise _no_authority(authority.every_direction, partner, partner_accel)
     return authority
 
 

@@ -150,17 +150,6 @@ def test_authority_check_without_a_state_reads_no_jacobian():
     assert arm.calls == 0
 
 
-def test_authority_check_compares_every_partner():
-    ego = DoubleIntegratorControlModel("ego", 2)
-    check_authority(ego, box(2.0), partner_models=[partner(0.5), partner(1.9)])
-    with pytest.raises(ConfigurationError, match=r"got 2 m/s\^2 against 2.5 m/s\^2 of 'p'"):
-        check_authority(ego, box(2.0), partner_models=[partner(0.5), partner(2.5)])
-    with pytest.raises(ConfigurationError, match=r"got 0 m/s\^2 against 0.5"):
-        check_authority(
-            Affine(np.diag([1.0, 0.0])), box(2.0), snapshot=STATE, partner_models=[partner(0.5)]
-        )
-
-
 def test_authority_check_refuses_an_agent_without_any():
     with pytest.raises(ConfigurationError, match="without authority cannot be guarded"):
         check_authority(DoubleIntegratorControlModel("ego", 2, capacity=0.0), box(2.0))
