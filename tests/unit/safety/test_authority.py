@@ -153,9 +153,10 @@ def test_authority_check_without_a_state_reads_no_jacobian():
 def test_authority_check_refuses_an_agent_without_any():
     with pytest.raises(ConfigurationError, match="without authority cannot be guarded"):
         check_authority(DoubleIntegratorControlModel("ego", 2, capacity=0.0), box(2.0))
-    bad = Affine(np.eye(2), capacity=-1.0)
+    bad, settings = Affine(np.eye(2), capacity=-1.0), {"dt": 0.1, "gamma": 5.0, "plant": "zoh"}
+    authority = measure_authority(DoubleIntegratorControlModel("ego", 2), STATE, box(2.0))
     with pytest.raises(ConfigurationError, match="'ego': expected max_cartesian_accel >= 0"):
-        check_authority(DoubleIntegratorControlModel("ego", 2), box(2.0), partner_models=[bad])
+        pair_parameters(authority, bad, box(2.0), **settings)
 
 
 def test_authority_outside_what_the_box_reaches_is_zero_not_negative():
