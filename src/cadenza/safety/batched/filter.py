@@ -287,30 +287,7 @@ class BatchedEgoFilter:
         )
         self._max_rows = max_rows
         self._options = EgoOnlyOptions(**options, on_infeasible="least_violation")
-        if not isinstance(ego_model, DoubleIntegratorControlModel):
-            raise ConfigurationError(
-                "BatchedEgoFilter: expected a DoubleIntegratorControlModel as the ego, got "
-                f"{type(ego_model).__name__}; use the filter of one environment."
-            )
-        require_one_space([ego_model, *partner_models])
-        if self._options.rate_limit != "off" or self._options.prediction_error is not None:
-            raise ConfigurationError(
-                "BatchedEgoFilter: expected neither rate_limit nor prediction_error; use the "
-                "filter of one environment for them."
-            )
-        if self._options.barrier != "sampled":
-            raise ConfigurationError(
-                'BatchedEgoFilter: expected barrier="sampled", got '
-                f"{self._options.barrier!r}; use ExpCBFQP.ego_only, the filter of one environment, "
-                "for the classical row and the published filter."
-            )
-        if self._options.strategy is not None and not all(
-            isinstance(model, DoubleIntegratorControlModel) for model in partner_models
-        ):
-            raise ConfigurationError(
-                "BatchedEgoFilter: budget_split needs double integrators on both sides, whose "
-                "shares are the same in every environment; use the filter of one environment."
-            )
+        _require_followed(self._options, ego_model, partner_models)
         self._partners, self._dim = len(partner_models), ego_model.action_dim
         self._bounds, self._dt = bounds, dt
         lone = len(partner_models) == 1
@@ -392,8 +369,12 @@ class BatchedEgoFilter:
         ).checked(self._partners, self._dim)
         if not self._capturable:
             step.require_numbers()
-        batch = nominal.shape[0]
-        size = batch if self._masks(nominal) else chunk_size(self._partners, self._dim)
+        return self._in_passes(step)
+
+    def _in_passes(self, step: StepInput) -> BatchedStep:
+        """Filter as many environments at once as the device likes, or as were allowed."""
+        batch = step.nominal.shape[0]
+        size = batch if self._masks(step.nominal) else chunk_size(self._partners, self._dim)
         size = size if self._max_rows is None else min(size, self._max_rows)
         if batch <= size:
             return self._filter(step)
@@ -755,6 +736,38 @@ class BatchedEgoFilter:
         radial = -self._radial_accel * rows.a[:, 0]
         u = torch.where(braked.unsqueeze(1), radial, solution.u)
         return solution._replace(u=u, proved=solution.proved | braked)
+
+
+def _require_followed(
+    options: EgoOnlyOptions,
+    ego_model: AgentControlModel,
+    partner_models: Sequence[AgentControlModel],
+) -> None:
+    """Raise ConfigurationError for what only the filter of one environment follows."""
+    if not isinstance(ego_model, DoubleIntegratorControlModel):
+        raise ConfigurationError(
+            "BatchedEgoFilter: expected a DoubleIntegratorControlModel as the ego, got "
+            f"{type(ego_model).__name__}; use the filter of one environment."
+        )
+    require_one_space([ego_model, *partner_models])
+    if options.rate_limit != "off" or options.prediction_error is not None:
+        raise ConfigurationError(
+            "BatchedEgoFilter: expected neither rate_limit nor prediction_error; use the "
+            "filter of one environment for them."
+        )
+    if options.barrier != "sampled":
+        raise ConfigurationError(
+            f'BatchedEgoFilter: expected barrier="sampled", got {options.barrier!r}; use '
+            "ExpCBFQP.ego_only, the filter of one environment, for the classical row and the "
+            "published filter."
+        )
+    if options.strategy is not None and not all(
+        isinstance(model, DoubleIntegratorControlModel) for model in partner_models
+    ):
+        raise ConfigurationError(
+            "BatchedEgoFilter: budget_split needs double integrators on both sides, whose "
+            "shares are the same in every environment; use the filter of one environment."
+        )
 
 
 def most_urgent(h: Tensor, urgency: Tensor) -> Tensor:
