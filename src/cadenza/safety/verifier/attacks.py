@@ -32,7 +32,7 @@ from cadenza.core.progress import ProgressReport
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.safety.control_models import PartnerBound
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
 from cadenza.safety.verifier.adversaries import (
     PURSUITS,
     Adversary,
@@ -44,6 +44,7 @@ from cadenza.safety.verifier.adversaries import (
 from cadenza.safety.verifier.conditions import Condition
 from cadenza.safety.verifier.config import AttackConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord
+from cadenza.safety.verifier.guards import Sight
 from cadenza.safety.verifier.report import AttackCounts, AttackReport, AttackResult
 from cadenza.safety.verifier.robots import (
     DIMS,
@@ -51,8 +52,8 @@ from cadenza.safety.verifier.robots import (
     SCHEMES,
     AccelerationModel,
     Draw,
-    Robots,
     Start,
+    UnicyclePlant,
     World,
     draw_world,
     mapped,
@@ -176,15 +177,6 @@ class _Lot(NamedTuple):
     bounds: list[PartnerBound]
     positions: FloatArray  # Of the partners, shape (N, d), m
     velocities: FloatArray  # Shape (N, d), m/s
-
-
-class _Sight(NamedTuple):
-    """What filters are told in one step."""
-
-    ego: FloatArray  # Where robots believe to be, shape (B, d), m
-    positions: FloatArray  # Of partners as measured, shape (B, N, d), m
-    velocities: FloatArray  # The same, m/s
-    ages_s: FloatArray  # Shape (B, N), s
 
 
 class Pursuers:
@@ -323,7 +315,7 @@ class _Batch:
         self._motions: list[Motion] = []
         self._decisions: list[list[Any]] = []
 
-    def _certified(self, rng: np.random.Generator) -> Robots:
+    def _certified(self, rng: np.random.Generator) -> Any:
         """Draw the starts anew that the filters do not certify, and return the robots.
 
         Raises:
@@ -332,10 +324,10 @@ class _Batch:
         waiting = list(range(len(self._cells)))
         for _ in range(_STARTS):
             starts = [lot.start for lot in self._lots]
-            robots: Robots = self._scheme.robots(starts, self._config.delay_steps)
-            sight = self._look(robots, self._pursuers(rng), [], 0, rng)
+            robots = self._scheme.robots(starts)
             rest = robots.act(np.zeros_like(robots.position), self._dt)
-            decided = {k: self._ask(self._guard(k), k, rest[k], robots, sight) for k in waiting}
+            sight = self._look(rest, robots, self._pursuers(rng), [], 0, rng)
+            decided = {k: self._ask(self._guard(k), k, robots, sight) for k in waiting}
             waiting = [k for k, d in decided.items() if d.uncertified or d.static_uncertified]
             if not waiting:
                 return robots
@@ -372,8 +364,8 @@ class _Batch:
         motion = _within(dim, rng) * float(rng.choice((0.0, 0.5, 1.0)))
         if scheme.claim == "passive":
             motion *= 0.0
-        delay_s = config.delay_steps * cell.dt
-        start: Start = scheme.robots.draw(Draw(scheme.response, x, motion, radius, delay_s, rng))
+        delay = config.delay_steps
+        start = scheme.robots.draw(Draw(scheme.response, x, motion, radius, cell.dt, delay, rng))
         bounds: list[PartnerBound] = []
         positions, velocities = np.zeros((2, cell.partners, dim))
         for j in range(cell.partners):
@@ -404,12 +396,13 @@ class _Batch:
 
     def _look(
         self,
-        robots: Robots,
+        nominal: FloatArray,
+        robots: Any,
         partners: Pursuers,
         packets: list[tuple[FloatArray, FloatArray]],
         step: int,
         rng: np.random.Generator,
-    ) -> _Sight:
+    ) -> Sight:
         """Add a packet and return those of some age, wrong by the declared errors."""
         config, x = self._config, robots.position
         packets.append((partners.positions, partners.velocities))
@@ -425,22 +418,28 @@ class _Batch:
             turns = 1.0 - 2.0 * (step * np.arange(len(x)) % 2)  # every second one keeps its error
             away = [-lot.world.nearest(at) for lot, at in zip(self._lots, x, strict=True)]
             shift = config.position_error * turns[:, None] * np.stack(away)
-        return _Sight(
+        return Sight(
+            nominal,
             x + shift,
+            robots.velocity,
             positions + shift[:, None] + config.position_error * wrong[0],
             velocities + config.velocity_error * wrong[1],
             ages * self._dt[:, None],
         )
 
-    def _ask(self, guard: Any, k: int, nominal: FloatArray, robots: Robots, sight: _Sight) -> Any:
+    def _ask(self, guard: Any, k: int, robots: Any, sight: Sight) -> Any:
         """Return what the filter of an episode decides."""
         radius = self._config.radius
-        agents = {"ego": robots.look(k, sight.ego[k], radius)}
+        seen = sight.ego_position[k], sight.ego_velocity[k], radius
+        agents = {"ego": AgentSnapshot(*seen)}
+        if isinstance(robots, UnicyclePlant):
+            turning = {"heading": float(robots.heading[k]), "yaw_rate": float(robots.yaw_rate[k])}
+            agents["ego"] = WheeledSnapshot(*seen, **turning)
         for j, bound in enumerate(self._lots[k].bounds):
             age_s = float(sight.ages_s[k, j])
             seen = sight.positions[k, j], sight.velocities[k, j]
             agents[bound.uid] = AgentSnapshot(*seen, radius, age_s)
-        return guard.filter(nominal, agents)
+        return guard.filter(sight.nominal[k], agents)
 
     def step(self) -> None:
         """Play one step of every episode."""
@@ -451,11 +450,9 @@ class _Batch:
         wishes = np.stack([self._wish(k, start[k], step) for k in range(len(start))])
         nominal = robots.act(wishes, self._dt)
         partners = self._partners
-        sight = self._look(robots, partners, self._packets, step, self._rng)
+        sight = self._look(nominal, robots, partners, self._packets, step, self._rng)
         self._motions.append(self._motion())
-        decisions = [
-            self._ask(guard, k, nominal[k], robots, sight) for k, guard in enumerate(self._guards)
-        ]
+        decisions = [self._ask(guard, k, robots, sight) for k, guard in enumerate(self._guards)]
         self._decisions.append(decisions)
         path = robots.step(np.stack([one.action for one in decisions]), self._dt)
         self._path.append(path)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from cadenza.core.checks import is_real
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean, refuse
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.key_values import apply_settings
 from cadenza.core.yaml_files import read_yaml
@@ -137,42 +137,40 @@ class VerifierConfig:
     def __post_init__(self) -> None:
         _check(self)
         if not self.partner_accel < self.ego_accel:
-            raise ConfigurationError(
-                "verifier: partner_accel: expected a partner weaker than the ego "
-                f"(ego_accel = {self.ego_accel:g} m/s^2), got {self.partner_accel:g} m/s^2; "
-                "nothing can be guaranteed against a stronger one."
+            _refuse(
+                "partner_accel",
+                f"a partner weaker than the ego (ego_accel = {self.ego_accel:g} m/s^2)",
+                f"{self.partner_accel:g} m/s^2",
+                "nothing can be guaranteed against a stronger one",
             )
-        names = [f"{value:g}" for value in self.dts]
-        if len(set(names)) != len(names):
-            raise ConfigurationError(
-                f"verifier: dts: expected numbers that differ in six digits, got {list(self.dts)}; "
-                "scenarios are named by them."
-            )
+        if len({f"{value:g}" for value in self.dts}) < len(self.dts):
+            named = "scenarios are named by them"
+            _refuse("dts", "numbers that differ in six digits", f"{list(self.dts)}", named)
         contact = self.contact_m + self.margin_m
-        for dt in () if self.barrier == "wae" else (*self.dts, SEVERAL_DT):
+        for dt in (*self.dts, SEVERAL_DT):
             if self.partner_accel * dt * dt > 6.0 * contact:
-                raise ConfigurationError(
-                    "verifier: dts: expected partner_accel dt^2 <= 6 (ego_radius + partner_radius "
-                    f"+ margin_m), got dt = {dt:g} s with {self.partner_accel:g} m/s^2 and "
-                    f"{contact:g} m; within such a step a partner outturns the ego."
+                _refuse(
+                    "dts",
+                    "partner_accel dt^2 <= 6 (ego_radius + partner_radius + margin_m)",
+                    f"dt = {dt:g} s with {self.partner_accel:g} m/s^2 and {contact:g} m",
+                    "within such a step a partner outturns the ego",
                 )
         if self.barrier != "wae" and self.compat is not None:
-            raise ConfigurationError(
-                "verifier: compat belongs to the row of the original, got barrier = "
-                f"{self.barrier!r}; set barrier=wae with it."
+            wanted = "none with barrier=sampled, as it belongs to the row of the original"
+            _refuse("compat", wanted, repr(self.compat), "set barrier=wae with it")
+        passive = self.multi_partner == "passive"
+        if self.measures and (self.barrier != "sampled" or passive):
+            _refuse(
+                "position_error and velocity_error",
+                "them with barrier=sampled and multi_partner=rows",
+                f"{self.barrier} and {self.multi_partner}",
             )
-        if self.measures and (self.barrier != "sampled" or self.multi_partner == "passive"):
-            raise ConfigurationError(
-                "verifier: position_error and velocity_error: expected them with barrier=sampled "
-                f"and multi_partner=rows, got {self.barrier} and {self.multi_partner}."
-            )
-        if self.multi_partner == "passive" and (
-            self.plants != ("zoh",) or self.several_delays != ("none",)
-        ):
-            raise ConfigurationError(
-                "verifier: multi_partner=passive is claimed under zero-order hold and with fresh "
-                f"packets, got plants = {list(self.plants)} and several_delays = "
-                f"{list(self.several_delays)}; set plants=[zoh] several_delays=[none]."
+        if passive and (self.plants != ("zoh",) or self.several_delays != ("none",)):
+            _refuse(
+                "multi_partner=passive",
+                "zero-order hold and fresh packets, for which it is claimed",
+                f"plants = {list(self.plants)} and several_delays = {list(self.several_delays)}",
+                "set plants=[zoh] several_delays=[none]",
             )
 
     @property
@@ -243,11 +241,9 @@ class AttackConfig:
         allowed = {"velocity": doubts, "unicycle": doubts[:3], "acceleration": ()}[self.robot]
         for name in doubts:
             if getattr(self, name) and name not in allowed:
-                raise ConfigurationError(
-                    f"verifier: {name}: expected 0 with robot={self.robot}, got "
-                    f"{getattr(self, name):g}; `cadenza safety verify` without --robot attacks "
-                    "accelerations with errors and ages."
-                )
+                what = f"{getattr(self, name):g}"
+                do = "`cadenza safety verify` without --robot attacks accelerations with errors"
+                _refuse(name, f"0 with robot={self.robot}", what, do)
 
     def to_jsonable(self) -> dict[str, Any]:
         """Return every field as JSON values."""
@@ -414,6 +410,11 @@ def configured(kind: type[Config], values: Mapping[str, Any]) -> Config:
     return kind(**values)
 
 
+def _refuse(name: str, expected: str, got: str, do: str = "") -> NoReturn:
+    """Refuse a setting in one sentence."""
+    refuse(ConfigurationError, f"verifier: {name}", expected=expected, got=got, do=do)
+
+
 def _check(config: object) -> None:
     """Give every setting the type of its default, and refuse values that it does not allow."""
     for each in fields(cast("Any", config)):
@@ -434,9 +435,7 @@ def _convert(key: str, value: object, default: object) -> Any:
     if type(default) is float and type(value) is int:
         return float(value)
     if type(value) is not type(default) and not (default is None and isinstance(value, str)):
-        raise ConfigurationError(
-            f"verifier: {key}: expected {_KINDS[type(default)]}, got {value!r}."
-        )
+        _refuse(key, _KINDS[type(default)], repr(value))
     return value
 
 
@@ -448,14 +447,10 @@ def require_choices(name: str, given: Any, choices: Sequence[object]) -> None:
     """
     values = cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,))
     if not values or any(value in values[:index] for index, value in enumerate(values)):
-        raise ConfigurationError(
-            f"verifier: {name}: expected at least one value and none twice, got {list(values)}."
-        )
+        _refuse(name, "at least one value and none twice", f"{list(values)}")
     for value in values:
         if not any(type(value) is type(choice) and value == choice for choice in choices):
-            raise ConfigurationError(
-                f"verifier: {name}: expected one of {', '.join(map(str, choices))}, got {value!r}."
-            )
+            _refuse(name, f"one of {', '.join(map(str, choices))}", repr(value))
 
 
 def require_range(name: str, given: Any, low: float, high: float) -> None:
@@ -466,9 +461,7 @@ def require_range(name: str, given: Any, low: float, high: float) -> None:
     """
     values = cast("tuple[Any, ...]", given if isinstance(given, tuple) else (given,))
     if not values:
-        raise ConfigurationError(f"verifier: {name}: expected at least one value, got [].")
+        _refuse(name, "at least one value", "[]")
     for value in values:
         if not (is_real(value) and low <= value <= high):
-            raise ConfigurationError(
-                f"verifier: {name}: expected a number in [{low:g}, {high:g}], got {value!r}."
-            )
+            _refuse(name, f"a number in [{low:g}, {high:g}]", repr(value))

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -52,7 +52,7 @@ from cadenza.safety.geometry import (
     Shape,
 )
 from cadenza.safety.maps import load_map, map_extent
-from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
+from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.verifier.adversaries import length
 
 #: Positions per step, the last at its end, as shares of the step.
@@ -237,6 +237,7 @@ class Start(NamedTuple):
     position: FloatArray  # Shape (d,), m
     motion: FloatArray  # Velocity, shape (d,), m/s; of a wheeled robot speed and yaw rate
     heading: float = 0.0  # Of a wheeled robot, rad
+    delay_steps: float = 0.0  # Of the commands of a velocity base, control steps
     share: float = 0.0  # Of an acceleration-commanded one; see `AccelerationPlant`
 
 
@@ -247,27 +248,9 @@ class Draw(NamedTuple):
     position: FloatArray  # Shape (d,), m
     motion: FloatArray  # As a share of the fastest it can, shape (d,)
     radius: float  # m
-    delay_s: float  # Of its commands, s
+    dt: float  # Control step, s
+    delay_steps: float  # Of its commands
     rng: np.random.Generator
-
-
-class Robots(Protocol):
-    """Robots of a batch, B of them, that are moved one step at a time."""
-
-    position: FloatArray
-    velocity: FloatArray
-
-    def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
-        """Return the actions that pursue wished velocities, shape (B, A)."""
-        ...
-
-    def step(self, command: FloatArray, dt: FloatArray) -> FloatArray:
-        """Return `SAMPLES` positions of each within the step, (S, B, d), and be at its end."""
-        ...
-
-    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
-        """Return what is known of robot ``k``, at the ``position`` it is believed to have."""
-        ...
 
 
 class VelocityRobots(VelocityPlant):
@@ -282,11 +265,12 @@ class VelocityRobots(VelocityPlant):
             kind = {"limit": "none", "lag_s": float(rng.uniform(0.05, 0.5))}
         elif draw.response != "ideal":
             kind = {"limit": draw.response, "max_accel": float(rng.uniform(0.5, 4.0))}
-        dim, delay_s = len(draw.position), draw.delay_s
-        model = VelocityModel("ego", dim, speed, **kind, delay_s=delay_s)
-        return Start(model, draw.position, speed * draw.motion)
+        kind["delay_s"] = draw.delay_steps * draw.dt
+        model = VelocityModel("ego", len(draw.position), speed, **kind)
+        motion = speed * draw.motion
+        return Start(model, draw.position, motion, delay_steps=draw.delay_steps)
 
-    def __init__(self, starts: Sequence[Start], delay_steps: float) -> None:
+    def __init__(self, starts: Sequence[Start]) -> None:
         models = [start.model for start in starts]
         lags = None if models[0].lag_s is None else np.array([model.lag_s for model in models])
         super().__init__(
@@ -295,17 +279,13 @@ class VelocityRobots(VelocityPlant):
             limit=models[0].limit,
             max_accel=np.array([model.max_accel for model in models]),
             lag_s=lags,
-            delay_steps=delay_steps,
+            delay_steps=starts[0].delay_steps,
         )
 
     def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
         """Return the wishes themselves."""
         del dt
         return wish
-
-    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
-        """Return what is known of a robot."""
-        return AgentSnapshot(position, self.velocity[k], radius)
 
 
 class UnicycleRobots(UnicyclePlant):
@@ -331,22 +311,19 @@ class UnicycleRobots(UnicyclePlant):
         heading = float(rng.uniform(-math.pi, math.pi))
         return Start(model, draw.position, limits * draw.motion, heading)
 
-    def __init__(self, starts: Sequence[Start], delay_steps: float) -> None:
-        del delay_steps  # the filter knows none of a wheeled base
-        self._models: list[UnicycleModel] = [start.model for start in starts]
+    def __init__(self, starts: Sequence[Start]) -> None:
+        models: list[UnicycleModel] = [start.model for start in starts]
         speed, yaw_rate = np.stack([start.motion for start in starts], axis=1)
         super().__init__(
             np.stack([start.position for start in starts]),
             np.array([start.heading for start in starts]),
             speed=speed,
             yaw_rate=yaw_rate,
-            accel=np.array([model.accel for model in self._models]),
-            yaw_accel=np.array([model.yaw_accel for model in self._models]),
-            offset_m=np.array([model.center_offset_m for model in self._models]),
+            accel=np.array([model.accel for model in models]),
+            yaw_accel=np.array([model.yaw_accel for model in models]),
+            offset_m=np.array([model.center_offset_m for model in models]),
         )
-        self._low, self._high = (
-            np.array([model.action_box()[k] for model in self._models]) for k in (0, 1)
-        )
+        self._low, self._high = np.array([model.action_box() for model in models]).swapaxes(0, 1)
 
     def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
         """Return (speed, yaw rate): turn to the wish, and drive as far as it is ahead."""
@@ -356,11 +333,6 @@ class UnicycleRobots(UnicyclePlant):
         along = (ahead * wish).sum(axis=1)
         action = np.stack((along, 3.0 * np.arctan2(side, along)), axis=1)
         return np.clip(action, self._low, self._high)
-
-    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
-        """Return what is known of a robot."""
-        motion = {"heading": float(self.heading[k]), "yaw_rate": float(self.yaw_rate[k])}
-        return WheeledSnapshot(position, self.velocity[k], radius, **motion)
 
 
 class AccelerationModel(NamedTuple):
@@ -391,8 +363,7 @@ class AccelerationRobots(AccelerationPlant):
         share = float(rng.choice((0.0, 1.0, 0.25)))
         return Start(model, draw.position, model.max_speed * draw.motion, share=share)
 
-    def __init__(self, starts: Sequence[Start], delay_steps: float) -> None:
-        del delay_steps  # the filter knows none of accelerations
+    def __init__(self, starts: Sequence[Start]) -> None:
         self._limits = np.array([start.model.limit for start in starts])[:, None]
         super().__init__(
             np.stack([start.position for start in starts]),
@@ -403,10 +374,6 @@ class AccelerationRobots(AccelerationPlant):
     def act(self, wish: FloatArray, dt: FloatArray) -> FloatArray:
         """Return accelerations that reach the wishes within a step, as far as the limits allow."""
         return np.clip((wish - self.velocity) / dt[:, None], -self._limits, self._limits)
-
-    def look(self, k: int, position: FloatArray, radius: float) -> AgentSnapshot:
-        """Return what is known of a robot."""
-        return AgentSnapshot(position, self.velocity[k], radius)
 
 
 class AccelerationGuard:
