@@ -302,11 +302,11 @@ class _Batch:
         )
         self._nominals: list[str] = starts.choice(NOMINALS, size=len(cells)).tolist()
         self._counts = [AttackCounts(episodes=1, steps=config.episode_steps) for _ in cells]
+        self._goals: FloatArray = np.zeros((len(cells), cells[0].dim))
         self._lots = [self._lot(k, starts) for k in range(len(cells))]
-        self._robots = self._certified(starts)
+        self._robots, self._first = self._certified(starts)
         self._guards = [self._guard(k) for k in range(len(cells))]
         self._partners = self._pursuers(self._rng)
-        self._goals = np.stack([lot.world.place(config.radius, self._rng) for lot in self._lots])
         self._packets: list[tuple[FloatArray, FloatArray]] = []
         #: Robots and partners at every instant, first at the start: (1 or S, B, d) and so on.
         self._path = [self._robots.position[None]]
@@ -315,8 +315,8 @@ class _Batch:
         self._motions: list[Motion] = []
         self._decisions: list[list[Any]] = []
 
-    def _certified(self, rng: np.random.Generator) -> Any:
-        """Draw the starts anew that the filters do not certify, and return the robots.
+    def _certified(self, rng: np.random.Generator) -> tuple[Any, FloatArray]:
+        """Draw the starts anew that the filters do not certify; return robots and nominal actions.
 
         Raises:
             ConfigurationError: None is found for one of the episodes.
@@ -325,12 +325,13 @@ class _Batch:
         for _ in range(_STARTS):
             starts = [lot.start for lot in self._lots]
             robots = self._scheme.robots(starts)
-            rest = robots.act(np.zeros_like(robots.position), self._dt)
-            sight = self._look(rest, robots, self._pursuers(rng), [], 0, rng)
+            partners = self._pursuers(rng)
+            nominal = self._nominal(robots, partners, 0, rng)
+            sight = self._look(nominal, robots, partners, [], 0, rng)
             decided = {k: self._ask(self._guard(k), k, robots, sight) for k in waiting}
             waiting = [k for k, d in decided.items() if d.uncertified or d.static_uncertified]
             if not waiting:
-                return robots
+                return robots, nominal
             for k in waiting:
                 self._counts[k].vain_starts += 1
                 self._lots[k] = self._lot(k, rng)
@@ -377,6 +378,7 @@ class _Batch:
             apart = 2.0 * (radius + error) + float(rng.uniform(0.01, 2.0))
             positions[j] = x + apart * unit(rng.normal(size=dim))
             velocities[j] = fastest * _within(dim, rng)
+        self._goals[k] = world.place(radius, rng)
         return _Lot(world, start, bounds, positions, velocities)
 
     def _guard(self, k: int) -> Any:
@@ -447,9 +449,8 @@ class _Batch:
         for k in np.flatnonzero(length(self._goals - start) < _GOAL_M).tolist():
             self._counts[k].goals += 1
             self._goals[k] = self._lots[k].world.place(self._config.radius, self._rng)
-        wishes = np.stack([self._wish(k, start[k], step) for k in range(len(start))])
-        nominal = robots.act(wishes, self._dt)
         partners = self._partners
+        nominal = self._nominal(robots, partners, step, self._rng) if step else self._first
         sight = self._look(nominal, robots, partners, self._packets, step, self._rng)
         self._motions.append(self._motion())
         decisions = [self._ask(guard, k, robots, sight) for k, guard in enumerate(self._guards)]
@@ -463,19 +464,24 @@ class _Batch:
         robots, partners = self._robots, self._partners
         return Motion(robots.position, robots.velocity, partners.positions, partners.velocities)
 
-    def _wish(self, k: int, x: FloatArray, step: int) -> FloatArray:
-        """Return the velocity that a robot wants, shape (d,), m/s."""
-        kind, way = self._nominals[k], self._goals[k] - x
-        if kind == "random":
-            way = self._rng.normal(size=len(x))
-        elif kind == "partner" and self._cells[k].partners:
-            way = self._partners.positions[k, 0] - x
-        elif kind == "wall" and len(self._lots[k].world.obstacles):
-            way = self._lots[k].world.nearest(x)
-        elif kind == "circle":
-            way = np.zeros(len(x))
-            way[:2] = math.cos(0.15 * step), math.sin(0.15 * step)
-        return self._lots[k].start.model.max_speed * unit(way)
+    def _nominal(
+        self, robots: Any, partners: Pursuers, step: int, rng: np.random.Generator
+    ) -> FloatArray:
+        """Return what the robots want to do, shape (B, A)."""
+        ways = self._goals - robots.position
+        for k, kind in enumerate(self._nominals):
+            x, world = robots.position[k], self._lots[k].world
+            if kind == "random":
+                ways[k] = rng.normal(size=len(x))
+            elif kind == "partner" and self._cells[k].partners:
+                ways[k] = partners.positions[k, 0] - x
+            elif kind == "wall" and len(world.obstacles):
+                ways[k] = world.nearest(x)
+            elif kind == "circle":
+                ways[k] = 0.0
+                ways[k, :2] = math.cos(0.15 * step), math.sin(0.15 * step)
+        fastest = np.array([lot.start.model.max_speed for lot in self._lots])
+        return robots.act(fastest[:, None] * unit(ways), self._dt)
 
     def judged(self) -> list[tuple[EpisodeRecord, AttackCounts]]:
         """Return every episode and what happened in it, judged by the exact motion."""
