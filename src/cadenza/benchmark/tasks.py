@@ -76,7 +76,8 @@ class TaskEnv(Protocol):
 
     Info:      ``success`` of the ego, if the task has a success predicate; where they are measured,
                ``contact``, ``min_distance`` (m) and ``goal_distance`` (m).
-    Safety:    a task that supports the filter adds what `cadenza.safety.runtime.env_hooks` needs.
+    Safety:    a task that supports the filter adds what `cadenza.safety.runtime.env_hooks` needs,
+               or, of robots that take velocities, `cadenza.safety.runtime.robot_driver`.
     Links:     ``comm_state()`` is what every robot says about itself (see `cadenza.comm`), and
                ``state_given(uid, known)`` the state of a robot that knows no more of the others.
     Pictures:  ``robot_positions()`` and ``goal_positions()``, (2,) each by uid, m.
