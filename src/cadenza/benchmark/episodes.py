@@ -246,6 +246,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         record=None if world.guard is None else record,
         control_timestep_s=world.control_timestep_s,
         has_success=world.has_success,
+        adapts=world.guard is not None and world.guard.lambda_bound is not None,
         stratum=getattr(world.partner, "stratum", None),
         link=None if link is None else link.record(),
     )
@@ -287,13 +288,14 @@ def episode_result(
     record: StepRecord | None,
     control_timestep_s: float | None,
     has_success: bool,
+    adapts: bool = True,
     stratum: str | None = None,
     link: Mapping[str, float] | None = None,
 ) -> EpisodeResult:
     """Return the record of an episode that ended with ``info``.
 
-    ``record`` is of its filtered steps, None without a filter; without ``control_timestep_s``
-    nothing about the filter's assumptions is stored.
+    ``record`` is of its filtered steps, None without a filter, which ``adapts`` lambda or has none;
+    without ``control_timestep_s`` nothing about the filter's assumptions is stored.
     """
     steps, filtered = record or StepRecord(), record is not None
     distance = info.get("goal_distance")
@@ -327,29 +329,32 @@ def episode_result(
         intervention_peak=steps.max_change if filtered else None,
         infeasible_steps=steps.infeasible if filtered else None,
         uncertified_steps=steps.uncertified if filtered else None,
-        safety=safety_record(steps, control_timestep_s)
+        static_uncertified_steps=steps.static_uncertified
+        if math.isfinite(steps.min_static_margin)
+        else None,
+        safety=safety_record(steps, control_timestep_s, adapts=adapts)
         if filtered and control_timestep_s
         else None,
     )
 
 
-def safety_record(record: StepRecord, control_timestep_s: float) -> SafetyRecord:
-    """Return what an archive keeps of the filter's assumptions.
+def safety_record(
+    record: StepRecord, control_timestep_s: float, *, adapts: bool = True
+) -> SafetyRecord:
+    """Return what an archive keeps of the filter's assumptions; lambda if it ``adapts``.
 
     Partners' accelerations are measured between two steps: what follows the last is not seen.
     """
-    beside = math.isfinite(record.min_static_margin)
     return SafetyRecord(
         control_timestep_s=control_timestep_s,
         overlapping_steps=record.overlapping,
         accel_checks=max(0, record.steps - 1),
         accel_breaches=record.partner_breaches,
-        lambda_mean=record.lambda_mean,
-        lambda_var=record.lambda_var,
+        lambda_mean=record.lambda_mean if adapts else None,
+        lambda_var=record.lambda_var if adapts else None,
         slack_peak=record.max_slack,
         brake_reasons=dict(sorted(record.reasons.items())),
         ego_breaches=record.ego_breaches or None,
-        static_uncertified_steps=record.static_uncertified if beside else None,
     )
 
 

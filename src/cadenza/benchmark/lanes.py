@@ -328,6 +328,7 @@ class _Play:
             record=None if world.guard is None else self._record.lane(row),
             control_timestep_s=None if world.guard is None else float(world.env.control_timestep),
             has_success=world.has_success,
+            adapts=world.guard is not None and world.guard.lambda_bound is not None,
             stratum=world.partner.stratum_of(row),
         )
 

@@ -79,7 +79,8 @@ def safety_report(
     """Return the tables of one policy.
 
     Returns:
-        None if no filtered episode carries a safety record.
+        None if no filtered episode carries a safety record of a filter with lambda: the tables are
+        about its assumptions.
     """
     conditions = [c for c in _filtered(plan, episodes) if c.records]
     if not conditions:
@@ -121,7 +122,11 @@ def _filtered(plan: EvaluationPlan, episodes: Sequence[EpisodeResult]) -> list[_
     for entry in plan.conditions:
         if entry.safety.enabled:
             played = [episode for episode in episodes if episode.condition == entry.name]
-            records = [episode.safety for episode in played if episode.safety is not None]
+            records = [
+                episode.safety
+                for episode in played
+                if episode.safety is not None and episode.safety.lambda_mean is not None
+            ]
             result.append(_Filtered(entry=entry, episodes=played, records=records))
     return result
 
@@ -192,13 +197,18 @@ def _gap(condition: _Filtered) -> GapRow:
 
 def _lambda_moments(condition: _Filtered) -> tuple[float | None, float | None]:
     """Return mean and variance of lambda over all steps of a condition; None if there were none."""
-    played = [(e.n_steps or 0, e.safety) for e in condition.episodes if e.safety is not None]
-    steps = sum(n for n, _ in played)
+    played = [
+        (e.n_steps or 0, e.safety.lambda_mean, e.safety.lambda_var)
+        for e in condition.episodes
+        if e.safety is not None
+        and e.safety.lambda_mean is not None
+        and e.safety.lambda_var is not None
+    ]
+    steps = sum(n for n, _, _ in played)
     if steps == 0:
         return None, None
-    mean = fsum(n * record.lambda_mean for n, record in played) / steps
-    spread = [record.lambda_var + (record.lambda_mean - mean) ** 2 for _, record in played]
-    return mean, fsum(n * value for (n, _), value in zip(played, spread, strict=True)) / steps
+    mean = fsum(n * own for n, own, _ in played) / steps
+    return mean, fsum(n * (var + (own - mean) ** 2) for n, own, var in played) / steps
 
 
 def _predictor(safety: SafetyConfig) -> str:

@@ -89,24 +89,21 @@ class SafetyRecord(Archive):
         accel_breaches: Of these, those with a partner beyond its declared bound.
         ego_breaches: Of these, those in which the filter found the ego off its control model; None
             for none.
-        lambda_mean: Mean of lambda over steps and pairs, m/s^2.
-        lambda_var: Variance over steps of its mean over pairs, (m/s^2)^2.
+        lambda_mean: Mean of lambda over steps and pairs, m/s^2; None of a filter without lambda.
+        lambda_var: Variance over steps of its mean over pairs, (m/s^2)^2; None as above.
         slack_peak: Most by which the filter's action missed a row, m/s^2; 0 if every row was met.
         brake_reasons: Dangerous pairs in steps that braked, by reason.
-        static_uncertified_steps: Steps that the promise about obstacles did not cover; None
-            where nothing stands around.
     """
 
     control_timestep_s: Annotated[float, Field(strict=True, gt=0.0, allow_inf_nan=False)]
     overlapping_steps: Count
     accel_checks: Count
     accel_breaches: Count
-    lambda_mean: Finite
-    lambda_var: NonNegative
+    lambda_mean: Finite | None
+    lambda_var: NonNegative | None
     slack_peak: NonNegative
     brake_reasons: dict[str, Count]
     ego_breaches: Count | None = None
-    static_uncertified_steps: Count | None = None
 
     @model_validator(mode="after")
     def _breaches_were_checked(self) -> Self:
@@ -146,6 +143,7 @@ class EpisodeResult(Archive):
             average and ``intervention_peak`` at most, in the unit of the action.
         infeasible_steps: Steps on which no action satisfied every constraint.
         uncertified_steps: Steps on which the filter acted without its guarantee.
+        static_uncertified_steps: Steps that its promise about obstacles did not cover.
         safety: Assumptions and lambda of a filtered episode.
     """
 
@@ -173,6 +171,7 @@ class EpisodeResult(Archive):
     intervention_peak: NonNegative | None = None
     infeasible_steps: Count | None = None
     uncertified_steps: Count | None = None
+    static_uncertified_steps: Count | None = None
     safety: SafetyRecord | None = None
 
     @model_validator(mode="before")
@@ -206,7 +205,13 @@ class EpisodeResult(Archive):
     def _counts_fit_the_episode(self) -> Self:
         if self.n_steps is None:
             return self
-        for name in ("violating_steps", "interventions", "infeasible_steps", "uncertified_steps"):
+        for name in (
+            "violating_steps",
+            "interventions",
+            "infeasible_steps",
+            "uncertified_steps",
+            "static_uncertified_steps",
+        ):
             count: int | None = getattr(self, name)
             if count is not None and count > self.n_steps:
                 raise ValueError(

@@ -97,6 +97,8 @@ def decided(action, *, violation, braked, infeasible, uncertified):
 
 
 class ScriptedGuard:
+    lambda_bound = 1.0
+
     def __init__(self, steps):
         self.steps = steps
         self.calls = []

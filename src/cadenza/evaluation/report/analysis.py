@@ -93,6 +93,7 @@ class Cell:
     fallbacks: int
     infeasible_steps: int | None
     uncertified_steps: int | None
+    static_uncertified_steps: int | None
 
     @property
     def timeouts_active(self) -> int | None:
@@ -394,6 +395,7 @@ def _cell(episodes: Sequence[EpisodeResult]) -> Cell:
         fallbacks=sum(e.fallback_fired for e in episodes),
         infeasible_steps=_total(e.infeasible_steps for e in episodes),
         uncertified_steps=_total(e.uncertified_steps for e in episodes),
+        static_uncertified_steps=_total(e.static_uncertified_steps for e in episodes),
     )
 
 

@@ -142,6 +142,7 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         ("Closest, m", lambda x: least(x.distances)),
         ("Wall contacts", lambda x: count(x.n_wall_contacts)),
         ("Least wall gap, m", lambda x: least(x.wall_gaps)),
+        ("Walls uncertified", lambda x: count(x.static_uncertified_steps)),
         ("Steps changed, 95 %", lambda x: score_text(x.intervention_share, True)),
         ("Mean change", lambda x: number(x.intervention_mean)),
         ("Largest change", lambda x: number(x.intervention_peak)),
