@@ -5,14 +5,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cadenza.core.seeding import derive_substream
 from cadenza.safety.backup.acceleration import AccelerationBase, brake_distance
 from cadenza.safety.backup.base import BaseSettings, Partner, Scene
 from cadenza.safety.backup.filter import choose
-from cadenza.safety.geometry import Ball, HalfSpace, Obstacles
+from cadenza.safety.geometry import Ball, Box, HalfSpace, Obstacles, Points
 from cadenza.safety.verifier import AttackConfig, attack
 from cadenza.safety.verifier.robots import WORLDS, AccelerationGuard
 from tests.campaigns import size
@@ -82,6 +82,27 @@ def test_clear_action_and_the_brake_after_it_keep_the_clearance_with_every_plant
         assert lowest >= -2e-9
     elif not round_ and u == (0.0, 0.0):  # the brake path, and a half-space is judged exactly
         assert lowest < 0.0
+
+
+@given(
+    speed=st.floats(0.5, 3.0),
+    c=st.floats(1.0, 5.0),
+    dt=st.sampled_from([0.02, 0.05, 0.1]),
+    where=st.floats(0.0, 1.0),
+    gap=st.floats(1e-4, 0.05),
+    turn=st.floats(-0.3, 0.3),
+    scan=st.booleans(),
+)
+@example(speed=2.9, c=1.7, dt=0.1, where=0.08, gap=0.005, turn=0.0, scan=False)
+@example(speed=2.4, c=1.6, dt=0.1, where=0.11, gap=0.004, turn=0.0, scan=True)
+def test_brake_past_a_corner_is_clear_if_its_path_is(speed, c, dt, where, gap, turn, scan):
+    length = brake_distance(speed, c, dt)
+    corner = (where * length, -RADIUS - gap - 0.3)
+    shape = Points([corner], 0.3) if scan else Box(corner, (0.2, 0.2), angle=math.pi / 4 + turn)
+    path = np.stack((np.linspace(0.0, length, 400), np.zeros(400)), axis=1)
+    if shape.gaps(path)[0].min() >= RADIUS + 1e-5:
+        base = base_at((0, 0), (speed, 0), [shape], c=c, dt=dt)
+        assert base.static_clear(base.stop())
 
 
 def test_nominal_action_far_from_everything_comes_back_itself():

@@ -172,11 +172,20 @@ def _keeps_piece(gap: Gap, level: float, piece: Piece) -> bool:
             return False
         if _least(room, normal, y, (piece,)) >= 0.0:
             return True
-    for k in range(0, len(piece) - 1, 2):
-        found = _closest_keeps(gap, level, piece, piece[k], piece[k + 1])
+    for j, k in _edges(len(piece)):
+        found = _closest_keeps(gap, level, piece, piece[j], piece[k])
         if found is not None:
             return found
     return False
+
+
+def _edges(points: int) -> list[tuple[int, int]]:
+    """Return the ends of the edges of a piece that are looked at, by index.
+
+    The last one, from end to end, is for straight pieces: without it a robot that brakes past a
+    corner would be judged by no plane at the point of its path that is nearest.
+    """
+    return [*((k, k + 1) for k in range(0, points - 1, 2)), (0, points - 1)]
 
 
 def _closest_keeps(gap: Gap, level: float, piece: Piece, start: Vector, end: Vector) -> bool | None:
@@ -258,8 +267,8 @@ class _Balls:
         """Return whether one piece stays at the level of the balls that are left."""
         for y in (points[0], points[-1]):
             left = self._unsettled(left, spare_m, points, y)
-        for k in range(0, len(points) - 1, 2):
-            start, way = points[k], points[k + 1] - points[k]
+        for j, k in _edges(len(points)):
+            start, way = points[j], points[k] - points[j]
             squared = max(float(way @ way), _SHORTEST_SQUARED)
             share = np.clip((self._centers[left] - start) @ way / squared, 0.0, 1.0)
             left = self._unsettled(left, spare_m, points, start + share[:, None] * way)
