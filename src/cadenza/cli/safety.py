@@ -257,8 +257,8 @@ def _parts(
 def _attack(words: list[str], options: dict[str, Any], out: Path, *, quiet: bool) -> "AttackReport":
     """Attack the filter with a backup that words and options describe."""
     from cadenza.core.files import require_writable
-    from cadenza.safety.verifier.attacks import AttackConfig, attack
-    from cadenza.safety.verifier.config import load_config
+    from cadenza.safety.verifier.attacks import attack
+    from cadenza.safety.verifier.config import AttackConfig, load_config
 
     path, given, settings = _parts(words, options)
     if "robot" not in given:
