@@ -632,8 +632,9 @@ def project_on_faces(problem: Problems) -> tuple[Tensor, Tensor]:
         # A vertex is wherever it is; from inside the box it is found with the least rounding.
         start = u if k < n else problem.inside(u)
         excess = torch.cat(((A * start).sum(1) - b, start - high, start - low))
-        planes = torch.cat((normals, excess.unsqueeze(1)), 1)[_choices(m, n, k, u.device)]
-        steps = _steps([plane.unbind(1) for plane in planes])
+        planes = torch.cat((normals, excess.unsqueeze(1)), 1)
+        chosen = _choices(m, n, k, u.device)  # one at a time: threads wake for larger arrays
+        steps = _steps([planes.index_select(0, index).unbind(1) for index in chosen])
         parts.append([start_k - step for start_k, step in zip(start, steps, strict=True)])
     x = [torch.cat(column) for column in zip(*parts, strict=True)]  # n components, (K, B)
     missed, distance = torch.full_like(x[0], -torch.inf), torch.zeros_like(x[0])
