@@ -82,10 +82,12 @@ class SeatView(VectorEnv[Any, Any, Any]):
         self._uids, count = cfg.env.agent_uids, cfg.env.num_envs
         own, other = (ego_spaces(env, uid, discrete=True) for uid in self._uids)
         self.num_envs = count
-        self.single_observation_space, self.single_action_space = own
-        self.partner_observation_space, self.partner_action_space = other
-        self.observation_space = batch_space(self.single_observation_space, count)
-        self.action_space = batch_space(self.single_action_space, count)
+        self.single_observation_space: Any = own[0]
+        self.single_action_space: Any = own[1]
+        self.partner_observation_space: Any = other[0]
+        self.partner_action_space: Any = other[1]
+        self.observation_space: Any = batch_space(self.single_observation_space, count)
+        self.action_space: Any = batch_space(self.single_action_space, count)
         self.chooses: bool = isinstance(own[1], spaces.Discrete)
         self._seat: Seat | None = None
         self._player: PartnerPlayer | None = None
@@ -128,10 +130,9 @@ class SeatView(VectorEnv[Any, Any, Any]):
             both.append(self._player.act(told))
         self.last = step = seat.step(*(each if count > 1 else each[0] for each in both))
         move: Any = np.array(step.move, self.partner_action_space.dtype)
-        shape = cast("Any", self.partner_action_space).shape
         info: dict[str, Any] = {
             "partner_observation": told,
-            "partner_action": move.reshape(count, *shape),
+            "partner_action": move.reshape(count, *self.partner_action_space.shape),
         }
         following = self.rows(step.obs)
         if "success" in step.info:

@@ -29,7 +29,7 @@ from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.projection import INFEASIBLE
 from cadenza.safety.braking import BrakeLayer
 from cadenza.safety.conformal import SCORE_TOLERANCE, WARMUP_FACTOR
-from cadenza.safety.contracts import EmergencyController, LambdaDict, canonical_pair_key
+from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict, canonical_pair_key
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.record import Decision
 from cadenza.safety.runtime.env_hooks import BatchEnvHooks, unwrapped
@@ -756,7 +756,9 @@ class BatchedSafetyDriver:
         self.partner_uids: tuple[str, ...] = tuple(
             sorted(uid for uid in hooks.control_models if uid != ego_uid)
         )
-        self.env, self.num_envs, self.bounds = env, hooks.num_envs, hooks.bounds
+        self.env: object = env
+        self.num_envs: int = hooks.num_envs
+        self.bounds: Bounds = hooks.bounds
         self.cartesian_accel_capacity: float = hooks.bounds.cartesian_accel_capacity
         self.lambda_bound: float = options.clamp_floor_ratio * self.cartesian_accel_capacity
         self._hooks, self._options, self._controllers = hooks, options, controllers

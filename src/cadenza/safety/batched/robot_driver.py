@@ -51,7 +51,7 @@ class BatchedRobotDriver:
         ConfigurationError: The guarantee cannot be given.
     """
 
-    lambda_bound: Final = None
+    lambda_bound: Final[None] = None
 
     def __init__(
         self,
@@ -63,7 +63,9 @@ class BatchedRobotDriver:
         together: bool = True,
         **settings: Unpack[BackupKeywords],
     ) -> None:
-        self.env, self.task, self.num_envs = env, task, num_envs
+        self.env: object = env
+        self.task: RobotTask = task
+        self.num_envs: int = num_envs
         self.partner_uids: tuple[str, ...] = tuple(bound.uid for bound in task.partners)
         self._agents = agents
         single = task.build_filter(**settings)

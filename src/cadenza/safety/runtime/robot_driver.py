@@ -147,7 +147,7 @@ class RobotDriver:
         lambda_bound: None: nothing to clamp.
     """
 
-    lambda_bound: Final = None
+    lambda_bound: Final[None] = None
 
     def __init__(
         self,
@@ -156,7 +156,8 @@ class RobotDriver:
         snapshots: Callable[[], Mapping[str, AgentSnapshot]],
         **settings: Unpack[BackupKeywords],
     ) -> None:
-        self.env, self.task = env, task
+        self.env: object = env
+        self.task: RobotTask = task
         self._snapshots = snapshots
         self._filter = task.build_filter(**settings)
         self.lambda_: LambdaDict = {
