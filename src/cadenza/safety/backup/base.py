@@ -128,8 +128,15 @@ class BaseSettings:
     contact_speed: float = 0.0
 
 
-#: Speed that is rounding, m/s.
+#: Speed that is rounding, m/s, and share of a partner's top speed that is: in float32 a partner at
+#: its top speed may seem faster by 1e-7 of it.
 ROUNDING_SPEED: Final = 1e-9
+ROUNDING_SHARE: Final = 1e-6
+
+
+def fastest_seen(max_speed: Any, velocity_error: float) -> Any:
+    """Return the largest speed, m/s, at which partners that keep their bound can be measured."""
+    return max_speed * (1.0 + ROUNDING_SHARE) + velocity_error + ROUNDING_SPEED
 
 
 class Base(ABC):
@@ -208,8 +215,10 @@ class Base(ABC):
 
     def bounds_broken(self) -> bool:
         """Return whether a partner was measured to be faster than it declares."""
-        error = self._settings.velocity_error + ROUNDING_SPEED
-        return any(math.hypot(*one.velocity) > one.max_speed + error for one in self._partners)
+        error = self._settings.velocity_error
+        return any(
+            math.hypot(*one.velocity) > fastest_seen(one.max_speed, error) for one in self._partners
+        )
 
     def state_dict(self) -> dict[str, object]:
         """Return what `executed` counted, as JSON can hold it."""

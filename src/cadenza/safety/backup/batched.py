@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import is_whole, real_array, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError, refuse
-from cadenza.safety.backup.base import ROUNDING_SPEED, Base, Partner, Plan, Scene
+from cadenza.safety.backup.base import Base, Partner, Plan, Scene, fastest_seen
 from cadenza.safety.backup.batched_reach import (
     BatchedPlans,
     BatchedScene,
@@ -162,8 +162,8 @@ class BatchedBackupFilter:
 
     def _bounds_broken(self, scene: BatchedScene) -> Flags:
         """Return where a partner was measured to be faster than it declares."""
-        error = self._single.settings.velocity_error + ROUNDING_SPEED
-        fastest = np.array([bound.max_speed for bound in self._partners]) + error
+        bounds = np.array([bound.max_speed for bound in self._partners])
+        fastest = fastest_seen(bounds, self._single.settings.velocity_error)
         return np.any(norm(scene.partner_velocities) > fastest, axis=1)
 
     def _checked_actions(self, nominal: FloatArray) -> FloatArray:

@@ -68,8 +68,9 @@ class RobotFilterWrapper(GuardedEnv):
     Keys: ``intervened`` (the executed action differs from the given one), ``nominal_action`` and
     ``applied_action`` (in the environment's unit), ``intervention`` (their distance in the model's
     unit), ``backup`` (where the action came from), ``uncertified`` and ``static_uncertified``
-    (partners, or obstacles, that the promise does not cover in this step), ``margin`` (free
-    distance by partner, m), ``static_margin`` (the same to every obstacle, less the margin, m).
+    (partners, or obstacles, that the promise does not cover in this step), ``bounds_broken`` (a
+    partner was measured to be faster than declared), ``margin`` (free distance by partner, m),
+    ``static_margin`` (the same to every obstacle, less the margin, m).
 
     What is not given is looked up in the environment: ``build_robot_models()`` and ``ego_uid``,
     ``build_partner_bound()``, ``build_obstacles()``, ``build_agent_snapshots()`` and
@@ -241,7 +242,10 @@ def _record(
     change: Any,
 ) -> dict[str, Any]:
     """Return what both kinds of steps tell under the same names."""
-    names = ("backup", "uncertified", "static_uncertified", "margin", "static_margin")
+    names = (
+        *("backup", "uncertified", "bounds_broken"),
+        *("static_uncertified", "margin", "static_margin"),
+    )
     return {
         "nominal_action": given,
         "applied_action": applied,

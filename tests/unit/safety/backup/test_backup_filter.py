@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.backup import BackupFilter
+from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
 from cadenza.safety.control_models import PartnerBound, VelocityModel
 from cadenza.safety.geometry import HalfSpace, Points
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 RADIUS, DT = 0.2, 0.1
 
@@ -134,3 +134,29 @@ def test_late_base_slows_down_along_a_wall_by_where_its_command_acts():
     assert set(sources) == {"none", "rows"}
     assert x[0] == pytest.approx(-2.0 + RADIUS + 1e-3, abs=1e-6)
     assert x[1] == pytest.approx(0.3 * DT * 37)
+
+
+@pytest.mark.parametrize(("speed", "broken"), [(np.float32(0.7), False), (0.707, True)])
+def test_partner_at_its_top_speed_in_float32_keeps_its_bound(speed, broken):
+    directions = np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False)
+    velocities = np.float32(speed) * np.stack((np.cos(directions), np.sin(directions)), axis=1)
+    velocities = velocities.astype(np.float32)
+    assert broken or (np.hypot(*velocities.astype(float).T) > 0.7).any()
+    guard = BackupFilter(VelocityModel("ego", 2, 1.0, 2.0), [PartnerBound("walker", 0.7)], dt=0.1)
+    for velocity in velocities:
+        scene = {
+            "ego": AgentSnapshot((0.0, 0.0), (0.0, 0.0), 0.2),
+            "walker": AgentSnapshot((3.0, 0.0), velocity, 0.2),
+        }
+        step = guard.filter(np.zeros(2), scene)
+        assert (step.bounds_broken, step.uncertified) == (broken, broken)
+    batch = BatchedBackupFilter(guard, len(velocities))
+    places = np.zeros((len(velocities), 2, 2))
+    places[:, 1, 0] = 3.0
+    speeds = np.zeros_like(places)
+    speeds[:, 1] = velocities
+    agents = AgentBatch(
+        uids=("ego", "walker"), positions=places, velocities=speeds, radii=np.full(2, 0.2)
+    )
+    found = batch.filter(np.zeros((len(velocities), 2)), agents)
+    assert (found.bounds_broken == broken).all()
