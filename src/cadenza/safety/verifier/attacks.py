@@ -365,8 +365,9 @@ class _Batch:
         motion = _within(dim, rng) * float(rng.choice((0.0, 0.5, 1.0)))
         if scheme.claim == "passive":
             motion *= 0.0
-        delay = config.delay_steps
-        start = scheme.robots.draw(Draw(scheme.response, x, motion, radius, cell.dt, delay, rng))
+        start = scheme.robots.draw(
+            Draw(scheme.response, x, motion, radius, cell.dt, config.delay_steps, scheme.claim, rng)
+        )
         bounds: list[PartnerBound] = []
         positions, velocities = np.zeros((2, cell.partners, dim))
         for j in range(cell.partners):

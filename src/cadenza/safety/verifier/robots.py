@@ -250,6 +250,7 @@ class Draw(NamedTuple):
     radius: float  # m
     dt: float  # Control step, s
     delay_steps: float  # Of its commands
+    claim: str  # What is claimed about partners
     rng: np.random.Generator
 
 
@@ -360,7 +361,8 @@ class AccelerationRobots(AccelerationPlant):
         """Return one when its episode begins."""
         rng = draw.rng
         model = AccelerationModel("ego", float(rng.uniform(0.5, 2.0)), float(rng.uniform(1.0, 5.0)))
-        share = float(rng.choice((0.0, 1.0, 0.25)))
+        # Rest at a contact is promised under zero-order hold only.
+        share = 0.0 if draw.claim == "passive" else float(rng.choice((0.0, 1.0, 0.25)))
         return Start(model, draw.position, model.max_speed * draw.motion, share=share)
 
     def __init__(self, starts: Sequence[Start]) -> None:
