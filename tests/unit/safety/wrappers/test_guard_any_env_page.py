@@ -8,7 +8,7 @@ from tests.integration.docs.pages import blocks, execute
 
 @pytest.fixture(scope="module")
 def names():
-    assert len(blocks("how-to/guard-any-env.md")) == 9
+    assert len(blocks("how-to/guard-any-env.md")) == 11
     return execute("how-to/guard-any-env.md")
 
 
@@ -36,3 +36,8 @@ def test_velocity_base_touches_neither_wall_nor_person(names):
     assert min(names["person_gaps"]) >= 1e-3 - 1e-6
     assert min(names["person_gaps"]) < 0.1
     assert names["certified"]
+
+
+@pytest.mark.parametrize("gaps", ["room_gaps", "cart_gaps"])
+def test_batches_of_velocity_robots_stop_at_the_wall_without_touching_it(names, gaps):
+    assert -1e-6 <= min(names[gaps]) < 0.1
