@@ -82,9 +82,7 @@ def build_view(judged: JudgedSeeds, recordings: Recordings) -> ReportView:
         control_timestep_s=CONTROL_TIMESTEP,
         learning=tuple(_learning(each, view) for each in judged.trained),
         rollouts=recordings.rollouts,
-        picks={
-            name: f"Of the first training seed. {rule}" for name, rule in recordings.picks.items()
-        },
+        picks=recordings.picks,
         tables=(*view.tables, *_settings(judged)),
     )
 
@@ -255,6 +253,8 @@ def _finish(judged: JudgedSeeds, evaluation: EvaluationConfig) -> QuickstartResu
         first.episodes,
         artifacts_root=judged.report.parent.resolve(),
     )
+    picks = {name: f"Of the first training seed. {rule}" for name, rule in recordings.picks.items()}
+    recordings = recordings.model_copy(update={"picks": picks})
     view = build_view(judged, recordings)
     _write_safety_tables(judged, view)
     write_result(judged, view)
