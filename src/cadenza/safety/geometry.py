@@ -18,6 +18,7 @@ Limits:     what is not convex is covered by several shapes; `SphereCloud` and i
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Final, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -89,8 +90,8 @@ class Shape(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sphere:
-    """One ball; `Ball` is another name for it.
+class Ball:
+    """One ball; `Sphere` is another name for it.
 
     Attributes:
         center: Shape (d,), m.
@@ -104,8 +105,8 @@ class Sphere:
     radius: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "center", _point("Sphere.center", self.center))
-        object.__setattr__(self, "radius", _length("Sphere.radius", self.radius))
+        object.__setattr__(self, "center", _point("Ball.center", self.center))
+        object.__setattr__(self, "radius", _length("Ball.radius", self.radius))
 
     @property
     def dim(self) -> int:
@@ -121,7 +122,7 @@ class Sphere:
         return _ball_gaps(points, self.center[None], self.radius)
 
 
-Ball = Sphere
+Sphere = Ball
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -600,7 +601,7 @@ class Obstacles:
         return (distance, normal) if points.ndim == 2 else (distance[0], normal[0])
 
 
-_SHAPES: Final = (HalfSpace, Sphere, Capsule, Box, Polygon, Points)
+_SHAPES: Final = (HalfSpace, Ball, Capsule, Box, Polygon, Points)
 
 
 def pair_distance(a: Sphere, b: Sphere) -> float:
@@ -812,8 +813,11 @@ def _listed(shapes: object) -> tuple[Shape, ...]:
     """Return shapes as a tuple.
 
     Raises:
-        InputError: They are no sequence, as a single one is not.
+        InputError: They are no sequence, as a single one is not, or the path of a map file.
     """
+    if isinstance(shapes, str | PathLike):
+        got, do = repr(str(cast("object", shapes))), "use cadenza.safety.maps.load_map(path)"
+        refuse(InputError, "obstacles", expected="a sequence of shapes", got=got, do=do)
     if not isinstance(shapes, Iterable):
         got = type(shapes).__name__
         refuse(InputError, "obstacles", expected="a sequence of shapes", got=got)

@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,9 +163,9 @@ def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sphere([0]), r"Sphere.center: expected shape \(2,\) or \(3,\), got \(1,\)"),
-        (lambda: sphere([0, np.nan, 0]), "Sphere.center: expected finite"),
-        (lambda: sphere([0, 0, 0], -1.0), "Sphere.radius: expected a finite length > 0"),
+        (lambda: sphere([0]), r"Ball.center: expected shape \(2,\) or \(3,\), got \(1,\)"),
+        (lambda: sphere([0, np.nan, 0]), "Ball.center: expected finite"),
+        (lambda: sphere([0, 0, 0], -1.0), "Ball.radius: expected a finite length > 0"),
         (lambda: cloud([[0, 0, 0]], 0.0), "SphereCloud.radii: expected > 0 m, got 0.0"),
         (lambda: SphereCloud(np.zeros((2, 3)), np.ones(1)), "SphereCloud.centers: expected shape"),
         (lambda: Capsule(np.full(3, np.nan), np.zeros(3), 1.0), "Capsule.start: expected finite"),
@@ -196,11 +197,16 @@ def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
         (lambda: Obstacles([sphere([0, 0]), sphere([0, 0, 0])]), r"shapes\[1\]: expected 2-D as"),
         (
             lambda: Obstacles(Ball((0, 0), 1.0)),
-            "obstacles: expected a sequence of shapes, got Sphe",
+            "expected a sequence of shapes, got Ball",
         ),
-        (lambda: Ball((1e200, 0), 1.0), r"Sphere.center: expected at most 1e\+12 m, got a larger"),
-        (lambda: Ball((0, 0), np.eye(3)), "Sphere.radius: expected a finite length > 0 m, got nda"),
-        (lambda: Obstacles(["wall"]), r"shapes\[0\]: expected one of HalfSpace, Sphere, Capsule,"),
+        (
+            lambda: Obstacles("flat.yaml"),
+            r"got 'flat.yaml'; use cadenza.safety.maps.load_map\(",
+        ),
+        (lambda: Obstacles(Path("flat.yaml")), r"got 'flat.yaml'; use cadenza.*load_map\(path\)"),
+        (lambda: Ball((1e200, 0), 1.0), r"Ball.center: expected at most 1e\+12 m, got a larger"),
+        (lambda: Ball((0, 0), np.eye(3)), "Ball.radius: expected a finite length > 0 m, got nda"),
+        (lambda: Obstacles(["wall"]), r"shapes\[0\]: expected one of HalfSpace, Ball, Capsule,"),
         (lambda: Obstacles([sphere([0, 0])]).gaps((0, 0, 0)), r"expected shape \(2,\) or \(N, 2\)"),
         (lambda: Obstacles([sphere([0, 0])]).gaps((0, math.nan)), "gaps: points: expected finite"),
         (lambda: transform_cloud(ONE, np.eye(2), np.zeros(3)), r"rotation: expected shape \(3, 3"),

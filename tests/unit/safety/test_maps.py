@@ -70,7 +70,7 @@ def test_every_mistake_of_a_map_has_a_line_with_its_place(tmp_path):
         "line 2, column 46: obstacles[0]: box: unknown field 'angel' (did you mean 'angle'?)",
         "line 2, column 5: obstacles[0]: box: field 'half_sizes' is missing",
         "line 3, column 5: obstacles[1]: expected one shape of half_space, ball, capsule, box, po",
-        "line 4, column 5: obstacles[2]: Sphere.radius: expected a finite length > 0 m, got -1",
+        "line 4, column 5: obstacles[2]: Ball.radius: expected a finite length > 0 m, got -1",
         "line 5, column 5: obstacles[3]: expected one shape of half_space, ball, capsule, box, po",
         "line 6, column 5: obstacles[4]: points: expected its fields, got [1, 2]",
         "line 7, column 5: obstacles[5]: Polygon.vertices: expected the corners of a convex polyg",

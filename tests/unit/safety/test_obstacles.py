@@ -190,7 +190,7 @@ JACOBIAN = JacobianControlModel(
     ("make", "told"),
     [
         (lambda: runtime("p", obstacles=[WALL]), "SafetyOptions.obstacles: expected a tuple of sh"),
-        (lambda: runtime("p", obstacles=("wall",)), r"shapes\[0\]: expected one of HalfSpace, Sph"),
+        (lambda: runtime("p", obstacles=("wall",)), r"shapes\[0\]: expected one of HalfSpace, Bal"),
         (lambda: runtime("p", obstacles=(Ball((0, 0, 5), 1.0),)), "expected 2-D shapes, got 3-D"),
         (
             lambda: runtime("p", obstacles=(WALL,), rate_limit="hard"),
