@@ -363,9 +363,9 @@ class _Decision:
         (rows,) = np.nonzero(self._left)
         if len(rows) >= FEW:
             for candidate in batch.candidates(rows, admitted[rows], self._held.at(rows)):
-                source, actions, offered, resting = candidate
+                source, actions, offered = candidate
                 some = offered & self._left[rows]
-                self._try(batch, rows[some], actions[some], source, resting=resting)
+                self._try(batch, rows[some], actions[some], source)
                 if np.count_nonzero(self._left) < FEW:
                     break
             else:

@@ -536,15 +536,16 @@ class BatchedVelocityBase:
 
     def candidates(
         self, rows: Rows, nominal: FloatArray, held: BatchedPlans
-    ) -> Iterator[tuple[str, FloatArray, Flags, bool]]:
-        """Yield source, actions, where they are offered, and whether they are the command 0."""
+    ) -> Iterator[tuple[str, FloatArray, Flags]]:
+        """Yield source, actions, and where they are offered."""
         (best, moves), everywhere = self._projected(rows, nominal), np.ones(len(rows), np.bool_)
         fast = norm(nominal) >= self._top * (1.0 - ROUNDING_SPEED)
-        yield "rows", best, moves | fast, False
+        yield "rows", best, moves | fast
         backup = self._backup(rows, held)
         for share in (0.75, 0.5, 0.25):
-            yield "blend", backup + share * (best - backup), everywhere, False
-        yield "escape", backup, everywhere if self._flees else held.exists, not self._flees
+            yield "blend", backup + share * (best - backup), everywhere
+        if self._flees:
+            yield "escape", backup, everywhere
 
     def _backup(self, rows: Rows, held: BatchedPlans) -> FloatArray:
         if not self._flees:

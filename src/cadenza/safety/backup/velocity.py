@@ -593,14 +593,17 @@ class VelocityBase(Base):
         return self._response.keeps(self._v, held.command, bound) >= 0.0
 
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
-        """Yield the projection on the rows, its blends with the backup, and the escape."""
+        """Yield the projection on the rows, its blends with the backup, and an escape.
+
+        Where the backup is the command 0 it is no candidate: stopping is tried anyway.
+        """
         best = self._projected(nominal)
         if best is not nominal or math.hypot(*nominal) >= self._top * (1.0 - ROUNDING_SPEED):
             yield "rows", best  # else no command meets the rows, and the nominal one was tried
         backup = self._backup(held)
         for share in (0.75, 0.5, 0.25):
             yield "blend", moved(backup, minus(best, backup), share)
-        if held is not None or (self._bounds and not self._settings.passive):
+        if self._bounds and not self._settings.passive:
             yield "escape", backup
 
     def _backup(self, held: Plan | None) -> Vector:

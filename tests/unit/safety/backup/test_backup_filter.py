@@ -136,6 +136,26 @@ def test_late_base_slows_down_along_a_wall_by_where_its_command_acts():
     assert x[1] == pytest.approx(0.3 * DT * 37)
 
 
+@pytest.mark.parametrize("count", [1, 40])  # one by one, and together
+def test_backup_of_a_passive_base_is_told_as_the_brake_that_it_is(count):
+    # Both partners are 5 cm away and close 8 cm in a step: only a base that rests may be touched.
+    bounds = [PartnerBound("walker", 0.8), PartnerBound("other", 0.8)]
+    single = BackupFilter(base(), bounds, dt=DT, margin_m=0.0)
+    alone = agents(at=(0.45, 0.0)) | {"other": AgentSnapshot((-0.45, 0.0), (0.0, 0.0), RADIUS)}
+    batch = BatchedBackupFilter(single, count)
+    places = np.tile([[0.0, 0.0], [0.45, 0.0], [-0.45, 0.0]], (count, 1, 1))
+    scene = AgentBatch(
+        uids=tuple(alone), positions=places, velocities=0.0 * places, radii=np.full(3, RADIUS)
+    )
+    for _ in range(2):  # without a remembered plan, and with one
+        step = single.filter(np.array([1.0, 0.0]), alone)
+        assert (step.backup, step.action.tolist(), step.uncertified) == ("brake", [0, 0], False)
+        found = batch.filter(np.tile([1.0, 0.0], (count, 1)), scene)
+        assert set(found.backup) == {"brake"}
+        assert not found.action.any()
+        assert not found.uncertified.any()
+
+
 @pytest.mark.parametrize(("speed", "broken"), [(np.float32(0.7), False), (0.707, True)])
 def test_partner_at_its_top_speed_in_float32_keeps_its_bound(speed, broken):
     directions = np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False)
