@@ -114,6 +114,7 @@ def compare(model, rng, count, *, speeds, ages, errors, own_obstacles, guarantee
     alone = [make() for _ in range(count)]
     together = BatchedBackupFilter(make(), count)
     world = World(rng, count, dim, [bound.uid for bound in bounds], ages=ages)
+    world.radii[0] = getattr(model, "radius", world.radii[0])
     low, high = map(np.array, model.action_box())
     for step in range(STEPS):
         nominal = 1.2 * rng.uniform(low, high, (count, len(low)))
@@ -171,9 +172,9 @@ def test_batch_of_velocity_bases_decides_as_each_of_them(
 
 
 WHEELS = {
-    "slow": {"accel": 1.0, "yaw_accel": 4.0, "radius": 0.2},
-    "offset": {"accel": 1.0, "yaw_accel": 4.0, "radius": 0.2, "center_offset_m": 0.1},
-    "ideal": {"accel": math.inf, "yaw_accel": math.inf, "radius": 0.2, "look_ahead_m": 0.3},
+    "slow": {"accel": 1.0, "yaw_accel": 4.0},
+    "offset": {"accel": 1.0, "yaw_accel": 4.0, "center_offset_m": 0.1},
+    "ideal": {"accel": math.inf, "yaw_accel": math.inf, "look_ahead_m": 0.3},
 }
 
 
@@ -190,8 +191,9 @@ WHEELS = {
 def test_batch_of_unicycles_decides_as_each_of_them(
     wheels, seed, count, promise, ages, errors, own_obstacles
 ):
-    model = UnicycleModel("ego", 1.0, 0.8, 2.0, **WHEELS[wheels])
     rng, (speeds, guarantee) = np.random.default_rng(seed), promise
+    disc = {"radius": float(rng.uniform(0.1, 0.3))}
+    model = UnicycleModel("ego", 1.0, 0.8, 2.0, **(WHEELS[wheels] | disc))
     compare(
         model,
         rng,

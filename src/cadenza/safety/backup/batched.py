@@ -198,10 +198,10 @@ class BatchedBackupFilter:
         count, dim = self.num_envs, self._robot.position_dim
         require_kinds("filter", agents=(agents, AgentBatch))
         known = [self._robot.uid, *(bound.uid for bound in self._partners)]
-        if set(agents.uids) != set(known):
-            refuse(InputError, "filter: agents", expected=f"{known}", got=f"{list(agents.uids)}")
+        self._single.require_known(agents.uids)
         require_shape("filter: agents.positions", agents.positions, (count, len(known), dim))
         ego, *others = (agents.uids.index(uid) for uid in known)
+        self._single.require_radius(float(agents.radii[ego]))
         ages = np.zeros((count, len(known))) if agents.ages_s is None else agents.ages_s
         if ages[:, ego].any():
             name = f"filter: agents.ages_s of {self._robot.uid!r}"

@@ -12,7 +12,7 @@ Units:   m, m/s, s; actions in the unit of the robot's model.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast, get_args
 
@@ -22,6 +22,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, real_array, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.safety.backup.base import Base, BaseSettings, Partner, Plan, Scene, Vector
+from cadenza.safety.backup.statics import ROUNDING_M
 from cadenza.safety.backup.unicycle import UnicycleBase
 from cadenza.safety.backup.velocity import VelocityBase
 from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
@@ -241,9 +242,38 @@ class BackupFilter:
             return self._obstacles
         shapes = self._obstacles.joined(more)
         if shapes.dim not in (None, self.robot.position_dim):
-            expected, got = f"{self.robot.position_dim}-D shapes", f"{shapes.dim}-D"
-            refuse(InputError, "obstacles", expected=expected, got=got)
+            dim, uid = self.robot.position_dim, self.robot.uid
+            expected = f"{dim}-D shapes for the {dim}-D robot {uid!r}"
+            refuse(InputError, "obstacles", expected=expected, got=f"{shapes.dim}-D ones")
         return shapes
+
+    def require_known(self, uids: Collection[str]) -> None:
+        """Raise unless these are the ids of the robot and its partners.
+
+        Raises:
+            InputError: One is missing, or unknown.
+        """
+        known = self.robot.uid, *(bound.uid for bound in self.bounds)
+        if len(uids) != len(known) or not all(uid in uids for uid in known):
+            expected, got = f"the states of {list(known)}", f"those of {list(uids)}"
+            do = "the robot's model and its partners' bounds have the ids that snapshots have"
+            refuse(InputError, "filter: agents", expected=expected, got=got, do=do)
+
+    def require_radius(self, radius: float) -> None:
+        """Raise unless a measured disc of the robot is that of its model, if that has one.
+
+        Raises:
+            InputError: Its radius, m, is another one.
+        """
+        if isinstance(self.robot, UnicycleModel) and abs(radius - self.robot.radius) > ROUNDING_M:
+            uid, model = self.robot.uid, self.robot.radius
+            refuse(
+                InputError,
+                f"filter: radius of {uid!r}",
+                expected=f"the {model!r} m of its UnicycleModel",
+                got=f"{radius!r} m",
+                do="give both the radius of the disc that covers the robot",
+            )
 
     def _scene(
         self, agents: Mapping[str, AgentSnapshot], obstacles: Obstacles | None
@@ -251,7 +281,9 @@ class BackupFilter:
         """Return what the base reads, and the free distances to partners, m."""
         if not isinstance(cast("object", agents), Mapping):
             refuse(InputError, "filter: agents", expected="snapshots by agent id", got=agents)
+        self.require_known(agents)
         ego = self._agent(agents, self.robot.uid)
+        self.require_radius(ego.radius)
         heading = yaw_rate = 0.0
         if isinstance(ego, WheeledSnapshot):
             heading, yaw_rate = ego.heading, ego.yaw_rate
@@ -279,9 +311,6 @@ class BackupFilter:
             )
             offset = [a - b for a, b in zip(position, one.position_numbers, strict=True)]
             margin[bound.uid] = float(np.hypot.reduce(offset)) - contact
-        if len(agents) != len(self.bounds) + 1:
-            known = [self.robot.uid, *(bound.uid for bound in self.bounds)]
-            refuse(InputError, "filter: agents", expected=f"{known}", got=f"{list(agents)}")
         return (
             Scene(
                 position,

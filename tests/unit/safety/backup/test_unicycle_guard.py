@@ -10,8 +10,9 @@ import pytest
 import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel
-from cadenza.safety.backup import BackupFilter
+from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
 from cadenza.safety.geometry import HalfSpace, Points
+from cadenza.safety.snapshot import WheeledBatch, WheeledSnapshot
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "guard_differential_drive.py"
 ROBOT = UnicycleModel("ego", 1.0, 1.0, 2.0, accel=2.0, yaw_accel=6.0, radius=0.25)
@@ -60,6 +61,27 @@ def test_no_policy_gets_the_robot_of_the_example_into_a_wall(example):
             info = env.step(action)[-1]["safety"]
             assert min(info["static_margin"]) > -1e-3 - 1e-6
             assert not info["static_uncertified"]
+
+
+def test_disc_of_another_radius_than_the_models_is_refused():
+    guard, told = BackupFilter(ROBOT, dt=0.1), "expected the 0.25 m of its UnicycleModel, got 0.1 m"
+    for radius in (0.25, 0.25 + 1e-12):
+        seen = WheeledSnapshot((0.0, 0.0), (0.0, 0.0), radius, heading=0.0, yaw_rate=0.0)
+        assert guard.filter(np.zeros(2), {"ego": seen}).backup == "none"
+    seen = WheeledSnapshot((0.0, 0.0), (0.0, 0.0), 0.1, heading=0.0, yaw_rate=0.0)
+    with pytest.raises(InputError, match=told):
+        guard.filter(np.zeros(2), {"ego": seen})
+    still, turns = np.zeros((2, 1, 2)), np.zeros(2)
+    batch = WheeledBatch(
+        uids=("ego",),
+        positions=still,
+        velocities=still,
+        radii=np.array([0.1]),
+        headings=turns,
+        yaw_rates=turns,
+    )
+    with pytest.raises(InputError, match=told):
+        BatchedBackupFilter(guard, 2).filter(np.zeros((2, 2)), batch)
 
 
 def test_promise_about_a_partner_is_the_one_that_holds_for_every_heading():
