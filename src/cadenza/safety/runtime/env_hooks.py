@@ -85,8 +85,8 @@ def hook(env: object, name: str) -> Any:
         ) from error
 
 
-def needed_hook(env: object, name: str, find: Find) -> Any:
-    """Return what ``find`` finds.
+def needed_hook(env: object, name: str, find: Find, *, remedy: str = REMEDY) -> Any:
+    """Return what ``find`` finds; ``remedy`` says what to do where that is nothing.
 
     Raises:
         ConfigurationError: It is nothing.
@@ -95,7 +95,7 @@ def needed_hook(env: object, name: str, find: Find) -> Any:
     if found is None:
         raise ConfigurationError(
             f"guard: expected an environment with {name}, got {type(unwrapped(env)).__name__} "
-            f"without it; {REMEDY}."
+            f"without it; {remedy}."
         )
     return found
 

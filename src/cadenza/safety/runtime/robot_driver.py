@@ -106,7 +106,9 @@ class RobotTask:
             robot = models[uid]
         bounds = offered("build_partner_bound") if partner is None else partner
         dt = control_timestep
-        dt = needed_hook(env, "control_timestep", find) if dt is None else dt
+        if dt is None:
+            remedy = "pass cadenza.guard control_timestep=, the time one step takes in s"
+            dt = needed_hook(env, "control_timestep", find, remedy=remedy)
         return cls(
             robot=robot,
             partners=(bounds,) if isinstance(bounds, PartnerBound) else bounds,

@@ -13,7 +13,7 @@ from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import optional_hook
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.runtime.robot_driver import takes_velocities
+from cadenza.safety.runtime.robot_driver import MODELS_HOOK, takes_velocities
 from cadenza.safety.wrappers.action_port import (
     ActionMap,
     ForceSource,
@@ -150,7 +150,13 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
             f"which returns the states of {'all its environments' if batch else 'its agents'}."
         )
     known = keywords.__annotations__
-    for name in task.keys() - known.keys():
+    for name in sorted(task.keys() - known.keys()):
+        if name in _WRAPPERS[True, batch][1].__annotations__:
+            raise ConfigurationError(
+                f"guard: {name}: expected a robot that takes velocities for this option, got none; "
+                "pass robot=VelocityModel(...) or robot=UnicycleModel(...), or an environment "
+                f"with {MODELS_HOOK}()."
+            )
         raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")
     return kind(made, **task)
 

@@ -6,8 +6,8 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import cadenza
-from cadenza.core.errors import ConfigurationError
-from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import HalfSpace, Points
 from cadenza.safety.verifier.robots import UnicyclePlant
 
@@ -67,10 +67,33 @@ def test_options_of_another_kind_and_missing_parts_are_refused():
     parts = {"robot": CART, "snapshots": scene, "control_timestep": DT}
     with pytest.raises(ConfigurationError, match="expected the option agents for a vector"):
         cadenza.guard(SyncVectorEnv([CartEnv]), **parts)
-    with pytest.raises(ConfigurationError, match="control_timestep"):
+    with pytest.raises(ConfigurationError, match=r"guard control_timestep=, the") as told:
         cadenza.guard(CartEnv(), robot=CART, snapshots=scene)
+    assert "bounds=" not in str(told.value)
+    drone = VelocityModel("drone", 3, 1.0, limit="none")
+    with pytest.raises(InputError, match="expected 3-D shapes for the 3-D robot 'drone', got 2-D"):
+        cadenza.guard(CartEnv(), **{**parts, "robot": drone}, obstacles=[HalfSpace((1, 0), -1)])
     with pytest.raises(ConfigurationError, match="it catches up"):
         cadenza.guard(CartEnv(), partner=PartnerBound("dog", 3.0), guarantee="escape", **parts)
+
+
+@pytest.mark.parametrize("env", [CartEnv, lambda: SyncVectorEnv([CartEnv])])
+@pytest.mark.parametrize("given", [{"partner": PartnerBound("dog", 0.3)}, {"margin_m": 0.1}])
+def test_option_of_a_robot_that_takes_velocities_asks_for_its_model(env, given):
+    told = (
+        r"for this option, got none; pass robot=VelocityModel\(.*Unicycle.*build_robot_models\(\)"
+    )
+    with pytest.raises(ConfigurationError, match=f"guard: {next(iter(given))}: .* {told}"):
+        cadenza.guard(env(), **given)
+
+
+def test_snapshots_of_others_are_refused_with_both_lists_of_ids():
+    parts = {"robot": CART, "control_timestep": DT, "partner": PartnerBound("dog", 0.3)}
+    env = cadenza.guard(CartEnv(), snapshots=lambda *_: {"carts": 0, "dog": 0}, **parts)
+    env.reset(seed=0)
+    told = r"agents: expected the states of \['cart', 'dog'\], got those of \['carts', 'dog'\]; "
+    with pytest.raises(InputError, match=told):
+        env.step(np.zeros(2))
 
 
 class HookedCartEnv(CartEnv):
