@@ -147,9 +147,10 @@ class BatchedBackupFilter:
         scene, contacts = self._scene(agents)
         step = _Decision(self._base, self._batch, self._form, self._states, scene, groups, actions)
         step.decide(self._plans)
-        self._plans = step.plans
         offset = scene.positions[:, None] - scene.partner_positions
         broken = self._bounds_broken(scene)
+        # A plan rests on the bounds: the next one is looked for as at the start.
+        self._plans = step.plans._replace(exists=step.plans.exists & ~broken)
         return BatchedBackupStep(
             action=step.actions,
             backup=step.sources,
@@ -250,7 +251,10 @@ class BatchedBackupFilter:
             records, plans = list(state["rows"]), self._no_plans()
             dim, size = self._robot.position_dim, self._robot.action_dim
             for row, record in zip(range(self.num_envs), records, strict=True):
-                _put(plans, row, plan_from_json(record["plan"], dim, size))
+                plan = plan_from_json(record["plan"], dim, size)
+                if plan is not None:
+                    self._single.require_own(plan)
+                _put(plans, row, plan)
                 self._base.load_state_dict(record["base"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise InputError(

@@ -21,8 +21,15 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, real_array, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError, refuse
-from cadenza.safety.backup.base import Base, BaseSettings, Partner, Plan, Scene, Vector
-from cadenza.safety.backup.statics import ROUNDING_M
+from cadenza.safety.backup.base import (
+    ROUNDING_SHARE,
+    Base,
+    BaseSettings,
+    Partner,
+    Plan,
+    Scene,
+    Vector,
+)
 from cadenza.safety.backup.unicycle import UnicycleBase
 from cadenza.safety.backup.velocity import VelocityBase
 from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
@@ -201,10 +208,11 @@ class BackupFilter:
         base.look(scene)
         held = self._plan if self._plan and base.still_holds(self._plan) else None
         chosen, source, plan, static_uncertified = choose(base, action, held)
-        self._plan = plan
+        broken = base.bounds_broken()
+        # A plan rests on the bounds: the next one is looked for as at the start.
+        self._plan = None if broken else plan
         base.executed(chosen)
         executed = nominal if source == "none" else np.array(chosen)
-        broken = base.bounds_broken()
         return BackupStep(
             action=executed,
             backup=source,
@@ -265,7 +273,9 @@ class BackupFilter:
         Raises:
             InputError: Its radius, m, is another one.
         """
-        if isinstance(self.robot, UnicycleModel) and abs(radius - self.robot.radius) > ROUNDING_M:
+        if isinstance(self.robot, UnicycleModel) and not math.isclose(
+            radius, self.robot.radius, rel_tol=ROUNDING_SHARE
+        ):
             uid, model = self.robot.uid, self.robot.radius
             refuse(
                 InputError,
@@ -334,6 +344,28 @@ class BackupFilter:
             refuse(InputError, f"filter: agents[{uid!r}]", expected=expected, got=got)
         return agent
 
+    def require_own(self, plan: Plan) -> None:
+        """Raise unless a plan is one that this filter makes.
+
+        Raises:
+            ValueError: It flees where the guarantee is to stop or the reverse, its direction has
+                another length than 1, or its command is beyond the robot's limits.
+        """
+        flees = bool(self.bounds) and not self.settings.passive and not self.escapes_at_once
+        if flees is not bool(plan.normal):
+            raise ValueError("the plan is of another guarantee")
+        if plan.normal and abs(math.hypot(*plan.normal) - 1.0) > EQUAL:
+            raise ValueError("the direction of the plan has another length than 1")
+        if plan.command:
+            limited = self.robot.limited(np.array(plan.command))
+            if np.linalg.norm(limited - plan.command) > EQUAL:
+                raise ValueError("the command of the plan is beyond the robot's limits")
+
+    @property
+    def escapes_at_once(self) -> bool:
+        """Whether an escape needs no remembered plan: of a wheeled base that follows at once."""
+        return isinstance(self.robot, UnicycleModel) and self.robot.is_ideal
+
     def state_dict(self) -> dict[str, Any]:
         """Return the memory as JSON can hold it; floats are exact."""
         return {"plan": plan_to_json(self._plan), "base": self._base.state_dict()}
@@ -347,6 +379,8 @@ class BackupFilter:
         dim, size = self.robot.position_dim, self.robot.action_dim
         try:
             held = plan_from_json(state["plan"], dim, size)
+            if held is not None:
+                self.require_own(held)
             self._base.load_state_dict(state["base"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             got = " ".join(shown(state).split())

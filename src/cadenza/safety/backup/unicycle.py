@@ -403,9 +403,17 @@ class UnicycleBase(Base):
         return (self._c[0] + ahead * self._e[0], self._c[1] + ahead * self._e[1])
 
     def still_holds(self, held: Plan) -> bool:
-        """Return whether the measurement leaves the plan possible at all; see `Base`."""
+        """Return whether the measurement leaves the plan possible at all; see `Base`.
+
+        A plan to stop, or of a base that follows at once, is disproved by a partner that is touched
+        while the robot may still move.
+        """
         if not held.normal:
-            return True
+            resting = self._settings.passive and self._v == 0.0 and self._w == 0.0
+            return resting or all(
+                best_bound(bound.normal, self._c, partner, self._settings).excess >= -ROUNDING_M
+                for bound, partner in zip(self._bounds, self._partners, strict=True)
+            )
         bound = best_bound(held.normal, self._c, self._partners[0], self._settings)
         return self._separates(self._sweep(held.command), held, bound, hopeful=True)
 

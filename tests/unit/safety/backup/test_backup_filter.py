@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
-from cadenza.safety.control_models import PartnerBound, VelocityModel
+from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import HalfSpace, Points
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
@@ -180,3 +180,56 @@ def test_partner_at_its_top_speed_in_float32_keeps_its_bound(speed, broken):
     )
     found = batch.filter(np.zeros((len(velocities), 2)), agents)
     assert (found.bounds_broken == broken).all()
+
+
+def test_plan_is_dropped_when_a_partner_breaks_its_bound():
+    robot = VelocityModel("ego", 2, 1.0, limit="none")
+    guard = BackupFilter(robot, [PartnerBound("walker", 0.5)], dt=DT, position_error_m=0.1)
+    batch = BatchedBackupFilter(guard, 64)
+    ahead, towards = np.array([1.0, 0.0]), (0.56, 0.45, 0.32, 0.31)
+    for x, speed in zip(towards, (-0.5, -3.0, -0.2, -0.2), strict=True):
+        step = guard.filter(ahead, agents(at=(x, 0.0), velocity=(speed, 0.0)))
+        places, speeds = np.zeros((64, 2, 2)), np.zeros((64, 2, 2))
+        places[:, 1, 0], speeds[:, 1, 0] = x, speed
+        scene = AgentBatch(
+            uids=("ego", "walker"),
+            positions=places,
+            velocities=speeds,
+            radii=np.full(2, RADIUS),
+        )
+        found = batch.filter(np.tile(ahead, (64, 1)), scene)
+        assert (found.uncertified == step.uncertified).all()
+        assert step.uncertified is (x < 0.5)  # afterwards they overlap: nothing is promised
+
+
+@pytest.mark.parametrize("gap", [0.3, -0.05])
+def test_wheeled_robot_that_moves_within_a_partner_is_not_certified(gap):
+    robot = UnicycleModel("ego", 1.0, 1.0, 2.0, 2.0, 6.0, RADIUS)
+    guard = BackupFilter(robot, [PartnerBound("walker", 0.0)], dt=DT, guarantee="passive")
+    for x in (3.0, 2.0 * RADIUS + gap):
+        scene = {
+            "ego": robot.snapshot(0.0, 0.0, 0.0, 1.0, 0.0),
+            "walker": AgentSnapshot((x, 0.0), (0.0, 0.0), RADIUS),
+        }
+        step = guard.filter(np.array([0.0, 0.0]), scene)
+    assert step.uncertified is (gap < 0.0)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [[-1.0, 0.0], [-0.5, 0.0]],  # to flee
+        [[], [3.0, 0.0]],  # faster than the base
+    ],
+)
+def test_plans_of_another_guarantee_or_robot_are_not_loaded(plan):
+    parts = {"guarantee": "passive"}
+    passive = BackupFilter(base(), [PartnerBound("walker", 0.5)], dt=DT, **parts)
+    before = passive.state_dict()
+    with pytest.raises(InputError, match="expected what state_dict returned"):
+        passive.load_state_dict({**before, "plan": plan})
+    assert passive.state_dict() == before
+    fleeing = BackupFilter(base(), [PartnerBound("walker", 0.5)], dt=DT)
+    for other in ([[], [0.0, 0.0]], [[-2.0, 0.0], [-0.5, 0.0]]):
+        with pytest.raises(InputError, match="expected what state_dict returned"):
+            fleeing.load_state_dict({**fleeing.state_dict(), "plan": other})

@@ -65,7 +65,7 @@ def test_no_policy_gets_the_robot_of_the_example_into_a_wall(example):
 
 def test_disc_of_another_radius_than_the_models_is_refused():
     guard, told = BackupFilter(ROBOT, dt=0.1), "expected the 0.25 m of its UnicycleModel, got 0.1 m"
-    for radius in (0.25, 0.25 + 1e-12):
+    for radius in (0.25, 0.25 * (1.0 + 1e-7)):  # as float32 may have it
         seen = WheeledSnapshot((0.0, 0.0), (0.0, 0.0), radius, heading=0.0, yaw_rate=0.0)
         assert guard.filter(np.zeros(2), {"ego": seen}).backup == "none"
     seen = WheeledSnapshot((0.0, 0.0), (0.0, 0.0), 0.1, heading=0.0, yaw_rate=0.0)
