@@ -261,6 +261,12 @@ class RowwiseEngine:
                 row: step.bad_input for row, step in enumerate(steps) if step.bad_input is not None
             },
             reason={row: step.reason for row, step in enumerate(steps) if step.reason},
+            static_margin=np.array(
+                [min(step.info.get("static_margin", ()), default=math.inf) for step in steps]
+            ),
+            static_uncertified=np.array(
+                [step.info.get("static_uncertified", False) for step in steps], dtype=np.bool_
+            ),
         )
 
     def _table(self, rows: Sequence[LambdaDict]) -> FloatArray:

@@ -122,19 +122,23 @@ class BatchedRobotDriver:
     def begin_run(self, seed: int) -> None:
         """Forget everything; nothing is drawn, so that every ``seed`` is the same."""
         del seed
+        self.task.begin()
         self._filter.reset()
 
     def begin_episode(self) -> None:
         """Forget the plans of all environments."""
+        self.task.begin()
         self._filter.reset()
 
     def begin_rows(self, rows: Iterable[int]) -> None:
         """Forget the plans of the environments ``rows``."""
+        self.task.begin()
         self._filter.reset(rows)
 
     def begin_run_rows(self, rows: Iterable[int], seeds: Iterable[int]) -> None:
         """Forget everything of the environments ``rows``; see `begin_run`."""
         del seeds
+        self.task.begin()
         self._filter.reset(rows)
 
     def step(

@@ -7,13 +7,15 @@ Optional:  ``build_contact_forces()``: force per partner id or per pair of ids, 
 Batches:   ``build_agent_batch()`` and ``num_envs`` in place of the first and the last.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.cbf import Plant
 from cadenza.safety.contracts import AgentControlModel, Bounds, LambdaDict, canonical_pair_key
+from cadenza.safety.geometry import Obstacles, Shape
+from cadenza.safety.maps import describe_map
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 #: What to do where an environment lacks a hook.
@@ -106,6 +108,70 @@ def optional_hook(env: object, name: str) -> Any | None:
         return _look_up(env, name)
     except AttributeError:
         return None
+
+
+#: The hook that tells what stands around.
+_ROOM: Final = "build_obstacles"
+#: Hooks whose answer one filter takes for all environments of a batch.
+_ALIKE: Final = ("build_robot_models", "build_partner_bound", _ROOM, "control_timestep")
+
+
+class Room:
+    """What an environment says stands around: ``build_obstacles()``, the same in every episode.
+
+    Attributes:
+        shapes: Its answer; nothing without the hook.
+    """
+
+    def __init__(self, env: object, find: Find | None) -> None:
+        """Ask ``env``; ``find`` returns a hook of it, None where nobody has it or is asked.
+
+        Raises:
+            InputError: The answer holds something else than shapes.
+        """
+        self._build: Callable[[], Iterable[Shape] | Obstacles] | None = find and find(env, _ROOM)
+        self.shapes: Obstacles = self._ask()
+
+    def _ask(self) -> Obstacles:
+        return Obstacles(() if self._build is None else _shapes(self._build()))
+
+    def require_same(self) -> None:
+        """Ask again.
+
+        Raises:
+            ConfigurationError: The answer is another one: the filter would know the wrong walls.
+        """
+        if self._build is not None and describe_map(self._ask()) != describe_map(self.shapes):
+            raise ConfigurationError(
+                "guard: build_obstacles: expected the same obstacles in every episode, got others; "
+                "pass cadenza.guard obstacles= as a function of (env, observation, info) instead, "
+                "which is asked in every step."
+            )
+
+
+def _shapes(obstacles: Iterable[Shape] | Obstacles) -> Sequence[Shape]:
+    return obstacles.shapes if isinstance(obstacles, Obstacles) else list(obstacles)
+
+
+def require_alike(name: str, answers: Sequence[Any]) -> None:
+    """Refuse environments of a batch that answer a hook about the robot or its room differently.
+
+    Raises:
+        ConfigurationError: They do; one filter decides for all of them.
+    """
+    if name not in _ALIKE:
+        return
+    told = [describe_map(Obstacles(_shapes(x))) for x in answers] if name == _ROOM else answers
+    if any(one != told[0] for one in told):
+        remedy = (
+            "pass cadenza.guard obstacles= as a function of (env, observation, info) that returns "
+            "one Obstacles for each environment, or guard each before it goes into the batch"
+            if name == _ROOM
+            else "guard each environment before it goes into the batch"
+        )
+        raise ConfigurationError(
+            f"guard: {name}: expected the same answer of every environment, got others; {remedy}."
+        )
 
 
 def _look_up(env: object, name: str) -> Any:

@@ -30,6 +30,7 @@ from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import (
     Find,
+    Room,
     hook,
     needed_hook,
     optional_hook,
@@ -62,6 +63,16 @@ class RobotTask:
     partners: Sequence[PartnerBound]
     obstacles: Sequence[Shape] | Obstacles
     control_timestep: float
+    room: Room | None = None  # Where the obstacles are the environment's own
+
+    def begin(self) -> None:
+        """Look whether the environment's obstacles are still the same; called in every episode.
+
+        Raises:
+            ConfigurationError: They are others.
+        """
+        if self.room is not None:
+            self.room.require_same()
 
     @classmethod
     def of(
@@ -90,11 +101,6 @@ class RobotTask:
             ConfigurationError: Something is neither given nor offered by the environment, or it has
                 no model of the ego.
         """
-
-        def offered(name: str) -> Any:
-            build = find(env, name)
-            return () if build is None else build()
-
         if robot is None:
             models: Mapping[str, RobotModel] = needed_hook(env, MODELS_HOOK, find)()
             uid = needed_hook(env, "ego_uid", find) if ego_uid is None else ego_uid
@@ -104,7 +110,11 @@ class RobotTask:
                     f"{sorted(models)}."
                 )
             robot = models[uid]
-        bounds = offered("build_partner_bound") if partner is None else partner
+        bounds = partner
+        if bounds is None:
+            build = find(env, "build_partner_bound")
+            bounds = () if build is None else build()
+        room = Room(env, find if obstacles is None else None)
         dt = control_timestep
         if dt is None:
             remedy = "pass cadenza.guard control_timestep=, the time one step takes in s"
@@ -112,8 +122,9 @@ class RobotTask:
         return cls(
             robot=robot,
             partners=(bounds,) if isinstance(bounds, PartnerBound) else bounds,
-            obstacles=offered("build_obstacles") if obstacles is None else obstacles,
+            obstacles=room.shapes if obstacles is None else obstacles,
             control_timestep=dt,
+            room=room if obstacles is None else None,
         )
 
     def build_filter(self, **settings: Unpack[BackupKeywords]) -> BackupFilter:
@@ -209,10 +220,15 @@ class RobotDriver:
     def begin_run(self, seed: int) -> None:
         """Forget everything; nothing is drawn, so that every ``seed`` is the same."""
         del seed
-        self._filter.reset()
+        self.begin_episode()
 
     def begin_episode(self) -> None:
-        """Forget the plan, which the env's reset disconnects from the next state."""
+        """Forget the plan, which the env's reset disconnects from the next state.
+
+        Raises:
+            ConfigurationError: The env's obstacles are others than before.
+        """
+        self.task.begin()
         self._filter.reset()
 
     def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> SafetyStep:

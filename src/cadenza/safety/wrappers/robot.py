@@ -35,7 +35,13 @@ from cadenza.safety.wrappers.action_port import (
     checked_scene,
 )
 from cadenza.safety.wrappers.single import GuardedEnv, Tell
-from cadenza.safety.wrappers.vector import BatchSource, BatchTell, GuardedBatch, find
+from cadenza.safety.wrappers.vector import (
+    BatchSource,
+    BatchTell,
+    GuardedBatch,
+    agents_of,
+    find,
+)
 
 #: Returns the shapes of one step, of all environments or of each, from environment, last
 #: observation and last info.
@@ -104,7 +110,7 @@ class RobotFilterWrapper(GuardedEnv):
         super().__init__(env, snapshots=snapshots)
         self._scan = obstacles if callable(obstacles) else None
         standing = () if callable(obstacles) else obstacles
-        self._filter, self._port = _parts(env, optional_hook, (), standing, **robot)
+        self._task, self._filter, self._port = _parts(env, optional_hook, (), standing, **robot)
         self._last_step: BackupStep | None = None
 
     @property
@@ -119,6 +125,7 @@ class RobotFilterWrapper(GuardedEnv):
 
     def _begin(self, seed: int | None) -> None:
         del seed  # nothing is remembered of the last episode, with a seed or without
+        self._task.begin()
         self._filter.reset()
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, Tell]:
@@ -167,7 +174,9 @@ class VectorRobotFilterWrapper(GuardedBatch):
         super().__init__(env, agents=agents)
         self._scan = obstacles if callable(obstacles) else None
         standing = () if callable(obstacles) else obstacles
-        single, self._port = _parts(env, find, (env.num_envs,), standing, **robot)
+        self._task, single, self._port = _parts(env, find, (env.num_envs,), standing, **robot)
+        if agents is None:
+            self._agents = agents_of(env, ego_uid=single.robot.uid)
         self._filter = BatchedBackupFilter(single, env.num_envs)
 
     @property
@@ -177,9 +186,12 @@ class VectorRobotFilterWrapper(GuardedBatch):
 
     def _begin(self, seed: Any, rows: list[int] | None) -> None:
         del seed
+        self._task.begin()
         self._filter.reset(rows)
 
     def _end(self, rows: list[int]) -> None:
+        if rows:
+            self._task.begin()
         self._filter.reset(rows)
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
@@ -206,8 +218,8 @@ def _parts(
     action_to_control: ActionMap | None = None,
     action_from_control: ActionMap | None = None,
     **settings: Unpack[BackupKeywords],
-) -> tuple[BackupFilter, ActionPort]:
-    """Return the filter of one environment, and the port of ``rows`` of them."""
+) -> tuple[RobotTask, BackupFilter, ActionPort]:
+    """Return the task and the filter of one environment, and the port of ``rows`` of them."""
     require_kinds(
         "guard",
         action_to_control=(action_to_control, Callable | None),
@@ -232,7 +244,7 @@ def _parts(
         to_control=action_to_control,
         from_control=action_from_control,
     )
-    return backup, port
+    return task, backup, port
 
 
 def _record(

@@ -25,7 +25,7 @@ from cadenza.safety.contracts import (
     canonical_pair_key,
 )
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import hook, optional_hook, require_untouched_actions
+from cadenza.safety.runtime.env_hooks import Room, hook, optional_hook, require_untouched_actions
 from cadenza.safety.runtime.memory import stop_action
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
@@ -261,9 +261,12 @@ class SafetyFilterWrapper(GuardedEnv):
         self._partner_id, self._forces = partner_id, contact_forces
         self._options = SafetyOptions() if options is None else options
         self._scan = obstacles if callable(obstacles) else None
+        # Shapes or a function that are given take the place of what the environment offers.
+        given = callable(obstacles) or len(obstacles) > 0
+        self._room = Room(env, None if given else optional_hook)
         if not callable(obstacles):
             shapes = obstacles.shapes if isinstance(obstacles, Obstacles) else obstacles
-            lasting = (*self._options.obstacles, *shapes)
+            lasting = (*self._options.obstacles, *self._room.shapes.shapes, *shapes)
             self._options = replace(self._options, obstacles=lasting)
         if self._scan is not None and fallback != "retreat":
             raise _fallback_refused(fallback)
@@ -291,6 +294,7 @@ class SafetyFilterWrapper(GuardedEnv):
         return self._runtime
 
     def _begin(self, seed: int | None) -> None:
+        self._room.require_same()
         if seed is None:
             self._runtime.begin_episode()
         else:

@@ -9,6 +9,7 @@ Automatic resets: a forecast is never scored across a reset, whatever the mode.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, Unpack, cast
 
@@ -24,9 +25,11 @@ from cadenza.safety.batched.driver import BatchedSafetyDriver, SafetyBatchStep
 from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.runtime.env_hooks import (
     BatchEnvHooks,
+    Room,
     batch_hook,
     hook,
     optional_batch_hook,
+    require_alike,
     require_untouched_actions,
     require_untouched_batch_actions,
     unwrapped,
@@ -143,8 +146,8 @@ class VectorSafetyFilterWrapper(GuardedBatch):
     ``intervention``, ``infeasible``, ``braked``, ``uncertified``, ``reason`` (text: which
     declared accelerations the episode disproved; empty for none), ``bad_input`` (text, empty if
     sound) and, with one column per partner in string order, ``margin`` (m), ``slack`` and
-    ``lambda`` (m/s^2) and ``constraint_violation`` (m/s); ``info["_safety"]`` says where the action
-    was executed.
+    ``lambda`` (m/s^2) and ``constraint_violation`` (m/s); beside obstacles ``static_margin`` (m, to
+    the nearest) and ``static_uncertified``; ``info["_safety"]`` says where the action was executed.
 
     With ``on_bad_input="brake"`` a malformed scene of one environment of a `SyncVectorEnv` makes
     that environment brake; of a source of whole batches, all of them.
@@ -182,6 +185,8 @@ class VectorSafetyFilterWrapper(GuardedBatch):
             action_from_control=(action_from_control, Callable | None),
         )
         options = SafetyOptions() if options is None else options
+        self._room = Room(env, find)
+        options = replace(options, obstacles=(*options.obstacles, *self._room.shapes.shapes))
         self._rows = rows_of(env) if agents is None and options.on_bad_input == "brake" else None
         self._partner_id = partner_id
         self._driver = BatchedSafetyDriver(
@@ -207,12 +212,15 @@ class VectorSafetyFilterWrapper(GuardedBatch):
         return self._driver
 
     def _begin(self, seed: Any, rows: list[int] | None) -> None:
+        self._room.require_same()
         if seed is None or rows is not None:
             self._driver.begin_rows(range(self.num_envs) if rows is None else rows)
         else:
             self._driver.begin_run(int(np.ravel(seed)[0] or 0))
 
     def _end(self, rows: list[int]) -> None:
+        if rows:
+            self._room.require_same()
         self._driver.begin_rows(rows)
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
@@ -226,11 +234,14 @@ class VectorSafetyFilterWrapper(GuardedBatch):
         return step.action, partial(_record, step)
 
 
-def stack_snapshots(snapshots: Sequence[Mapping[str, AgentSnapshot]]) -> AgentBatch:
+def stack_snapshots(
+    snapshots: Sequence[Mapping[str, AgentSnapshot]], *, ego_uid: str | None = None
+) -> AgentBatch:
     """Return the batch of scenes with the same agents and radii.
 
     Args:
         snapshots: Every agent's snapshot by id, one mapping per environment.
+        ego_uid: The guarded agent, whose headings the batch holds if it is on wheels.
 
     Raises:
         ConfigurationError: The scenes differ in agents or radii, or a snapshot has an age.
@@ -252,19 +263,19 @@ def stack_snapshots(snapshots: Sequence[Mapping[str, AgentSnapshot]]) -> AgentBa
         return np.array([[getattr(scene[uid], name) for uid in uids] for scene in snapshots])
 
     motion = {"positions": stacked("position"), "velocities": stacked("velocity")}
-    for uid in uids:
-        robots = [one for scene in snapshots if isinstance(one := scene[uid], WheeledSnapshot)]
-        if len(robots) == len(snapshots):
-            headings = np.array([robot.heading for robot in robots])
-            rates = np.array([robot.yaw_rate for robot in robots])
-            return WheeledBatch(
-                uids=uids, **motion, radii=radii, headings=headings, yaw_rates=rates
-            )
+    scenes = [] if ego_uid is None else [scene.get(ego_uid) for scene in snapshots]
+    egos = [one for one in scenes if isinstance(one, WheeledSnapshot)]
+    if len(egos) == len(snapshots):
+        headings = np.array([ego.heading for ego in egos])
+        rates = np.array([ego.yaw_rate for ego in egos])
+        return WheeledBatch(uids=uids, **motion, radii=radii, headings=headings, yaw_rates=rates)
     return AgentBatch(uids=uids, **motion, radii=radii)
 
 
-def agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
+def agents_of(env: VectorEnv[Any, Any, Any], *, ego_uid: str | None = None) -> BatchSource:
     """Return the source that reads the batch, or each of its environments.
+
+    ``ego_uid`` as in `stack_snapshots`.
 
     Raises:
         ConfigurationError: Neither offers where everybody is.
@@ -276,7 +287,11 @@ def agents_of(env: VectorEnv[Any, Any, Any]) -> BatchSource:
     if not _all_have(env, name):
         return batch_hook(env, "build_agent_batch")  # which says what is missing
     ask: Any = cast("Any", env.unwrapped).call
-    return lambda _env, _obs, _info: stack_snapshots([checked_scene(one) for one in ask(name)])
+
+    def read(_env: Any, _obs: Any, _info: dict[str, Any]) -> AgentBatch:
+        return stack_snapshots([checked_scene(one) for one in ask(name)], ego_uid=ego_uid)
+
+    return read
 
 
 def find(env: object, name: str) -> Any | None:
@@ -284,9 +299,15 @@ def find(env: object, name: str) -> Any | None:
     found = optional_batch_hook(env, name)
     if found is not None or not _all_have(env, name):
         return found
-    value = cast("Any", unwrapped(env)).call(name)[0]
-    # The environments have called their own hook already: it may live in another process.
-    return (lambda: value) if name.startswith("build_") else value
+    call: Callable[[str], Sequence[Any]] = cast("Any", unwrapped(env)).call
+
+    def ask() -> Any:
+        """Return what all say; they call their own hook, which may live in another process."""
+        answers = call(name)
+        require_alike(name, answers)
+        return answers[0]
+
+    return ask if name.startswith("build_") else ask()
 
 
 def _all_have(env: object, name: str) -> bool:
@@ -320,6 +341,8 @@ def _record(
     untouched: NDArray[np.bool_],
 ) -> dict[str, NDArray[Any]]:
     """Return the record of one step, the environment first on every axis."""
+    beside = np.isfinite(step.static_margin).any()
+    static = {"static_margin": step.static_margin, "static_uncertified": step.static_uncertified}
     return {
         "intervened": ~untouched & (applied != nominal).any(axis=1),
         "nominal_action": nominal,
@@ -334,4 +357,5 @@ def _record(
         "slack": step.slack,
         "constraint_violation": step.constraint_violation,
         "lambda": step.used_lambda,
+        **(cast("dict[str, NDArray[Any]]", static) if beside else {}),
     }
