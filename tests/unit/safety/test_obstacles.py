@@ -10,6 +10,7 @@ from cadenza.safety import Bounds, DoubleIntegratorControlModel, SafetyOptions
 from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.geometry import Ball, Box, HalfSpace, Obstacles, Points
 from cadenza.safety.runtime import SafetyRuntime
+from cadenza.safety.solvers import DaqpSolver
 from tests.unit.safety.scenes import agent
 
 RADIUS, DT, C = 0.2, 0.05, 2.0
@@ -197,6 +198,10 @@ JACOBIAN = JacobianControlModel(
             "expected rate_limit 'off' or 'soft', got 'hard'",
         ),
         (
+            lambda: runtime("p", obstacles=(WALL,), solver="closed_form"),
+            "expected a solver that takes many rows, such as 'daqp', got 'closed_form'",
+        ),
+        (
             lambda: runtime("p", obstacles=(WALL,), model=JACOBIAN, capacity=1.0),
             "expected an ego whose action is its acceleration, got JacobianControlModel",
         ),
@@ -223,3 +228,32 @@ def test_malformed_scan_is_bad_input_and_leaves_the_lasting_obstacles(given):
     assert blind.bad_input is not None
     assert blind.action[0] < 0.0
     assert blind.info["static_uncertified"]
+
+
+@pytest.mark.parametrize("wrong", [{"u": [math.nan, 0.0]}, {"seen": {}}])
+def test_refused_observation_leaves_what_stands_around(wrong):
+    """Shapes of a refused call are forgotten; a robot that brakes on bad input heeds them."""
+    seen = {"ego": agent([0, 0])} | far()
+    u, bad = np.array(wrong.get("u", [C, 0.0])), wrong.get("seen", seen)
+    guard = runtime("p")
+    with pytest.raises(InputError):
+        guard.step(u, bad, obstacles=(WALL,))
+    assert "static_margin" not in guard.step(np.zeros(2), seen).info
+    braking = runtime("p", on_bad_input="brake")
+    braking.step(np.zeros(2), seen)
+    blind = braking.step(u, bad, obstacles=(WALL,))
+    assert blind.bad_input is not None
+    assert blind.info["static_margin"] == pytest.approx([1.0 - RADIUS - 1e-3])
+
+
+def test_chosen_solver_decides_beside_obstacles(monkeypatch):
+    """In a corner two walls are active, and DAQP is not asked where another solver is named."""
+    corner = (WALL, HalfSpace((0.0, -1.0), -1.0))
+    _, path = drive(runtime("p", obstacles=corner), (0, 0), (0, 0), (C, C))
+
+    def refused(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(DaqpSolver, "run", refused)
+    _, same = drive(runtime("p", obstacles=corner, solver="quadprog"), (0, 0), (0, 0), (C, C))
+    assert same == pytest.approx(path, abs=1e-6)

@@ -26,7 +26,7 @@ from cadenza.safety.filters.projection import residual
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
-from cadenza.safety.solvers import ROUNDING
+from cadenza.safety.solvers import ROUNDING, make_solver
 
 
 class ObstacleGuard:
@@ -41,7 +41,7 @@ class ObstacleGuard:
 
     Raises:
         ConfigurationError: The ego's action is not its acceleration, shapes are of another
-            dimension, or the rate limit may not give way.
+            dimension, the rate limit may not give way, or the solver takes too few rows.
     """
 
     def __init__(
@@ -60,11 +60,15 @@ class ObstacleGuard:
         if options.rate_limit == "hard":
             expected, got = "rate_limit 'off' or 'soft'", "'hard', which may forbid to stop"
             refuse(ConfigurationError, name, expected=expected, got=got)
+        if options.solver == "closed_form":
+            expected = "a solver that takes many rows, such as 'daqp'"
+            refuse(ConfigurationError, name, expected=expected, got="'closed_form'")
         self._dim = model.action_dim
         limit = bounds.action_linf_component
         credit = min(limit, model.max_cartesian_accel(bounds))
         settings = BaseSettings(dt=dt, passive=False)
-        self._base = AccelerationBase(limit, credit, settings, plant=plant)
+        solver = make_solver(options.solver)
+        self._base = AccelerationBase(limit, credit, settings, plant=plant, solver=solver)
         self._kept_m = options.margin_m + options.position_error
         self._radial = options.barrier == "sampled"
         #: Those that are always there.

@@ -391,21 +391,26 @@ class SafetyRuntime:
         obstacles: Iterable[Shape] | Obstacles,
     ) -> SafetyStep:
         """Check, notice, decide, remember."""
-        if obstacles is not _NOTHING or self._around is not None:
+        around = self._around
+        if obstacles is not _NOTHING or around is not None:
             try:
-                self._look_around(obstacles)
+                around = self._seen_around(obstacles)
             except InputError as error:
                 return self.step_blind(nominal_action, error)
         if contact_forces is None and not ages_s:
-            step = self._steady_step(nominal_action, snapshots, partner_id)
+            step = self._steady_step(nominal_action, snapshots, partner_id, around)
             if step is not None:
+                self._around = around
                 return step
         self._steady, memory = None, self._memory
+        if self._options.on_bad_input == "brake":
+            self._around = around
         try:
             scene = self._checked(nominal_action, snapshots, ages_s, contact_forces)
             partner_id = require_partner_id(partner_id)
         except InputError as error:
             return self.step_blind(nominal_action, error)
+        self._around = scene.obstacles = around
         self._check_authority(scene.agents[self._ego_uid])
         self._notice(partner_id, scene)
         due: dict[str, DueForecast] = {}
@@ -449,7 +454,7 @@ class SafetyRuntime:
         forces = None
         if contact_forces is not None:
             forces = require_forces(contact_forces, self._models)
-        return Scene(nominal, u, agents, forces, self._around, conflict)
+        return Scene(nominal, u, agents, forces, conflict=conflict)
 
     def _notice(self, partner_id: str | None, scene: Scene) -> None:
         """Take in another partner, broken declarations and packets that grew old."""
@@ -503,7 +508,11 @@ class SafetyRuntime:
         return self._concluded(action, info, scene, scores, rows)
 
     def _steady_step(
-        self, nominal: Any, snapshots: Mapping[str, AgentSnapshot], partner_id: object
+        self,
+        nominal: Any,
+        snapshots: Mapping[str, AgentSnapshot],
+        partner_id: object,
+        around: Obstacles | None,
     ) -> SafetyStep | None:
         """Return the decision where nothing but numbers changed since the last step; else None.
 
@@ -530,7 +539,7 @@ class SafetyRuntime:
         adaptation.update(scores)
         memory.forecaster.pass_current(constants.pairs.partners, partners)
         usual.before = agents
-        scene = Scene(nominal, u, snapshots, obstacles=self._around)
+        scene = Scene(nominal, u, snapshots, obstacles=around)
         action, info = self._project(self._filter, scene, ego, rows, constants)
         step = self._concluded(action, info, scene, scores, rows)
         memory.motion.own = ego, step.action, step.action.tolist()
@@ -630,8 +639,8 @@ class SafetyRuntime:
         """
         return ObstacleGuard(self._model, self._bounds, self._dt, self._plant, self._options)
 
-    def _look_around(self, obstacles: Iterable[Shape] | Obstacles) -> None:
-        """Take in what stands around in this step.
+    def _seen_around(self, obstacles: Iterable[Shape] | Obstacles) -> Obstacles | None:
+        """Return what stands around in this step; None while nobody named any obstacle.
 
         Raises:
             InputError: One is no shape, or of another dimension than the ego's.
@@ -639,9 +648,9 @@ class SafetyRuntime:
         """
         if self._obstacle_guard is None:
             if isinstance(obstacles, Sized) and not len(obstacles):
-                return
+                return None
             self._obstacle_guard = self._made_guard()
-        self._around = self._obstacle_guard.around(obstacles)
+        return self._obstacle_guard.around(obstacles)
 
     def _constants(
         self, chosen: EgoOnlyCBFQP, agents: Mapping[str, AgentSnapshot]
