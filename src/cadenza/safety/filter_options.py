@@ -61,8 +61,9 @@ class RowOptions:
             previous one unless the rows need more; "hard" keeps it always; "off" never.
         guarantee: None promises what is proved for the ego's model: of an ego that commands its
             acceleration the rows, met as far as they can be with two or more partners. "passive"
-            brakes, with two or more partners, where nothing else keeps the ego's own speed at any
-            contact to ``contact_speed``, which is another guarantee and not a stronger one.
+            brakes, with two or more partners and beside obstacles, where nothing else keeps the
+            ego's own speed at any contact to ``contact_speed``, which is another guarantee and not
+            a stronger one.
         contact_speed: Own speed tolerated at a contact, m/s; "passive" only.
         multi_partner: The older name of ``guarantee``; "rows" stands for None.
     """
@@ -237,7 +238,7 @@ class EgoOnlyOptions(RowOptions):
 
     @property
     def passive(self) -> bool:
-        """Whether several partners are met by passive safety."""
+        """Whether several partners, or one beside obstacles, are met by passive safety."""
         return self.guarantee == "passive"
 
     @property

@@ -18,7 +18,6 @@ Rows:      candidates only. Of an obstacle with excess e, normal n and closing s
 Theorem:   A and A2 in docs/safety.md.
 Axes:      d Cartesian dimensions.
 Units:     m, m/s, m/s^2, s.
-Limits:    `look` makes rows of current packets; `see` takes those of whoever knows more.
 """
 
 import math
@@ -41,16 +40,6 @@ from cadenza.safety.backup.base import (
     nearest,
 )
 from cadenza.safety.backup.statics import TOLERANCE_M, Piece, StaticScene
-from cadenza.safety.cbf import (
-    CERTIFICATE_TOLERANCE,
-    DEFAULT_CBF_GAMMA,
-    OVERLAP_TOLERANCE,
-    PairParameters,
-    Plant,
-    pair_geometry,
-    row_level,
-)
-from cadenza.safety.contracts import MIN_BOUND
 from cadenza.safety.passive import PassiveScene, is_clear
 from cadenza.safety.solvers import ROUNDING, DaqpSolver, QPSolver
 
@@ -93,7 +82,6 @@ class AccelerationBase(Base):
         limit: c, largest size of each component of the action, m/s^2.
         credit: alpha_b, acceleration reached in every direction, m/s^2, at most ``limit``.
         settings: Control step, and what is promised about partners.
-        plant: What the rows of partners assume; the test of obstacles covers both.
         solver: Solves several active rows; None means DAQP.
     """
 
@@ -103,12 +91,10 @@ class AccelerationBase(Base):
         credit: float,
         settings: BaseSettings,
         *,
-        plant: Plant = "zoh",
         solver: QPSolver | None = None,
     ) -> None:
         super().__init__(settings)
         self._limit, self._credit = limit, credit
-        self._plant: Plant = plant
         self._solver: QPSolver = DaqpSolver() if solver is None else solver
         self._rows: Sequence[PartnerRow] = ()
         self._reached: PassiveScene | None = None
@@ -116,17 +102,13 @@ class AccelerationBase(Base):
         self._v: Vector = ()
         self._brake: Vector = ()
 
-    def look(self, scene: Scene) -> None:
-        """Take in the scene, with partners as their current packets show them."""
-        if self._settings.passive:
-            self.see(scene, [], self._reached_by(scene))
-        else:
-            self.see(scene, self._rows_of(scene))
-
-    def see(
-        self, scene: Scene, rows: Sequence[PartnerRow], reached: PassiveScene | None = None
+    def look(
+        self,
+        scene: Scene,
+        rows: Sequence[PartnerRow] = (),
+        reached: PassiveScene | None = None,
     ) -> None:
-        """Take in the scene, but partners by their rows, the nearest first, and by their reach.
+        """Take in the scene, and partners by their rows, the nearest first, and by their reach.
 
         Args:
             scene: Position, velocity, obstacles and clearance are read.
@@ -143,37 +125,6 @@ class AccelerationBase(Base):
         full = self._credit * self._dt
         rate = -self._credit / speed if speed > full else -1.0 / self._dt
         self._brake = tuple([rate * v for v in self._v])
-
-    def _rows_of(self, scene: Scene) -> list[PartnerRow]:
-        """Return the rows of all partners, the nearest one first."""
-        found: list[tuple[float, PartnerRow]] = []
-        for partner in scene.partners:
-            normal, distance, closing, across = pair_geometry(
-                scene.position, scene.velocity, partner.position, partner.velocity
-            )
-            push, contact = partner.max_accel, partner.contact_m
-            alpha = self._credit - push
-            pair = PairParameters(
-                alpha=max(alpha, MIN_BOUND),
-                partner_accel=push,
-                relative_accel=math.sqrt(len(normal)) * self._limit + push,
-                dt=self._dt,
-                gamma=DEFAULT_CBF_GAMMA,
-                plant=self._plant,
-                unheld_accel=push,
-            )
-            level, h = row_level(distance, contact, closing, across, pair)
-            excess = distance - contact
-            sound = (
-                alpha >= MIN_BOUND
-                and h >= -CERTIFICATE_TOLERANCE
-                and excess >= -OVERLAP_TOLERANCE
-                and partner.age_s == 0.0
-                and not pair.is_step_too_long(contact)
-            )
-            row = PartnerRow(tuple(normal), level - push, sound, sound)
-            found.append((excess, row))
-        return [row for _, row in sorted(found, key=lambda one: one[0])]
 
     def admissible(self, nominal: Vector) -> Vector:
         """Return the action with each component clipped to its limit."""
@@ -223,21 +174,6 @@ class AccelerationBase(Base):
 
     def _push(self, row: PartnerRow) -> Vector:
         return tuple([self._credit * n for n in row.normal])
-
-    def _reached_by(self, scene: Scene) -> PassiveScene | None:
-        """Return what passive safety is judged by; None without partners."""
-        if not scene.partners:
-            return None
-        return PassiveScene(
-            np.array([minus(scene.position, one.position) for one in scene.partners]),
-            np.array(scene.velocity),
-            np.array([one.velocity for one in scene.partners]),
-            np.array([one.max_accel for one in scene.partners]),
-            np.array([one.contact_m for one in scene.partners]),
-            self._credit,
-            self._dt,
-            self._settings.contact_speed,
-        )
 
     def _passive(self, action: Vector, reached: PassiveScene) -> bool:
         """Return whether the robot is slow enough, or clear of its partners' reach until it is."""

@@ -182,8 +182,11 @@ class CompatFilter(EgoOnlyCBFQP):
         partners: Sequence[AgentSnapshot],
         ahead: Sequence[AgentSnapshot],
         constants: StepConstants,
+        *,
+        beside_obstacles: bool = False,
     ) -> EgoRows:
         """Return the rows of this step at lambda = 0; partners in the order of the pairs."""
+        del beside_obstacles  # nothing is passive here
         rows = EgoRows([], [], [], [], [], True)
         authority, shares = constants.authority, constants.of_pairs.shares
         for j, partner in enumerate(partners):

@@ -313,7 +313,11 @@ class EgoOnlyCBFQP:
         return replace(of_pairs, parameters=parameters, covered=False)
 
     def planar_constraints(
-        self, agents: object, ahead: Mapping[str, AgentSnapshot] | None = None
+        self,
+        agents: object,
+        ahead: Mapping[str, AgentSnapshot] | None = None,
+        *,
+        beside_obstacles: bool = False,
     ) -> EgoRows | None:
         """Return `constraints` with the constants of the last step, to the bit, in flat code.
 
@@ -326,7 +330,7 @@ class EgoOnlyCBFQP:
             return None
         known: dict[str, AgentSnapshot] = agents  # pyright: ignore[reportUnknownVariableType] -- looked at one by one
         rows = planar_rows(known, ahead, last, self._options.margin_m)
-        if rows is not None and self._passive:
+        if rows is not None and self._stops(len(rows.h), beside_obstacles):
             self._be_passive(rows, *last.pairs.states(known), last)
         return rows
 
@@ -336,8 +340,13 @@ class EgoOnlyCBFQP:
         partners: Sequence[AgentSnapshot],
         ahead: Sequence[AgentSnapshot],
         constants: StepConstants,
+        *,
+        beside_obstacles: bool = False,
     ) -> EgoRows:
         """Return the rows of this step at lambda = 0; partners in the order of the pairs.
+
+        A passive ego yields to a lone partner, which takes room that it lacks ``beside_obstacles``:
+        there it stops, as it does beside several.
 
         Raises:
             ConfigurationError: The control step is too long for the radii.
@@ -359,9 +368,13 @@ class EgoOnlyCBFQP:
         )
         if not constants.of_pairs.covered:
             rows.uncovered = True
-        if self._passive:
+        if self._stops(len(partners), beside_obstacles):
             self._be_passive(rows, ego, partners, constants)
         return rows
+
+    def _stops(self, partners: int, beside_obstacles: bool) -> bool:
+        """Return whether stopping is the answer to so many partners."""
+        return self._passive and partners > (0 if beside_obstacles else 1)
 
     def _be_passive(
         self,
@@ -370,20 +383,19 @@ class EgoOnlyCBFQP:
         partners: Sequence[AgentSnapshot],
         constants: StepConstants,
     ) -> None:
-        """Add what passive safety beside several partners is judged by."""
-        if len(partners) > 1:
-            motion = [(s.position, s.velocity) for s in partners]
-            positions, velocities = (np.array(values) for values in zip(*motion, strict=True))
-            rows.passive = PassiveScene(
-                ego.position - positions,
-                ego.velocity,
-                velocities,
-                np.array([pair.partner_accel for pair in constants.of_pairs.parameters]),
-                np.array(self._contacts(ego, partners)),
-                constants.authority.every_direction,
-                constants.dt,
-                self._options.contact_speed,
-            )
+        """Add what passive safety is judged by."""
+        motion = [(s.position, s.velocity) for s in partners]
+        positions, velocities = (np.array(values) for values in zip(*motion, strict=True))
+        rows.passive = PassiveScene(
+            ego.position - positions,
+            ego.velocity,
+            velocities,
+            np.array([pair.partner_accel for pair in constants.of_pairs.parameters]),
+            np.array(self._contacts(ego, partners)),
+            constants.authority.every_direction,
+            constants.dt,
+            self._options.contact_speed,
+        )
 
     def project(
         self,

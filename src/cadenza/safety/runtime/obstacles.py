@@ -18,9 +18,9 @@ from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.safety.backup.acceleration import AccelerationBase, PartnerRow
 from cadenza.safety.backup.base import BaseSettings, Scene
 from cadenza.safety.backup.filter import choose
-from cadenza.safety.cbf import Plant
 from cadenza.safety.contracts import AgentControlModel, Bounds, FilterInfo
 from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.filter_options import EgoOnlyOptions
 from cadenza.safety.filters.ego_rows import EgoRows
 from cadenza.safety.filters.projection import residual
 from cadenza.safety.geometry import Obstacles, Shape
@@ -36,7 +36,6 @@ class ObstacleGuard:
         model: The ego's; its action is its acceleration.
         bounds: Envelope of the task.
         dt: Control step, s.
-        plant: What the rows of partners assume.
         options: Obstacles that are always there, and what was configured besides.
 
     Raises:
@@ -49,7 +48,6 @@ class ObstacleGuard:
         model: AgentControlModel,
         bounds: Bounds,
         dt: float,
-        plant: Plant,
         options: SafetyOptions,
     ) -> None:
         name = "SafetyRuntime.obstacles"
@@ -68,9 +66,9 @@ class ObstacleGuard:
         credit = min(limit, model.max_cartesian_accel(bounds))
         settings = BaseSettings(dt=dt, passive=False)
         solver = make_solver(options.solver)
-        self._base = AccelerationBase(limit, credit, settings, plant=plant, solver=solver)
+        self._base = AccelerationBase(limit, credit, settings, solver=solver)
         self._kept_m = options.margin_m + options.position_error
-        self._radial = options.barrier == "sampled"
+        self._radial = EgoOnlyOptions(**options.filter_options()).brakes_radially
         #: Those that are always there.
         self.lasting: Obstacles = Obstacles(options.obstacles)
         if self.lasting.dim not in (None, self._dim):
@@ -114,7 +112,7 @@ class ObstacleGuard:
             for j in sorted(range(len(levels)), key=rows.margin.__getitem__)
         ]
         motion = (ego.position_numbers, ego.velocity_numbers)
-        base.see(Scene(*motion, 0.0, 0.0, (), obstacles, kept_m), partners, rows.passive)
+        base.look(Scene(*motion, 0.0, 0.0, (), obstacles, kept_m), partners, rows.passive)
         info["static_margin"] = base.static_excess
         if base.static_clear(tuple(action.tolist())):
             info["static_uncertified"] = base.too_close()

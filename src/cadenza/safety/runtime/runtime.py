@@ -205,7 +205,6 @@ class SafetyRuntime:
         self._steady: tuple[StepConstants, UsualMotion] | None = None
         self._usual: UsualMotion | None = None
         self._authority_known = options.compat is not None
-        self._plant: Plant = plant
         self._obstacle_guard = self._made_guard() if options.obstacles else None
         #: What stood around in the last step; None while nobody named any obstacle.
         self._around: Obstacles | None = None
@@ -491,7 +490,9 @@ class SafetyRuntime:
         forecasts = require_snapshots(
             "partner_predicted_states", predicted, uids, self._model.position_dim
         )
-        rows = chosen.constraints(ego, partners, forecasts, constants)
+        rows = chosen.constraints(
+            ego, partners, forecasts, constants, beside_obstacles=bool(scene.obstacles)
+        )
         adaptation = self._memory.adaptation
         scores = None
         if due:
@@ -531,7 +532,7 @@ class SafetyRuntime:
         agents = ordinary_agents(snapshots, usual, own[2])
         if agents is None:
             return None
-        rows = self._filter.planar_constraints(snapshots)
+        rows = self._filter.planar_constraints(snapshots, beside_obstacles=bool(self._around))
         if rows is None:
             return None
         ego, partners, u = agents[0], agents[1:], require_action(nominal, 2)
@@ -637,7 +638,7 @@ class SafetyRuntime:
         Raises:
             ConfigurationError: Nothing can.
         """
-        return ObstacleGuard(self._model, self._bounds, self._dt, self._plant, self._options)
+        return ObstacleGuard(self._model, self._bounds, self._dt, self._options)
 
     def _seen_around(self, obstacles: Iterable[Shape] | Obstacles) -> Obstacles | None:
         """Return what stands around in this step; None while nobody named any obstacle.

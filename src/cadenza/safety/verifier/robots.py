@@ -37,10 +37,13 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.backup import BackupFilter, BackupStep
-from cadenza.safety.backup.acceleration import AccelerationBase
-from cadenza.safety.backup.base import BaseSettings, Partner, Scene
-from cadenza.safety.backup.filter import choose
-from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
+from cadenza.safety.contracts import Bounds
+from cadenza.safety.control_models import (
+    DoubleIntegratorControlModel,
+    PartnerBound,
+    UnicycleModel,
+    VelocityModel,
+)
 from cadenza.safety.geometry import (
     Ball,
     Box,
@@ -52,6 +55,7 @@ from cadenza.safety.geometry import (
     Shape,
 )
 from cadenza.safety.maps import load_map, map_extent
+from cadenza.safety.runtime import SafetyOptions, SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.verifier.adversaries import length
 
@@ -68,6 +72,8 @@ _GAUSS: Final = (
 )
 #: A rate at which everything is followed at once, as a finite number.
 _AT_ONCE: Final = 1e300
+#: Largest change of an acceleration between two steps, m/s^2: none is asked for.
+_ANY_RATE: Final = 1e9
 #: A number, or one of each robot, shape (...).
 Numbers: TypeAlias = FloatArray | float
 
@@ -340,6 +346,7 @@ class AccelerationModel(NamedTuple):
     """An acceleration-commanded robot: each component of its action is at most ``limit``, m/s^2."""
 
     uid: str
+    dim: int
     max_speed: float  # That it is to move with, m/s; nothing limits it
     limit: float
 
@@ -360,7 +367,8 @@ class AccelerationRobots(AccelerationPlant):
     def draw(draw: Draw) -> Start:
         """Return one when its episode begins."""
         rng = draw.rng
-        model = AccelerationModel("ego", float(rng.uniform(0.5, 2.0)), float(rng.uniform(1.0, 5.0)))
+        speed, limit = float(rng.uniform(0.5, 2.0)), float(rng.uniform(1.0, 5.0))
+        model = AccelerationModel("ego", len(draw.position), speed, limit)
         # Rest at a contact is promised under zero-order hold only.
         share = 0.0 if draw.claim == "passive" else float(rng.choice((0.0, 1.0, 0.25)))
         return Start(model, draw.position, model.max_speed * draw.motion, share=share)
@@ -379,7 +387,7 @@ class AccelerationRobots(AccelerationPlant):
 
 
 class AccelerationGuard:
-    """The filter around an acceleration-commanded robot, from the arguments of `BackupFilter`."""
+    """The runtime around an acceleration-commanded robot, from the arguments of `BackupFilter`."""
 
     def __init__(
         self,
@@ -389,33 +397,41 @@ class AccelerationGuard:
         dt: float,
         obstacles: Obstacles,
         guarantee: str | None,
+        margin_m: float,
+        position_error_m: float,
+        velocity_error: float,
         contact_speed: float,
-        **_: float,
     ) -> None:
-        passive = guarantee == "passive"
-        settings = BaseSettings(dt=dt, passive=passive, contact_speed=contact_speed)
-        self._base = AccelerationBase(robot.limit, robot.limit, settings)
-        self._partners, self._obstacles = partners, obstacles if len(obstacles) else None
+        capacities = {robot.uid: robot.limit} | {one.uid: one.max_accel for one in partners}
+        self._runtime = SafetyRuntime(
+            ego_uid=robot.uid,
+            control_models={
+                uid: DoubleIntegratorControlModel(uid, robot.dim, capacity=accel)
+                for uid, accel in capacities.items()
+            },
+            bounds=Bounds(robot.limit, robot.limit, _ANY_RATE, 0.0, 0.0),
+            control_timestep=dt,
+            options=SafetyOptions(
+                margin_m=margin_m,
+                position_error=position_error_m,
+                velocity_error=velocity_error,
+                guarantee="passive" if guarantee == "passive" else None,
+                contact_speed=contact_speed,
+                obstacles=tuple(obstacles.shapes),
+            ),
+        )
 
     def filter(self, nominal: FloatArray, agents: dict[str, AgentSnapshot]) -> BackupStep:
         """Return what to execute; see `BackupFilter.filter`."""
-        ego, base = agents["ego"], self._base
-        partners = tuple(
-            Partner(
-                agents[bound.uid].position_numbers,
-                agents[bound.uid].velocity_numbers,
-                ego.radius + agents[bound.uid].radius,
-                math.inf,
-                bound.max_accel,
-                0.0,
-            )
-            for bound in self._partners
-        )
-        x, v = ego.position_numbers, ego.velocity_numbers
-        base.look(Scene(x, v, 0.0, 0.0, partners, self._obstacles, ego.radius))
-        action, source, plan, missed = choose(base, tuple(nominal.tolist()), None)
+        step = self._runtime.step(nominal, agents)
+        info = step.info
         return BackupStep(
-            np.array(action), source, plan is None, base.static_margins(), missed, margin={}
+            action=step.action,
+            backup=info.get("backup", "none" if info["intervention"] == 0.0 else "rows"),
+            uncertified=info["uncertified"],
+            static_margin=tuple(info.get("static_margin", ())),
+            static_uncertified=info.get("static_uncertified", False),
+            margin={},
         )
 
 
