@@ -403,6 +403,7 @@ class StepConstants:
     authority: EgoAuthority
     of_pairs: PairConstants
     box: tuple[list[float], list[float]]
+    options: EgoOnlyOptions  # Those of the filter; without forecasts' error where it is not trusted
     #: Partner, pair, its parameters, and a_p dt^2, m, at most six contact distances; 0 for any
     rows: list[tuple[str, tuple[str, str], PairParameters, float]]
     planar: bool  # They hold, in a plane, until agents, bounds or control step change

@@ -189,18 +189,19 @@ class CompatFilter(EgoOnlyCBFQP):
         del beside_obstacles  # nothing is passive here
         rows = EgoRows([], [], [], [], [], True)
         authority, shares = constants.authority, constants.of_pairs.shares
+        error = constants.options.prediction_error
         for j, partner in enumerate(partners):
             pair = constants.of_pairs.parameters[j]
             normal, distance, contact, closing, tangential = self._geometry(ego, partner)
             level, h = self._level(distance, contact, closing, tangential, pair)
-            push = 0.0 if shares else self._push(normal, partner, ahead[j], pair)
+            push = 0.0 if shares else self._push(normal, partner, ahead[j], pair, error)
             share = shares[j] if shares else 1.0
             if partner.age_s > 0.0 and not self._options.upstream:
                 open_ = staleness(partner.age_s, pair.partner_accel, pair.dt, distance, contact)
                 worst = worst_closing_speed(closing, tangential, open_)
                 level, _ = self._level(distance - open_.position, contact, worst, 0.0, pair)
                 tilting = authority.reach
-                if self._options.prediction_error is not None:
+                if error is not None:
                     tilting += pair.partner_accel
                 level = share * level - (push + tilting * open_.tilt)
             else:
@@ -242,13 +243,14 @@ class CompatFilter(EgoOnlyCBFQP):
         partner: AgentSnapshot,
         forecast: AgentSnapshot,
         pair: PairParameters,
+        error: float | None,
     ) -> float:
         """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
         if self._options.upstream:
             return forecast_push(normal, partner, forecast, pair.dt)
         push = forecast_push(normal, partner, forecast, pair.dt + partner.age_s)
-        if self._options.prediction_error is not None:
-            return push + self._options.prediction_error
+        if error is not None:
+            return push + error
         return max(push, pair.partner_accel)
 
 

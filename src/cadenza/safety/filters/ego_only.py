@@ -103,6 +103,8 @@ class EgoOnlyCBFQP:
     ) -> None:
         require_models(control_models)
         self._options = EgoOnlyOptions(**options)
+        #: The same for forecasts that are not trusted.
+        self._doubting = replace(self._options, prediction_error=None)
         self._models = dict(control_models)
         #: Agents whose declared capacity is asked for in every step: their models may change.
         self._mutable = {
@@ -112,7 +114,6 @@ class EgoOnlyCBFQP:
         }
         self._solver = as_solver(solver)
         self._undoing_rate = self._options.undoing_rate
-        self._brakes_radially = self._options.brakes_radially
         #: The published filter's way: lambda as it is given, and declarations never doubted.
         self._as_given = False
         self._passive = self._options.passive
@@ -254,20 +255,25 @@ class EgoOnlyCBFQP:
         pairs: EgoPairs,
         bounds: Bounds,
         dt: float,
+        *,
+        trusts: bool = True,
     ) -> StepConstants:
         """Return the constants of the rows; kept while nothing they depend on changes.
+
+        ``trusts`` says whether the forecasts keep to ``prediction_error``, where that is set.
 
         Raises:
             ConfigurationError: The ego has no authority left against a partner.
             InputError: A model returns a wrong shape or something that is not finite.
         """
-        contacts = None
-        if self._options.max_age_s > 0.0:  # the only case in which the radii enter the constants
+        contacts, options = None, self._options if trusts else self._doubting
+        if options.max_age_s > 0.0:  # the only case in which the radii enter the constants
             contacts = self._contacts(ego, partners)
         declared = self._declared(pairs, bounds) if self._mutable else None
         last = self._constants
         if (
             last is not None
+            and last.options is options
             and last.pairs is pairs
             and (last.bounds is bounds or last.bounds == bounds)
             and last.dt == dt
@@ -285,12 +291,12 @@ class EgoOnlyCBFQP:
             partners,
             contacts or self._contacts(ego, partners),
             bounds,
-            self._options,
+            options,
             dt=dt,
         )
-        if self._options.strategy is not None and authority.bias is not None:
+        if options.strategy is not None and authority.bias is not None:
             # The share is that of a command which arrives in part; the bias acts in full.
-            own, _ = delivered_fractions(self._options.strategy)
+            own, _ = delivered_fractions(options.strategy)
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         turned = [self._turned(pair) for pair in of_pairs.parameters]
         if self._expected:
@@ -300,7 +306,7 @@ class EgoOnlyCBFQP:
         rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, turned, strict=True))
         planar = of_pairs.lasting and contacts is None and declared is None and size == 2
         self._constants = StepConstants(
-            pairs, bounds, dt, contacts, declared, authority, of_pairs, box, rows, planar
+            pairs, bounds, dt, contacts, declared, authority, of_pairs, box, options, rows, planar
         )
         return self._constants
 
@@ -362,7 +368,7 @@ class EgoOnlyCBFQP:
             ahead,
             constants.of_pairs.parameters,
             constants.authority,
-            self._options,
+            constants.options,
             constants.of_pairs.shares,
             [kept.get(uid) for uid in constants.pairs.partners] if kept else (),
         )
@@ -598,7 +604,7 @@ class EgoOnlyCBFQP:
                 "use the braking fallback for this step."
             )
         authority, lone = constants.authority, len(rows.h) == 1
-        radially = lone and self._brakes_radially and authority.jacobian is None
+        radially = lone and constants.options.brakes_radially and authority.jacobian is None
         if not radially or rows.uncovered or rows.outside:
             return solution
         radial = [-authority.every_direction * a_k for a_k in rows.a[0]]

@@ -683,8 +683,13 @@ class RuntimeMemory:
         for part in (self.forecaster, self.ages, self.motion, self.directions):
             part.forget()
 
-    def executed(self, step: SafetyStep) -> None:
-        """Take in what is executed."""
+    def executed(self, step: SafetyStep, ego: AgentSnapshot | None = None) -> None:
+        """Take in what is executed, and from where; None if nobody knows."""
+        if ego is None:
+            self.motion.own = None
+        else:
+            self.motion.note(ego, step.action)
+        self.last.carry_on(step.action)
         self.previous_action.value = step.action
         self.telemetry.observe(step)
 

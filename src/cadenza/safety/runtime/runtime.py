@@ -18,9 +18,8 @@ A step (`SafetyRuntime._step`), stage by stage:
 Steady: a step that differs from the last one in numbers alone takes the same stages with one flat
         check and without what cannot have changed; `cadenza.safety.runtime.memory` holds
         everything that is remembered, `SafetyRuntime.state_dict` saves it.
-Trust:  two filters share one set of rows: one trusts forecast accelerations as far as
-        `SafetyOptions.prediction_error` says, the other never; each step takes the first only while
-        every forecast claims an error within that bound.
+Trust:  the rows of a step trust forecast accelerations, as far as `SafetyOptions.prediction_error`
+        says, only while every forecast claims an error within that bound.
 Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
 """
 
@@ -118,22 +117,6 @@ def require_parts(
         require_each(name, emergency_controllers, EmergencyController, "an EmergencyController")
 
 
-def _ego_filters(
-    options: SafetyOptions, models: Mapping[str, AgentControlModel], plant: Plant
-) -> tuple[EgoOnlyCBFQP, EgoOnlyCBFQP]:
-    """Return the filter, and the one for partners whose forecast cannot be trusted."""
-    settings, solver = options.filter_options(), make_solver(options.solver)
-
-    def made() -> EgoOnlyCBFQP:
-        return ExpCBFQP.ego_only(control_models=models, solver=solver, plant=plant, **settings)
-
-    trusting = made()
-    if options.prediction_error is None:
-        return trusting, trusting
-    settings["prediction_error"] = None
-    return trusting, made()
-
-
 @dataclass(slots=True)
 class Scene:
     """A checked observation, and the action that the policy would take there."""
@@ -186,7 +169,12 @@ class SafetyRuntime:
         self._ego_uid, self._bounds, self._dt = ego_uid, bounds, control_timestep
         self._models = dict(control_models)
         self._model = self._models[ego_uid]
-        self._filter, self._cautious = _ego_filters(options, self._models, plant)
+        self._filter: EgoOnlyCBFQP = ExpCBFQP.ego_only(
+            control_models=self._models,
+            solver=make_solver(options.solver),
+            plant=plant,
+            **options.filter_options(),
+        )
         self._memory = RuntimeMemory(
             ego_uid=ego_uid,
             control_models=self._models,
@@ -240,7 +228,6 @@ class SafetyRuntime:
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter."""
         self._filter.reset(seed=seed)
-        self._cautious.reset(seed=seed)
         self._memory.begin_run()
         self.begin_episode()
 
@@ -340,8 +327,6 @@ class SafetyRuntime:
         if self._around is not None:
             step.info["static_uncertified"] = True
         memory.directions.forget()
-        memory.motion.own = None
-        memory.last.carry_on(step.action)
         memory.forecaster.pass_step()
         memory.executed(step)
         return step
@@ -418,15 +403,12 @@ class SafetyRuntime:
             ahead = memory.forecaster.forecast()
         except InputError as error:  # a predictor left the range of accepted numbers
             if due:
-                self._learn(due, self._filter, scene.agents)
+                self._learn(due, scene.agents)
             memory.forecaster.forget()
             return self.step_blind(nominal_action, error)
         step = self._decide(scene, ahead, due)
-        memory.motion.note(scene.agents[self._ego_uid], step.action)
         self._breached = ()
-        if memory.last.agents is not None:
-            memory.last.carry_on(step.action)
-        memory.executed(step)
+        memory.executed(step, scene.agents[self._ego_uid])
         self._look_for_steady(scene.agents)
         return step
 
@@ -482,31 +464,19 @@ class SafetyRuntime:
     def _decide(
         self, scene: Scene, ahead: Mapping[str, Prediction], due: Mapping[str, DueForecast]
     ) -> SafetyStep:
-        """Barrier, constraints, projection, braking."""
-        chosen = self._filter if self._cautious is self._filter else self._chosen(ahead)
-        ego, partners, constants = self._constants(chosen, scene.agents)
+        """Barrier, constraints, and what `_act` does with them."""
+        ego, partners, constants = self._constants(scene.agents, trusts=self._trusts(ahead))
         uids = constants.pairs.partners
         predicted = {uid: prediction.snapshot for uid, prediction in ahead.items()}
         forecasts = require_snapshots(
             "partner_predicted_states", predicted, uids, self._model.position_dim
         )
-        rows = chosen.constraints(
+        rows = self._filter.constraints(
             ego, partners, forecasts, constants, beside_obstacles=bool(scene.obstacles)
         )
-        adaptation = self._memory.adaptation
-        scores = None
-        if due:
-            scores = self._filter.score(ego, partners, due, rows, constants)
-            adaptation.update(scores)
-        starts = adaptation.awaits_start
-        if starts:
-            adaptation.ask(self._error_bounds(ahead))
-        action, info = self._project(chosen, scene, ego, rows, constants)
-        if starts:
-            adaptation.settle(info["lambda"])
-        if scene.conflict:
-            info["uncertified"] = True
-        return self._concluded(action, info, scene, scores, rows)
+        scores = self._filter.score(ego, partners, due, rows, constants) if due else None
+        errors = self._error_bounds(ahead) if self._memory.adaptation.awaits_start else None
+        return self._act(scene, ego, rows, constants, scores, errors)
 
     def _steady_step(
         self,
@@ -537,81 +507,94 @@ class SafetyRuntime:
             return None
         ego, partners, u = agents[0], agents[1:], require_action(nominal, 2)
         scores = self._filter.score_kept_velocity(ego, usual.before[1:], rows.h, constants)
-        adaptation.update(scores)
         memory.forecaster.pass_current(constants.pairs.partners, partners)
         usual.before = agents
         scene = Scene(nominal, u, snapshots, obstacles=around)
-        action, info = self._project(self._filter, scene, ego, rows, constants)
-        step = self._concluded(action, info, scene, scores, rows)
-        memory.motion.own = ego, step.action, step.action.tolist()
-        memory.executed(step)
+        step = self._act(scene, ego, rows, constants, scores)
+        memory.executed(step, ego)
         return step
 
-    def _project(
+    def _act(
         self,
-        chosen: EgoOnlyCBFQP,
         scene: Scene,
         ego: AgentSnapshot,
         rows: EgoRows,
         constants: StepConstants,
+        scores: LambdaDict | None,
+        errors: LambdaDict | None = None,
+    ) -> SafetyStep:
+        """Learn, project, brake, keep clear of obstacles: every step of every kind ends here.
+
+        Args:
+            scene: What is known.
+            ego: The ego in it.
+            rows: What keeps its partners away, before lambda.
+            constants: Their constants.
+            scores: Of the forecasts that fell due, m/s; None if none did.
+            errors: Of the forecasts, from which lambda starts, m/s^2; None where it has started.
+        """
+        adaptation = self._memory.adaptation
+        if scores is not None:
+            adaptation.update(scores)
+        if errors is not None:
+            adaptation.ask(errors)
+        action, info = self._project(scene, ego, rows, constants)
+        if errors is not None:
+            adaptation.settle(info["lambda"])
+        if scene.conflict:
+            info["uncertified"] = True
+        if scores is not None:
+            info["prediction_gap_loss"] = {
+                key: score if score > 0.0 else 0.0 for key, score in scores.items()
+            }
+        lambda_ = dict(adaptation.state.lambda_)
+        action, dangers, problem = self._brake(action, info, scene)
+        if self._obstacle_guard is not None and scene.obstacles is not None:
+            action = self._beside_obstacles(self._obstacle_guard, action, info, scene, rows)
+        return SafetyStep(
+            action, info, lambda_, dangers, None, problem, self._breached, self._reason
+        )
+
+    def _project(
+        self, scene: Scene, ego: AgentSnapshot, rows: EgoRows, constants: StepConstants
     ) -> tuple[FloatArray, FilterInfo]:
         """Return the filter's action, shape (A,), and its record."""
         lambda_, previous = self._memory.adaptation.state.lambda_, self._memory.previous_action
         wanted = [lambda_[key] for key in constants.pairs.keys]
         nominal = scene.nominal
         try:
-            return chosen.project(nominal, scene.u, rows, wanted, constants, previous.value)
+            return self._filter.project(nominal, scene.u, rows, wanted, constants, previous.value)
         except ConcertoSafetyInfeasible:  # the published filter; nobody may execute the nominal
             action, info = stop_action(self._model, ego, self._bounds), blank_info(lambda_)
             info["intervention"] = distance(action, nominal)
             return action, info
 
-    def _concluded(
-        self,
-        action: FloatArray,
-        info: FilterInfo,
-        scene: Scene,
-        scores: LambdaDict | None,
-        rows: EgoRows,
-    ) -> SafetyStep:
-        """Return the step of a chosen action; every action passes here once, whoever chose it.
-
-        What may still replace it stands here, in the order in which it wins: the braking layer, and
-        over everything the way to stop before obstacles.
-        """
+    def _brake(
+        self, action: FloatArray, info: FilterInfo, scene: Scene
+    ) -> tuple[FloatArray, dict[Pair, PairDanger], str | None]:
+        """Return the action, braking where that is called for, why, and what went wrong with it."""
         memory = self._memory
-        if scores is not None:
-            info["prediction_gap_loss"] = {
-                key: score if score > 0.0 else 0.0 for key, score in scores.items()
-            }
-        brakes, lambda_ = memory.brakes, dict(memory.adaptation.state.lambda_)
-        dangers: dict[Pair, PairDanger] = {}
-        problem = None
+        brakes = memory.brakes
         unsafe = info["uncertified"] and is_infeasible(info)  # a proved action stands
         if not (unsafe or scene.forces):
             if brakes.pairs or brakes.problem is not None:
                 brakes.forget()
-        else:
-            decision = brakes.decide(
-                action,
-                scene.agents,
-                scene.forces,
-                infeasible=unsafe,
-                previous_action=memory.previous_action.value,
-            )
-            if decision is not None and decision.override is not None:
-                action = decision.override[self._ego_uid]
-                info["intervention"] = distance(action, scene.nominal)
-                info["fallback_fired"] = True
-                memory.directions.forget()
-            if decision is not None and decision.fired:
-                dangers = decision.dangers
-            problem = brakes.problem
-        if self._obstacle_guard is not None and scene.obstacles is not None:
-            action = self._beside_obstacles(self._obstacle_guard, action, info, scene, rows)
-        return SafetyStep(
-            action, info, lambda_, dangers, None, problem, self._breached, self._reason
+            return action, {}, None
+        decision = brakes.decide(
+            action,
+            scene.agents,
+            scene.forces,
+            infeasible=unsafe,
+            previous_action=memory.previous_action.value,
         )
+        if decision is None:
+            return action, {}, brakes.problem
+        if decision.override is not None:
+            action = decision.override[self._ego_uid]
+            info["intervention"] = distance(action, scene.nominal)
+            info["fallback_fired"] = True
+            memory.directions.forget()
+        return action, decision.dangers if decision.fired else {}, brakes.problem
 
     def _beside_obstacles(
         self,
@@ -654,30 +637,27 @@ class SafetyRuntime:
         return self._obstacle_guard.around(obstacles)
 
     def _constants(
-        self, chosen: EgoOnlyCBFQP, agents: Mapping[str, AgentSnapshot]
+        self, agents: Mapping[str, AgentSnapshot], *, trusts: bool = True
     ) -> tuple[AgentSnapshot, list[AgentSnapshot], StepConstants]:
         """Return the ego, its partners in the order of the pairs, and the constants of the rows."""
-        pairs = chosen.pairs_of(self._ego_uid, agents)
+        pairs, bounds, dt = self._filter.pairs_of(self._ego_uid, agents), self._bounds, self._dt
         ego, partners = pairs.states(agents)
-        return ego, partners, chosen.constants_of(ego, partners, pairs, self._bounds, self._dt)
+        constants = self._filter.constants_of(ego, partners, pairs, bounds, dt, trusts=trusts)
+        return ego, partners, constants
 
-    def _learn(
-        self,
-        due: Mapping[str, DueForecast],
-        chosen: EgoOnlyCBFQP,
-        agents: Mapping[str, AgentSnapshot],
-    ) -> None:
+    def _learn(self, due: Mapping[str, DueForecast], agents: Mapping[str, AgentSnapshot]) -> None:
         """Score the forecasts that fell due in a step without forecasts, and move lambda."""
-        ego, partners, constants = self._constants(chosen, agents)
-        rows = chosen.constraints(ego, partners, partners, constants)
-        self._memory.adaptation.update(chosen.score(ego, partners, due, rows, constants))
+        ego, partners, constants = self._constants(agents)
+        rows = self._filter.constraints(ego, partners, partners, constants)
+        self._memory.adaptation.update(self._filter.score(ego, partners, due, rows, constants))
 
-    def _chosen(self, ahead: Mapping[str, Prediction]) -> EgoOnlyCBFQP:
-        """Return the filter that trusts forecasts only while each keeps to the declared error."""
-        error = cast("float", self._options.prediction_error)
-        claims = [prediction.error_accel for prediction in ahead.values()]
-        kept = all(claim is not None and claim <= error for claim in claims)
-        return self._filter if kept else self._cautious
+    def _trusts(self, ahead: Mapping[str, Prediction]) -> bool:
+        """Return whether every forecast keeps to the declared error, where one is declared."""
+        error = self._options.prediction_error
+        return error is None or all(
+            forecast.error_accel is not None and forecast.error_accel <= error
+            for forecast in ahead.values()
+        )
 
     def _error_bounds(self, ahead: Mapping[str, Prediction]) -> LambdaDict:
         """Return how far each partner's acceleration may be from its forecast, m/s^2."""
@@ -704,19 +684,13 @@ class SafetyRuntime:
 
     def _expect_what_was_seen(self) -> None:
         """Build the rows on what was seen of those whose declarations are disproved."""
-        expected = self._memory.motion.expected()
-        self._filter.expect(expected)
-        self._cautious.expect(expected)
+        self._filter.expect(self._memory.motion.expected())
         self._reason = broken_words(self._memory.motion.broken, self._ego_uid)
 
     def _look_for_steady(self, agents: Mapping[str, AgentSnapshot]) -> None:
         """Note whether the next step may be a steady one."""
         constants = self._filter.planar
-        if (
-            constants is not None
-            and self._cautious is self._filter
-            and self._memory.is_steady(constants.pairs, agents)
-        ):
+        if constants is not None and self._memory.is_steady(constants.pairs, agents):
             partners = constants.pairs.partners
             usual = self._usual
             if usual is None or usual.uids[1:] != partners:
