@@ -123,6 +123,7 @@ def attack(
                     world=world,
                     counts=AttackCounts(),
                     errors=config.position_error > 0.0,
+                    free=len(episode.obstacles) == 0,
                 )
                 results.setdefault((name, world), blank).counts.add(counts)
                 if worst is None or episode.rank < worst.rank:

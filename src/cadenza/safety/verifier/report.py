@@ -234,6 +234,7 @@ class AttackResult:
     claim: Claim
     world: str  # Kind of world, or name of the map
     counts: AttackCounts
+    free: bool  # Whether there are no obstacles
     errors: bool = False  # Whether obstacles are measured wrongly
 
     def failures(self) -> list[str]:
@@ -267,7 +268,7 @@ class AttackResult:
                 "set",
             ),
             (
-                (escapes and self.world == "free") * counts.uncertified,
+                (escapes and self.free) * counts.uncertified,
                 f"{where}: {counts.uncertified} of {counts.steps} steps were uncertified, although "
                 "the first one was certified and nothing stood in the way",
             ),
@@ -398,10 +399,11 @@ class AttackReport(Report[AttackConfig]):
         return [failure for result in self.results for failure in result.failures()]
 
     def totals(self) -> dict[str, dict[str, AttackCounts]]:
-        """Return the counts by scheme, in free space ("free") and among obstacles ("walls")."""
+        """Return the counts by scheme, and in free space, among drawn "walls", or in the map."""
         totals: dict[str, dict[str, AttackCounts]] = {}
         for result in self.results:
-            where = "free" if result.world == "free" else "walls"
+            drawn = "free" if result.free else "walls"
+            where = drawn if self.config.map is None else result.world
             of_scheme = totals.setdefault(result.scheme, {})
             of_scheme.setdefault(where, AttackCounts()).add(result.counts)
         return totals

@@ -623,7 +623,7 @@ def mapped(path: str) -> World:
     """
     obstacles = load_map(path)
     low, high = map_extent(obstacles)
-    return World(Path(path).stem, obstacles, low, high)
+    return World(f"map {Path(path).name}", obstacles, low, high)
 
 
 def _rotation(dim: int, rng: np.random.Generator) -> FloatArray:
