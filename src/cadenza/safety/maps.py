@@ -222,28 +222,34 @@ def map_extent(obstacles: Obstacles) -> FloatArray:
 
 
 def draw_obstacles(
-    axes: Any, obstacles: Obstacles, extent: FloatArray, *, height_m: float = 0.0
+    axes: Any,
+    obstacles: Obstacles,
+    extent: FloatArray,
+    *,
+    at: Sequence[float] | FloatArray = (0.0, 0.0, 0.0),
+    sides: Sequence[int] = (0, 1),
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Fill what is solid in the plane, or at z = ``height_m``.
+    """Fill what is solid in a plane.
 
     Args:
         axes: Of matplotlib.
         obstacles: The obstacles.
-        extent: Lowest and highest corner of what is drawn, shape (2, d), m.
-        height_m: z of the plane, m; of no meaning in 2-D.
+        extent: Lowest and highest corner of what is drawn, shape (2, 2), m.
+        at: A point of the plane, m; of no meaning in 2-D.
+        sides: The two axes that are drawn: 0, 1 and 2 for x, y and z.
 
     Returns:
-        x, shape (X,), y (Y,), and the signed distance to the nearest obstacle, (Y, X), m.
+        Where along the first, shape (X,), and the second, (Y,), and the signed distance to the
+        nearest obstacle, (Y, X), m.
     """
-    cell = float((extent[1, :2] - extent[0, :2]).max()) / _GRID
-    x: FloatArray = np.arange(float(extent[0, 0]), float(extent[1, 0]) + cell, cell)
-    y: FloatArray = np.arange(float(extent[0, 1]), float(extent[1, 1]) + cell, cell)
+    cell = float((extent[1] - extent[0]).max()) / _GRID
+    x, y = (np.arange(extent[0, k], extent[1, k] + cell, cell, dtype=np.float64) for k in (0, 1))
     distance: FloatArray = np.full((len(y), len(x)), np.inf)
     for row, y_row in enumerate(y):  # one at a time: a scan has many points
-        points: FloatArray = np.full((len(x), obstacles.dim or 2), height_m)
-        points[:, 0], points[:, 1] = x, y_row
+        points: FloatArray = np.tile(np.asarray(at, dtype=np.float64), (len(x), 1))
+        points[:, sides[0]], points[:, sides[1]] = x, y_row
         if len(obstacles):
-            distance[row] = obstacles.gaps(points)[0].min(axis=1)
+            distance[row] = obstacles.gaps(points[:, : obstacles.dim])[0].min(axis=1)
     if len(obstacles):
         deepest = min(-1.0, float(distance.min()) - 1.0)
         axes.contourf(x, y, distance, levels=[deepest, 0.0], colors=[_SOLID])
@@ -261,13 +267,13 @@ def draw_map(
         radius_m: Radius of a robot: where its center may be is outlined.
         height_m: z of the plane that is drawn, m; of no meaning in 2-D.
     """
-    extent = map_extent(obstacles)
-    width, high = (extent[1] - extent[0])[:2]
+    extent = map_extent(obstacles)[:, :2]
+    width, high = extent[1] - extent[0]
     figure: Any = load_extra("matplotlib.figure").Figure(
         figsize=(8.0, float(np.clip(8.0 * high / width, 3.0, 12.0))), dpi=120, layout="constrained"
     )
     axes: Any = figure.add_subplot()
-    x, y, distance = draw_obstacles(axes, obstacles, extent, height_m=height_m)
+    x, y, distance = draw_obstacles(axes, obstacles, extent, at=(0.0, 0.0, height_m))
     plane = f", z = {height_m:g} m" if obstacles.dim == 3 else ""
     title = f"{len(obstacles)} obstacles{plane}"
     if radius_m is not None:

@@ -14,8 +14,9 @@ from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.backup import BackupFilter
 from cadenza.safety.geometry import Ball
+from cadenza.safety.maps import map_extent
 from cadenza.safety.verifier import AttackConfig, attack
-from cadenza.safety.verifier.episodes import draw_episode
+from cadenza.safety.verifier.episodes import draw_episode, episode_figure
 from cadenza.safety.verifier.robots import SCHEMES, WORLDS, draw_world
 from tests.campaigns import size
 
@@ -131,7 +132,7 @@ def test_equal_configurations_give_equal_bytes_and_another_seed_others():
 def test_picture_of_the_worst_episode_is_drawn():
     with Image.open(io.BytesIO(draw_episode(attack(SMALL).worst))) as image:
         assert image.format == "PNG"
-        assert image.size == (1440, 840)
+        assert image.size == (1440, 1020)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +168,48 @@ def test_command_attacks_in_a_map_and_writes_report_and_picture(tmp_path):
     assert ended.exit_code == 0, ended.output
     told = json.loads(ended.stdout)
     assert told["holds"] is True
-    assert told["rows"][0]["world"] == "room"
+    assert told["rows"][0]["world"] == "map room.yaml"
     stored = json.loads((tmp_path / "out" / "verification.json").read_text())
     assert stored["kind"] == "safety_attack"
     assert stored["rows"] == told["rows"]
     assert (tmp_path / "out" / "worst_episode.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def map_called_free(tmp_path):
+    path = tmp_path / "free.yaml"
+    walls = [{"half_space": {"normal": n, "offset": -0.8}} for n in ([1, 0], [-1, 0])]
+    path.write_text(json.dumps({"obstacles": walls}), encoding="utf-8")
+    return str(path)
+
+
+def test_map_is_no_free_space_whatever_its_file_is_called(map_called_free):
+    # In free space every step of an escape is certified; between two walls partners pin the robot.
+    report = attack(AttackConfig(map=map_called_free, schemes=("norm-escape",), steps=1000))
+    assert report.everything().uncertified > 0
+    assert report.failures == []
+    assert list(report.totals()["norm-escape"]) == ["map free.yaml"]
+
+
+def test_picture_shows_the_whole_map_and_gaps_that_are_zero_at_a_contact(map_called_free):
+    config = AttackConfig(map=map_called_free, schemes=("norm-walls",), steps=600)
+    episode = attack(config, make_guard=Careless).worst
+    whole, around, gaps, *_ = episode_figure(episode).axes
+    limits = (whole.get_xlim(), whole.get_ylim())
+    for seen, (low, high) in zip(limits, map_extent(episode.obstacles).T, strict=True):
+        assert seen[0] <= low
+        assert seen[1] >= high
+    lines = {line.get_label(): line for line in gaps.lines}
+    assert set(lines["contact"].get_ydata()) == {0.0}
+    times, drawn = lines["nearest obstacle"].get_data()
+    steps = np.round(times / episode.dt).astype(int)
+    expected = 0.8 - np.abs(episode.ego_path[steps, 0]) - 0.2
+    assert drawn == pytest.approx(expected, abs=1e-12)
+    # The worst moment is that of the first contact, and what is around it is drawn larger.
+    moment = float(lines["worst moment"].get_xdata()[0])
+    assert drawn[times <= moment - episode.dt].min() > -1e-6
+    assert drawn[times <= moment + episode.dt].min() < 0.0
+    assert np.diff(around.get_xlim())[0] < np.diff(whole.get_xlim())[0]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_picture_is_a_png_with_equal_bytes_for_equal_episodes(report):
     assert draw_episode(report.worst) == first
     with Image.open(io.BytesIO(first)) as image:
         assert image.format == "PNG"
-        assert image.size == (1440, 840)
+        assert image.size == (1440, 1020)
         assert len(image.convert("RGB").getcolors(1 << 20)) > 50  # more than an empty frame
 
 

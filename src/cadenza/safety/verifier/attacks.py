@@ -36,6 +36,7 @@ from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
 from cadenza.safety.verifier.adversaries import (
     PURSUITS,
     Adversary,
+    BoolArray,
     Motion,
     Opponents,
     length,
@@ -43,7 +44,7 @@ from cadenza.safety.verifier.adversaries import (
 )
 from cadenza.safety.verifier.conditions import Condition
 from cadenza.safety.verifier.config import AttackConfig
-from cadenza.safety.verifier.episodes import EpisodeRecord
+from cadenza.safety.verifier.episodes import BROKEN, STATIC, UNCERTIFIED, EpisodeRecord
 from cadenza.safety.verifier.guards import Sight
 from cadenza.safety.verifier.report import AttackCounts, AttackReport, AttackResult
 from cadenza.safety.verifier.robots import (
@@ -497,14 +498,16 @@ class _Batch:
         counts, lot, cell = self._counts[k], self._lots[k], self._cells[k]
         radius, claim, span = self._config.radius, self._scheme.claim, cell.dt / SAMPLES
         decisions = [decided[k] for decided in self._decisions]
-        uncertified = np.array([bool(one.uncertified) for one in decisions])  # (T,)
+        uncertified, unpromised = np.array(
+            [(bool(one.uncertified), bool(one.static_uncertified)) for one in decisions]
+        ).T  # (T,) each
         counts.uncertified = int(uncertified.sum())
-        counts.static_uncertified = sum(bool(one.static_uncertified) for one in decisions)
+        counts.static_uncertified = int(unpromised.sum())
         counts.sources.update(one.backup for one in decisions)
         low, high = np.array(lot.start.model.action_box())
         actions = np.stack([one.action for one in decisions])  # (T, A)
-        beyond = (actions < low - REST) | (actions > high + REST)
-        counts.excessive_steps = int(beyond.any(axis=1).sum())
+        excessive = ((actions < low - REST) | (actions > high + REST)).any(axis=1)
+        counts.excessive_steps = int(excessive.sum())
         walls = (lot.world.gap(path[1:]) - radius).reshape(-1, SAMPLES).min(axis=1)  # (T,)
         counts.min_wall_m = float(walls.min())
         counts.wall_contacts = int((walls < CONTACT_M).sum())
@@ -513,39 +516,51 @@ class _Batch:
         touching = gaps < CONTACT_M
         counts.touched_episodes = int(touching.any())
         of_steps = gaps[1:].reshape(-1, SAMPLES).min(axis=1)  # (T,)
+        broken = excessive | (walls < CONTACT_M)
+        if self._config.position_error == 0.0:
+            broken |= unpromised
         if claim == "escape":
+            certified_contacts, exits = ~uncertified & (of_steps < CONTACT_M), self._exits(k)
             counts.min_gap_m = float(of_steps[~uncertified].min(initial=math.inf))
-            counts.certified_contacts = int((~uncertified & (of_steps < CONTACT_M)).sum())
-            counts.exited_steps = self._exits(k, ~uncertified)
+            counts.certified_contacts = int(certified_contacts.sum())
+            counts.exited_steps = int((~uncertified & exits).sum())
+            broken |= certified_contacts | ~uncertified & exits
+            if not len(lot.world.obstacles):
+                broken |= uncertified
         speed = length(np.diff(path, axis=0)) / span
         in_contact = np.where(touching[:-1] & touching[1:], speed, 0.0)
         counts.largest_contact_speed = float(in_contact.max())
         fast = in_contact.reshape(-1, SAMPLES).max(axis=1) > self._scheme.contact_speed + REST
         counts.fast_contacts = int(fast.sum())
-        summary = {
-            "scheme": self._name,
-            "world": lot.world.name,
-            "dim": cell.dim,
-            "dt_s": cell.dt,
-            "nominal": self._nominals[k],
-            "pursuits": self._opponents.names(k),
-            **counts.to_jsonable(),
-        }
-        sources = {
-            source: np.repeat([one.backup == source for one in decisions], SAMPLES)
+        if claim == "passive":
+            broken |= fast
+        at_first = float(speed[touching[1:].argmax()]) if touching.any() else 0.0
+        said = {BROKEN: broken}
+        said |= {STATIC: unpromised} if len(lot.world.obstacles) else {}
+        said |= {UNCERTIFIED: uncertified} if cell.partners else {}
+        said |= {
+            source: np.array([one.backup == source for one in decisions])
             for source in counts.sources
         }
         record = EpisodeRecord(
-            summary=summary,
-            # Broken claims come first, then the smallest gap.
+            summary={
+                "scheme": self._name,
+                "world": lot.world.name,
+                "dim": cell.dim,
+                "dt_s": cell.dt,
+                "nominal": self._nominals[k],
+                "pursuits": self._opponents.names(k),
+                **counts.to_jsonable(),
+            },
+            # Broken claims come first, then contacts by the robot's speed, then the smallest gap;
+            # what follows the first contact is of bodies that pass through each other.
             rank=(
-                -float(counts.wall_contacts + counts.certified_contacts > 0),
-                -float(claim == "passive" and counts.fast_contacts > 0),
-                min(counts.min_wall_m, counts.min_gap_m),
+                -float(broken.any()),
+                -max(at_first - REST, 0.0),
+                min(counts.min_wall_m, float(gaps.min())),
             ),
-            scene=f"{self._name} in “{lot.world.name}”, {cell.dim}-D, control step {cell.dt:g} s: "
-            f"{counts.wall_contacts} steps with an obstacle touched, {counts.certified_contacts} "
-            "certified ones with a partner",
+            scene=f"{self._config.robot} robot, {self._name} in “{lot.world.name}”, {cell.dim}-D, "
+            f"control step {cell.dt:g} s",
             nominal_name=self._nominals[k],
             adversary_names=self._opponents.names(k),
             dt=span,
@@ -556,15 +571,15 @@ class _Batch:
             obstacles=lot.world.obstacles,
             curves={"speed": speed},
             quantity="speed / (m/s)",
-            shades={"uncertified": np.repeat(uncertified, SAMPLES), **sources},
+            shades={name: np.repeat(steps, SAMPLES) for name, steps in said.items()},
         )
         return record, counts
 
-    def _exits(self, k: int, certified: np.ndarray) -> int:
-        """Return how many certified steps began or ended outside the safe set of accelerations."""
+    def _exits(self, k: int) -> BoolArray:
+        """Return which steps began or ended outside the safe set of accelerations, (T,)."""
         model, dt = self._lots[k].start.model, self._cells[k].dt
         if not isinstance(model, AccelerationModel):
-            return 0
+            return np.zeros(len(self._decisions), dtype=np.bool_)
         push, contact_m = self._lots[k].bounds[0].max_accel, 2.0 * self._config.radius
         condition = Condition(
             plant="zoh",
@@ -582,7 +597,7 @@ class _Batch:
         distance = length(offset)
         closing = -(offset * relative).sum(axis=1) / np.maximum(distance, 1e-12)
         outside = distance < condition.bound_m(closing) + _EXIT
-        return int((certified & (outside[:-1] | outside[1:])).sum())
+        return outside[:-1] | outside[1:]
 
 
 def _within(dim: int, rng: np.random.Generator) -> FloatArray:
