@@ -257,3 +257,13 @@ def test_chosen_solver_decides_beside_obstacles(monkeypatch):
     monkeypatch.setattr(DaqpSolver, "run", refused)
     _, same = drive(runtime("p", obstacles=corner, solver="quadprog"), (0, 0), (0, 0), (C, C))
     assert same == pytest.approx(path, abs=1e-6)
+
+
+def test_passive_robot_stays_at_rest_in_the_very_step_that_first_names_a_wall():
+    """A lone partner drives at a robot at rest, from which it would flee with nothing around."""
+    guard, speed = runtime("p", guarantee="passive"), -0.6
+    for k, given in enumerate(({}, {}, {"obstacles": (HalfSpace((1.0, 0.0), -0.9),)})):
+        agents = {"ego": agent([0, 0]), "p": agent([0.5 + k * DT * speed, 0], [speed, 0])}
+        step = guard.step(np.zeros(2), agents, **given)
+        guard.note_executed(np.zeros(2))
+    assert step.action.tolist() == [0.0, 0.0]

@@ -502,7 +502,7 @@ class SafetyRuntime:
         agents = ordinary_agents(snapshots, usual, own[2])
         if agents is None:
             return None
-        rows = self._filter.planar_constraints(snapshots, beside_obstacles=bool(self._around))
+        rows = self._filter.planar_constraints(snapshots, beside_obstacles=bool(around))
         if rows is None:
             return None
         ego, partners, u = agents[0], agents[1:], require_action(nominal, 2)
